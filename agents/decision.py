@@ -1,0 +1,143 @@
+"""The decision model: (return-to-go, observation, action) tokens -> trunk -> next action (Chen et al. 2021).
+
+Shape suffixes: B batch, T environment steps, O observation, A action, C channels. A step is three tokens, in the order
+return-to-go, observation, action; the action is predicted from the observation's token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from .trunk import MIXERS, Trunk, TrunkState
+
+TOKENS = 3  # a step
+OBSERVATION = 1  # the observation's place among them
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything that decides the model's shape; stored with its weights.
+
+    Attributes:
+        observation_dim: O.
+        action_dim: A.
+        mixer: "aaren" or "attention".
+        width: C, channels of a token.
+        layers: number of blocks.
+        heads: heads of every mixer; must divide `width`.
+        dropout: probability, after the embedding and inside the blocks.
+        max_timestep: rows of the timestep embedding; later steps use the last row.
+    """
+
+    observation_dim: int
+    action_dim: int
+    mixer: str = "aaren"
+    width: int = 128
+    layers: int = 3
+    heads: int = 4
+    dropout: float = 0.1
+    max_timestep: int = 1000
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the field that does not fit."""
+        if self.mixer not in MIXERS:
+            raise ValueError(f"mixer {self.mixer!r} is not one of {', '.join(MIXERS)}")
+        for name in ("observation_dim", "action_dim", "width", "layers", "heads", "max_timestep"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), not {self.dropout}")
+
+
+class DecisionModel(nn.Module):
+    """Decision-Aaren (mixer "aaren") or Decision Transformer (mixer "attention").
+
+    Observations are expected normalised and returns-to-go scaled; `Policy` does both at rollout.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        """Builds the model of `config` with freshly drawn weights."""
+        super().__init__()
+        self.config = config
+        self.embed_return = nn.Linear(1, config.width)
+        self.embed_observation = nn.Linear(config.observation_dim, config.width)
+        self.embed_action = nn.Linear(config.action_dim, config.width)
+        self.embed_timestep = nn.Embedding(config.max_timestep, config.width)
+        self.norm = nn.LayerNorm(config.width)
+        self.trunk = Trunk(config.mixer, config.width, config.layers, config.heads, config.dropout)
+        self.head = nn.Linear(config.width, config.action_dim)
+
+    def forward(
+        self,
+        observations: Tensor,
+        actions: Tensor,
+        returns_to_go: Tensor,
+        timesteps: Tensor,
+        state: TrunkState | None = None,
+        *,
+        starts: Tensor | None = None,
+    ) -> tuple[Tensor, TrunkState]:
+        """Predicts the action of every step from what came before it, in parallel.
+
+        Args:
+            observations: (B, T, O), normalised.
+            actions: (B, T, A); the one of step t is seen from step t + 1 on.
+            returns_to_go: (B, T), scaled.
+            timesteps: (B, T) integers, steps since the episode's begin.
+            state: state of the trunk before these steps.
+            starts: bool (B, T), True where a new sequence begins.
+
+        Returns:
+            Actions (B, T, A) in (-1, 1), and the state of the trunk after the last action.
+        """
+        time = self._time(timesteps)
+        tokens = torch.stack(
+            [
+                self.embed_return(returns_to_go.unsqueeze(-1)) + time,
+                self.embed_observation(observations) + time,
+                self.embed_action(actions) + time,
+            ],
+            dim=2,
+        ).flatten(1, 2)
+        token_starts = None
+        if starts is not None:
+            token_starts = torch.stack([starts, torch.zeros_like(starts), torch.zeros_like(starts)], 2).flatten(1)
+        x, state = self.trunk(self.norm(tokens), state, starts=token_starts, keep=slice(OBSERVATION, None, TOKENS))
+        return torch.tanh(self.head(x)), state
+
+    def step(
+        self,
+        observation: Tensor,
+        return_to_go: Tensor,
+        timestep: int,
+        previous_action: Tensor | None,
+        state: TrunkState,
+    ) -> tuple[Tensor, TrunkState]:
+        """One environment step: pushes (a_{t-1}, R_t, s_t) and predicts a_t.
+
+        Args:
+            observation: s_t (B, O), normalised.
+            return_to_go: R_t (B,), scaled.
+            timestep: t.
+            previous_action: a_{t-1} as executed, (B, A); None at the first step the state sees.
+            state: state of the trunk after R_{t-1}, s_{t-1}.
+
+        Returns:
+            The action (B, A) in (-1, 1), and the state of the trunk after s_t.
+        """
+        now = self._time(torch.tensor([timestep], device=observation.device))
+        tokens = [self.embed_return(return_to_go.unsqueeze(-1)) + now, self.embed_observation(observation) + now]
+        if previous_action is not None:
+            before = self._time(torch.tensor([timestep - 1], device=observation.device))
+            tokens.insert(0, self.embed_action(previous_action) + before)
+        x, state = self.trunk(self.norm(torch.stack(tokens, 1)), state, keep=slice(-1, None))
+        return torch.tanh(self.head(x[:, 0])), state
+
+    def _time(self, timesteps: Tensor) -> Tensor:
+        out: Tensor = self.embed_timestep(timesteps.clamp(max=self.config.max_timestep - 1))
+        return out

@@ -1,0 +1,81 @@
+"""Aaren: causal softmax attention with one learned query, a recurrent network in constant memory (Feng et al. 2024).
+
+Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a head.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..scan import ScanState, prefix_scan, scan_step
+
+
+class Aaren(nn.Module):
+    """Token mixer of section 3.3: y_k = W_o Attention(q, x_1..k), q = W_q of a learned query token.
+
+    Its parameters are those of self-attention plus the C numbers of the query token (section 4.5).
+
+    Args:
+        width: C, channels of a token.
+        heads: H, must divide C. Scores are scaled by 1 / sqrt(D).
+        dropout: probability, on the output.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+        """Builds the projections; raises ValueError if `heads` does not divide `width`."""
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width {width} is not a multiple of heads {heads}")
+        self.heads, self.head_dim = heads, width // heads
+        self.query_token = nn.Parameter(torch.randn(width))  # as large as a layer-normalised token
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.output = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Tensor, state: ScanState | None = None, *, starts: Tensor | None = None, keep: slice | None = None
+    ) -> tuple[Tensor, ScanState]:
+        """All tokens of a sequence in parallel.
+
+        Args:
+            x: tokens (B, N, C).
+            state: state of the tokens before, m and u of shape (B, H), w of shape (B, H, D).
+            starts: bool (B, N), True where a new sequence begins.
+            keep: the positions whose outputs are wanted; all by default.
+
+        Returns:
+            Outputs (B, N or fewer, C) and the state after the last token, in float64.
+        """
+        values = self.value(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        scores = self._scores(x).transpose(1, 2)
+        mixed, state = prefix_scan(scores, values, state, starts=None if starts is None else starts.unsqueeze(1))
+        if keep is not None:
+            mixed = mixed[:, :, keep]
+        return self.dropout(self.output(mixed.transpose(1, 2).flatten(-2))), state
+
+    def step(self, x: Tensor, state: ScanState) -> tuple[Tensor, ScanState]:
+        """One token (B, C) with the state of those before; returns its output (B, C) and the new state."""
+        value = self.value(x).unflatten(-1, (self.heads, self.head_dim))
+        mixed, state = scan_step(self._scores(x), value, state)
+        return self.dropout(self.output(mixed.flatten(-2))), state
+
+    def initial_state(self, batch_size: int) -> ScanState:
+        """The state before any token, in float64."""
+        return ScanState.identity((batch_size, self.heads), self.head_dim, device=self.query_token.device)
+
+    def _scores(self, x: Tensor) -> Tensor:
+        """q . k of every token, (..., C) -> (..., H), in float32 at least.
+
+        The query is the same for every token, so q . (W_k x) = (W_k^T q) . x: a C x H product instead of C x C.
+        """
+        with torch.autocast(x.device.type, enabled=False):
+            query = self.query(self.query_token).unflatten(-1, (self.heads, self.head_dim)) / math.sqrt(self.head_dim)
+            weight = torch.einsum("hd,hdc->hc", query, self.key.weight.unflatten(0, (self.heads, self.head_dim)))
+            bias = torch.einsum("hd,hd->h", query, self.key.bias.unflatten(0, (self.heads, self.head_dim)))
+            return F.linear(x.to(weight.dtype), weight, bias)

@@ -1,0 +1,200 @@
+"""A trained decision model made into a policy: normalisation, return-to-go bookkeeping and the rollout modes.
+
+Shape suffixes: B environments, O observation, A action, K steps of context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .decision import DecisionModel
+from .trunk import TrunkState
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array: TypeAlias = npt.NDArray[np.float32]
+
+ROLLOUTS = ("carry", "rolling", "window")
+
+
+class Carry(NamedTuple):
+    """One state, from the first step on."""
+
+    state: TrunkState
+
+
+class Rolling(NamedTuple):
+    """Two staggered states: actions come from the older; every K / 2 steps it is dropped and a fresh one begun."""
+
+    older: TrunkState
+    younger: TrunkState | None
+
+
+class Window(NamedTuple):
+    """The last K steps, raw material for recomputing; the newest action is not known yet and stands as zeros.
+
+    Attributes:
+        observations: (B, n, O), normalised, n <= K.
+        actions: (B, n, A).
+        returns_to_go: (B, n), scaled.
+        timesteps: (B, n).
+    """
+
+    observations: Tensor
+    actions: Tensor
+    returns_to_go: Tensor
+    timesteps: Tensor
+
+
+Memory: TypeAlias = Carry | Rolling | Window | None
+
+
+class PolicyState(NamedTuple):
+    """What a policy remembers between two steps of B environments.
+
+    Attributes:
+        timestep: steps taken so far.
+        return_to_go: return still to come, (B,), in the environment's units.
+        previous_action: the action handed out last, (B, A). Replace it (`state._replace(previous_action=...)`) if
+            something else was executed.
+        memory: what the rollout mode keeps.
+    """
+
+    timestep: int
+    return_to_go: Tensor
+    previous_action: Tensor | None
+    memory: Memory
+
+
+class NonFiniteActionError(FloatingPointError):
+    """The model's action is NaN or infinite; it was not handed out."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Acts in B environments at once, one call a step.
+
+    Attributes:
+        model: the decision model; put into evaluation mode.
+        observation_mean: (O,), of the training data.
+        observation_std: (O,), of the training data.
+        return_scale: returns-to-go are divided by it, as in training.
+        rollout: "carry": one state from the first step on, constant cost; train on long contexts for it. "rolling": two
+            staggered states, ages K/2 to K, constant cost. "window": recompute the last K steps.
+        context_length: K of "rolling" and "window".
+    """
+
+    model: DecisionModel
+    observation_mean: Tensor
+    observation_std: Tensor
+    return_scale: float
+    rollout: str
+    context_length: int
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for an unknown rollout mode, a context under 2 steps or statistics of the wrong size."""
+        if self.rollout not in ROLLOUTS:
+            raise ValueError(f"rollout {self.rollout!r} is not one of {', '.join(ROLLOUTS)}")
+        if self.context_length < 2:
+            raise ValueError(f"context_length must be at least 2, not {self.context_length}")
+        size = (self.model.config.observation_dim,)
+        if self.observation_mean.shape != size or self.observation_std.shape != size:
+            raise ValueError(f"observation statistics must have shape {size}")
+        self.model.eval()
+
+    @torch.no_grad()
+    def initial_state(self, batch_size: int, target_return: float) -> PolicyState:
+        """The state at the begin of an episode in which `target_return` (the environment's units) is asked for."""
+        device = self.observation_mean.device
+        wanted = torch.full((batch_size,), float(target_return), dtype=torch.float64, device=device)
+        fresh = self.model.trunk.initial_state(batch_size)
+        memory: Memory = {"carry": Carry(fresh), "rolling": Rolling(fresh, None), "window": None}[self.rollout]
+        return PolicyState(0, wanted, None, memory)
+
+    @torch.no_grad()
+    def act(self, observation: Array | Tensor, reward: Array | Tensor, state: PolicyState) -> tuple[Array, PolicyState]:
+        """The next action of every environment.
+
+        Args:
+            observation: (B, O), raw.
+            reward: (B,), of the step before; 0 at the first.
+            state: from `initial_state` or the last `act`.
+
+        Returns:
+            float32 actions (B, A) in [-1, 1], and the new state.
+
+        Raises:
+            NonFiniteActionError: the model gave NaN or infinity.
+        """
+        device = self.observation_mean.device
+        observed = torch.as_tensor(observation, dtype=torch.float32, device=device)
+        return_to_go = state.return_to_go - torch.as_tensor(reward, dtype=torch.float64, device=device)
+        step = _Step(
+            (observed - self.observation_mean) / self.observation_std,
+            (return_to_go / self.return_scale).float(),
+            state.timestep,
+            state.previous_action,
+        )
+        memory = state.memory
+        if self.rollout == "window":
+            action, memory = self._window(step, memory)
+        elif self.rollout == "rolling":
+            action, memory = self._rolling(step, memory)
+        else:
+            action, memory = self._carry(step, memory)
+        if not bool(torch.isfinite(action).all()):
+            raise NonFiniteActionError(f"the policy's action at step {state.timestep} is not finite")
+        # A copy: on the CPU the array would share its memory with the state, and the caller may write to it.
+        handed_out = action.detach().to("cpu", torch.float32, copy=True).numpy()
+        return handed_out, PolicyState(state.timestep + 1, return_to_go, action, memory)
+
+    def _carry(self, step: _Step, memory: Memory) -> tuple[Tensor, Carry]:
+        assert isinstance(memory, Carry)
+        action, state = self.model.step(*step, memory.state)
+        return action, Carry(state)
+
+    def _rolling(self, step: _Step, memory: Memory) -> tuple[Tensor, Rolling]:
+        assert isinstance(memory, Rolling)
+        older, younger = memory
+        half = self.context_length // 2
+        fresh = step.timestep > 0 and step.timestep % half == 0
+        if fresh and younger is not None:
+            older = younger
+        action, older = self.model.step(*step, older)
+        if fresh:
+            step, younger = step._replace(previous_action=None), self.model.trunk.initial_state(len(action))
+        if younger is not None:
+            _, younger = self.model.step(*step, younger)
+        return action, Rolling(older, younger)
+
+    def _window(self, step: _Step, memory: Memory) -> tuple[Tensor, Window]:
+        batch, device = len(step.observation), step.observation.device
+        unknown = torch.zeros(batch, 1, self.model.config.action_dim, device=device)
+        new = Window(
+            step.observation.unsqueeze(1),
+            unknown,
+            step.return_to_go.unsqueeze(1),
+            torch.full((batch, 1), step.timestep, device=device),
+        )
+        if memory is not None:
+            assert isinstance(memory, Window) and step.previous_action is not None
+            known = torch.cat([memory.actions[:, :-1], step.previous_action.unsqueeze(1)], 1)
+            old = memory._replace(actions=known)
+            new = Window(*(torch.cat(pair, 1)[:, -self.context_length :] for pair in zip(old, new, strict=True)))
+        actions, _ = self.model(*new)
+        return actions[:, -1], new
+
+
+class _Step(NamedTuple):
+    """The arguments of `DecisionModel.step` but the state."""
+
+    observation: Tensor
+    return_to_go: Tensor
+    timestep: int
+    previous_action: Tensor | None

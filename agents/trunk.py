@@ -1,0 +1,105 @@
+"""The stack of blocks between the token embedding and the action head."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from torch import Tensor, nn
+
+from .mixers import Aaren, Attention, AttentionState
+from .scan import ScanState
+
+MIXERS: dict[str, type[Aaren] | type[Attention]] = {"aaren": Aaren, "attention": Attention}
+MixerState: TypeAlias = ScanState | AttentionState
+TrunkState: TypeAlias = tuple[MixerState, ...]
+
+
+class Block(nn.Module):
+    """x = LN1(x + mixer(x)); x = LN2(x + MLP(x)): the block of min-decision-transformer, the paper's code base.
+
+    Args:
+        mixer: a name in MIXERS.
+        width: C, channels of a token; the MLP has 4 C hidden units with GELU.
+        heads: heads of the mixer.
+        dropout: probability, on the outputs of the mixer and of the MLP.
+    """
+
+    def __init__(self, mixer: str, width: int, heads: int, dropout: float = 0.0) -> None:
+        """Builds mixer, layer norms and MLP; raises ValueError if `heads` does not divide `width`."""
+        super().__init__()
+        self.mixer = MIXERS[mixer](width, heads, dropout)
+        self.norm1 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+        )
+        self.norm2 = nn.LayerNorm(width)
+
+    def forward(
+        self, x: Tensor, state: MixerState | None, starts: Tensor | None = None, keep: slice | None = None
+    ) -> tuple[Tensor, MixerState]:
+        """Tokens (B, N, C) in parallel; with `keep`, nothing after the mixer is computed for other positions."""
+        y, state = self.mixer(x, state, starts=starts, keep=keep)
+        return self._rest(x if keep is None else x[:, keep], y), state
+
+    def step(self, x: Tensor, state: MixerState) -> tuple[Tensor, MixerState]:
+        """One token (B, C)."""
+        y, state = self.mixer.step(x, state)  # type: ignore[arg-type]  # the state is this mixer's own
+        return self._rest(x, y), state
+
+    def _rest(self, x: Tensor, y: Tensor) -> Tensor:
+        x = self.norm1(x + y)
+        out: Tensor = self.norm2(x + self.mlp(x))
+        return out
+
+
+class Trunk(nn.Module):
+    """A stack of blocks with one state: a tuple of the mixers' states.
+
+    Args:
+        mixer: a name in MIXERS.
+        width: channels of a token.
+        layers: number of blocks.
+        heads: heads of every mixer.
+        dropout: probability.
+    """
+
+    def __init__(self, mixer: str, width: int, layers: int, heads: int, dropout: float = 0.0) -> None:
+        """Builds the blocks; raises ValueError if `heads` does not divide `width`."""
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(mixer, width, heads, dropout) for _ in range(layers))
+
+    def forward(
+        self,
+        x: Tensor,
+        state: TrunkState | None = None,
+        *,
+        starts: Tensor | None = None,
+        keep: slice | None = None,
+    ) -> tuple[Tensor, TrunkState]:
+        """Tokens (B, N, C) -> (B, N, C), in parallel, continuing from `state`.
+
+        Args:
+            x: tokens (B, N, C).
+            state: one mixer state a block, of the tokens before.
+            starts: bool (B, N), True where a new sequence begins.
+            keep: the positions that are read; the last block computes no others past its mixer.
+        """
+        states = []
+        for i, block in enumerate(self.blocks):
+            last = i == len(self.blocks) - 1
+            x, new = block(x, None if state is None else state[i], starts, keep if last else None)
+            states.append(new)
+        return x, tuple(states)
+
+    def step(self, x: Tensor, state: TrunkState) -> tuple[Tensor, TrunkState]:
+        """One token (B, C) -> (B, C)."""
+        states = []
+        for block, old in zip(self.blocks, state, strict=True):
+            assert isinstance(block, Block)
+            x, new = block.step(x, old)
+            states.append(new)
+        return x, tuple(states)
+
+    def initial_state(self, batch_size: int) -> TrunkState:
+        """The state before any token."""
+        return tuple(block.mixer.initial_state(batch_size) for block in self.blocks)  # type: ignore[union-attr,operator]
