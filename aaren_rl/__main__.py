@@ -1,0 +1,32 @@
+"""`aaren-rl COMMAND ...`, the same as `python -m aaren_rl.COMMAND ...`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "train": "train an agent offline and score it",
+    "evaluate": "score a trained policy",
+    "bench": "measure time and memory",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Hands over to the command; returns its exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    listing = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
+    usage = f"usage: aaren-rl COMMAND [options]\n\n{listing}"
+    if argv and argv[0] in COMMANDS:
+        # Imported on demand: --help of one command need not wait for the others' imports.
+        return int(importlib.import_module(f".{argv[0]}", __package__).main(argv[1:]))
+    if argv and argv[0] in ("-h", "--help"):
+        print(f"{usage}\n\nEach command has its own --help.")
+        return 0
+    print(f"error: {'unknown command ' + repr(argv[0]) if argv else 'which command?'}\n{usage}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

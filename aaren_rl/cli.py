@@ -1,0 +1,89 @@
+"""What the commands share: the parser, the sources of settings, signals."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from types import FrameType, TracebackType
+from typing import NoReturn
+
+import torch
+
+from .errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line with a way out, exit code 2."""
+
+    def __init__(self, command: str, description: str) -> None:
+        """Names the program as the user can type it."""
+        super().__init__(
+            prog=f"python -m aaren_rl.{command}",
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the message and leaves with exit code 2."""
+        print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
+        sys.exit(2)
+
+
+def positive(text: str) -> int:
+    """An argument that counts something: an integer of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of `--device`; "auto" is CUDA where there is one.
+
+    Raises:
+        UsageError: not a device, or not on this machine.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"--device {name!r} is not a device; use auto, cpu or cuda") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"--device {name!r} is not supported; use auto, cpu or cuda")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"--device {name!r}: this machine has {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+class StopRequest:
+    """Turns the first SIGINT or SIGTERM into a flag that the loop reads; a second SIGINT leaves at once."""
+
+    def __init__(self) -> None:
+        """Nothing asked for yet."""
+        self.signal: int | None = None
+
+    def __enter__(self) -> StopRequest:
+        """Starts listening."""
+        self._old = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Restores what was there."""
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    @property
+    def exit_code(self) -> int:
+        """128 plus the signal's number: 130 for SIGINT, 143 for SIGTERM."""
+        return 128 + (self.signal or 0)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None and number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
+        self.signal = number

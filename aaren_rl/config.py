@@ -1,0 +1,275 @@
+"""Configuration: one frozen dataclass per concern, presets in YAML, and the command line made from both."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .agents import ROLLOUTS, ModelConfig
+from .envs.windows import CONTEXTS
+from .errors import UsageError
+
+AGENTS = {"decision-aaren": "aaren", "decision-transformer": "attention"}  # agent -> mixer
+
+
+def _help(default: Any, text: str) -> Any:  # noqa: ANN401  a dataclass field takes any default
+    return field(default=default, metadata={"help": text})
+
+
+def _choice(name: str, value: str, allowed: typing.Iterable[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}: {value!r} is not one of {', '.join(allowed)}")
+
+
+def _at_least(low: float, **values: float) -> None:
+    for name, value in values.items():
+        if value < low:
+            raise ValueError(f"{name}: must be at least {low}, not {value}")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which steps the agent is trained on, and how they are cut into contexts."""
+
+    env: str = _help("hopper-medium", "task: {halfcheetah,hopper,walker2d,ant}-{random,medium,...}")
+    source: str = _help("auto", "auto, d4rl, local, or the path of an HDF5 file in D4RL's layout")
+    context: str = _help("mixed", "training contexts: window, episode or mixed")
+    context_length: int = _help(20, "steps of a training window")
+    steps_per_update: int = _help(1280, "environment steps an update (64 windows of 20)")
+    return_scale: float = _help(1000.0, "returns-to-go are divided by this")
+    clip_actions: bool = _help(False, "clip the data's actions to [-1, 1] instead of refusing them")
+    max_episode_steps: int | None = _help(None, "cut episodes here where the file marks no timeouts")
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the field."""
+        _choice("context", self.context, CONTEXTS)
+        _at_least(2, context_length=self.context_length)
+        _at_least(1, steps_per_update=self.steps_per_update, max_episode_steps=self.max_episode_steps or 1)
+        if self.return_scale <= 0:
+            raise ValueError(f"return_scale: must be above 0, not {self.return_scale}")
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The shape of the model, the same for every agent."""
+
+    width: int = _help(128, "channels of a token")
+    layers: int = _help(3, "number of blocks")
+    heads: int = _help(4, "heads of a mixer")
+    dropout: float = _help(0.1, "dropout probability")
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the field."""
+        self.model(1, 1, "aaren", 1)
+
+    def model(self, observation_dim: int, action_dim: int, mixer: str, max_timestep: int) -> ModelConfig:
+        """The model's configuration for an environment."""
+        return ModelConfig(
+            observation_dim,
+            action_dim,
+            mixer,
+            self.width,
+            self.layers,
+            self.heads,
+            self.dropout,
+            max_timestep,
+        )
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW with linear warm-up and a cosine that ends at zero, and a moving average of the weights."""
+
+    updates: int = _help(4000, "training updates")
+    learning_rate: float = _help(1e-3, "peak learning rate")
+    schedule: str = _help("cosine", "after the warm-up: cosine (to zero) or constant")
+    warmup_updates: int = _help(500, "updates of linear warm-up")
+    weight_decay: float = _help(1e-4, "AdamW weight decay")
+    clip_norm: float = _help(0.25, "largest norm of the gradient")
+    average_decay: float = _help(0.999, "decay of the moving average of the weights, per update")
+    precision: str = _help("auto", "auto (bfloat16 where the processor has it), bfloat16 or float32")
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the field."""
+        _choice("schedule", self.schedule, ("cosine", "constant"))
+        _choice("precision", self.precision, ("auto", "bfloat16", "float32"))
+        _at_least(1, updates=self.updates)
+        _at_least(0, warmup_updates=self.warmup_updates, weight_decay=self.weight_decay)
+        if self.learning_rate <= 0 or self.clip_norm <= 0:
+            raise ValueError("learning_rate, clip_norm: must be above 0")
+        if not 0 <= self.average_decay < 1:
+            raise ValueError(f"average_decay: must be in [0, 1), not {self.average_decay}")
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How the agent is rolled out."""
+
+    rollout: str = _help("carry", "carry (one state), rolling (two staggered states) or window (recompute)")
+    rollout_context: int = _help(20, "K of the modes rolling and window, in steps")
+    target_return: float | None = _help(None, "return asked for (default: the task's)")
+    eval_every: int = _help(500, "updates between evaluations")
+    eval_episodes: int = _help(10, "episodes of an evaluation during training")
+    final_episodes: int = _help(20, "episodes of the last evaluation")
+    eval_seed: int = _help(1000, "environment i is reset with this seed + i")
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the field."""
+        _choice("rollout", self.rollout, ROLLOUTS)
+        _at_least(2, rollout_context=self.rollout_context)
+        _at_least(1, eval_every=self.eval_every, eval_episodes=self.eval_episodes, final_episodes=self.final_episodes)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run's result. Where it is written and on which device is not part of it."""
+
+    agent: str = _help("decision-aaren", "decision-aaren or decision-transformer")
+    seed: int = _help(0, "seed of weights, batches and dropout")
+    data: DataConfig = field(default_factory=DataConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the field."""
+        _choice("agent", self.agent, AGENTS)
+        _at_least(0, seed=self.seed)
+
+    @property
+    def mixer(self) -> str:
+        """The agent's token mixer."""
+        return AGENTS[self.agent]
+
+
+SECTIONS: dict[str, type] = {
+    "data": DataConfig,
+    "network": NetworkConfig,
+    "optimizer": OptimizerConfig,
+    "evaluation": EvaluationConfig,
+}
+Nested = dict[str, dict[str, Any]]
+
+
+def preset_names() -> list[str]:
+    """The presets that ship with the package."""
+    files = resources.files("aaren_rl.configs").iterdir()
+    return sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml"))
+
+
+def load_preset(preset: str, agent: str) -> Nested:
+    """The sections of a preset for an agent: those under `all`, then the agent's own on top.
+
+    Raises:
+        UsageError: no such preset.
+    """
+    if preset not in preset_names():
+        raise UsageError(f"preset {preset!r} is not one of {', '.join(preset_names())}")
+    text = resources.files("aaren_rl.configs").joinpath(f"{preset}.yaml").read_text(encoding="utf-8")
+    tree = yaml.safe_load(text)
+    return _merge(tree.get("all", {}), tree.get(agent, {}))
+
+
+def _merge(base: Nested, over: Nested) -> Nested:
+    return {name: {**base.get(name, {}), **over.get(name, {})} for name in (*base, *over)}
+
+
+def build_config(agent: str, seed: int, sections: Nested) -> RunConfig:
+    """A configuration from plain values.
+
+    Raises:
+        UsageError: an unknown section or key, a value of the wrong type or out of range; the message names it.
+    """
+    if unknown := set(sections) - set(SECTIONS):
+        raise UsageError(f"configuration: unknown section {', '.join(sorted(unknown))}")
+    try:
+        parts = {name: _section(cls, sections.get(name, {}), name) for name, cls in SECTIONS.items()}
+        return RunConfig(agent=agent, seed=seed, **parts)
+    except ValueError as error:
+        raise UsageError(f"configuration: {error}") from error
+
+
+def _section(cls: type, values: Any, where: str) -> Any:  # noqa: ANN401  one of the section classes
+    if not isinstance(values, dict):
+        raise ValueError(f"{where}: must be a mapping")
+    hints = typing.get_type_hints(cls)
+    if unknown := set(values) - set(hints):
+        raise ValueError(f"{where}: unknown key {', '.join(sorted(map(str, unknown)))}")
+    return cls(**{key: _checked(value, hints[key], f"{where}.{key}") for key, value in values.items()})
+
+
+def _checked(value: Any, hint: Any, where: str) -> Any:  # noqa: ANN401  values come from YAML
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if float in kinds and type(value) is int:
+        return float(value)
+    if type(value) in kinds:
+        return value
+    raise ValueError(f"{where}: {value!r} is not {' or '.join(kind.__name__ for kind in kinds)}")
+
+
+def to_dict(config: RunConfig) -> dict[str, Any]:
+    """Plain values, as config.yaml holds them."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(tree: Any) -> RunConfig:  # noqa: ANN401  read from a file
+    """The inverse of `to_dict`.
+
+    Raises:
+        UsageError: unknown or missing keys, or values that do not fit.
+    """
+    if not isinstance(tree, dict) or not isinstance(tree.get("agent"), str) or type(tree.get("seed")) is not int:
+        raise UsageError("configuration: needs agent (text), seed (integer) and the sections")
+    return build_config(tree["agent"], tree["seed"], {k: v for k, v in tree.items() if k not in ("agent", "seed")})
+
+
+def read_config(path: Path) -> RunConfig:
+    """The configuration a run was started with (config.yaml).
+
+    Raises:
+        UsageError: not YAML, or not a configuration; nothing in the file is executed.
+    """
+    try:
+        return from_dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"{path}: {' '.join(str(error).split())}") from error
+
+
+def add_settings(parser: argparse.ArgumentParser, shown: set[str], *, show_all: bool) -> None:
+    """Adds an option for every field of every section; those not in `shown` are listed with `show_all` only."""
+    for name, cls in SECTIONS.items():
+        group = parser.add_argument_group(name if show_all else "settings") if show_all else parser
+        hints = typing.get_type_hints(cls)
+        for item in dataclasses.fields(cls):
+            text = f"{item.metadata['help']} [{item.default}]" if show_all else item.metadata["help"]
+            visible = show_all or item.name in shown
+            options: dict[str, Any] = {"help": text if visible else argparse.SUPPRESS, "default": argparse.SUPPRESS}
+            kinds = typing.get_args(hints[item.name]) or (hints[item.name],)
+            if bool in kinds:
+                options["action"] = argparse.BooleanOptionalAction
+            else:
+                options |= {"type": kinds[0], "metavar": {int: "N", float: "X", str: "NAME"}[kinds[0]]}
+            group.add_argument(f"--{item.name.replace('_', '-')}", dest=f"{name}.{item.name}", **options)
+
+
+def given_settings(arguments: argparse.Namespace) -> Nested:
+    """The settings that stood on the command line, by section."""
+    nested: Nested = {}
+    for key, value in vars(arguments).items():
+        section, dot, name = key.partition(".")
+        if dot:
+            nested.setdefault(section, {})[name] = value
+    return nested
+
+
+def override(sections: Nested, given: Nested) -> Nested:
+    """`sections` with the values of `given` on top."""
+    return _merge(sections, given)

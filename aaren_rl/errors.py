@@ -1,0 +1,51 @@
+"""What goes wrong in a command, and the one place that prints it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from .agents import NonFiniteActionError
+from .envs.errors import EnvsError
+
+
+class CommandError(Exception):
+    """Base of the commands' own errors: one clear line and an exit code."""
+
+    exit_code = 1
+
+
+class UsageError(CommandError):
+    """The command line or a configuration does not make sense."""
+
+    exit_code = 2
+
+
+class CheckpointError(CommandError):
+    """A checkpoint or policy cannot be read, or belongs to something else."""
+
+    exit_code = 4
+
+
+class NumericsError(CommandError):
+    """Training produced NaN or infinity."""
+
+    exit_code = 6
+
+
+def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
+    """Runs a command; a known error becomes one line on standard error and its exit code.
+
+    Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment or policy, 6 numerics.
+
+    Args:
+        command: returns the exit code of success.
+        debug: let the error through, with its traceback.
+    """
+    try:
+        return command()
+    except (CommandError, EnvsError, NonFiniteActionError) as error:
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return getattr(error, "exit_code", 5)

@@ -1,0 +1,97 @@
+"""Score a trained policy in MuJoCo: `python -m aaren_rl.evaluate RUN`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from .agents import ROLLOUTS
+from .checkpoint import WEIGHTS, load_policy, read_card
+from .cli import Parser, choose_device, positive
+from .envs import get_task
+from .errors import UsageError, run_command
+from .files import write_json
+from .scoring import format_table, score_policy
+
+DESCRIPTION = """\
+Play episodes with a trained policy and print its returns and D4RL-normalised scores.
+
+  python -m aaren_rl.evaluate runs/hopper-medium/decision-aaren/seed0
+  python -m aaren_rl.evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
+  python -m aaren_rl.evaluate RUN --rollout rolling       # constant cost, short memory
+
+RUN is a run folder, or a policy folder in it such as RUN/policy_best.
+"""
+
+
+def make_parser() -> Parser:
+    """The command line."""
+    parser = Parser("evaluate", DESCRIPTION)
+    parser.usage = "python -m aaren_rl.evaluate RUN [options]"
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder or policy folder")
+    parser.add_argument("--episodes", type=positive, metavar="N", default=20, help="episodes a target return [20]")
+    parser.add_argument(
+        "--target-return", type=float, metavar="R", nargs="+", help="returns to ask for (as in training)"
+    )
+    parser.add_argument("--rollout", choices=ROLLOUTS, metavar="MODE", help="carry, rolling or window (as in training)")
+    parser.add_argument("--rollout-context", type=int, metavar="K", help="K of rolling and window, in steps")
+    parser.add_argument("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
+    parser.add_argument("--seed", type=int, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write a list, one object a target return")
+    parser.add_argument("--device", metavar="NAME", default="cpu", help="auto, cpu or cuda [cpu]")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    arguments = make_parser().parse_args(argv)
+    return run_command(lambda: evaluate(arguments), debug=arguments.debug)
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Scores every target return, prints the table, writes the JSON; returns the exit code."""
+    if arguments.rollout_context is not None and arguments.rollout_context < 2:
+        raise UsageError(f"--rollout-context must be at least 2, not {arguments.rollout_context}")
+    if arguments.json is not None and not arguments.json.parent.is_dir():
+        raise UsageError(f"--json {arguments.json}: its folder does not exist")
+    card = read_card(arguments.run)
+    weights = arguments.weights or card.weights
+    policy = load_policy(
+        arguments.run,
+        rollout=arguments.rollout,
+        rollout_context=arguments.rollout_context,
+        weights=weights,
+        device=choose_device(arguments.device),
+    )
+    scores = []
+    for target in arguments.target_return or [card.target_return]:
+        with tqdm(total=get_task(card.env).horizon, desc=f"target {target:g}", unit="step", leave=False) as bar:
+            scores.append(
+                score_policy(
+                    policy,
+                    card,
+                    weights=weights,
+                    episodes=arguments.episodes,
+                    target_return=target,
+                    seed=arguments.seed,
+                    on_step=lambda step, running, bar=bar: _progress(bar, running),  # type: ignore[misc]
+                )
+            )
+    print(format_table(scores))
+    if arguments.json is not None:
+        write_json(arguments.json, [score.to_json() for score in scores])
+    return 0
+
+
+def _progress(bar: tqdm[None], running: int) -> None:
+    bar.update()
+    bar.set_postfix_str(f"{running} episodes running", refresh=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

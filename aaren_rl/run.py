@@ -1,0 +1,127 @@
+"""A run's folder: who may write in it, its configuration and its metrics."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+import yaml
+from torch.utils.tensorboard import SummaryWriter
+
+from .config import Nested, RunConfig, read_config, to_dict
+from .errors import CheckpointError, UsageError
+from .files import write_text
+
+
+class RunFolder:
+    """`<out>/<env>/<agent>/seed<k>/`, held by one process at a time.
+
+    Files: config.yaml, metrics.jsonl, events.out.tfevents.* (TensorBoard), checkpoints/, policy/, policy_best/.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Takes the folder, making it where it is missing.
+
+        Raises:
+            UsageError: another process holds it.
+        """
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock: TextIO = (path / ".lock").open("w")
+        try:
+            # The kernel drops the lock with the process, however it ends: no stale lock is ever left.
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise UsageError(f"{path}: in use by another process; choose another --seed or --out") from None
+
+    def __enter__(self) -> RunFolder:
+        """The folder itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Lets others have the folder."""
+        self._lock.close()
+
+    @property
+    def config_file(self) -> Path:
+        """config.yaml."""
+        return self.path / "config.yaml"
+
+    def require_new(self) -> None:
+        """Refuses a folder that holds a run.
+
+        Raises:
+            UsageError: it does.
+        """
+        if self.config_file.exists():
+            raise UsageError(f"{self.path}: holds a run already; --resume continues it, --seed or --out starts another")
+
+    def write_config(self, config: RunConfig) -> None:
+        """Writes config.yaml: from now on the folder holds a run."""
+        write_text(self.config_file, yaml.safe_dump(to_dict(config), sort_keys=False))
+
+    def resume(self, given: Nested) -> RunConfig:
+        """The configuration of the run that is there.
+
+        Args:
+            given: settings that stood on the command line.
+
+        Raises:
+            UsageError: no run is there.
+            CheckpointError: a given setting is not the run's; the message names each.
+        """
+        if not self.config_file.exists():
+            raise UsageError(f"{self.path}: no run to resume; leave --resume out to start one")
+        config = read_config(self.config_file)
+        stored = to_dict(config)
+        differing = [
+            f"{section}.{key} (run: {stored[section][key]}, asked: {value})"
+            for section, values in given.items()
+            for key, value in values.items()
+            if stored[section][key] != value
+        ]
+        if differing:
+            raise CheckpointError(f"{self.path}: the run to resume differs in {'; '.join(differing)}")
+        return config
+
+
+class Metrics:
+    """Scalars to metrics.jsonl and TensorBoard, under the same tags for every agent.
+
+    Args:
+        folder: the run's folder.
+        resumed_at: the update that training goes on from; whatever was logged after it is dropped.
+    """
+
+    def __init__(self, folder: Path, resumed_at: int = 0) -> None:
+        """Opens both files for appending."""
+        path = folder / "metrics.jsonl"
+        if path.exists():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            # A kill may have cut the last line short; it is after the checkpoint in any case.
+            whole = [line for line in lines if line.endswith("}") and json.loads(line)["update"] <= resumed_at]
+            write_text(path, "".join(line + "\n" for line in whole))
+        self._file = path.open("a", encoding="utf-8")
+        self._board = SummaryWriter(str(folder), purge_step=resumed_at + 1 if resumed_at else None)
+
+    def log(self, update: int, values: dict[str, float]) -> None:
+        """Writes scalars, tag -> value, at an update."""
+        self._file.write(json.dumps({"update": update, **values}) + "\n")
+        self._file.flush()
+        for tag, value in values.items():
+            self._board.add_scalar(tag, value, update)
+
+    def text(self, tag: str, text: str) -> None:
+        """Writes a text to TensorBoard."""
+        self._board.add_text(tag, text)
+
+    def close(self) -> None:
+        """Flushes both."""
+        self._file.close()
+        self._board.close()

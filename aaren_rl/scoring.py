@@ -1,0 +1,125 @@
+"""Scores that say how they were made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .agents import Policy
+from .checkpoint import PolicyCard
+from .envs import normalized_score, rollout
+
+SOURCES = {"d4rl": "D4RL's file", "local": "a local set, not D4RL's", "file": "a file of yours"}
+
+
+@dataclass(frozen=True)
+class Score:
+    """The outcome of one evaluation, with everything needed to repeat it.
+
+    Returns are in the environment's units; normalised scores are 100 (R - random) / (expert - random) with D4RL's v2
+    reference returns; standard deviations are over episodes.
+    """
+
+    env: str
+    dataset: str
+    source: str
+    source_path: str
+    env_id: str
+    agent: str
+    context: str
+    context_length: int
+    rollout: str
+    rollout_context: int
+    weights: str
+    updates: int
+    training_seed: int
+    target_return: float
+    episodes: int
+    seed: int
+    return_mean: float
+    return_std: float
+    normalized_score_mean: float
+    normalized_score_std: float
+    length_mean: float
+    actions_per_second: float
+    returns: list[float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return dataclasses.asdict(self)
+
+
+def score_policy(
+    policy: Policy,
+    card: PolicyCard,
+    *,
+    weights: str,
+    episodes: int,
+    target_return: float,
+    seed: int,
+    on_step: Callable[[int, int], None] | None = None,
+) -> Score:
+    """Rolls a policy out and scores it.
+
+    Args:
+        policy: the policy.
+        card: how it was made.
+        weights: "raw" or "average": which of its weights `policy` holds.
+        episodes: number of environments, one episode each.
+        target_return: asked for, in the environment's units.
+        seed: environment i is reset with seed + i.
+        on_step: progress, see `envs.rollout`.
+
+    Raises:
+        SimulationError: the environment is unknown or fails.
+        NonFiniteActionError: the policy gives NaN.
+    """
+    out = rollout(policy, card.env_id, episodes=episodes, target_return=target_return, seed=seed, on_step=on_step)
+    scores = normalized_score(card.env, out.returns)
+    return Score(
+        env=card.env,
+        dataset=card.dataset,
+        source=card.source,
+        source_path=card.source_path,
+        env_id=card.env_id,
+        agent=card.agent,
+        context=card.context,
+        context_length=card.context_length,
+        rollout=policy.rollout,
+        rollout_context=policy.context_length,
+        weights=weights,
+        updates=card.updates,
+        training_seed=card.seed,
+        target_return=target_return,
+        episodes=episodes,
+        seed=seed,
+        return_mean=float(out.returns.mean()),
+        return_std=float(out.returns.std()),
+        normalized_score_mean=float(scores.mean()),
+        normalized_score_std=float(scores.std()),
+        length_mean=float(out.lengths.mean()),
+        actions_per_second=out.actions_per_second,
+        returns=out.returns.tolist(),
+    )
+
+
+def format_table(scores: Sequence[Score]) -> str:
+    """The scores of one policy as a table, under a line that says how they were made."""
+    first = scores[0]
+    how = first.rollout if first.rollout == "carry" else f"{first.rollout} K={first.rollout_context}"
+    lines = [
+        f"{first.env}, {first.agent}: {first.updates} updates on {first.context} contexts, training seed "
+        f"{first.training_seed}, {first.weights} weights",
+        f"data: {first.dataset} from {SOURCES[first.source]}; rollout {how}; {first.env_id}, {first.episodes} episodes "
+        f"from seed {first.seed}",
+        "",
+        f"{'target':>8} {'return':>8} {'+-':>7} {'score':>7} {'+-':>6} {'length':>7} {'actions/s':>10}",
+    ]
+    lines += [
+        f"{s.target_return:>8g} {s.return_mean:>8.1f} {s.return_std:>7.1f} {s.normalized_score_mean:>7.1f} "
+        f"{s.normalized_score_std:>6.1f} {s.length_mean:>7.1f} {s.actions_per_second:>10.0f}"
+        for s in scores
+    ]
+    return "\n".join([*lines, "", "score: 100 (return - random) / (expert - random), D4RL v2; +- over episodes"])

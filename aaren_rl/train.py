@@ -1,0 +1,285 @@
+"""Train an agent offline, score it in MuJoCo while it trains, and leave a policy folder: `python -m aaren_rl.train`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+from tqdm import tqdm
+
+from .agents import DecisionModel, Policy
+from .checkpoint import PolicyCard, load_checkpoint, save_checkpoint, save_policy
+from .cli import Parser, StopRequest, choose_device, positive
+from .config import (
+    AGENTS,
+    RunConfig,
+    add_settings,
+    build_config,
+    given_settings,
+    load_preset,
+    override,
+    preset_names,
+    to_dict,
+)
+from .envs import Episodes, Task, get_task, load_episodes
+from .envs.windows import StepData
+from .errors import NumericsError, run_command
+from .run import Metrics, RunFolder
+from .scoring import SOURCES, Score, format_table, score_policy
+from .training import Trainer
+
+LOG_EVERY = 50  # updates
+SHOWN = {"env", "source", "context", "rollout", "target_return", "updates"}  # settings that --help lists
+
+DESCRIPTION = """\
+Train an agent offline on a MuJoCo task, score it while it trains, and save the policy.
+
+  python -m aaren_rl.train --env hopper-medium                                # Decision-Aaren, about 10 minutes
+  python -m aaren_rl.train --env hopper-medium --agent decision-transformer   # the baseline
+  tensorboard --logdir runs                                                   # both, side by side
+"""
+EPILOG = """\
+The data set is D4RL's file where it lies in ~/.d4rl/datasets (or $D4RL_DATASET_DIR); otherwise a local set, made
+on first use by behaviour policies that ship with the package. The policy lands in <out>/<env>/<agent>/seed<N>/;
+score it with python -m aaren_rl.evaluate. Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment, 6 numerics.
+"""
+
+
+def make_parser(*, show_all: bool) -> Parser:
+    """The command line; `show_all` lists every setting in the help."""
+    parser = Parser("train", DESCRIPTION)
+    parser.epilog = EPILOG
+    if not show_all:
+        parser.usage = "python -m aaren_rl.train --env NAME [options]"
+    add_settings(parser, SHOWN, show_all=show_all)
+    parser.add_argument(
+        "--agent", choices=AGENTS, metavar="NAME", default="decision-aaren", help=f"{' or '.join(AGENTS)} [%(default)s]"
+    )
+    parser.add_argument(
+        "--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(preset_names())}"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", default=0, help="training seed [0]")
+    parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
+    parser.add_argument("--device", metavar="NAME", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: all cores)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in its folder")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("--help-all", action="store_true", help="list every setting, with its default")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    parser = make_parser(show_all="--help-all" in argv)
+    arguments = parser.parse_args(argv)
+    if arguments.help_all:
+        parser.print_help()
+        return 0
+    if "data.env" not in arguments:
+        parser.error("--env is missing, for example --env hopper-medium")
+    return run_command(lambda: train(arguments), debug=arguments.debug)
+
+
+def train(arguments: argparse.Namespace) -> int:
+    """Set-up, loop, last evaluation; returns the exit code."""
+    given = given_settings(arguments)
+    task = get_task(given["data"]["env"])  # before it becomes part of a path
+    preset = load_preset(arguments.preset, arguments.agent)
+    asked = build_config(arguments.agent, arguments.seed, override(preset, given))
+    device = choose_device(arguments.device)
+    path = arguments.out / task.name / arguments.agent / f"seed{arguments.seed}"
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
+    with RunFolder(path) as folder:
+        if not arguments.resume:
+            folder.require_new()
+        config = folder.resume(given) if arguments.resume else asked
+        episodes = load_episodes(
+            task.name,
+            config.data.source,
+            clip_actions=config.data.clip_actions,
+            max_episode_steps=config.data.max_episode_steps,
+        )
+        folder.write_config(config)  # not before the data are there, or a mistyped path would leave a run behind
+        with StopRequest() as stop:
+            return _Run(config, task, episodes, device, path).play(stop, resume=arguments.resume)
+
+
+class _Run:
+    """The loop and what it writes."""
+
+    def __init__(self, config: RunConfig, task: Task, episodes: Episodes, device: torch.device, path: Path) -> None:
+        self.config, self.task, self.episodes, self.path = config, task, episodes, path
+        data = StepData(episodes, config.data.return_scale, device)
+        self.trainer = Trainer(config, data, episodes.action_dim, task.horizon)
+        self.last: Score | None = None
+        self.best: Score | None = None
+
+    def play(self, stop: StopRequest, *, resume: bool) -> int:
+        """Trains to the last update, or until a signal; returns the exit code."""
+        trainer, updates = self.trainer, self.config.optimizer.updates
+        if resume:
+            checkpoint = load_checkpoint(self.path / "checkpoints")
+            trainer.restore(checkpoint)
+            self._restore_scores(checkpoint.progress)
+        metrics = Metrics(self.path, trainer.update)
+        self._announce(metrics)
+        bar = tqdm(total=updates, initial=trainer.update, desc=self.task.name, unit="update", dynamic_ncols=True)
+        recent: list[tuple[Tensor, Tensor]] = []
+        try:
+            while trainer.update < updates:
+                recent.append(trainer.step())
+                bar.update()
+                done = trainer.update == updates
+                if trainer.update % LOG_EVERY == 0 or done or stop.signal is not None:
+                    self._log(metrics, recent, bar)
+                    recent = []
+                if trainer.update % self.config.evaluation.eval_every == 0 or done:
+                    self._evaluate(metrics, bar, final=done)
+                    self._save()
+                elif stop.signal is not None:
+                    self._save()
+                if stop.signal is not None and not done:
+                    bar.close()
+                    print(f"stopped at update {trainer.update}; --resume goes on from here", file=sys.stderr)
+                    return stop.exit_code
+        finally:
+            bar.close()
+            metrics.close()
+        self._report()
+        return 0
+
+    def _announce(self, metrics: Metrics) -> None:
+        episodes, config = self.episodes, self.config
+        for note in episodes.notes:
+            print(f"{episodes.dataset}: {note}")
+        parameters = sum(p.numel() for p in self.trainer.model.parameters())
+        print(
+            f"{config.agent}, {parameters:,} parameters, {config.optimizer.updates} updates of about "
+            f"{config.data.steps_per_update} steps ({config.data.context} contexts) on {len(episodes)} episodes, "
+            f"{episodes.n_steps:,} steps, mean return {episodes.returns.mean():.0f}, from {SOURCES[episodes.source]}"
+        )
+        print(f"run folder: {self.path}")
+        metrics.text("config", f"```yaml\n{yaml.safe_dump(to_dict(config), sort_keys=False)}```")
+
+    def _log(self, metrics: Metrics, recent: list[tuple[Tensor, Tensor]], bar: tqdm[Any]) -> None:
+        losses = torch.stack([loss for loss, _ in recent])
+        norms = torch.stack([norm for _, norm in recent])
+        bad = ~(losses.isfinite() & norms.isfinite())
+        if bool(bad.any()):
+            update = self.trainer.update - len(recent) + 1 + int(bad.int().argmax())
+            raise NumericsError(
+                f"loss or gradient is not finite at update {update}; the last good checkpoint is kept in "
+                f"{self.path / 'checkpoints'}; lower --learning-rate or use --precision float32"
+            )
+        rate = bar.format_dict["rate"]
+        values = {
+            "train/loss": float(losses.mean()),
+            "train/gradient_norm": float(norms.mean()),
+            "train/learning_rate": self.trainer.optimizer.param_groups[0]["lr"],
+        }
+        if rate:
+            values["train/updates_per_second"] = rate
+        metrics.log(self.trainer.update, values)
+        self._postfix(bar, values["train/loss"])
+
+    def _postfix(self, bar: tqdm[Any], loss: float) -> None:
+        score = "-" if self.last is None else f"{self.last.normalized_score_mean:.1f}"
+        bar.set_postfix_str(f"loss {loss:.4f}, score {score}")
+
+    def _evaluate(self, metrics: Metrics, bar: tqdm[Any], *, final: bool) -> None:
+        """Scores the averaged and the raw weights; keeps the policy, and the best one so far beside it."""
+        models = {"average": self.trainer.average, "raw": self.trainer.model}
+        scores = {weights: self._score(weights, model, final=final) for weights, model in models.items()}
+        metrics.log(self.trainer.update, {**_scalars("eval", scores["average"]), **_scalars("eval_raw", scores["raw"])})
+        self.last = scores["average"]
+        bar.write(f"update {self.trainer.update}: normalised score {self.last.normalized_score_mean:.1f}")
+        states = {weights: model.state_dict() for weights, model in models.items()}
+        save_policy(self.path / "policy", self._card(), **states)
+        if self.best is None or self.last.normalized_score_mean > self.best.normalized_score_mean:
+            self.best = self.last
+            save_policy(self.path / "policy_best", self._card(), **states)
+
+    def _score(self, weights: str, model: DecisionModel, *, final: bool) -> Score:
+        config, card, data = self.config.evaluation, self._card(), self.trainer.data
+        return score_policy(
+            Policy(
+                model,
+                data.observation_mean,
+                data.observation_std,
+                card.return_scale,
+                config.rollout,
+                config.rollout_context,
+            ),
+            card,
+            weights=weights,
+            episodes=config.final_episodes if final else config.eval_episodes,
+            target_return=card.target_return,
+            seed=config.eval_seed,
+        )
+
+    def _card(self) -> PolicyCard:
+        config = self.config
+        return PolicyCard(
+            agent=config.agent,
+            env=self.task.name,
+            env_id=self.task.env_id,
+            dataset=self.episodes.dataset,
+            source=self.episodes.source,
+            source_path=self.episodes.path,
+            context=config.data.context,
+            context_length=config.data.context_length,
+            rollout=config.evaluation.rollout,
+            rollout_context=config.evaluation.rollout_context,
+            target_return=self.task.target_returns[0] if (asked := config.evaluation.target_return) is None else asked,
+            return_scale=config.data.return_scale,
+            observation_mean=self.trainer.data.observation_mean.tolist(),
+            observation_std=self.trainer.data.observation_std.tolist(),
+            model=dataclasses.asdict(self.trainer.model.config),
+            updates=self.trainer.update,
+            seed=config.seed,
+            weights="average",
+            versions={
+                "python": platform.python_version(),
+                **{name: importlib.metadata.version(name) for name in ("aaren-rl", "torch", "gymnasium", "mujoco")},
+            },
+        )
+
+    def _save(self) -> None:
+        progress = {name: score and score.to_json() for name, score in (("last", self.last), ("best", self.best))}
+        save_checkpoint(self.path / "checkpoints", self.trainer.checkpoint(progress))
+
+    def _restore_scores(self, progress: dict[str, Any]) -> None:
+        self.last, self.best = (Score(**progress[name]) if progress[name] else None for name in ("last", "best"))
+
+    def _report(self) -> None:
+        assert self.last is not None and self.best is not None
+        print(f"\n{format_table([self.last])}")
+        if self.best.updates != self.last.updates:
+            print(f"best of the evaluations: {self.best.normalized_score_mean:.1f} after {self.best.updates} updates")
+        print(f"policy: {self.path / 'policy'}")
+
+
+def _scalars(prefix: str, score: Score) -> dict[str, float]:
+    """An evaluation's scalars, under the same tags for every agent."""
+    return {
+        f"{prefix}/normalized_score": score.normalized_score_mean,
+        f"{prefix}/return_mean": score.return_mean,
+        f"{prefix}/return_std": score.return_std,
+        f"{prefix}/length_mean": score.length_mean,
+        f"{prefix}/actions_per_second": score.actions_per_second,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

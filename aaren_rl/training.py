@@ -1,0 +1,122 @@
+"""One training run's moving parts: model, moving average, optimiser, sampler and every random state."""
+
+from __future__ import annotations
+
+import copy
+import math
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .agents import DecisionModel
+from .checkpoint import Checkpoint
+from .config import OptimizerConfig, RunConfig
+from .envs.windows import StepData, make_sampler
+
+
+def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """Mean squared error over real positions only.
+
+    Args:
+        predicted: (B, T, A).
+        target: (B, T, A).
+        mask: bool (B, T), False where padded.
+    """
+    errors = (predicted.float() - target).square().mean(-1)
+    return torch.where(mask, errors, 0.0).sum() / mask.sum()
+
+
+def learning_rate(update: int, config: OptimizerConfig) -> float:
+    """The learning rate of update number `update`, from 0: linear warm-up, then constant or a cosine to zero."""
+    warm = min(1.0, (update + 1) / max(1, config.warmup_updates))
+    decay = 0.5 * (1 + math.cos(math.pi * update / config.updates)) if config.schedule == "cosine" else 1.0
+    return config.learning_rate * warm * decay
+
+
+def autocast(config: OptimizerConfig, device: torch.device) -> AbstractContextManager[object]:
+    """bfloat16 where it is asked for or, with "auto", where the processor computes in it."""
+    native = torch.cuda.is_bf16_supported() if device.type == "cuda" else _cpu_has_bfloat16()
+    enabled = config.precision == "bfloat16" or (config.precision == "auto" and native)
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
+
+
+def _cpu_has_bfloat16() -> bool:
+    # Instructions, not oneDNN's own test: that also says yes where bfloat16 is emulated, slower than float32.
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+class Trainer:
+    """Updates a decision model; everything that decides the next update is in `checkpoint`.
+
+    Args:
+        config: the run's configuration.
+        data: the steps to train on, on the training device.
+        action_dim: A.
+        horizon: the environment's time limit, in steps.
+    """
+
+    def __init__(self, config: RunConfig, data: StepData, action_dim: int, horizon: int) -> None:
+        """Draws weights from the run's seed."""
+        self.config, self.data, self.update = config, data, 0
+        torch.manual_seed(config.seed)
+        self.generator = torch.Generator(data.device).manual_seed(config.seed)
+        observation_dim = data.observations.shape[1]
+        shape = config.network.model(observation_dim, action_dim, config.mixer, horizon)
+        self.model = DecisionModel(shape).to(data.device)
+        self.average = copy.deepcopy(self.model).eval()
+        optimizer = config.optimizer
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), weight_decay=optimizer.weight_decay, fused=True)
+        self.sampler = make_sampler(
+            config.data.context,
+            data,
+            context_length=config.data.context_length,
+            horizon=horizon,
+            steps=config.data.steps_per_update,
+        )
+
+    def step(self) -> tuple[Tensor, Tensor]:
+        """One update; returns its loss and the norm of its gradient before clipping, as tensors on the device."""
+        config = self.config.optimizer
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.update, config)
+        batch = self.sampler.sample(self.generator)
+        self.model.train()
+        with autocast(config, self.data.device):
+            actions, _ = self.model(
+                batch.observations, batch.actions, batch.returns_to_go, batch.timesteps, starts=batch.starts
+            )
+        loss = masked_mse(actions, batch.actions, batch.mask)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
+        self.optimizer.step()
+        self._average()
+        self.update += 1
+        return loss.detach(), norm.detach()
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        # The decay rises from 0.1, or the first weights would stay in the average for a thousand updates.
+        decay = min(self.config.optimizer.average_decay, (1 + self.update) / (10 + self.update))
+        torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
+
+    def checkpoint(self, progress: dict[str, Any]) -> Checkpoint:
+        """Everything that `restore` needs, and the scores so far."""
+        states = {"optimizer": self.optimizer.state_dict(), "sampler": self.generator.get_state()}
+        states["torch"] = torch.get_rng_state()
+        if self.data.device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(self.data.device)
+        return Checkpoint(self.update, self.model.state_dict(), self.average.state_dict(), states, progress)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Goes on where `checkpoint` was taken, bit for bit on the same device with one thread."""
+        self.update = checkpoint.update
+        self.model.load_state_dict(checkpoint.raw)
+        self.average.load_state_dict(checkpoint.average)
+        self.optimizer.load_state_dict(checkpoint.trainer["optimizer"])
+        self.generator.set_state(checkpoint.trainer["sampler"])
+        torch.set_rng_state(checkpoint.trainer["torch"])
+        if self.data.device.type == "cuda":
+            torch.cuda.set_rng_state(checkpoint.trainer["cuda"], self.data.device)

@@ -1,0 +1,1 @@
+"""Behaviour policies that ship with the package: safetensors weights, read by aaren_rl.envs.local."""

@@ -1,0 +1,169 @@
+"""Episodes of offline data: flat arrays plus offsets, and the numbers that training needs from them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+# Rows per step of the reductions below: float64 copies of a million rows at once would double the memory.
+_BLOCK_ROWS = 65536
+
+# A column whose spread is below this share of its size (or of 1) holds rounding noise, not a signal.
+_CONSTANT_STD = 1e-6
+
+
+def row_blocks(n_rows: int) -> Iterator[slice]:
+    """Consecutive slices that cover `n_rows` rows in pieces small enough for temporary copies."""
+    return (slice(start, min(start + _BLOCK_ROWS, n_rows)) for start in range(0, n_rows, _BLOCK_ROWS))
+
+
+def returns_to_go(rewards: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """Undiscounted return-to-go of one episode: element t is the sum of the rewards from t to the end.
+
+    Rewards (T,) in, (T,) float32 out, summed in float64 (Decision Transformer, section 3).
+    """
+    summed = np.cumsum(np.asarray(rewards, dtype=np.float64)[::-1])[::-1]
+    return summed.astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """One episode: observations (T, O), actions (T, A) and rewards (T,), float32 views of the dataset's arrays.
+
+    `terminated` is true where the environment ended the episode (a fall), false where a time limit cut it.
+    """
+
+    observations: npt.NDArray[np.float32]
+    actions: npt.NDArray[np.float32]
+    rewards: npt.NDArray[np.float32]
+    terminated: bool
+
+    def __len__(self) -> int:
+        """Number of steps T."""
+        return len(self.rewards)
+
+    @property
+    def total_return(self) -> float:
+        """Undiscounted sum of the rewards."""
+        return float(self.rewards.sum(dtype=np.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes(Sequence[Episode]):
+    """A dataset: a sequence of `Episode` over flat arrays of all N steps.
+
+    observations (N, O), actions (N, A) and rewards (N,) are float32; episode e covers the rows
+    offsets[e]:offsets[e + 1], with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl" (D4RL's own file),
+    "local" (made here from shipped policies) or "file" (a file the user named), `env_id` what the file says it was
+    recorded on, `notes` what was left out or changed while reading.
+
+    Raises:
+        ValueError: the arrays do not fit together.
+    """
+
+    observations: npt.NDArray[np.float32]
+    actions: npt.NDArray[np.float32]
+    rewards: npt.NDArray[np.float32]
+    offsets: npt.NDArray[np.int64]
+    terminated: npt.NDArray[np.bool_]
+    dataset: str = ""
+    source: str = "file"
+    path: str = ""
+    env_id: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check shapes, types and offsets once, so that nothing downstream has to."""
+        for name, dtype, ndim in (
+            ("observations", np.float32, 2),
+            ("actions", np.float32, 2),
+            ("rewards", np.float32, 1),
+            ("offsets", np.int64, 1),
+            ("terminated", np.bool_, 1),
+        ):
+            array = getattr(self, name)
+            if array.dtype != dtype or array.ndim != ndim:
+                wanted = f"{ndim}-d {np.dtype(dtype).name}"
+                raise ValueError(f"{name} must be {wanted}, got shape {array.shape} {array.dtype}")
+        n_steps = len(self.rewards)
+        lengths = (len(self.observations), len(self.actions), n_steps)
+        if len(set(lengths)) != 1:
+            raise ValueError(f"observations, actions and rewards have unequal lengths {lengths}")
+        if len(self.offsets) != len(self.terminated) + 1 or len(self.terminated) == 0:
+            raise ValueError(f"{len(self.terminated)} episodes need as many offsets plus one, got {len(self.offsets)}")
+        if self.offsets[0] != 0 or self.offsets[-1] != n_steps or np.any(np.diff(self.offsets) < 1):
+            raise ValueError(f"offsets must rise from 0 to {n_steps}, the number of steps")
+
+    def __len__(self) -> int:
+        """Number of episodes E."""
+        return len(self.terminated)
+
+    @overload
+    def __getitem__(self, index: int) -> Episode: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Episode]: ...
+    def __getitem__(self, index: int | slice) -> Episode | Sequence[Episode]:
+        """Episode `index` (negative ones count from the end), or a list of them for a slice; views, not copies."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        episode = range(len(self))[index]
+        rows = slice(self.offsets[episode], self.offsets[episode + 1])
+        return Episode(self.observations[rows], self.actions[rows], self.rewards[rows], bool(self.terminated[episode]))
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Steps per episode, (E,)."""
+        return np.diff(self.offsets)
+
+    @property
+    def returns(self) -> npt.NDArray[np.float64]:
+        """Undiscounted return per episode, (E,), summed in float64."""
+        sums: npt.NDArray[np.float64] = np.add.reduceat(self.rewards, self.offsets[:-1], dtype=np.float64)
+        return sums
+
+    @property
+    def n_steps(self) -> int:
+        """Number of steps N of all episodes."""
+        return len(self.rewards)
+
+    @property
+    def observation_dim(self) -> int:
+        """Number of observation columns O."""
+        return int(self.observations.shape[1])
+
+    @property
+    def action_dim(self) -> int:
+        """Number of action columns A."""
+        return int(self.actions.shape[1])
+
+    def returns_to_go(self) -> npt.NDArray[np.float32]:
+        """Undiscounted return-to-go of every step within its own episode, (N,)."""
+        flat = np.empty(self.n_steps, dtype=np.float32)
+        for start, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
+            flat[start:end] = returns_to_go(self.rewards[start:end])
+        return flat
+
+    def timesteps(self) -> npt.NDArray[np.int64]:
+        """Position of every step within its own episode, from 0, (N,)."""
+        return np.arange(self.n_steps, dtype=np.int64) - np.repeat(self.offsets[:-1], self.lengths)
+
+    def observation_statistics(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Mean and standard deviation (ddof 0) of each observation column, both (O,), accumulated in float64.
+
+        A constant column gets 1 instead of its deviation: with the customary 1e-6 the smallest departure from the
+        constant at rollout time (Ant's contact forces, all zero in D4RL's files) would reach the network millions
+        of times too large.
+        """
+        mean = self.observations.mean(axis=0, dtype=np.float64)
+        squares = np.zeros_like(mean)
+        for rows in row_blocks(self.n_steps):
+            squares += np.square(self.observations[rows] - mean).sum(axis=0)
+        std = np.sqrt(squares / self.n_steps)
+        std[std < _CONSTANT_STD * np.maximum(1.0, np.abs(mean))] = 1.0
+        return mean.astype(np.float32), std.astype(np.float32)
+
+    def action_range(self) -> tuple[float, float]:
+        """Smallest and largest action value of the whole dataset."""
+        return float(self.actions.min()), float(self.actions.max())

@@ -1,0 +1,97 @@
+"""Opening HDF5 files of unknown origin: every check that must pass before a number is read or memory is taken."""
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from .errors import DataError
+
+_FETCH = "get the file again"
+
+# gzip reaches about 1000:1 on constant data, so an honest file never promises more than that.
+_MAX_EXPANSION = 1000
+_EXPANSION_SLACK_BYTES = 64 * 2**20
+
+# What h5py raises on a file whose structure is damaged depends on where the damage is.
+_HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[h5py.File]:
+    """Open a file for reading; every failure in the body that comes from a damaged file becomes a DataError."""
+    if not path.is_file():
+        what = "is not a file" if path.exists() else "does not exist"
+        raise DataError(f"{path}: {what}; check the path, or get the file and put it there")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty (0 bytes), so its download or copy did not finish; {_FETCH}")
+    try:
+        # Clusters mount data where file locks do not exist, and nothing here writes.
+        with h5py.File(path, "r", locking="best-effort") as file:
+            yield file
+    except PermissionError as error:
+        raise DataError(f"{path}: no permission to read it; change the file's mode or owner") from error
+    except _HDF5_ERRORS as error:
+        reason = " ".join(str(error).split())
+        cause = "the file is truncated" if "truncated" in reason else "not a readable HDF5 file"
+        raise DataError(f"{path}: {cause} ({reason}); {_FETCH}") from error
+
+
+def checked_datasets(
+    file: h5py.File, path: Path, required: tuple[str, ...], optional: tuple[str, ...]
+) -> dict[str, h5py.Dataset]:
+    """The named top-level datasets, after checks of their links, storage, type and total size.
+
+    Raises:
+        DataError: one is missing, is a link or virtual or stored outside the file, is not numeric, or all together
+            claim far more bytes than the file can hold.
+    """
+    found = sorted(file.keys())
+    missing = [key for key in required if key not in found]
+    if missing:
+        raise DataError(
+            f"{path}: missing {', '.join(missing)} (found: {', '.join(map(ascii, found[:20])) or 'nothing'}); "
+            "use a file in D4RL's layout"
+        )
+    datasets = {key: _plain_dataset(file, path, key) for key in (*required, *optional) if key in found}
+    _check_size(path, datasets)
+    return datasets
+
+
+def _plain_dataset(file: h5py.File, path: Path, key: str) -> h5py.Dataset:
+    link = file.get(key, getlink=True)
+    if not isinstance(link, h5py.HardLink):
+        kind = "an external link" if isinstance(link, h5py.ExternalLink) else "a soft link"
+        raise DataError(f"{path}:{key} is {kind}; copy the data into the file itself")
+    dataset = file[key]
+    if not isinstance(dataset, h5py.Dataset):
+        raise DataError(f"{path}:{key} is a group, not a dataset; use a file in D4RL's layout")
+    if dataset.is_virtual:
+        raise DataError(f"{path}:{key} is a virtual dataset (its data lie in other files); copy the data into the file")
+    if dataset.external:
+        raise DataError(f"{path}:{key} is kept in external storage; copy the data into the file itself")
+    if dataset.dtype.kind not in "biuf" or dataset.shape is None:
+        raise DataError(f"{path}:{key} holds {dataset.dtype}, not real numbers; use a file in D4RL's layout")
+    return dataset
+
+
+def _check_size(path: Path, datasets: Mapping[str, h5py.Dataset]) -> None:
+    claimed = 0
+    for dataset in datasets.values():
+        item = max(dataset.dtype.itemsize, np.dtype(np.float32).itemsize)
+        # HDF5 takes memory for whole chunks, which may be larger than the dataset.
+        chunk = math.prod(dataset.chunks) if dataset.chunks else 0
+        claimed += item * max(math.prod(dataset.shape), chunk)
+    size = path.stat().st_size
+    shapes = ", ".join(f"{key} {dataset.shape}" for key, dataset in datasets.items())
+    if claimed > _MAX_EXPANSION * size + _EXPANSION_SLACK_BYTES:
+        raise DataError(f"{path}: claims {claimed:,} bytes ({shapes}) in a file of {size:,}; do not trust it, {_FETCH}")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if claimed > memory:
+        raise DataError(
+            f"{path}: needs {claimed:,} bytes of memory ({shapes}), this machine has {memory:,}; use a smaller file"
+        )

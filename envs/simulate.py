@@ -1,0 +1,124 @@
+"""Behaviour policies and the episodes they make."""
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import load_file
+
+from .specs import make_env
+
+_LOG_STD_RANGE = (-20.0, 2.0)
+
+
+class BehaviourPolicy:
+    """A trained SAC actor: two ReLU layers, then mean and log standard deviation of a tanh-squashed Gaussian.
+
+    `path` is a safetensors file with the (in, out) kernels and the biases of hidden_0, hidden_1, mean and log_std.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Read the weights, float32."""
+        weights = load_file(path)
+        self._hidden = [(weights[f"hidden_{i}.kernel"], weights[f"hidden_{i}.bias"]) for i in range(2)]
+        # One product instead of two for both heads.
+        self._heads = np.concatenate([weights["mean.kernel"], weights["log_std.kernel"]], axis=1)
+        self._heads_bias = np.concatenate([weights["mean.bias"], weights["log_std.bias"]])
+        self.action_dim = len(weights["mean.bias"])
+
+    def act(self, observations: npt.NDArray[np.float32], noise: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Actions (B, A) in [-1, 1] for observations (B, O) and standard normal noise (B, A); zero noise: the mode."""
+        x = observations
+        for kernel, bias in self._hidden:
+            x = np.maximum(x @ kernel + bias, 0.0)
+        mean, log_std = np.split(x @ self._heads + self._heads_bias, 2, axis=1)
+        actions: npt.NDArray[np.float32] = np.tanh(mean + np.exp(np.clip(log_std, *_LOG_STD_RANGE)) * noise)
+        return actions
+
+
+class Job(NamedTuple):
+    """A few consecutive episodes of one policy (None: uniform random actions)."""
+
+    env_id: str
+    policy: str | None
+    horizon: int
+    seed: tuple[int, ...]
+    first_episode: int
+    n_episodes: int
+
+
+class Track(NamedTuple):
+    """One simulated episode: observations (T, O), actions (T, A), rewards (T,), float32, and whether it terminated."""
+
+    observations: npt.NDArray[np.float32]
+    actions: npt.NDArray[np.float32]
+    rewards: npt.NDArray[np.float32]
+    terminated: bool
+
+
+@dataclass
+class _Running:
+    """An episode in the making."""
+
+    env: gym.Env[Any, Any]
+    observations: npt.NDArray[np.float32]
+    actions: npt.NDArray[np.float32]
+    rewards: npt.NDArray[np.float32]
+    length: int = 0
+    terminated: bool = False
+
+    def step(self, action: npt.NDArray[np.float32]) -> bool:
+        """Take one step; true while the episode goes on."""
+        t = self.length
+        self.actions[t] = action
+        observation, reward, self.terminated, truncated, _ = self.env.step(action)
+        self.rewards[t] = reward
+        self.length = t + 1
+        going = not (self.terminated or truncated or self.length == len(self.rewards))
+        if going:
+            self.observations[t + 1] = observation
+        return going
+
+
+@lru_cache(maxsize=2)
+def _policy(path: str) -> BehaviourPolicy:
+    return BehaviourPolicy(path)
+
+
+@lru_cache(maxsize=1)
+def _environments(env_id: str, count: int) -> list[gym.Env[Any, Any]]:
+    return [make_env(env_id) for _ in range(count)]
+
+
+def _start(job: Job, env: gym.Env[Any, Any], episode: int) -> _Running:
+    """Reset one environment; all randomness of an episode comes from (seed, its number)."""
+    rng = np.random.default_rng((*job.seed, episode))
+    observation, _ = env.reset(seed=int(rng.integers(2**31)))
+    action_dim = env.action_space.shape[0]  # type: ignore[index]
+    shape = (job.horizon, action_dim)
+    # The actions' rows hold the noise until the step overwrites them with the action.
+    if job.policy is None:
+        drawn = rng.uniform(-1.0, 1.0, shape).astype(np.float32)
+    else:
+        drawn = rng.standard_normal(shape, dtype=np.float32)
+    observations = np.empty((job.horizon, len(observation)), dtype=np.float32)
+    observations[0] = observation
+    return _Running(env, observations, drawn, np.empty(job.horizon, dtype=np.float32))
+
+
+def simulate(job: Job) -> list[Track]:
+    """Run a job's episodes side by side, so that one product of the policy's weights serves all of them."""
+    policy = _policy(job.policy) if job.policy is not None else None
+    numbers = range(job.first_episode, job.first_episode + job.n_episodes)
+    runs = [_start(job, env, i) for env, i in zip(_environments(job.env_id, job.n_episodes), numbers, strict=True)]
+    active = runs
+    while active:
+        drawn = np.stack([run.actions[run.length] for run in active])
+        if policy is not None:
+            drawn = policy.act(np.stack([run.observations[run.length] for run in active]), drawn)
+        active = [run for run, action in zip(active, drawn, strict=True) if run.step(action)]
+    return [Track(r.observations[: r.length], r.actions[: r.length], r.rewards[: r.length], r.terminated) for r in runs]

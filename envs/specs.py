@@ -1,0 +1,126 @@
+"""The task table: which environment, sizes, target returns and D4RL file stand behind a name like `hopper-medium`."""
+
+import difflib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import mujoco
+
+from .errors import SimulationError, UnknownTaskError
+
+LEVELS = ("random", "medium", "medium-replay", "medium-expert", "expert")
+
+# D4RL's reference returns and data are those of the -v2 dynamics, which Gymnasium carries on as -v4. The -v5
+# environments are other tasks (Walker2d's foot friction, the healthy reward and the contact cost changed), so a
+# normalised score computed on them would not be comparable with any published one.
+ENV_VERSION = 4
+
+# D4RL's Ant files carry 84 contact-force columns behind the 27 that Ant-v4 returns by default; all of them are zero.
+ANT_OBSERVATION_DIM = 27
+ANT_D4RL_OBSERVATION_DIM = 111
+
+
+@dataclass(frozen=True)
+class Task:
+    """One offline task: a simulated environment and the dataset to learn it from.
+
+    `horizon` is the number of steps after which an episode is cut; `target_returns` are undiscounted sums of rewards
+    to ask a return-conditioned policy for, the default first (D4RL papers' values; 6000 and 3000 for Ant).
+    """
+
+    name: str
+    family: str
+    level: str
+    env_id: str
+    observation_dim: int
+    action_dim: int
+    horizon: int
+    target_returns: tuple[float, ...]
+    d4rl_file: str
+
+
+def _family_tasks(env: str, observation_dim: int, action_dim: int, targets: tuple[float, ...]) -> dict[str, Task]:
+    family = env.lower()
+    return {
+        f"{family}-{level}": Task(
+            name=f"{family}-{level}",
+            family=family,
+            level=level,
+            env_id=f"{env}-v{ENV_VERSION}",
+            observation_dim=observation_dim,
+            action_dim=action_dim,
+            horizon=1000,
+            target_returns=targets,
+            d4rl_file=f"{family}_{level.replace('-', '_')}-v2.hdf5",
+        )
+        for level in LEVELS
+    }
+
+
+TASKS: dict[str, Task] = {
+    **_family_tasks("HalfCheetah", 17, 6, (12000.0, 6000.0)),
+    **_family_tasks("Hopper", 11, 3, (3600.0, 1800.0)),
+    **_family_tasks("Walker2d", 17, 6, (5000.0, 2500.0)),
+    **_family_tasks("Ant", ANT_OBSERVATION_DIM, 8, (6000.0, 3000.0)),
+}
+
+
+def get_task(name: str) -> Task:
+    """Look a task up by its exact name.
+
+    Every name that later becomes part of a path goes through here first.
+
+    Raises:
+        UnknownTaskError: the name is not in `TASKS`; the message has the nearest name, or all of them.
+    """
+    if name in TASKS:
+        return TASKS[name]
+    shown = repr(name if len(name) <= 60 else name[:57] + "...")
+    spelled = name[:60].lower().replace("_", "-")
+    near = difflib.get_close_matches(spelled, TASKS, n=1, cutoff=0.75)
+    of_family = [task.name for task in TASKS.values() if task.family == spelled.split("-")[0]]
+    hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(of_family or TASKS)}"
+    raise UnknownTaskError(f"unknown task {shown}; {hint}")
+
+
+@contextmanager
+def _python_model_warnings() -> Iterator[None]:
+    """Turn MuJoCo's warnings about a model into Python's, without those about outdated model syntax.
+
+    Left alone, MuJoCo prints them and writes MUJOCO_LOG.TXT into the working directory.
+    """
+    messages: list[str] = []
+    previous = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(messages.append)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(previous)
+    for message in messages:
+        if "is deprecated" not in message:
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+
+def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  gym.make takes whatever the environment does
+    """Make a Gymnasium environment; keyword arguments go to `gymnasium.make`.
+
+    Raises:
+        SimulationError: the id is unknown to Gymnasium or the environment's packages are missing.
+    """
+    if ":" in env_id:
+        # Gymnasium would import the module named before the colon, and the id may come from a file.
+        raise SimulationError(
+            f"environment id {env_id!r} names a module to import; use a registered id such as Hopper-v4"
+        )
+    try:
+        with warnings.catch_warnings(), _python_model_warnings():
+            # -v4 is chosen on purpose (see ENV_VERSION).
+            warnings.filterwarnings("ignore", message=r".*is out of date", category=DeprecationWarning)
+            return gym.make(env_id, **kwargs)
+    except gym.error.Error as error:
+        reason = " ".join(str(error).split())
+        raise SimulationError(f"cannot make the environment {env_id!r}: {reason}") from error

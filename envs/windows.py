@@ -1,0 +1,191 @@
+"""Training batches, drawn on the training device with no Python loop over samples.
+
+Three ways to choose the context, and the rollout modes they prepare for:
+
+* "window": K steps from a start drawn uniformly over all steps (tails included, padded on the right). For rollouts that
+  never show the model an older context: "window" and "rolling".
+* "episode": whole episodes from their first step, laid end to end in one row, so that nothing is padded. For "carry".
+* "mixed": random starts and lengths log-uniform from 10 steps to the horizon, laid end to end in one row of a fixed
+  number of steps. One set of weights for every mode.
+
+Shape suffixes: N steps in the data set, B rows, T steps a row, O observation, A action.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from .episodes import Episodes
+
+CONTEXTS = ("window", "episode", "mixed")
+SHORTEST_MIXED = 10  # steps; the lower end of the log-uniform lengths
+ROW_MULTIPLE = 128  # steps; see EpisodeSampler
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Steps to train on.
+
+    Attributes:
+        observations: (B, T, O), normalised.
+        actions: (B, T, A).
+        returns_to_go: (B, T), scaled.
+        timesteps: (B, T), steps since the episode's begin.
+        mask: bool (B, T), False where a row is padded.
+        starts: bool (B, T), True at the first step of every sequence in a row; None where a row is one sequence.
+    """
+
+    observations: Tensor
+    actions: Tensor
+    returns_to_go: Tensor
+    timesteps: Tensor
+    mask: Tensor
+    starts: Tensor | None
+
+
+class StepData:
+    """All steps of a data set on the training device, normalised once.
+
+    Args:
+        episodes: the data set.
+        return_scale: returns-to-go are divided by it.
+        device: where batches are wanted.
+    """
+
+    def __init__(self, episodes: Episodes, return_scale: float, device: torch.device | str = "cpu") -> None:
+        """Copies and normalises; about the size of the data set in memory."""
+        mean, std = (torch.from_numpy(a) for a in episodes.observation_statistics())
+        self.observation_mean, self.observation_std = mean.to(device), std.to(device)
+        observations = torch.from_numpy(episodes.observations).to(device)
+        self.observations = (observations - self.observation_mean) / self.observation_std
+        self.actions = torch.from_numpy(episodes.actions).to(device)
+        self.returns_to_go = torch.from_numpy(episodes.returns_to_go()).to(device) / return_scale
+        self.timesteps = torch.from_numpy(episodes.timesteps()).to(device)
+        offsets = torch.from_numpy(episodes.offsets).to(device)
+        self.first, self.lengths = offsets[:-1], offsets[1:] - offsets[:-1]
+        self.end = torch.repeat_interleave(offsets[1:], self.lengths)  # of the step's episode, (N,)
+        self.device = torch.device(device)
+
+    def __len__(self) -> int:
+        """N, the number of steps."""
+        return len(self.timesteps)
+
+    def rows(self, index: Tensor, mask: Tensor) -> Batch:
+        """The steps at `index` (B, T), one sequence a row."""
+        return Batch(
+            self.observations[index],
+            self.actions[index],
+            self.returns_to_go[index],
+            self.timesteps[index],
+            mask,
+            None,
+        )
+
+    def packed(self, begins: Tensor, lengths: Tensor) -> Batch:
+        """Stretches of `lengths` (S,) steps from the steps `begins` (S,), end to end in one row."""
+        after = lengths.cumsum(0)
+        total = int(after[-1])
+        place = torch.arange(total, device=self.device)
+        index = torch.repeat_interleave(begins - (after - lengths), lengths, output_size=total) + place
+        starts = torch.zeros(total, dtype=torch.bool, device=self.device)
+        starts[after[:-1]] = True
+        starts[0] = True
+        batch = self.rows(index.unsqueeze(0), torch.ones(1, total, dtype=torch.bool, device=self.device))
+        return Batch(**{**batch.__dict__, "starts": starts.unsqueeze(0)})
+
+
+@dataclass(frozen=True)
+class WindowSampler:
+    """Rows of `context_length` steps; every step of the data set is equally likely to be a row's first."""
+
+    data: StepData
+    context_length: int
+    steps: int
+
+    def sample(self, generator: torch.Generator) -> Batch:
+        """About `steps` steps: `steps` / `context_length` rows."""
+        rows = max(1, round(self.steps / self.context_length))
+        begins = torch.randint(len(self.data), (rows, 1), generator=generator, device=self.data.device)
+        index = begins + torch.arange(self.context_length, device=self.data.device)
+        mask = index < self.data.end[begins]
+        return self.data.rows(index.where(mask, begins), mask)
+
+
+@dataclass(frozen=True)
+class EpisodeSampler:
+    """Whole episodes, each equally likely, so that every step of the data set is."""
+
+    data: StepData
+    steps: int
+
+    def sample(self, generator: torch.Generator) -> Batch:
+        """`steps` steps on average: a fixed number of episodes, none of them cut.
+
+        The row is filled up to a multiple of 128 steps with the begin of further episodes: matrix kernels are prepared
+        anew for every shape they have not met, which doubled an update's time when every row had its own length.
+        """
+        count = max(1, round(self.steps * len(self.data.first) / len(self.data)))
+        drawn = count + ROW_MULTIPLE  # an episode has at least one step, so this many fill any gap
+        chosen = torch.randint(len(self.data.first), (drawn,), generator=generator, device=self.data.device)
+        lengths = self.data.lengths[chosen]
+        whole = int(lengths[:count].sum())
+        return self.data.packed(*_cut(self.data.first[chosen], lengths, -(-whole // ROW_MULTIPLE) * ROW_MULTIPLE))
+
+
+@dataclass(frozen=True)
+class MixedSampler:
+    """Stretches that begin anywhere, of log-uniform length up to `horizon`, cut where their episode ends."""
+
+    data: StepData
+    horizon: int
+    steps: int
+
+    def sample(self, generator: torch.Generator) -> Batch:
+        """Exactly `steps` steps; the last stretch is cut to fit."""
+        # A stretch has at least one step, so `steps` candidates always suffice.
+        shape, device = (self.steps,), self.data.device
+        begins = torch.randint(len(self.data), shape, generator=generator, device=device)
+        low, high = math.log(min(SHORTEST_MIXED, self.horizon)), math.log(self.horizon)
+        lengths = torch.exp(low + (high - low) * torch.rand(shape, generator=generator, device=device)).round().long()
+        lengths = lengths.minimum(self.data.end[begins] - begins)
+        return self.data.packed(*_cut(begins, lengths, self.steps))
+
+
+def _cut(begins: Tensor, lengths: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """The first stretches that make `steps` steps in all; the last one is cut to fit."""
+    after = lengths.cumsum(0)
+    count = int((after < steps).sum()) + 1
+    lengths = lengths[:count].clone()
+    lengths[-1] -= after[count - 1] - steps
+    return begins[:count], lengths
+
+
+Sampler: TypeAlias = WindowSampler | EpisodeSampler | MixedSampler
+
+
+def make_sampler(context: str, data: StepData, *, context_length: int, horizon: int, steps: int) -> Sampler:
+    """The sampler of a context.
+
+    Args:
+        context: a name in CONTEXTS.
+        data: the steps.
+        context_length: K, steps a row, for "window".
+        horizon: the longest stretch in steps, for "mixed".
+        steps: environment steps an update.
+
+    Raises:
+        ValueError: unknown context.
+    """
+    if context == "window":
+        return WindowSampler(data, context_length, steps)
+    if context == "episode":
+        return EpisodeSampler(data, steps)
+    if context == "mixed":
+        return MixedSampler(data, horizon, steps)
+    raise ValueError(f"context {context!r} is not one of {', '.join(CONTEXTS)}")
