@@ -1,6 +1,21 @@
 """aaren-rl: sequence-model policies that train offline in parallel and act as recurrent networks."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from ._version import __version__
-from .checkpoint import load_policy
+
+if TYPE_CHECKING:
+    from .checkpoint import load_policy
 
 __all__ = ["__version__", "load_policy"]
+
+
+def __getattr__(name: str) -> object:
+    """Imports `load_policy` on demand: importing the package alone, as simulation workers do, leaves torch out."""
+    if name == "load_policy":
+        from .checkpoint import load_policy
+
+        return load_policy
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -286,8 +286,8 @@ def _parser() -> Parser:
         "rollout",
         help="cost of an action early and late in an episode",
         description="Acts through one long episode of random observations of Hopper's size and compares time and\n"
-        f"memory of an action at step {EARLY} with those at step STEPS: medians of {REPEATS} blocks of {BLOCK} actions\n"
-        "from either, taken in turns.",
+        f"memory of an action at step {EARLY} with those at step STEPS: medians of {REPEATS} blocks of {BLOCK}\n"
+        "actions from either, taken in turns.",
         epilog="example:\n  python -m aaren_rl.bench rollout --steps 100000 --json rollout.json\n\n"
         "decision-transformer keeps every step in its cache: 10,000 steps of it take minutes.",
     )

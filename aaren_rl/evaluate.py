@@ -15,7 +15,7 @@ from .cli import Parser, choose_device, positive
 from .envs import get_task
 from .errors import UsageError, run_command
 from .files import write_json
-from .scoring import format_table, score_policy
+from .scoring import format_table, mismatch, score_policy
 
 DESCRIPTION = """\
 Play episodes with a trained policy and print its returns and D4RL-normalised scores.
@@ -68,6 +68,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
         weights=weights,
         device=choose_device(arguments.device),
     )
+    if note := mismatch(card.context, card.context_length, policy.rollout):
+        print(note, file=sys.stderr)
     scores = []
     for target in arguments.target_return or [card.target_return]:
         with tqdm(total=get_task(card.env).horizon, desc=f"target {target:g}", unit="step", leave=False) as bar:

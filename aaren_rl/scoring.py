@@ -51,6 +51,21 @@ class Score:
         return dataclasses.asdict(self)
 
 
+def mismatch(context: str, context_length: int, rollout: str) -> str | None:
+    """A line to show where the rollout mode asks for contexts that training did not show; None where it does not."""
+    if context == "window" and rollout == "carry":
+        return (
+            f"note: trained on windows of {context_length} steps, which do not prepare for the rollout carry: scores "
+            "are far lower than what the policy can do; use rolling or window, or train on mixed contexts"
+        )
+    if context == "episode" and rollout != "carry":
+        return (
+            f"note: trained on whole episodes only, which do not prepare for the rollout {rollout}: scores are far "
+            "lower than what the policy can do; use carry, or train on mixed contexts"
+        )
+    return None
+
+
 def score_policy(
     policy: Policy,
     card: PolicyCard,

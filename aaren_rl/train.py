@@ -34,7 +34,7 @@ from .envs import Episodes, Task, get_task, load_episodes
 from .envs.windows import StepData
 from .errors import NumericsError, run_command
 from .run import Metrics, RunFolder
-from .scoring import SOURCES, Score, format_table, score_policy
+from .scoring import SOURCES, Score, format_table, mismatch, score_policy
 from .training import Trainer
 
 LOG_EVERY = 50  # updates
@@ -122,32 +122,28 @@ class _Run:
         self.config, self.task, self.episodes, self.path = config, task, episodes, path
         data = StepData(episodes, config.data.return_scale, device)
         self.trainer = Trainer(config, data, episodes.action_dim, task.horizon)
+        self.recent: list[Tensor] = []  # loss and gradient norm of every update since the last log
         self.last: Score | None = None
         self.best: Score | None = None
 
     def play(self, stop: StopRequest, *, resume: bool) -> int:
         """Trains to the last update, or until a signal; returns the exit code."""
-        trainer, updates = self.trainer, self.config.optimizer.updates
+        trainer, updates, eval_every = self.trainer, self.config.optimizer.updates, self.config.evaluation.eval_every
         if resume:
-            checkpoint = load_checkpoint(self.path / "checkpoints")
-            trainer.restore(checkpoint)
-            self._restore_scores(checkpoint.progress)
+            self._resume()
         metrics = Metrics(self.path, trainer.update)
         self._announce(metrics)
         bar = tqdm(total=updates, initial=trainer.update, desc=self.task.name, unit="update", dynamic_ncols=True)
-        recent: list[tuple[Tensor, Tensor]] = []
         try:
             while trainer.update < updates:
-                recent.append(trainer.step())
+                self.recent.append(torch.stack(trainer.step()))
                 bar.update()
                 done = trainer.update == updates
-                if trainer.update % LOG_EVERY == 0 or done or stop.signal is not None:
-                    self._log(metrics, recent, bar)
-                    recent = []
-                if trainer.update % self.config.evaluation.eval_every == 0 or done:
+                if trainer.update % LOG_EVERY == 0 or done:
+                    self._log(metrics, bar)
+                if trainer.update % eval_every == 0 or done:
                     self._evaluate(metrics, bar, final=done)
-                    self._save()
-                elif stop.signal is not None:
+                if trainer.update % eval_every == 0 or done or stop.signal is not None:
                     self._save()
                 if stop.signal is not None and not done:
                     bar.close()
@@ -158,6 +154,30 @@ class _Run:
             metrics.close()
         self._report()
         return 0
+
+    def _resume(self) -> None:
+        checkpoint = load_checkpoint(self.path / "checkpoints")
+        self.trainer.restore(checkpoint)
+        self.recent = list(checkpoint.trainer["recent"].unbind())
+        last, best = checkpoint.progress["last"], checkpoint.progress["best"]
+        self.last, self.best = last and Score(**last), best and Score(**best)
+
+    def _save(self) -> None:
+        recent = self._checked()
+        progress = {name: score and score.to_json() for name, score in (("last", self.last), ("best", self.best))}
+        save_checkpoint(self.path / "checkpoints", self.trainer.checkpoint(progress, recent))
+
+    def _checked(self) -> Tensor:
+        """Losses and gradient norms since the last log, (updates, 2)."""
+        recent = torch.stack(self.recent) if self.recent else torch.zeros(0, 2)
+        bad = ~recent.isfinite().all(1)
+        if bool(bad.any()):
+            update = self.trainer.update - len(recent) + 1 + int(bad.int().argmax())
+            raise NumericsError(
+                f"loss or gradient is not finite at update {update}; the last good checkpoint is kept in "
+                f"{self.path / 'checkpoints'}; lower --learning-rate or use --precision float32"
+            )
+        return recent
 
     def _announce(self, metrics: Metrics) -> None:
         episodes, config = self.episodes, self.config
@@ -170,35 +190,24 @@ class _Run:
             f"{episodes.n_steps:,} steps, mean return {episodes.returns.mean():.0f}, from {SOURCES[episodes.source]}"
         )
         print(f"run folder: {self.path}")
+        if note := mismatch(config.data.context, config.data.context_length, config.evaluation.rollout):
+            print(note, file=sys.stderr)
         metrics.text("config", f"```yaml\n{yaml.safe_dump(to_dict(config), sort_keys=False)}```")
 
-    def _log(self, metrics: Metrics, recent: list[tuple[Tensor, Tensor]], bar: tqdm[Any]) -> None:
-        losses = torch.stack([loss for loss, _ in recent])
-        norms = torch.stack([norm for _, norm in recent])
-        bad = ~(losses.isfinite() & norms.isfinite())
-        if bool(bad.any()):
-            update = self.trainer.update - len(recent) + 1 + int(bad.int().argmax())
-            raise NumericsError(
-                f"loss or gradient is not finite at update {update}; the last good checkpoint is kept in "
-                f"{self.path / 'checkpoints'}; lower --learning-rate or use --precision float32"
-            )
-        rate = bar.format_dict["rate"]
-        values = {
-            "train/loss": float(losses.mean()),
-            "train/gradient_norm": float(norms.mean()),
-            "train/learning_rate": self.trainer.optimizer.param_groups[0]["lr"],
-        }
-        if rate:
-            values["train/updates_per_second"] = rate
+    def _log(self, metrics: Metrics, bar: tqdm[Any]) -> None:
+        loss, norm = self._checked().mean(0).tolist()
+        self.recent = []
+        rate = self.trainer.optimizer.param_groups[0]["lr"]
+        values = {"train/loss": loss, "train/gradient_norm": norm, "train/learning_rate": rate}
+        if bar.format_dict["rate"]:
+            values["train/updates_per_second"] = bar.format_dict["rate"]
         metrics.log(self.trainer.update, values)
-        self._postfix(bar, values["train/loss"])
-
-    def _postfix(self, bar: tqdm[Any], loss: float) -> None:
         score = "-" if self.last is None else f"{self.last.normalized_score_mean:.1f}"
         bar.set_postfix_str(f"loss {loss:.4f}, score {score}")
 
     def _evaluate(self, metrics: Metrics, bar: tqdm[Any], *, final: bool) -> None:
         """Scores the averaged and the raw weights; keeps the policy, and the best one so far beside it."""
+        self._checked()
         models = {"average": self.trainer.average, "raw": self.trainer.model}
         scores = {weights: self._score(weights, model, final=final) for weights, model in models.items()}
         metrics.log(self.trainer.update, {**_scalars("eval", scores["average"]), **_scalars("eval_raw", scores["raw"])})
@@ -254,13 +263,6 @@ class _Run:
                 **{name: importlib.metadata.version(name) for name in ("aaren-rl", "torch", "gymnasium", "mujoco")},
             },
         )
-
-    def _save(self) -> None:
-        progress = {name: score and score.to_json() for name, score in (("last", self.last), ("best", self.best))}
-        save_checkpoint(self.path / "checkpoints", self.trainer.checkpoint(progress))
-
-    def _restore_scores(self, progress: dict[str, Any]) -> None:
-        self.last, self.best = (Score(**progress[name]) if progress[name] else None for name in ("last", "best"))
 
     def _report(self) -> None:
         assert self.last is not None and self.best is not None

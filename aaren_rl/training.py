@@ -102,9 +102,9 @@ class Trainer:
         decay = min(self.config.optimizer.average_decay, (1 + self.update) / (10 + self.update))
         torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
 
-    def checkpoint(self, progress: dict[str, Any]) -> Checkpoint:
-        """Everything that `restore` needs, and the scores so far."""
-        states = {"optimizer": self.optimizer.state_dict(), "sampler": self.generator.get_state()}
+    def checkpoint(self, progress: dict[str, Any], recent: Tensor) -> Checkpoint:
+        """Everything that `restore` needs, the scores so far, and the losses and norms that are not logged yet."""
+        states = {"optimizer": self.optimizer.state_dict(), "sampler": self.generator.get_state(), "recent": recent}
         states["torch"] = torch.get_rng_state()
         if self.data.device.type == "cuda":
             states["cuda"] = torch.cuda.get_rng_state(self.data.device)

@@ -1,0 +1,37 @@
+"""A small real data set, made once a session: uniform actions in Hopper-v4, in D4RL's layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from aaren_rl.envs import make_env
+
+STEPS = 1200
+
+
+@pytest.fixture(scope="session")
+def hopper_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """About 50 short episodes, 1,200 steps."""
+    env, rng = make_env("Hopper-v4"), np.random.default_rng(0)
+    steps: list[tuple[np.ndarray, np.ndarray, float, bool]] = []
+    while len(steps) < STEPS:
+        observation, ended = env.reset(seed=len(steps))[0], False
+        while not ended:
+            action = rng.uniform(-1, 1, 3).astype(np.float32)
+            after, reward, ended, _, _ = env.step(action)
+            steps.append((observation, action, float(reward), ended))
+            observation = after
+    env.close()
+    observations, actions, rewards, terminals = (np.array(column) for column in zip(*steps, strict=True))
+    path = tmp_path_factory.mktemp("data") / "hopper.hdf5"
+    with h5py.File(path, "w") as file:
+        file["observations"] = observations.astype(np.float32)
+        file["actions"] = actions
+        file["rewards"] = rewards.astype(np.float32)
+        file["terminals"] = terminals
+        file["timeouts"] = np.zeros(len(steps), bool)
+    return path

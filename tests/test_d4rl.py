@@ -1,0 +1,390 @@
+import os
+import resource
+import stat
+
+import h5py
+import numpy as np
+import pytest
+
+from aaren_rl.envs import DataError, Episodes, UsageError
+from aaren_rl.envs.d4rl import d4rl_dataset_dir, read_hdf5, write_hdf5
+
+N = 60
+
+
+def arrays(n=N, observation_dim=11, action_dim=3):
+    rng = np.random.default_rng(0)
+    timeouts = np.zeros(n, dtype=bool)
+    timeouts[9::10] = True
+    terminals = np.zeros(n, dtype=bool)
+    terminals[14::20] = True
+    return {
+        "observations": rng.standard_normal((n, observation_dim)).astype(np.float32),
+        "actions": rng.uniform(-1, 1, (n, action_dim)).astype(np.float32),
+        "rewards": rng.standard_normal(n).astype(np.float32),
+        "terminals": terminals,
+        "timeouts": timeouts,
+    }
+
+
+@pytest.fixture
+def save(tmp_path):
+    def save(data, name="set.hdf5", **options):
+        path = tmp_path / name
+        with h5py.File(path, "w") as file:
+            for key, value in data.items():
+                file.create_dataset(key, data=value, **options)
+        return path
+
+    return save
+
+
+def refused(path, *parts, **kwargs):
+    """The DataError's message, after the checks that hold for each of them."""
+    with pytest.raises(DataError) as caught:
+        read_hdf5(path, **kwargs)
+    message = str(caught.value)
+    assert caught.value.exit_code == 3
+    assert "\n" not in message
+    assert message.startswith(str(path))
+    assert "; " in message, "no way out"
+    for part in parts:
+        assert part in message
+    return message
+
+
+def test_a_good_file(save):
+    data = arrays()
+    episodes = read_hdf5(save(data, compression="gzip"), dataset="hopper-medium", observation_dim=11, action_dim=3)
+    assert episodes.lengths.tolist() == [10, 5, 5, 10, 5, 5, 10, 5, 5]
+    assert episodes.terminated.tolist() == [False, True, False] * 3
+    for key in ("observations", "actions", "rewards"):
+        np.testing.assert_array_equal(getattr(episodes, key), data[key])
+    assert (episodes.dataset, episodes.source, episodes.env_id, episodes.notes) == ("hopper-medium", "file", None, ())
+    assert episodes.path.endswith("set.hdf5")
+
+
+def test_an_unfinished_last_episode_is_left_out_and_said(save):
+    data = arrays()
+    data["timeouts"][-1] = False
+    episodes = read_hdf5(save(data))
+    assert episodes.n_steps == 55
+    assert episodes.notes == ("dropped 5 steps of an unfinished last episode",)
+
+
+def test_a_terminal_that_is_a_timeout_too_terminates(save):
+    data = arrays()
+    data["terminals"][9] = True
+    assert read_hdf5(save(data))[0].terminated
+
+
+def test_1_missing_file(tmp_path):
+    refused(tmp_path / "none.hdf5", "does not exist")
+    refused(tmp_path, "is not a file")
+
+
+@pytest.mark.parametrize("key", ["observations", "actions", "rewards"])
+def test_2_wrong_keys(save, key):
+    data = arrays()
+    data["reward"] = data.pop(key)
+    refused(save(data), f"missing {key}", "found: ", "reward")
+
+
+def test_2_a_group_where_a_dataset_belongs(save):
+    data = arrays()
+    path = save({k: v for k, v in data.items() if k != "rewards"})
+    with h5py.File(path, "a") as file:
+        file.create_group("rewards")
+    refused(path, ":rewards", "group")
+
+
+def test_3_truncated(save):
+    path = save(arrays(n=5000))
+    os.truncate(path, path.stat().st_size // 2)
+    refused(path, "truncated", "get the file again")
+
+
+def test_3_empty_and_foreign(tmp_path):
+    path = tmp_path / "set.hdf5"
+    path.write_bytes(b"")
+    refused(path, "0 bytes")
+    path.write_bytes(b"<html>404 Not Found</html>" * 100)
+    refused(path, "not a readable HDF5 file")
+
+
+def test_4_a_flipped_byte_in_compressed_data(save):
+    path = save(arrays(n=5000), compression="gzip")
+    with h5py.File(path) as file:
+        chunk = file["rewards"].id.get_chunk_info(0)
+    with open(path, "r+b") as stream:
+        stream.seek(chunk.byte_offset + chunk.size // 2)
+        byte = stream.read(1)[0]
+        stream.seek(-1, os.SEEK_CUR)
+        stream.write(bytes([byte ^ 0xFF]))
+    refused(path, "not a readable HDF5 file")
+
+
+def test_5_nan_reward(save):
+    data = arrays()
+    data["rewards"][[7, 20]] = np.nan
+    refused(save(data), ":rewards", "2 values", "NaN", "step 7;")
+
+
+def test_5_nan_far_into_the_file(save):
+    data = arrays(n=140_000)
+    data["rewards"][[70_000, 139_999]] = np.nan
+    refused(save(data), ":rewards", "2 values", "step 70000;")
+
+
+def test_6_infinite_observation(save):
+    data = arrays()
+    data["observations"][5, 3] = -np.inf
+    refused(save(data), ":observations", "1 values", "infinite", "step 5, column 3")
+
+
+def test_6_nan_action(save):
+    data = arrays()
+    data["actions"][5, 1] = np.nan
+    refused(save(data), ":actions", "step 5, column 1", clip_actions=True)
+
+
+@pytest.mark.parametrize("key", ["observations", "actions", "terminals", "timeouts"])
+def test_7_unequal_lengths(save, key):
+    data = arrays()
+    data[key] = data[key][:-1]
+    refused(save(data), f":{key}", "59", "60")
+
+
+@pytest.mark.parametrize(("key", "shape"), [("observations", (N,)), ("actions", (N, 3, 1)), ("rewards", (N, 1))])
+def test_7_wrong_axes(save, key, shape):
+    data = arrays()
+    data[key] = np.zeros(shape, dtype=np.float32)
+    refused(save(data), f":{key}", str(shape))
+
+
+def test_8_no_steps(save):
+    refused(save(arrays(n=0)), "no steps")
+    refused(save(arrays(observation_dim=0), "columns.hdf5"), ":observations", "(60, 0)")
+
+
+def test_9_one_step_episodes_work(save):
+    data = arrays()
+    data["terminals"][:] = True
+    episodes = read_hdf5(save(data))
+    assert len(episodes) == N and episodes.terminated.all()
+    assert np.isfinite(episodes.observation_statistics()).all()
+    np.testing.assert_array_equal(episodes.returns_to_go(), data["rewards"])
+
+
+@pytest.mark.parametrize("absent", [True, False])
+def test_10_no_ends(save, absent):
+    data = arrays()
+    for key in ("terminals", "timeouts"):
+        data[key][:] = False
+        if absent:
+            del data[key]
+    path = save(data)
+    refused(path, "terminals", "timeouts", "--max-episode-steps")
+    refused(path, "--max-episode-steps", "61 steps", max_episode_steps=61)
+    episodes = read_hdf5(path, max_episode_steps=25)
+    assert episodes.lengths.tolist() == [25, 25]
+    assert not episodes.terminated.any()
+    assert episodes.notes == ("dropped 10 steps of an unfinished last episode",)
+    assert read_hdf5(path, max_episode_steps=20).lengths.tolist() == [20, 20, 20]
+
+
+def test_10_max_episode_steps_cuts_beside_the_terminals(save):
+    data = arrays()
+    del data["timeouts"]
+    path = save(data)
+    assert read_hdf5(path).lengths.tolist() == [15, 20, 20]
+    episodes = read_hdf5(path, max_episode_steps=10)
+    assert episodes.lengths.tolist() == [10, 5, 10, 10, 10, 10]
+    assert episodes.terminated.tolist() == [False, True, False, True, False, True]
+    with pytest.raises(UsageError):
+        read_hdf5(path, max_episode_steps=0)
+
+
+def test_11_actions_out_of_range(save):
+    data = arrays()
+    data["actions"][3, 0] = 1.5
+    data["actions"][4, 1] = -2.0
+    path = save(data)
+    refused(path, ":actions", "[-2, 1.5]", "--clip-actions")
+    episodes = read_hdf5(path, clip_actions=True)
+    assert episodes.actions[3, 0] == 1.0 and episodes.actions[4, 1] == -1.0
+    np.testing.assert_array_equal(episodes.actions[5:], data["actions"][5:])
+    assert episodes.notes == ("clipped actions from [-2, 1.5] to [-1, 1]",)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, ">f4"])
+def test_12_other_float_types_become_float32(save, dtype):
+    data = arrays()
+    data["observations"] = data["observations"].astype(dtype)
+    episodes = read_hdf5(save(data))
+    assert episodes.observations.dtype == np.float32
+    np.testing.assert_array_equal(episodes.observations, data["observations"].astype(np.float32))
+
+
+def test_12_overflow(save):
+    data = arrays()
+    data["rewards"] = data["rewards"].astype(np.float64)
+    data["rewards"][8] = 1e39
+    refused(save(data), ":rewards", "beyond float32", "step 8")
+
+
+def test_12_not_numbers(save):
+    data = arrays()
+    data["rewards"] = data["rewards"].astype(complex)
+    refused(save(data), ":rewards", "complex")
+    data["rewards"] = [b"1"] * N
+    refused(save(data), ":rewards", "not real numbers")
+
+
+@pytest.mark.parametrize("value", [7, -1, np.nan])
+def test_12_flags_that_are_not_flags(save, value):
+    data = arrays()
+    data["terminals"] = data["terminals"].astype(np.float32)
+    assert len(read_hdf5(save(data))) == 9
+    data["terminals"][3] = value
+    refused(save(data), ":terminals", "0 and 1")
+
+
+def test_13_other_sizes(save):
+    path = save(arrays(observation_dim=12))
+    refused(path, ":observations", "12", "11", observation_dim=11)
+    refused(path, ":actions", "3", "6", action_dim=6)
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (7, 20), "compression": "gzip"}])
+def test_13_ant_contact_forces_are_left_out(save, options):
+    data = arrays(observation_dim=111)
+    data["observations"][:, 27:] = 0.0
+    path = save({"observations": data["observations"]}, **options)
+    with h5py.File(path, "a") as file:
+        for key in ("actions", "rewards", "terminals", "timeouts"):
+            file[key] = data[key]
+    episodes = read_hdf5(path, observation_dim=27)
+    np.testing.assert_array_equal(episodes.observations, data["observations"][:, :27])
+    assert episodes.notes == ("dropped 84 all-zero observation columns (contact forces)",)
+    assert read_hdf5(path).observation_dim == 111
+    for row, column in ((0, 27), (59, 110), (30, 60)):
+        with h5py.File(path, "a") as file:
+            file["observations"][row, column] = 1e-6
+        refused(path, ":observations", "111", "27", observation_dim=27)
+        with h5py.File(path, "a") as file:
+            file["observations"][row, column] = 0.0
+
+
+def test_37_links(save, tmp_path):
+    data = arrays()
+    other = save(data, "other.hdf5")
+    rest = {k: v for k, v in data.items() if k != "rewards"}
+    soft = save(rest | {"r": data["rewards"]}, "soft.hdf5")
+    with h5py.File(soft, "a") as file:
+        file["rewards"] = h5py.SoftLink("/r")
+    refused(soft, ":rewards", "soft link")
+    external = save(rest, "external.hdf5")
+    with h5py.File(external, "a") as file:
+        file["rewards"] = h5py.ExternalLink(str(other), "/rewards")
+    refused(external, ":rewards", "external link")
+
+
+def test_37_virtual_and_external_storage(save, tmp_path):
+    data = arrays()
+    other = save(data, "other.hdf5")
+    rest = {k: v for k, v in data.items() if k != "rewards"}
+    virtual = save(rest, "virtual.hdf5")
+    layout = h5py.VirtualLayout(shape=(N,), dtype=np.float32)
+    layout[:] = h5py.VirtualSource(str(other), "rewards", shape=(N,))
+    with h5py.File(virtual, "a") as file:
+        file.create_virtual_dataset("rewards", layout)
+    refused(virtual, ":rewards", "virtual")
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(4 * N))
+    storage = save(rest, "storage.hdf5")
+    with h5py.File(storage, "a") as file:
+        file.create_dataset("rewards", (N,), np.float32, external=[(str(secret), 0, h5py.h5f.UNLIMITED)])
+    refused(storage, ":rewards", "external storage")
+
+
+def peak_mib():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def test_38_shape_bomb(tmp_path):
+    path = tmp_path / "bomb.hdf5"
+    with h5py.File(path, "w") as file:
+        for key, columns in (("observations", (11,)), ("actions", (3,)), ("rewards", ())):
+            file.create_dataset(key, (10**11, *columns), np.float32, chunks=(10**6, *columns), compression="gzip")
+    before = peak_mib()
+    refused(path, "observations (100000000000, 11)", f"in a file of {path.stat().st_size:,}")
+    assert peak_mib() - before < 50
+
+
+def test_38_chunk_bomb(tmp_path, save):
+    data = arrays()
+    path = save({k: v for k, v in data.items() if k != "rewards"})
+    with h5py.File(path, "a") as file:
+        file.create_dataset("rewards", (N,), np.float32, maxshape=(None,), chunks=(10**9,), compression="gzip")
+    refused(path, "claims 4,")
+
+
+def test_attributes_are_one_line_without_control_characters(save):
+    path = save(arrays())
+    with h5py.File(path, "a") as file:
+        file.attrs["env_id"] = "Hopper-v4"
+        file.attrs["origin"] = "made\nby \x1b[31mme"
+    episodes = read_hdf5(path)
+    assert episodes.env_id == "Hopper-v4"
+    assert episodes.notes == ("origin: made by [31mme",)
+
+
+def test_dataset_dir(monkeypatch, tmp_path):
+    monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path))
+    assert d4rl_dataset_dir() == tmp_path
+    monkeypatch.setenv("D4RL_DATASET_DIR", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert d4rl_dataset_dir() == tmp_path / ".d4rl" / "datasets"
+
+
+def test_write_and_read_again(save, tmp_path):
+    episodes = read_hdf5(save(arrays()))
+    path = tmp_path / "again.hdf5"
+    old_mask = os.umask(0o022)
+    try:
+        write_hdf5(path, episodes, {"env_id": "Hopper-v4", "seed": 3})
+    finally:
+        os.umask(old_mask)
+    again = read_hdf5(path)
+    for key in ("observations", "actions", "rewards", "offsets", "terminated"):
+        np.testing.assert_array_equal(getattr(again, key), getattr(episodes, key))
+    assert again.env_id == "Hopper-v4"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    with h5py.File(path) as file:
+        assert file["terminals"].dtype == file["timeouts"].dtype == bool
+        assert file["terminals"][:].sum() == 3 and file["timeouts"][:].sum() == 6
+        assert file["observations"].compression == "gzip" and file.attrs["seed"] == 3
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
+    n = 20_000
+    rng = np.random.default_rng(0)
+    episodes = Episodes(
+        rng.standard_normal((n, 11)).astype(np.float32),
+        rng.uniform(-1, 1, (n, 3)).astype(np.float32),
+        np.zeros(n, np.float32),
+        np.array([0, n]),
+        np.array([True]),
+    )
+    path = tmp_path / "set.hdf5"
+    path.write_bytes(b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError):
+            write_hdf5(path, episodes, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,151 @@
+import numpy as np
+import pytest
+
+from aaren_rl.envs import TASKS, Episode, Episodes, UnknownTaskError, make_env, normalized_score, returns_to_go
+from aaren_rl.envs.errors import SimulationError
+
+
+def make(lengths=(3, 1, 4), observation_dim=2, **kwargs):
+    n = sum(lengths)
+    rng = np.random.default_rng(0)
+    return Episodes(
+        observations=rng.standard_normal((n, observation_dim)).astype(np.float32),
+        actions=rng.uniform(-1, 1, (n, 2)).astype(np.float32),
+        rewards=np.arange(1, n + 1, dtype=np.float32),
+        offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
+        terminated=np.array([i % 2 == 0 for i in range(len(lengths))]),
+        **kwargs,
+    )
+
+
+def test_returns_to_go_is_the_sum_of_what_is_left():
+    result = returns_to_go([1.0, 2.0, 3.0])
+    assert result.dtype == np.float32
+    assert result.tolist() == [6.0, 5.0, 3.0]
+
+
+def test_returns_to_go_is_accumulated_in_float64():
+    # In float32 the ones vanish beside 2**24.
+    rewards = np.array([2.0**24] + [1.0] * 64, dtype=np.float32)
+    assert returns_to_go(rewards)[0] == 2.0**24 + 64
+    # From the other side, too: the sum runs from the end.
+    assert returns_to_go(rewards[::-1])[0] == 2.0**24 + 64
+
+
+def test_episodes_is_a_sequence_of_views():
+    episodes = make()
+    assert [len(e) for e in episodes] == [3, 1, 4] == episodes.lengths.tolist()
+    assert [e.rewards.tolist() for e in episodes] == [[1, 2, 3], [4], [5, 6, 7, 8]]
+    assert [e.terminated for e in episodes] == [True, False, True]
+    assert isinstance(episodes[0], Episode)
+    assert np.shares_memory(episodes[2].observations, episodes.observations)
+    assert episodes[-1].total_return == 26.0
+    assert [len(e) for e in episodes[1:]] == [1, 4]
+    with pytest.raises(IndexError):
+        episodes[3]
+    with pytest.raises(IndexError):
+        episodes[-4]
+
+
+def test_sizes_and_returns():
+    episodes = make(observation_dim=5)
+    assert (episodes.n_steps, episodes.observation_dim, episodes.action_dim, len(episodes)) == (8, 5, 2, 3)
+    assert episodes.returns.tolist() == [6.0, 4.0, 26.0]
+    assert episodes.action_range() == (episodes.actions.min(), episodes.actions.max())
+
+
+def test_flat_returns_to_go_and_timesteps_restart_at_each_episode():
+    episodes = make()
+    assert episodes.returns_to_go().tolist() == [6, 5, 3, 4, 26, 21, 15, 8]
+    assert episodes.timesteps().tolist() == [0, 1, 2, 0, 0, 1, 2, 3]
+    assert episodes.timesteps().dtype == np.int64
+
+
+def test_observation_statistics_are_those_of_float64():
+    n = 150_000  # more than two blocks of the reduction
+    rng = np.random.default_rng(1)
+    observations = (rng.standard_normal((n, 3)) * [1.0, 1e-3, 50.0] + [1000.0, 0.0, -3.0]).astype(np.float32)
+    episodes = Episodes(
+        observations,
+        np.zeros((n, 1), np.float32),
+        np.zeros(n, np.float32),
+        np.array([0, n], dtype=np.int64),
+        np.array([True]),
+    )
+    mean, std = episodes.observation_statistics()
+    assert mean.dtype == std.dtype == np.float32
+    np.testing.assert_allclose(mean, observations.astype(np.float64).mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(std, observations.astype(np.float64).std(axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 12345.678])
+def test_a_constant_column_is_divided_by_one(value):
+    episodes = make(lengths=(1000, 1000))
+    episodes.observations[:, 1] = value
+    _, std = episodes.observation_statistics()
+    assert std[1] == 1.0
+    assert std[0] != 1.0
+
+
+def test_a_column_of_rounding_noise_is_divided_by_one():
+    episodes = make(lengths=(1000, 1000))
+    episodes.observations[:, 1] = 1e6
+    episodes.observations[::2, 1] = np.nextafter(np.float32(1e6), np.float32(0))
+    _, std = episodes.observation_statistics()
+    assert std[1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rewards", np.zeros(8)),
+        ("actions", np.zeros((7, 2), np.float32)),
+        ("observations", np.zeros(8, np.float32)),
+        ("offsets", np.array([0, 3, 3, 8])),
+        ("offsets", np.array([1, 3, 4, 8])),
+        ("offsets", np.array([0, 3, 4, 7])),
+        ("offsets", np.array([0, 8])),
+        ("terminated", np.zeros(0, bool)),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(field, value):
+    good = make()
+    fields = {k: getattr(good, k) for k in ("observations", "actions", "rewards", "offsets", "terminated")}
+    with pytest.raises(ValueError, match=r"must|unequal|need"):
+        Episodes(**(fields | {field: value}))
+
+
+def test_normalized_score():
+    assert normalized_score("hopper", 3234.3) == 100.0
+    assert normalized_score("hopper-medium", -20.272305) == 0.0
+    assert isinstance(normalized_score("ant", 1.0), float)
+    scores = normalized_score("walker2d", np.array([[1.629008], [4592.3]], dtype=np.float32))
+    assert scores.shape == (2, 1) and scores.dtype == np.float64
+    np.testing.assert_allclose(scores[:, 0], [0.0, 100.0], atol=1e-4)
+    with pytest.raises(UnknownTaskError):
+        normalized_score("humanoid", 1.0)
+
+
+@pytest.mark.parametrize("family", ["halfcheetah", "hopper", "walker2d", "ant"])
+def test_the_table_describes_the_real_environments(family, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    task = TASKS[f"{family}-medium-replay"]
+    env = make_env(task.env_id)
+    observation, _ = env.reset(seed=0)
+    env.step(env.action_space.sample())
+    assert observation.shape == (task.observation_dim,)
+    assert env.action_space.shape == (task.action_dim,)
+    assert env.action_space.low.min() == -1.0 and env.action_space.high.max() == 1.0
+    assert env.spec.max_episode_steps == task.horizon
+    assert task.d4rl_file == f"{family}_medium_replay-v2.hdf5"
+    # No chatter on the terminal, no MUJOCO_LOG.TXT in the user's folder.
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("env_id", ["Nothing-v0", "Hopper-v99", "", "os:Hopper-v4"])
+def test_an_unknown_environment_is_one_line(env_id):
+    with pytest.raises(SimulationError) as caught:
+        make_env(env_id)
+    assert caught.value.exit_code == 5
+    assert "\n" not in str(caught.value) and repr(env_id) in str(caught.value)

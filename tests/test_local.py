@@ -1,0 +1,269 @@
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from aaren_rl.envs import get_task, load_episodes
+from aaren_rl.envs import local as local_module
+from aaren_rl.envs.errors import SimulationError
+from aaren_rl.envs.local import RECIPES, Recipe, cache_dir, local_levels, make_local
+from aaren_rl.envs.simulate import BehaviourPolicy, Job, simulate
+from aaren_rl.envs.workers import WorkerPool
+
+BEHAVIOUR = Path(local_module.__file__).parent / "behaviour"
+MEDIUM = BEHAVIOUR / "hopper_380000.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("AAREN_RL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def small(monkeypatch, level, policies, steps):
+    monkeypatch.setitem(RECIPES["hopper"], level, Recipe(policies, steps, "a test's recipe"))
+
+
+def content(path):
+    with h5py.File(path) as file:
+        return {key: file[key][()] for key in file} | dict(file.attrs)
+
+
+def test_every_recipe_has_its_policies():
+    assert local_levels("hopper") == ("random", "medium", "medium-replay", "medium-expert", "expert")
+    assert local_levels("ant") == ()
+    for family, levels in RECIPES.items():
+        for level, recipe in levels.items():
+            task = get_task(f"{family}-{level}")
+            for steps in filter(None, recipe.policies):
+                policy = BehaviourPolicy(BEHAVIOUR / f"{family}_{steps}.safetensors")
+                zeros = np.zeros((1, task.observation_dim), np.float32)
+                assert policy.act(zeros, np.zeros((1, task.action_dim), np.float32)).shape == (1, task.action_dim)
+
+
+def test_the_policy_is_the_formula_in_float64():
+    from safetensors.numpy import load_file
+
+    w = {k: v.astype(np.float64) for k, v in load_file(MEDIUM).items()}
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((5, 11)).astype(np.float32)
+    noise = rng.standard_normal((5, 3)).astype(np.float32)
+    h = np.maximum(x @ w["hidden_0.kernel"] + w["hidden_0.bias"], 0)
+    h = np.maximum(h @ w["hidden_1.kernel"] + w["hidden_1.bias"], 0)
+    std = np.exp(np.clip(h @ w["log_std.kernel"] + w["log_std.bias"], -20, 2))
+    expected = np.tanh(h @ w["mean.kernel"] + w["mean.bias"] + std * noise)
+    actions = BehaviourPolicy(MEDIUM).act(x, noise)
+    assert actions.dtype == np.float32
+    np.testing.assert_allclose(actions, expected, atol=2e-6)
+
+
+def test_simulated_episodes_are_the_environments(monkeypatch):
+    """Replaying the stored actions from the same seed gives the stored observations and rewards."""
+    from aaren_rl.envs import make_env
+
+    job = Job("Hopper-v4", str(MEDIUM), 1000, (0, 380_000), 0, 3)
+    tracks = simulate(job)
+    env = make_env("Hopper-v4")
+    for episode, track in enumerate(tracks):
+        seed = int(np.random.default_rng((0, 380_000, episode)).integers(2**31))
+        observation, _ = env.reset(seed=seed)
+        for t, action in enumerate(track.actions):
+            np.testing.assert_array_equal(track.observations[t], observation.astype(np.float32))
+            observation, reward, terminated, truncated, _ = env.step(action)
+            assert track.rewards[t] == np.float32(reward)
+            assert (terminated or truncated) == (t == len(track.actions) - 1)
+        assert track.terminated == terminated
+    assert len({track.rewards.sum() for track in tracks}) == 3, "episodes should differ"
+
+
+def test_the_horizon_cuts_without_termination():
+    tracks = simulate(Job("Hopper-v4", str(MEDIUM), 7, (0,), 0, 2))
+    assert [(len(t.rewards), len(t.observations), t.terminated) for t in tracks] == [(7, 7, False)] * 2
+
+
+def test_the_same_data_for_any_number_of_workers(monkeypatch, cache):
+    small(monkeypatch, "medium-expert", (40_000, None), 2000)
+    task = get_task("hopper-medium-expert")
+    made = []
+    for workers in (1, 3):
+        monkeypatch.setattr(local_module, "_worker_count", lambda workers=workers: workers)
+        monkeypatch.setenv("AAREN_RL_CACHE", str(cache / str(workers)))
+        made.append(content(make_local(task, progress=False)))
+    one, three = made
+    assert one.keys() == three.keys()
+    for key, value in one.items():
+        np.testing.assert_array_equal(value, three[key])
+
+
+def test_each_policy_has_its_share_and_its_own_first_episodes(monkeypatch):
+    small(monkeypatch, "medium", (40_000,), 500)
+    small(monkeypatch, "random", (None,), 500)
+    small(monkeypatch, "medium-expert", (40_000, None), 1000)
+    medium, random, both = (
+        load_episodes(f"hopper-{level}", "local", progress=False) for level in ("medium", "random", "medium-expert")
+    )
+    for part in (medium, random):
+        # The episode that crosses the share's end is kept whole, and none after it.
+        assert part.n_steps >= 500 > part.n_steps - part.lengths[-1]
+    np.testing.assert_array_equal(both.observations, np.concatenate([medium.observations, random.observations]))
+    np.testing.assert_array_equal(both.actions, np.concatenate([medium.actions, random.actions]))
+    np.testing.assert_array_equal(both.terminated, np.concatenate([medium.terminated, random.terminated]))
+    assert len(np.unique(random.returns)) == len(random)
+    assert not np.array_equal(medium.observations[0], random.observations[0])
+    low, high = random.action_range()
+    assert -1.0 <= low < -0.99 and 0.99 < high <= 1.0
+
+
+def test_a_set_is_made_once_and_describes_itself(monkeypatch, capfd):
+    small(monkeypatch, "random", (None,), 200)
+    task = get_task("hopper-random")
+    path = make_local(task)
+    assert path.parent == cache_dir() / "datasets" / str(local_module.RECIPE_VERSION)
+    assert "making hopper-random" in capfd.readouterr().err
+    before = path.stat()
+    assert make_local(task) == path
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+    assert capfd.readouterr() == ("", "")
+    attrs = content(path)
+    assert (attrs["env_id"], attrs["steps"], attrs["policy"]) == ("Hopper-v4", 200, "a test's recipe")
+    assert "not the D4RL file" in attrs["origin"]
+    assert attrs["mujoco"] and attrs["gymnasium"] and "seed" in attrs
+
+
+def test_cache_dir(monkeypatch, tmp_path):
+    monkeypatch.delenv("AAREN_RL_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_dir() == tmp_path / "xdg" / "aaren_rl"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / ".cache" / "aaren_rl"
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
+    from aaren_rl.envs import DataError
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("AAREN_RL_CACHE", str(tmp_path / "file"))
+    with pytest.raises(DataError, match="AAREN_RL_CACHE"):
+        make_local(get_task("hopper-random"), progress=False)
+
+
+def children(pid):
+    return {int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
+def test_a_dead_worker_is_an_error_and_leaves_none_behind():
+    jobs = (Job("Hopper-v4", None, 1000, (0,), first, 4) for first in range(0, 10**9, 4))
+    before = children(os.getpid())
+    with WorkerPool(2) as pool:
+        results = pool.run(jobs)
+        next(results)
+        workers = children(os.getpid()) - before
+        assert len(workers) == 2
+        os.kill(min(workers), signal.SIGKILL)
+        with pytest.raises(SimulationError, match="-9"):
+            for _ in results:
+                pass
+    assert children(os.getpid()) == before
+
+
+def test_jobs_that_are_dropped_do_not_mix_with_later_ones():
+    def jobs(seed):
+        return (Job("Hopper-v4", None, 1000, (seed,), first, 4) for first in range(0, 10**9, 4))
+
+    with WorkerPool(2) as pool:
+        for seed in (1, 2):
+            results = pool.run(jobs(seed))
+            made = [next(results) for _ in range(3)]
+            results.close()
+            for k, tracks in enumerate(made):
+                expected = simulate(Job("Hopper-v4", None, 1000, (seed,), 4 * k, 4))
+                for track, other in zip(tracks, expected, strict=True):
+                    np.testing.assert_array_equal(track.observations, other.observations)
+
+
+SCRIPT = """
+    from aaren_rl.envs import load_episodes
+    from aaren_rl.envs.local import RECIPES, Recipe
+
+    # No `if __name__ == "__main__"`: the workers must not run this file.
+    print("started", flush=True)
+    RECIPES["hopper"]["random"] = Recipe((None,), {steps}, "test")
+    print(load_episodes("hopper-random", "local", progress=False).n_steps, flush=True)
+"""
+
+
+def start(tmp_path, steps):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT.format(steps=steps)))
+    return subprocess.Popen(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+
+
+def test_a_plain_script(tmp_path):
+    out, err = start(tmp_path, 500).communicate(timeout=60)
+    assert err == ""
+    first, steps = out.split()
+    assert first == "started" and int(steps) >= 500
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupt_leaves_no_worker_and_no_file(tmp_path, cache, sign):
+    with start(tmp_path, 10**9) as process:
+        assert process.stdout.readline() == "started\n"
+        deadline = time.monotonic() + 30
+        while not (workers := children(process.pid)):
+            assert time.monotonic() < deadline, "no worker started"
+            time.sleep(0.05)
+        time.sleep(0.7)
+        # To the whole group, as a terminal does for Ctrl-C.
+        os.killpg(process.pid, sign)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == -sign
+    # What the interpreter prints of an interrupt is the caller's to catch; the workers add nothing.
+    assert err.count("Traceback") == (1 if sign == signal.SIGINT else 0), err
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        assert time.monotonic() < deadline, "a worker lives on"
+        time.sleep(0.05)
+    assert [p.name for p in cache.rglob("*") if p.is_file()] == [".hopper-random-local.hdf5.lock"]
+
+
+def test_a_set_that_another_process_is_making_is_waited_for(tmp_path, cache):
+    folder = cache / "datasets" / str(local_module.RECIPE_VERSION)
+    folder.mkdir(parents=True)
+    with open(folder / ".hopper-random-local.hdf5.lock", "w") as held, start(tmp_path, 200) as process:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "another process is making it" in process.stderr.readline()
+        time.sleep(0.3)
+        assert process.poll() is None and children(process.pid) == set()
+        fcntl.flock(held, fcntl.LOCK_UN)
+        _, err = process.communicate(timeout=30)
+        assert (process.returncode, err) == (0, "")
+
+
+def test_two_processes_make_one_set(tmp_path, cache):
+    first = start(tmp_path, 1000)
+    second = start(tmp_path, 1000)
+    outputs = [process.communicate(timeout=60) for process in (first, second)]
+    assert first.returncode == second.returncode == 0
+    assert outputs[0][0] == outputs[1][0]
+    # Whichever came second waited, unless it came when all was done.
+    waited = [err for _, err in outputs if err]
+    assert len(waited) <= 1 and all("another process is making it" in err for err in waited)
+    assert len([p for p in cache.rglob("*.hdf5")]) == 1

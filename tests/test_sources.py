@@ -1,0 +1,147 @@
+import h5py
+import numpy as np
+import pytest
+
+from aaren_rl.envs import DataError, UnknownTaskError, UsageError, get_task, load_episodes
+from aaren_rl.envs import local as local_module
+from aaren_rl.envs.local import Recipe
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path, monkeypatch):
+    """Empty D4RL and cache folders, and a hopper-medium of a few steps."""
+    monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path / "d4rl"))
+    monkeypatch.setenv("AAREN_RL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "d4rl").mkdir()
+    monkeypatch.setitem(local_module.RECIPES["hopper"], "medium", Recipe((40_000,), 50, "test"))
+
+
+def save(path, n=20, observation_dim=11, action_dim=3, **attrs):
+    with h5py.File(path, "w") as file:
+        file["observations"] = np.zeros((n, observation_dim), np.float32)
+        file["actions"] = np.zeros((n, action_dim), np.float32)
+        file["rewards"] = np.ones(n, np.float32)
+        file["timeouts"] = np.arange(1, n + 1) % min(n, 10) == 0
+        file.attrs.update(attrs)
+    return path
+
+
+def refused(error, *parts, name="hopper-medium", source="auto"):
+    with pytest.raises(error) as caught:
+        load_episodes(name, source)
+    message = str(caught.value)
+    assert caught.value.exit_code == error.exit_code
+    assert "\n" not in message
+    for part in parts:
+        assert str(part) in message
+    return message
+
+
+def test_did_you_mean():
+    refused(UnknownTaskError, "'hoper-medium'", "did you mean hopper-medium?", name="hoper-medium")
+    refused(UnknownTaskError, "did you mean walker2d-medium-replay?", name="Walker2d_Medium_Replay")
+    assert UnknownTaskError.exit_code == 2
+
+
+def test_a_family_alone_lists_its_tasks():
+    message = refused(UnknownTaskError, "hopper-random, hopper-medium,", name="hopper")
+    assert "walker2d" not in message
+
+
+@pytest.mark.parametrize("name", ["../x", "a:b", "/etc/passwd", "", "x\ny", "humanoid-medium", "z" * 5000])
+def test_names_that_are_no_task_list_all_and_touch_nothing(name, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    message = refused(UnknownTaskError, "hopper-medium, ", "ant-expert", name=name, source="local")
+    assert len(message) < 600
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_get_task():
+    task = get_task("ant-medium-expert")
+    assert (task.family, task.level, task.env_id) == ("ant", "medium-expert", "Ant-v4")
+    assert get_task("hopper-medium").target_returns == (3600, 1800)
+
+
+def test_auto_takes_d4rls_file(tmp_path, capsys):
+    path = save(tmp_path / "d4rl" / "hopper_medium-v2.hdf5")
+    episodes = load_episodes("hopper-medium")
+    assert (episodes.source, episodes.path, episodes.dataset) == ("d4rl", str(path), "hopper-medium")
+    assert capsys.readouterr() == ("", "")
+    assert load_episodes("hopper-medium", "d4rl").source == "d4rl"
+
+
+def test_auto_falls_back_to_the_local_set_and_says_so(tmp_path, capsys):
+    episodes = load_episodes("hopper-medium", progress=False)
+    assert episodes.source == "local" and episodes.env_id == "Hopper-v4"
+    assert episodes.path.startswith(str(tmp_path / "cache"))
+    assert any("not the D4RL file" in note for note in episodes.notes)
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert "local set" in err and "not D4RL's file" in err
+
+
+def test_auto_with_nothing_lists_the_ways_out(tmp_path):
+    path = tmp_path / "d4rl" / "walker2d_expert-v2.hdf5"
+    refused(DataError, path, "D4RL_DATASET_DIR", "path of an HDF5 file", name="walker2d-expert")
+
+
+def test_d4rl_does_not_fall_back(tmp_path):
+    refused(DataError, tmp_path / "d4rl" / "hopper_medium-v2.hdf5", "download", source="d4rl")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_local_where_none_ships():
+    refused(DataError, "ant-medium", "hopper-medium", name="ant-medium", source="local")
+
+
+def test_paths(tmp_path, monkeypatch):
+    path = save(tmp_path / "mine.hdf5")
+    for source in (path, str(path)):
+        episodes = load_episodes("hopper-medium", source)
+        assert (episodes.source, episodes.path, len(episodes)) == ("file", str(path), 2)
+    monkeypatch.chdir(tmp_path)
+    assert load_episodes("hopper-medium", "mine.hdf5").path == "mine.hdf5"
+    path.rename(tmp_path / "bare")
+    assert load_episodes("hopper-medium", "bare").path == "bare"
+    refused(DataError, "gone.h5", "does not exist", source="gone.h5")
+    refused(DataError, "no/such", "does not exist", source="no/such")
+
+
+def test_a_source_that_is_nothing():
+    refused(UsageError, "'d4lr'", "auto, d4rl, local", source="d4lr")
+    assert UsageError.exit_code == 2
+
+
+def test_sizes_are_the_tasks(tmp_path):
+    path = save(tmp_path / "mine.hdf5")
+    refused(DataError, path, "11 columns", "17", name="walker2d-medium", source=path)
+    path = save(tmp_path / "six.hdf5", action_dim=6)
+    refused(DataError, path, "6 columns", "3", source=path)
+
+
+@pytest.mark.parametrize("env_id", ["Hopper-v2", "Hopper-v3", "Hopper-v4"])
+def test_the_same_dynamics_under_other_numbers(tmp_path, env_id):
+    assert load_episodes("hopper-medium", save(tmp_path / "mine.hdf5", env_id=env_id)).env_id == env_id
+
+
+@pytest.mark.parametrize("env_id", ["Walker2d-v4", "Hopper-v5", "Hopper-v45"])
+def test_another_environments_file(tmp_path, env_id):
+    path = save(tmp_path / "mine.hdf5", env_id=env_id)
+    refused(DataError, f"{path}:env_id", env_id, "Hopper-v4", source=path)
+
+
+def test_episodes_longer_than_the_horizon(tmp_path):
+    path = tmp_path / "mine.hdf5"
+    save(path, n=1500)
+    with h5py.File(path, "a") as file:
+        file["timeouts"][:-1] = False
+    refused(DataError, path, "1,500", "--max-episode-steps 1000", source=path)
+    assert load_episodes("hopper-medium", path, max_episode_steps=1000).lengths.tolist() == [1000, 500]
+
+
+def test_clip_actions_reaches_the_reader(tmp_path):
+    path = save(tmp_path / "mine.hdf5")
+    with h5py.File(path, "a") as file:
+        file["actions"][0] = 1.5
+    refused(DataError, "--clip-actions", source=path)
+    assert load_episodes("hopper-medium", path, clip_actions=True).action_range() == (0.0, 1.0)

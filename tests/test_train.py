@@ -1,0 +1,281 @@
+"""The main job end to end, at a size that takes seconds: train, resume, evaluate, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from aaren_rl import load_policy
+from aaren_rl.checkpoint import load_checkpoint, read_card
+from aaren_rl.envs import normalized_score
+from aaren_rl.evaluate import main as evaluate
+from aaren_rl.run import RunFolder
+from aaren_rl.train import main as train
+
+KEYS = """env dataset source env_id agent context rollout target_return episodes seed return_mean return_std
+    normalized_score_mean normalized_score_std length_mean actions_per_second""".split()
+
+
+def arguments(data: Path, out: Path, *more: str) -> list[str]:
+    """A run of 20 updates on one thread, with dropout."""
+    small = "--env hopper-medium --width 16 --layers 2 --heads 2 --updates 20 --warmup-updates 5 --steps-per-update 160"
+    scored = "--eval-every 10 --eval-episodes 2 --final-episodes 2 --threads 1"
+    return [*small.split(), *scored.split(), "--source", str(data), "--out", str(out), *more]
+
+
+def folder(out: Path, agent: str = "decision-aaren", seed: int = 0) -> Path:
+    return out / "hopper-medium" / agent / f"seed{seed}"
+
+
+def records(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def trained(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output folder of both agents."""
+    out = tmp_path_factory.mktemp("runs")
+    for agent in ("decision-aaren", "decision-transformer"):
+        assert train(arguments(hopper_file, out, "--agent", agent)) == 0
+    return out
+
+
+def test_a_run_folder_has_all_its_parts(trained: Path) -> None:
+    run = folder(trained)
+    assert {p.name for p in run.iterdir()} >= {"config.yaml", "metrics.jsonl", "checkpoints", "policy", "policy_best"}
+    assert {p.name for p in (run / "policy").iterdir()} == {
+        "policy.json",
+        "weights.safetensors",
+        "weights_average.safetensors",
+    }
+    card = read_card(run)
+    assert (card.agent, card.env, card.env_id, card.source) == (
+        "decision-aaren",
+        "hopper-medium",
+        "Hopper-v4",
+        "file",
+    )
+    assert (card.context, card.rollout, card.updates, card.target_return) == ("mixed", "carry", 20, 3600.0)
+
+
+def test_both_agents_log_the_same_tags(trained: Path) -> None:
+    tags = []
+    for agent in ("decision-aaren", "decision-transformer"):
+        events = EventAccumulator(str(folder(trained, agent))).Reload()
+        tags.append(sorted(events.Tags()["scalars"]))
+        assert [e.step for e in events.Scalars("eval/normalized_score")] == [10, 20]
+    assert tags[0] == tags[1]
+    assert {"train/loss", "train/learning_rate", "eval/normalized_score", "eval_raw/normalized_score"} <= set(tags[0])
+
+
+def test_the_loss_falls(trained: Path, hopper_file: Path, tmp_path: Path) -> None:
+    longer = arguments(hopper_file, tmp_path, "--learning-rate", "3e-3")
+    longer[longer.index("--updates") + 1] = "150"
+    assert train(longer) == 0
+    losses = [r["train/loss"] for r in records(folder(tmp_path)) if "train/loss" in r]
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_the_moving_average_is_not_the_raw_weights(trained: Path) -> None:
+    raw, average = (load_file(folder(trained) / "policy" / f"weights{x}.safetensors") for x in ("", "_average"))
+    assert raw.keys() == average.keys()
+    assert not torch.equal(raw["head.weight"], average["head.weight"])
+    assert torch.equal(load_policy(folder(trained)).model.head.weight, average["head.weight"])
+    assert torch.equal(load_policy(folder(trained), weights="raw").model.head.weight, raw["head.weight"])
+
+
+def test_an_interrupted_run_ends_with_the_same_weights(hopper_file: Path, tmp_path: Path) -> None:
+    """Dropout is on; 20 updates at once against a kill after the checkpoint at 10, one thread."""
+    assert train(arguments(hopper_file, tmp_path / "whole")) == 0
+    assert train(arguments(hopper_file, tmp_path / "cut")) == 0
+    cut = folder(tmp_path / "cut")
+    for later in (cut / "checkpoints").glob("00000020/*"):  # what a kill between the two checkpoints leaves behind
+        later.unlink()
+    with (cut / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 13, "train/lo')
+    assert train([*arguments(hopper_file, tmp_path / "cut"), "--resume"]) == 0
+    whole = folder(tmp_path / "whole")
+    a, b = (load_checkpoint(run / "checkpoints") for run in (whole, cut))
+    assert a.update == b.update == 20
+    for name in a.raw:
+        assert torch.equal(a.raw[name], b.raw[name]), name
+        assert torch.equal(a.average[name], b.average[name]), name
+    assert torch.equal(a.trainer["torch"], b.trainer["torch"])
+    timeless = [
+        [{k: v for k, v in record.items() if "per_second" not in k} for record in records(run)] for run in (whole, cut)
+    ]
+    assert timeless[0] == timeless[1]
+
+
+def test_resume_names_what_differs(trained: Path, hopper_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train([*arguments(hopper_file, trained), "--resume", "--width", "32"]) == 4
+    assert "network.width (run: 16, asked: 32)" in capsys.readouterr().err
+
+
+def test_a_finished_run_can_be_resumed(trained: Path, hopper_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = records(folder(trained))
+    assert train([*arguments(hopper_file, trained), "--resume"]) == 0
+    assert "score" in capsys.readouterr().out and records(folder(trained)) == before
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(trained: Path, tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    subprocess.run(["cp", "-r", folder(trained) / "checkpoints", checkpoints], check=True)
+    weights = checkpoints / "00000020" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    assert load_checkpoint(checkpoints).update == 10
+
+
+def test_a_run_is_not_overwritten(trained: Path, hopper_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {p: p.stat().st_mtime_ns for p in folder(trained).rglob("*") if p.is_file() and p.name != ".lock"}
+    assert train(arguments(hopper_file, trained)) == 2
+    assert "holds a run already; --resume continues it" in capsys.readouterr().err
+    assert before == {p: p.stat().st_mtime_ns for p in before}
+
+
+def test_a_folder_in_use_is_refused(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RunFolder(folder(tmp_path)):
+        assert train(arguments(hopper_file, tmp_path)) == 2
+    assert "in use by another process" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        (["--env", "hoper-medium"], 2, "did you mean hopper-medium?"),
+        (["--env", "../hopper-medium"], 2, "unknown task"),
+        (["--source", "/nowhere/x.hdf5"], 3, "/nowhere/x.hdf5"),
+        (["--env", "walker2d-medium"], 3, "observations"),
+        (["--context", "windows"], 2, "context: 'windows' is not one of window, episode, mixed"),
+        (["--heads", "3"], 2, "width 16 is not a multiple of heads 3"),
+        (["--preset", "papers"], 2, "default, paper"),
+        (["--device", "tpu"], 2, "--device 'tpu'"),
+        (["--resume"], 2, "no run to resume"),
+        (["--learning-rate", "1e30", "--precision", "float32"], 6, "not finite at update"),
+    ],
+)
+def test_bad_input_is_one_line_and_a_code(
+    hopper_file: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    change: list[str],
+    code: int,
+    message: str,
+) -> None:
+    assert train([*arguments(hopper_file, tmp_path), *change]) == code
+    errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and message in errors[0]
+
+
+def test_a_mistyped_source_leaves_no_run_behind(hopper_file: Path, tmp_path: Path) -> None:
+    assert train([*arguments(hopper_file, tmp_path), "--source", "/nowhere/x.hdf5"]) == 3
+    assert train(arguments(hopper_file, tmp_path)) == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_leaves(hopper_file: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
+    endless = arguments(hopper_file, tmp_path, "--eval-every", "100000")
+    endless[endless.index("--updates") + 1] = "100000"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "aaren_rl.train", *endless],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    metrics, deadline = folder(tmp_path) / "metrics.jsonl", time.monotonic() + 120
+    while not (metrics.exists() and metrics.read_text()):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code and "--resume goes on from here" in errors
+    assert load_checkpoint(folder(tmp_path) / "checkpoints").update >= 50
+
+
+def test_evaluate_prints_a_table_and_writes_the_same(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "scores.json"
+    run = str(folder(trained))
+    asked = ["--episodes", "3", "--target-return", "1800", "3600", "--seed", "7", "--json", str(file)]
+    assert evaluate([run, *asked]) == 0
+    table, scores = capsys.readouterr().out, json.loads(file.read_text())
+    assert [score["target_return"] for score in scores] == [1800, 3600]
+    for score in scores:
+        assert set(KEYS) <= set(score)
+        assert len(score["returns"]) == score["episodes"] == 3 and score["seed"] == 7
+        assert score["return_mean"] == pytest.approx(np.mean(score["returns"]))
+        expected = normalized_score("hopper", np.array(score["returns"]))
+        assert score["normalized_score_mean"] == pytest.approx(expected.mean())
+        assert f"{score['return_mean']:.1f}" in table
+    assert "a file of yours" in table and "rollout carry" in table and "mixed contexts" in table
+
+
+@pytest.mark.parametrize("agent", ["decision-aaren", "decision-transformer"])
+def test_every_rollout_of_every_agent(trained: Path, tmp_path: Path, agent: str) -> None:
+    returns = {}
+    for mode in ("carry", "rolling", "window"):
+        file = tmp_path / f"{mode}.json"
+        asked = ["--episodes", "2", "--rollout", mode, "--rollout-context", "4", "--json", str(file)]
+        assert evaluate([str(folder(trained, agent)), *asked]) == 0
+        (score,) = json.loads(file.read_text())
+        assert (score["rollout"], score["rollout_context"]) == (mode, 4)
+        returns[mode] = score["returns"]
+    assert returns["carry"] != returns["window"]  # episodes last longer than 4 steps
+
+
+def test_a_rollout_that_training_did_not_prepare_for_is_noted(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(folder(trained, "decision-transformer"))
+    assert evaluate([run, "--episodes", "1", "--rollout", "carry"]) == 0
+    assert "trained on windows of 20 steps" in capsys.readouterr().err
+    assert evaluate([run, "--episodes", "1"]) == 0
+    assert "note:" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        (["nowhere"], 4, "nowhere: no policy here"),
+        (["--json", "nowhere/scores.json"], 2, "its folder does not exist"),
+        (["--rollout-context", "1"], 2, "at least 2"),
+    ],
+)
+def test_evaluate_refuses(
+    trained: Path, capsys: pytest.CaptureFixture[str], change: list[str], code: int, message: str
+) -> None:
+    run = [] if change == ["nowhere"] else [str(folder(trained))]
+    assert evaluate([*run, *change]) == code
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", ["json", "key", "weights", "shape"])
+def test_a_damaged_policy_is_refused(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    policy = tmp_path / "policy"
+    subprocess.run(["cp", "-r", folder(trained) / "policy", policy], check=True)
+    card, weights = policy / "policy.json", policy / "weights_average.safetensors"
+    if damage == "json":
+        card.write_text(card.read_text()[:-20])
+    elif damage == "key":
+        card.write_text(card.read_text().replace('"rollout"', '"rolloud"'))
+    elif damage == "shape":
+        card.write_text(card.read_text().replace('"width": 16', '"width": 32'))
+    else:
+        weights.write_bytes(weights.read_bytes()[:-8])
+    assert evaluate([str(policy)]) == 4
+    assert capsys.readouterr().err.startswith("error: ")
