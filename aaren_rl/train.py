@@ -35,7 +35,7 @@ from .envs.windows import StepData
 from .errors import NumericsError, run_command
 from .run import Metrics, RunFolder
 from .scoring import SOURCES, Score, format_table, mismatch, score_policy
-from .training import Trainer
+from .training import Stopwatch, Trainer
 
 LOG_EVERY = 50  # updates
 SHOWN = {"env", "source", "context", "rollout", "target_return", "updates"}  # settings that --help lists
@@ -123,6 +123,7 @@ class _Run:
         data = StepData(episodes, config.data.return_scale, device)
         self.trainer = Trainer(config, data, episodes.action_dim, task.horizon)
         self.recent: list[Tensor] = []  # loss and gradient norm of every update since the last log
+        self.watch, self.timed_from = Stopwatch(), 0  # training alone, without evaluations
         self.last: Score | None = None
         self.best: Score | None = None
 
@@ -131,12 +132,17 @@ class _Run:
         trainer, updates, eval_every = self.trainer, self.config.optimizer.updates, self.config.evaluation.eval_every
         if resume:
             self._resume()
+        self.timed_from = trainer.update
         metrics = Metrics(self.path, trainer.update)
         self._announce(metrics)
-        bar = tqdm(total=updates, initial=trainer.update, desc=self.task.name, unit="update", dynamic_ncols=True)
+        # smoothing=0: the time left follows from the mean rate, evaluations included, and does not jump after each.
+        bar = tqdm(
+            total=updates, initial=trainer.update, desc=self.task.name, unit="update", dynamic_ncols=True, smoothing=0
+        )
         try:
             while trainer.update < updates:
-                self.recent.append(torch.stack(trainer.step()))
+                with self.watch:
+                    self.recent.append(torch.stack(trainer.step()))
                 bar.update()
                 done = trainer.update == updates
                 if trainer.update % LOG_EVERY == 0 or done:
@@ -195,12 +201,15 @@ class _Run:
         metrics.text("config", f"```yaml\n{yaml.safe_dump(to_dict(config), sort_keys=False)}```")
 
     def _log(self, metrics: Metrics, bar: tqdm[Any]) -> None:
-        loss, norm = self._checked().mean(0).tolist()
-        self.recent = []
-        rate = self.trainer.optimizer.param_groups[0]["lr"]
-        values = {"train/loss": loss, "train/gradient_norm": norm, "train/learning_rate": rate}
-        if bar.format_dict["rate"]:
-            values["train/updates_per_second"] = bar.format_dict["rate"]
+        with self.watch:  # a GPU finishes the updates here
+            loss, norm = self._checked().mean(0).tolist()
+        values = {
+            "train/loss": loss,
+            "train/gradient_norm": norm,
+            "train/learning_rate": self.trainer.optimizer.param_groups[0]["lr"],
+            "train/updates_per_second": (self.trainer.update - self.timed_from) / self.watch.seconds,
+        }
+        self.recent, self.timed_from, self.watch = [], self.trainer.update, Stopwatch()
         metrics.log(self.trainer.update, values)
         score = "-" if self.last is None else f"{self.last.normalized_score_mean:.1f}"
         bar.set_postfix_str(f"loss {loss:.4f}, score {score}")

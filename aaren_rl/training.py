@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -45,6 +46,22 @@ def autocast(config: OptimizerConfig, device: torch.device) -> AbstractContextMa
 def _cpu_has_bfloat16() -> bool:
     # Instructions, not oneDNN's own test: that also says yes where bfloat16 is emulated, slower than float32.
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+class Stopwatch:
+    """Adds up the seconds spent inside `with`."""
+
+    def __init__(self) -> None:
+        """At zero."""
+        self.seconds = 0.0
+
+    def __enter__(self) -> None:
+        """Starts."""
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        """Stops."""
+        self.seconds += time.perf_counter() - self._began
 
 
 class Trainer:

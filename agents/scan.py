@@ -116,8 +116,11 @@ def prefix_scan(
     """
     if method not in METHODS:
         raise ValueError(f"method {method!r} is not one of {', '.join(METHODS)}")
-    if scores.shape != values.shape[:-1] or scores.shape[-1] == 0:
+    if scores.dim() == 0 or scores.shape != values.shape[:-1] or scores.shape[-1] == 0:
         raise ValueError(f"scores {tuple(scores.shape)} and values {tuple(values.shape)} must be (..., N), (..., N, D)")
+    # Only the last dimension: a copy for every head would waste memory.
+    mask = None if mask is None else mask.expand(*mask.shape[:-1], scores.shape[-1])
+    starts = None if starts is None else starts.expand(*starts.shape[:-1], scores.shape[-1])
     if method == "sequential":
         return _sequential(scores, values, state, mask, starts)
     leaves = _leaves(scores, values, mask)
@@ -302,7 +305,9 @@ def _dense(leaves: ScanState, segments: Tensor | None) -> ScanState:
         m = torch.where(allowed, leaves.m.unsqueeze(-2), floor).amax(-1)
     # Masked before the exponential: above the diagonal the difference may be positive and overflow.
     weights = torch.exp((leaves.m.unsqueeze(-2) - m.unsqueeze(-1)).masked_fill(~allowed, -torch.inf))
-    sums = weights @ torch.cat([leaves.w, leaves.u.unsqueeze(-1)], -1)
+    # Autocast would do the product, and so round the state, in bfloat16.
+    with torch.autocast(weights.device.type, enabled=False):
+        sums = weights @ torch.cat([leaves.w, leaves.u.unsqueeze(-1)], -1)
     return ScanState(m, sums[..., -1], sums[..., :-1])
 
 

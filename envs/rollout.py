@@ -89,7 +89,7 @@ def _play(
     on_step: Callable[[int, int], None] | None,
 ) -> Rollouts:
     began, policy_seconds, step = time.perf_counter(), 0.0, 0
-    observations = np.stack([env.reset(seed=seed + i)[0] for i, env in enumerate(envs)]).astype(np.float32)
+    observations = np.stack([_reset(env, seed + i) for i, env in enumerate(envs)]).astype(np.float32)
     rewards, running = np.zeros(len(envs), np.float32), np.ones(len(envs), bool)
     returns, lengths = np.zeros(len(envs)), np.zeros(len(envs), np.int64)
     state = policy.initial_state(len(envs), target_return)
@@ -108,6 +108,15 @@ def _play(
             on_step(step, int(running.sum()))
     seconds = time.perf_counter() - began
     return Rollouts(returns, lengths, float(lengths.sum() / seconds), policy_seconds)
+
+
+def _reset(env: gym.Env[Any, Any], seed: int) -> npt.NDArray[np.float64]:
+    try:
+        observation: npt.NDArray[np.float64] = env.reset(seed=seed)[0]
+    # As in `_step`.
+    except Exception as error:
+        raise SimulationError(f"the environment {env.spec and env.spec.id} raised {error!r}") from error
+    return observation
 
 
 def _step(env: gym.Env[Any, Any], action: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], float, bool]:

@@ -125,7 +125,7 @@ class EpisodeSampler:
     steps: int
 
     def sample(self, generator: torch.Generator) -> Batch:
-        """`steps` steps on average: a fixed number of episodes, none of them cut.
+        """`steps` steps on average: a fixed number of whole episodes.
 
         The row is filled up to a multiple of 128 steps with the begin of further episodes: matrix kernels are prepared
         anew for every shape they have not met, which doubled an update's time when every row had its own length.

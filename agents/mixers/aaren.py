@@ -75,7 +75,9 @@ class Aaren(nn.Module):
         The query is the same for every token, so q . (W_k x) = (W_k^T q) . x: a C x H product instead of C x C.
         """
         with torch.autocast(x.device.type, enabled=False):
-            query = self.query(self.query_token).unflatten(-1, (self.heads, self.head_dim)) / math.sqrt(self.head_dim)
-            weight = torch.einsum("hd,hdc->hc", query, self.key.weight.unflatten(0, (self.heads, self.head_dim)))
-            bias = torch.einsum("hd,hd->h", query, self.key.bias.unflatten(0, (self.heads, self.head_dim)))
-            return F.linear(x.to(weight.dtype), weight, bias)
+            dtype, shape = torch.promote_types(self.key.weight.dtype, torch.float32), (self.heads, self.head_dim)
+            query = F.linear(self.query_token.to(dtype), self.query.weight.to(dtype), self.query.bias.to(dtype))
+            query = query.unflatten(-1, shape) / math.sqrt(self.head_dim)
+            weight = torch.einsum("hd,hdc->hc", query, self.key.weight.to(dtype).unflatten(0, shape))
+            bias = torch.einsum("hd,hd->h", query, self.key.bias.to(dtype).unflatten(0, shape))
+            return F.linear(x.to(dtype), weight, bias)

@@ -1,0 +1,119 @@
+"""What the scan's tests share: one tolerance table, one way to draw inputs, one comparison with the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from aaren_rl.agents import ScanState, reference
+
+METHODS = ("sequential", "blocked", "hillis_steele", "ladner_fischer")
+
+# dtype of scores and values: (rtol, atol of outputs and final state), (rtol, atol of gradients). The float32 entries
+# leave room for sums of a thousand terms. Half types are computed in float32 and rounded once, to half a unit in the
+# last place: 2^-8 and 2^-11 relative, plus float32's own error.
+TOLERANCES = {
+    torch.float64: ((1e-13, 1e-13), (1e-12, 1e-12)),
+    torch.float32: ((2e-6, 1e-6), (1e-5, 1e-5)),
+    torch.bfloat16: ((2**-8, 2e-6), (2**-8, 2e-5)),
+    torch.float16: ((2**-11, 2e-6), (2**-11, 2e-5)),
+}
+
+Scan = Callable[..., tuple[Tensor, ScanState]]
+
+
+def random_inputs(
+    length: int, *, batch: tuple[int, ...] = (2,), dim: int = 3, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Scores 3 N(0, 1) of shape (*batch, length) and values N(0, 1) of shape (*batch, length, dim)."""
+    generator = torch.Generator().manual_seed(seed + length)
+    scores = 3 * torch.randn(*batch, length, generator=generator)
+    return scores.to(dtype), torch.randn(*batch, length, dim, generator=generator).to(dtype)
+
+
+def random_state(batch: tuple[int, ...] = (2,), dim: int = 3) -> ScanState:
+    generator = torch.Generator().manual_seed(99)
+    draw = torch.randn(*batch, dim + 2, generator=generator, dtype=torch.float64)
+    return ScanState(3 * draw[..., 0], draw[..., 1].abs() + 0.5, draw[..., 2:])
+
+
+def random_mask(length: int, batch: tuple[int, ...] = (2,)) -> Tensor:
+    """Three of four positions kept; the second row begins with masked ones."""
+    mask = torch.rand(*batch, length, generator=torch.Generator().manual_seed(7)) < 0.75
+    mask[-1, : min(3, length)] = False
+    return mask
+
+
+def random_starts(length: int, batch: tuple[int, ...] = (2,), rate: float = 0.1) -> Tensor:
+    return torch.rand(*batch, length, generator=torch.Generator().manual_seed(8)) < rate
+
+
+def expected(
+    scores: Tensor, values: Tensor, state: ScanState | None, mask: Tensor | None, starts: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs, the log of the last position's sum of exponentials and whether it has seen anything, in float64.
+
+    A state is one more token before the others: score m + log u, value w / u.
+    """
+    scores, values, batch = scores.double(), values.double(), scores.shape[:-1]
+    mask = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.expand(scores.shape)
+    starts = torch.zeros_like(scores, dtype=torch.bool) if starts is None else starts.expand(scores.shape)
+    if state is not None:
+        scores = torch.cat([(state.m + state.u.log()).unsqueeze(-1), scores], -1)
+        values = torch.cat([(state.w / state.u.unsqueeze(-1)).unsqueeze(-2), values], -2)
+        mask = torch.cat([torch.ones(*batch, 1, dtype=torch.bool), mask], -1)
+        starts = torch.cat([torch.zeros(*batch, 1, dtype=torch.bool), starts], -1)
+    outputs = reference.masked_softmax(scores, values, mask, starts)
+    segments = starts.cumsum(-1)
+    counted = mask & (scores > -torch.inf) & (segments == segments[..., -1:])
+    seen = counted.any(-1)
+    # Rows that have seen nothing get a harmless 0, which the comparison leaves out.
+    rows = torch.where(seen.unsqueeze(-1), scores.masked_fill(~counted, -torch.inf), torch.zeros_like(scores))
+    return outputs if state is None else outputs[..., 1:, :], rows.logsumexp(-1), seen
+
+
+def check(
+    scan: Scan,
+    scores: Tensor,
+    values: Tensor,
+    *,
+    state: ScanState | None = None,
+    mask: Tensor | None = None,
+    starts: Tensor | None = None,
+) -> None:
+    """Raises AssertionError unless outputs, final state and every gradient are the reference's."""
+    (rtol, atol), (grad_rtol, grad_atol) = TOLERANCES[values.dtype]
+    results = []
+    for reference_run in (False, True):
+        # The reference gets the very numbers that the scan gets, rounded to their type or not.
+        inputs = [(x.double() if reference_run else x).detach().clone().requires_grad_() for x in (scores, values)]
+        before = None if state is None else ScanState(*(x.detach().clone().requires_grad_() for x in state))
+        if reference_run:
+            outputs, log_sum, seen = expected(*inputs, before, mask, starts)
+            final = outputs[..., -1, :]
+        else:
+            outputs, last = scan(*inputs, before, mask=mask, starts=starts)
+            assert outputs.dtype == values.dtype and outputs.shape == values.shape
+            assert all(part.dtype == torch.float64 for part in last)
+            seen = last.u > 0
+            log_sum = torch.where(seen, last.m + torch.where(seen, last.u, 1.0).log(), 0.0)
+            final = last.output()
+        # Upstream gradients that every type represents exactly, so that only the scan's own rounding is compared.
+        up = torch.randn(values.shape, generator=torch.Generator().manual_seed(3)).to(torch.bfloat16).double()
+        log_sum = log_sum * seen
+        loss = (outputs.double() * up).sum() + (final * up[..., 0, :]).sum() + (log_sum * up[..., 0, 0]).sum()
+        leaves = inputs if before is None else [*inputs, *before]
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+        results.append((outputs, final, log_sum, seen, gradients))
+    got, want = results
+    for mine, true in zip(got[:3], want[:3], strict=True):
+        torch.testing.assert_close(mine.double(), true, rtol=rtol, atol=atol)
+    assert torch.equal(got[3], want[3])
+    for mine, true in zip(got[4], want[4], strict=True):
+        if mine is None:  # a graph that never touches the input
+            mine = torch.zeros_like(true)
+        # Gradients are sums over later positions: their error is measured against the largest of them.
+        scale = max(1.0, float(true.abs().max()))
+        torch.testing.assert_close(mine.double() / scale, true / scale, rtol=grad_rtol, atol=grad_atol)

@@ -1,0 +1,146 @@
+"""The decision model: in parallel as in training and step by step as at rollout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig
+
+OBSERVATION, ACTION = 5, 2
+every_mixer = pytest.mark.parametrize("mixer", MIXERS)
+Steps = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def make(mixer: str, **changes: int) -> DecisionModel:
+    torch.manual_seed(0)
+    config = ModelConfig(OBSERVATION, ACTION, mixer=mixer, width=16, layers=2, heads=2)
+    return DecisionModel(replace(config, **changes)).eval()
+
+
+def steps(length: int, batch: int = 2, first: int = 0) -> Steps:
+    """Observations, actions, returns-to-go and timesteps."""
+    generator = torch.Generator().manual_seed(length)
+    shape = (batch, length)
+    return (
+        torch.randn(*shape, OBSERVATION, generator=generator),
+        torch.rand(*shape, ACTION, generator=generator) * 2 - 1,
+        torch.randn(*shape, generator=generator),
+        torch.arange(first, first + length).expand(shape),
+    )
+
+
+def stepwise(model: DecisionModel, data: Steps) -> Tensor:
+    observations, actions, returns_to_go, timesteps = data
+    state, outputs, previous = model.trunk.initial_state(len(actions)), [], None
+    for t in range(actions.shape[1]):
+        action, state = model.step(observations[:, t], returns_to_go[:, t], int(timesteps[0, t]), previous, state)
+        outputs.append(action)
+        previous = actions[:, t]
+    return torch.stack(outputs, 1)
+
+
+@every_mixer
+@pytest.mark.parametrize("length", [1, 2, 100])
+@torch.no_grad()
+def test_forward_is_step_by_step(mixer: str, length: int) -> None:
+    model, data = make(mixer), steps(length, first=3)
+    parallel, _ = model(*data)
+    assert parallel.shape == (2, length, ACTION) and float(parallel.abs().max()) < 1
+    torch.testing.assert_close(parallel, stepwise(model, data), rtol=0, atol=1e-5)
+
+
+@every_mixer
+@torch.no_grad()
+def test_forward_continues_from_a_state(mixer: str) -> None:
+    model, data = make(mixer), steps(40)
+    whole, _ = model(*data)
+    first, state = model(*(part[:, :23] for part in data))
+    second, _ = model(*(part[:, 23:] for part in data), state)
+    torch.testing.assert_close(torch.cat([first, second], 1), whole, rtol=0, atol=1e-5)
+
+
+@every_mixer
+@torch.no_grad()
+def test_timesteps_beyond_the_table_use_its_last_row(mixer: str) -> None:
+    model, data = make(mixer, max_timestep=10), steps(8, first=6)
+    parallel, _ = model(*data)
+    torch.testing.assert_close(parallel, stepwise(model, data), rtol=0, atol=1e-5)
+    clamped, _ = model(*data[:3], data[3].clamp(max=9))
+    assert torch.equal(parallel, clamped)
+    below, _ = model(*data[:3], data[3].clamp(max=8))
+    assert not torch.equal(parallel, below)
+
+
+@every_mixer
+@torch.no_grad()
+def test_what_each_prediction_sees(mixer: str) -> None:
+    """The prediction of step t sees observation, return and time of step t, and the action only from t + 1 on."""
+    model, data, t = make(mixer), steps(10), 4
+    before, _ = model(*data)
+    for kind in range(3):
+        changed = [part.clone() for part in data]
+        changed[kind][:, t] += 1
+        difference = (model(*changed)[0] - before).abs().amax(-1)
+        first_seen = t + 1 if kind == 1 else t
+        assert not bool(difference[:, :first_seen].any())
+        assert bool(difference[:, first_seen:].gt(1e-6).all())
+
+
+@every_mixer
+@torch.no_grad()
+def test_packed_rows_are_separate_rows(mixer: str) -> None:
+    model, parts = make(mixer), [steps(n, batch=1, first=n) for n in (3, 1, 30, 7)]
+    starts = torch.zeros(1, 41, dtype=torch.bool)
+    starts[0, [0, 3, 4, 34]] = True
+    packed, _ = model(*(torch.cat(kind, 1) for kind in zip(*parts, strict=True)), starts=starts)
+    separate = torch.cat([model(*part)[0] for part in parts], 1)
+    torch.testing.assert_close(packed, separate, rtol=0, atol=1e-5)
+
+
+@every_mixer
+@torch.no_grad()
+def test_tokens_are_return_observation_action(mixer: str) -> None:
+    """Against the trunk fed by hand, in the order the paper gives."""
+    model, (observations, actions, returns_to_go, timesteps) = make(mixer), steps(3)
+    time = model.embed_timestep(timesteps)
+    tokens = []
+    for t in range(3):
+        tokens += [
+            model.embed_return(returns_to_go[:, t, None]) + time[:, t],
+            model.embed_observation(observations[:, t]) + time[:, t],
+            model.embed_action(actions[:, t]) + time[:, t],
+        ]
+    x, _ = model.trunk(model.norm(torch.stack(tokens, 1)))
+    by_hand = torch.tanh(model.head(x[:, [1, 4, 7]]))
+    torch.testing.assert_close(model(observations, actions, returns_to_go, timesteps)[0], by_hand, rtol=0, atol=1e-6)
+
+
+@every_mixer
+def test_every_parameter_gets_a_gradient(mixer: str) -> None:
+    model, data = make(mixer), steps(6)
+    model(*data)[0].square().mean().backward()
+    without = [name for name, p in model.named_parameters() if p.grad is None or not bool(torch.isfinite(p.grad).all())]
+    assert without == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mixer": "mamba"}, "'mamba' is not one of aaren, attention"),
+        ({"width": 30, "heads": 4}, "width 30 is not a multiple of heads 4"),
+        ({"dropout": 1.0}, "dropout must be in"),
+        ({"dropout": -0.1}, "dropout must be in"),
+        ({"dropout": float("nan")}, "dropout must be in"),
+        *(
+            ({name: 0}, f"{name} must be at least 1, not 0")
+            for name in ("observation_dim", "action_dim", "width", "layers", "heads", "max_timestep")
+        ),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(ModelConfig(OBSERVATION, ACTION), **change)

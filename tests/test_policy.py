@@ -1,0 +1,229 @@
+"""The policy: normalisation, return-to-go bookkeeping and the three rollout modes, against the model run by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, ModelConfig, NonFiniteActionError, Policy, PolicyState
+
+OBSERVATION, ACTION, TARGET, SCALE = 5, 2, 300.0, 50.0
+MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATION)
+every_mixer = pytest.mark.parametrize("mixer", MIXERS)
+every_rollout = pytest.mark.parametrize("rollout", ROLLOUTS)
+
+
+def make(mixer: str = "aaren", rollout: str = "carry", context_length: int = 8) -> Policy:
+    torch.manual_seed(0)
+    model = DecisionModel(ModelConfig(OBSERVATION, ACTION, mixer=mixer, width=16, layers=2, heads=2, max_timestep=40))
+    return Policy(model, MEAN, STD, SCALE, rollout, context_length)
+
+
+def episode(length: int, batch: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    """Raw observations (T, B, O) and the reward before each step (T, B), 0 at the first."""
+    rng = np.random.default_rng(length)
+    rewards = rng.uniform(0, 3, (length, batch)).astype(np.float32)
+    rewards[0] = 0
+    return rng.normal(size=(length, batch, OBSERVATION)).astype(np.float32), rewards
+
+
+def play(policy: Policy, observations: np.ndarray, rewards: np.ndarray) -> tuple[Tensor, list[PolicyState]]:
+    """Actions (B, T, A) and the states after every step."""
+    state, actions, states = policy.initial_state(rewards.shape[1], TARGET), [], []
+    for observation, reward in zip(observations, rewards, strict=True):
+        action, state = policy.act(observation, reward, state)
+        actions.append(torch.tensor(action))
+        states.append(state)
+    return torch.stack(actions, 1), states
+
+
+def inputs(observations: np.ndarray, rewards: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+    """What the model must be given, by the definition: (B, T, O) normalised, (B, T) scaled, (B, T) timesteps."""
+    to_go = TARGET - torch.from_numpy(rewards).double().cumsum(0)
+    timesteps = torch.arange(len(rewards)).expand(rewards.shape[1], -1)
+    return ((torch.from_numpy(observations) - MEAN) / STD).transpose(0, 1), (to_go / SCALE).float().T, timesteps
+
+
+def last_of_slice(policy: Policy, data: tuple[Tensor, ...], actions: Tensor, begin: int, t: int) -> Tensor:
+    """The prediction of step t from steps begin..t alone, by `DecisionModel.forward`."""
+    observations, to_go, timesteps = (part[:, begin : t + 1] for part in data)
+    predicted, _ = policy.model(observations, actions[:, begin : t + 1], to_go, timesteps)
+    return predicted[:, -1]
+
+
+@every_mixer
+@torch.no_grad()
+def test_carry_is_the_model_stepped_by_hand(mixer: str) -> None:
+    """R_0 = target, R_t = R_{t-1} - r_{t-1}; normalised, scaled; the action pushed is the one handed out."""
+    policy, (observations, rewards) = make(mixer), episode(50)
+    actions, states = play(policy, observations, rewards)
+    to_go, memory, previous = torch.full((2,), TARGET, dtype=torch.float64), policy.model.trunk.initial_state(2), None
+    for t in range(50):
+        to_go = to_go - torch.from_numpy(rewards[t])
+        observed = (torch.from_numpy(observations[t]) - MEAN) / STD
+        action, memory = policy.model.step(observed, (to_go / SCALE).float(), t, previous, memory)
+        assert torch.equal(action, actions[:, t]) and torch.equal(states[t].return_to_go, to_go)
+        assert states[t].timestep == t + 1
+        previous = action
+    assert float(to_go[0]) == pytest.approx(TARGET - rewards[:, 0].sum(), abs=1e-4)
+    whole, _ = policy.model(*(inputs(observations, rewards)[0], actions, *inputs(observations, rewards)[1:]))
+    torch.testing.assert_close(actions, whole, rtol=0, atol=1e-5)
+
+
+@every_mixer
+def test_window_is_carry_until_it_is_full(mixer: str) -> None:
+    observations, rewards = episode(12)
+    carried, _ = play(make(mixer), observations, rewards)
+    windowed, _ = play(make(mixer, "window"), observations, rewards)
+    torch.testing.assert_close(windowed[:, :8], carried[:, :8], rtol=0, atol=1e-5)
+    assert bool((windowed[:, 8:] - carried[:, 8:]).abs().amax(-1).gt(1e-4).all())
+
+
+@every_mixer
+@pytest.mark.parametrize("context_length", [2, 3, 8])
+@torch.no_grad()
+def test_window_is_forward_over_the_last_steps(mixer: str, context_length: int) -> None:
+    policy, (observations, rewards) = make(mixer, "window", context_length), episode(60)
+    actions, states = play(policy, observations, rewards)
+    data = inputs(observations, rewards)
+    for t in range(60):
+        begin = max(0, t + 1 - context_length)
+        torch.testing.assert_close(actions[:, t], last_of_slice(policy, data, actions, begin, t), rtol=0, atol=1e-5)
+        assert states[t].memory.observations.shape[1] == t + 1 - begin
+
+
+@every_mixer
+@pytest.mark.parametrize("context_length", [2, 3, 5, 8, 20])
+@torch.no_grad()
+def test_rolling_is_forward_over_a_recent_stretch(mixer: str, context_length: int) -> None:
+    """The acting state's age stays between K / 2 and K, and it has seen exactly the last `age` steps."""
+    policy, (observations, rewards) = make(mixer, "rolling", context_length), episode(75)
+    actions, _ = play(policy, observations, rewards)
+    data, half = inputs(observations, rewards), context_length // 2
+    ages = []
+    for t in range(75):
+        # Dropped every K / 2 steps; the one that replaces it was begun K / 2 steps before.
+        ages.append(t + 1 - half * max(0, t // half - 1))
+        fresh = last_of_slice(policy, data, actions, t + 1 - ages[-1], t)
+        torch.testing.assert_close(actions[:, t], fresh, rtol=0, atol=1e-5)
+    assert max(ages) <= context_length
+    assert min(ages[context_length:]) >= context_length / 2
+    assert len(set(ages[context_length:])) == half  # it does move, so that the check above is not of one age
+
+
+@every_mixer
+@every_rollout
+@torch.no_grad()
+def test_the_executed_action_is_what_is_pushed(mixer: str, rollout: str) -> None:
+    policy, (observations, rewards) = make(mixer, rollout), episode(30)
+    executed = torch.rand(30, 2, ACTION, generator=torch.Generator().manual_seed(2)) * 2 - 1
+    state, handed_out = policy.initial_state(2, TARGET), []
+    for t in range(30):
+        action, state = policy.act(observations[t], rewards[t], state)
+        handed_out.append(torch.tensor(action))
+        state = state._replace(previous_action=executed[t])
+    begin = {"carry": 0, "rolling": 24, "window": 22}[rollout]  # of what step 29 has seen, K = 8
+    data = inputs(observations, rewards)
+    last = last_of_slice(policy, data, executed.transpose(0, 1), begin, 29)
+    torch.testing.assert_close(handed_out[-1], last, rtol=0, atol=1e-5)
+    pushed_its_own = last_of_slice(policy, data, torch.stack(handed_out, 1), begin, 29)
+    assert float((handed_out[-1] - pushed_its_own).abs().max()) > 1e-4
+
+
+@every_mixer
+@every_rollout
+def test_a_batch_is_separate_episodes(mixer: str, rollout: str) -> None:
+    policy, (observations, rewards) = make(mixer, rollout), episode(30, batch=3)
+    together, _ = play(policy, observations, rewards)
+    for i in range(3):
+        alone, _ = play(policy, observations[:, i : i + 1], rewards[:, i : i + 1])
+        torch.testing.assert_close(together[i : i + 1], alone, rtol=0, atol=1e-5)
+
+
+@every_rollout
+def test_states_are_values(rollout: str) -> None:
+    """An old state can be used again, and what is done to a returned action does not reach into it."""
+    policy, (observations, rewards) = make(rollout=rollout), episode(13)
+    _, states = play(policy, observations[:12], rewards[:12])
+    first, _ = policy.act(observations[12], rewards[12], states[-1])
+    again, state = policy.act(observations[12], rewards[12], states[-1])
+    assert np.array_equal(first, again)
+    kept = state.previous_action.clone()
+    again[:] = 7.0
+    assert torch.equal(state.previous_action, kept)
+
+
+@every_rollout
+def test_arrays_and_tensors_in_float32_arrays_out(rollout: str) -> None:
+    policy, (observations, rewards) = make(rollout=rollout), episode(1)
+    expected = policy.act(observations[0], rewards[0], policy.initial_state(2, TARGET))[0]
+    assert isinstance(expected, np.ndarray) and expected.dtype == np.float32 and expected.shape == (2, ACTION)
+    for convert in (np.float64, torch.from_numpy, lambda x: torch.from_numpy(x).double()):
+        action, state = policy.act(convert(observations[0]), convert(rewards[0]), policy.initial_state(2, TARGET))
+        assert np.array_equal(action, expected) and not state.previous_action.requires_grad
+
+
+@every_mixer
+@every_rollout
+def test_a_nan_weight_is_noticed_before_the_action_is_used(mixer: str, rollout: str) -> None:
+    policy, (observations, rewards) = make(mixer, rollout), episode(3)
+    _, states = play(policy, observations, rewards)
+    with torch.no_grad():
+        policy.model.head.weight[0, 0] = torch.nan
+    with pytest.raises(NonFiniteActionError, match="action at step 3 is not finite"):
+        policy.act(observations[0], rewards[0], states[-1])
+
+
+def tensors(state: object) -> Iterator[Tensor]:
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, tuple):
+        for part in state:
+            yield from tensors(part)
+
+
+def size(state: object) -> int:
+    """Bytes that the state keeps alive, whole storages of views included."""
+    storages = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in tensors(state)}
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize(("rollout", "early", "late"), [("carry", 10, 1000), ("rolling", 20, 200), ("window", 20, 200)])
+def test_aarens_state_does_not_grow(rollout: str, early: int, late: int) -> None:
+    """From the step on at which "rolling" and "window" are full (K = 8), the same bytes for ever."""
+    _, states = play(make(rollout=rollout), *episode(late, batch=1))
+    assert size(states[early - 1]) == size(states[late - 1])
+
+
+def test_attentions_cache_grows() -> None:
+    """What the constant size is measured against."""
+    _, states = play(make("attention"), *episode(100))
+    assert size(states[99]) > 5 * size(states[9])
+
+
+def test_dropout_is_off_and_no_graph_is_kept() -> None:
+    policy, (observations, rewards) = make(), episode(5)
+    assert policy.model.config.dropout > 0 and not policy.model.training
+    first, states = play(policy, observations, rewards)
+    assert torch.equal(first, play(policy, observations, rewards)[0])
+    found = list(tensors(states[-1]))
+    assert len(found) > 4 and not any(part.requires_grad for part in found)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p: replace(p, rollout="forget"), "'forget' is not one of carry, rolling, window"),
+        (lambda p: replace(p, context_length=1), "context_length must be at least 2, not 1"),
+        (lambda p: replace(p, observation_mean=MEAN[:4]), r"statistics must have shape \(5,\)"),
+        (lambda p: replace(p, observation_std=STD[None]), r"statistics must have shape \(5,\)"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused(change: Callable[[Policy], Policy], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        change(make())

@@ -1,0 +1,131 @@
+"""Rollouts of a small policy in MuJoCo, against a loop written out for one environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from aaren_rl.agents import DecisionModel, ModelConfig, Policy
+from aaren_rl.envs import SimulationError, make_env
+from aaren_rl.envs.rollout import Rollouts, rollout
+
+HOPPER, TARGET = "Hopper-v4", 3600.0
+
+
+def make_policy(observation_dim: int = 11, action_dim: int = 3) -> Policy:
+    torch.manual_seed(7)
+    model = DecisionModel(ModelConfig(observation_dim, action_dim, width=16, layers=1, heads=2))
+    return Policy(model, torch.zeros(observation_dim), torch.ones(observation_dim), 1000.0, "carry", 20)
+
+
+def play_one(policy: Policy, env_id: str, seed: int) -> tuple[float, int]:
+    env = make_env(env_id)
+    observation, _ = env.reset(seed=seed)
+    state, reward, total, length, ended = policy.initial_state(1, TARGET), 0.0, 0.0, 0, False
+    while not ended:
+        action, state = policy.act(observation[None].astype(np.float32), np.array([reward], np.float32), state)
+        observation, reward, terminated, truncated, _ = env.step(action[0])
+        total, length, ended = total + float(reward), length + 1, terminated or truncated
+    env.close()
+    return total, length
+
+
+def play(**changes: object) -> Rollouts:
+    arguments = {"episodes": 4, "target_return": TARGET, "seed": 10, **changes}
+    return rollout(make_policy(), arguments.pop("env_id", HOPPER), **arguments)
+
+
+def test_a_rollout_is_every_environments_first_episode() -> None:
+    """Environment i is reset with seed + i; what runs beside it changes nothing."""
+    result = play()
+    alone = [play_one(make_policy(), HOPPER, 10 + i) for i in range(4)]
+    assert result.lengths.tolist() == [length for _, length in alone]
+    # Batched and single matrix products round differently, and contacts amplify that over an episode.
+    np.testing.assert_allclose(result.returns, [total for total, _ in alone], rtol=1e-3)
+    assert len(set(result.lengths.tolist())) > 1  # episodes that ended early waited for the others
+    assert result.actions_per_second > 0 and result.policy_seconds > 0
+
+
+def test_one_environment_is_the_loop_to_the_last_bit() -> None:
+    result = play(episodes=1)
+    total, length = play_one(make_policy(), HOPPER, 10)
+    assert result.returns.tolist() == [total] and result.lengths.tolist() == [length]
+
+
+def test_the_same_seed_gives_the_same_rollout() -> None:
+    first, again, other = play(), play(), play(seed=11)
+    assert np.array_equal(first.returns, again.returns) and np.array_equal(first.lengths, again.lengths)
+    assert not np.array_equal(first.returns, other.returns)
+
+
+def test_progress_is_told_after_every_step() -> None:
+    told: list[tuple[int, int]] = []
+    result = play(on_step=lambda step, running: told.append((step, running)))
+    assert [step for step, _ in told] == list(range(1, int(result.lengths.max()) + 1))
+    assert told[-1][1] == 0
+    assert [running for _, running in told] == [int((result.lengths > step).sum()) for step, _ in told]
+
+
+class Countdown(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
+    """Ends itself after a number of steps drawn at reset; may fail at a given one. Reward 1 a step."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Box(-1, 1, (1,))
+
+    def __init__(self, fail_at: int = 0, fail_at_reset: bool = False) -> None:
+        self.fail_at, self.fail_at_reset, self.resets = fail_at, fail_at_reset, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: object = None
+    ) -> tuple[NDArray[np.float32], dict[str, object]]:
+        super().reset(seed=seed)
+        if self.fail_at_reset:
+            raise RuntimeError("no ground to stand on")
+        assert self.resets == 0, "an environment that has ended must not be begun again"
+        self.resets, self.left, self.taken = 1, int(self.np_random.integers(1, 30)), 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, object]]:
+        self.taken += 1
+        if self.taken == self.fail_at:
+            raise RuntimeError("the simulation blew up")
+        assert self.taken <= self.left, "an environment that has ended must not be stepped"
+        return np.full(2, 0.5, np.float32), 1.0, self.taken == self.left, False, {}
+
+
+@pytest.fixture
+def countdown() -> Iterator[str]:
+    gym.register("Countdown-v0", Countdown)
+    yield "Countdown-v0"
+    gym.registry.pop("Countdown-v0")
+
+
+def test_an_environment_that_has_ended_is_left_alone(countdown: str) -> None:
+    result = rollout(make_policy(2, 1), countdown, episodes=6, target_return=1.0, seed=0)
+    lengths = [int(np.random.default_rng(i).integers(1, 30)) for i in range(6)]
+    assert result.lengths.tolist() == lengths and result.returns.tolist() == lengths
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [({"fail_at": 3}, "the simulation blew up"), ({"fail_at_reset": True}, "no ground to stand on")],
+)
+def test_an_environment_that_raises(failure: dict[str, object], message: str) -> None:
+    gym.register("Failing-v0", Countdown, kwargs=failure)
+    try:
+        with pytest.raises(SimulationError, match=f"Failing-v0 raised .*{message}") as caught:
+            rollout(make_policy(2, 1), "Failing-v0", episodes=2, target_return=1.0, seed=0)
+    finally:
+        gym.registry.pop("Failing-v0")
+    assert caught.value.exit_code == 5 and "\n" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_an_unknown_environment() -> None:
+    with pytest.raises(SimulationError, match="Hoper-v4"):
+        play(env_id="Hoper-v4")

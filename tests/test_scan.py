@@ -1,0 +1,232 @@
+"""The prefix scan against the full softmax in float64: outputs, final state and gradients, by every method."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from scan_checks import METHODS, check, random_inputs, random_mask, random_starts, random_state
+from torch import Tensor
+
+from aaren_rl.agents import ScanState, prefix_scan, reference, scan, scan_step
+
+LENGTHS = (1, 2, 3, 7, 63, 64, 65, 100, 128, 129, 1000, 1024, 1025)
+# Token by token is slow under autograd: of the long lengths it gets one.
+CASES = [(m, n) for m in METHODS for n in LENGTHS if m != "sequential" or n not in (1000, 1024)]
+
+
+@pytest.mark.parametrize(("method", "length"), CASES)
+def test_every_length(method: str, length: int) -> None:
+    check(partial(prefix_scan, method=method), *random_inputs(length))
+
+
+@pytest.mark.parametrize(("method", "length"), CASES)
+def test_every_length_with_state_mask_and_starts(method: str, length: int) -> None:
+    scores, values = random_inputs(length)
+    check(
+        partial(prefix_scan, method=method),
+        scores,
+        values,
+        state=random_state(),
+        mask=random_mask(length),
+        starts=random_starts(length),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("length", [1, 7, 65, 200])
+def test_every_type(method: str, dtype: torch.dtype, length: int) -> None:
+    scores, values = random_inputs(length, dtype=dtype)
+    check(partial(prefix_scan, method=method), scores, values, mask=random_mask(length))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_auto_and_more_batch_dimensions(method: str) -> None:
+    scores, values = random_inputs(70, batch=(2, 1, 3))
+    check(partial(prefix_scan, method=method), scores, values, starts=random_starts(70)[:, None, None])
+    check(prefix_scan, scores, values)
+
+
+def extreme(kind: str, length: int) -> Tensor:
+    """Scores at which a careless sum of exponentials overflows, underflows or forgets to rescale."""
+    noise = torch.randn(2, length, generator=torch.Generator().manual_seed(5))
+    ramp = torch.linspace(-200, 200, length).expand(2, length)
+    return {
+        "+1e4": 1e4 + noise,
+        "-1e4": -1e4 + noise,
+        "+-1e4": 1e4 * noise.sign() + noise.roll(1, -1),
+        "-95": -95 + noise,
+        "-110": -110 + noise,
+        "rising": ramp + noise,
+        "falling": -ramp + noise,
+        "constant": torch.full((2, length), 2.5),
+    }[kind]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", ["+1e4", "-1e4", "+-1e4", "-95", "-110", "rising", "falling", "constant"])
+def test_extreme_scores(method: str, kind: str) -> None:
+    scores, (_, values) = extreme(kind, 150), random_inputs(150)
+    check(partial(prefix_scan, method=method), scores, values)
+    check(partial(prefix_scan, method=method), scores, values, mask=random_mask(150), starts=random_starts(150))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_loud_sequence_does_not_silence_the_next(method: str) -> None:
+    """In one row, scores of 1e4 before a start and of -1e4 after it."""
+    scores, values = random_inputs(130)
+    starts = torch.zeros(2, 130, dtype=torch.bool)
+    starts[0, 70], starts[1, 64] = True, True
+    scores = torch.where(starts.cumsum(-1) > 0, scores - 1e4, scores + 1e4)
+    check(partial(prefix_scan, method=method), scores, values, state=random_state(), starts=starts)
+
+
+MASKS = {
+    "leading": slice(0, 66),
+    "interior": slice(20, 90),
+    "trailing": slice(60, 130),
+    "all": slice(None),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("where", MASKS)
+@pytest.mark.parametrize("by", ["mask", "score"])
+def test_masks(method: str, where: str, by: str) -> None:
+    """Masked by `mask` or by a score of -inf; a masked value may be anything and passes nothing on."""
+    scores, values = random_inputs(130)
+    mask = torch.ones(2, 130, dtype=torch.bool)
+    mask[0, MASKS[where]] = False
+    hidden = values.masked_fill(~mask.unsqueeze(-1), torch.nan)
+    hidden[0, MASKS[where]][:1] = torch.inf
+    if by == "score":
+        scores, keyword = scores.masked_fill(~mask, -torch.inf), None
+    else:
+        scores, keyword = scores.masked_fill(~mask, torch.nan), mask
+    scan_method = partial(prefix_scan, method=method)
+    clean = scores.masked_fill(~mask, 0.0 if by == "mask" else -torch.inf)
+    check(scan_method, clean, hidden, mask=keyword)
+    check(scan_method, clean, hidden, mask=keyword, state=random_state())
+    outputs, _ = scan_method(scores, hidden, mask=keyword)
+    torch.testing.assert_close(outputs, scan_method(clean, values, mask=mask)[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_all_masked_is_zero_with_finite_gradients(method: str) -> None:
+    scores = torch.full((2, 70), -torch.inf, requires_grad=True)
+    values = torch.full((2, 70, 3), torch.nan, requires_grad=True)
+    outputs, state = prefix_scan(scores, values, method=method)
+    assert torch.equal(outputs, torch.zeros(2, 70, 3)) and torch.equal(state.u, torch.zeros_like(state.u))
+    (outputs.sum() + state.w.sum() + state.u.sum()).backward()
+    assert torch.equal(scores.grad, torch.zeros(2, 70)) and torch.equal(values.grad, torch.zeros(2, 70, 3))
+    # Nothing seen: whatever follows is as if it came first.
+    output, _ = scan_step(torch.tensor([-200.0, 200.0]), torch.ones(2, 3), state)
+    assert torch.equal(output, torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("shape", [(70,), (1, 70), (2, 70), (2, 1)])
+def test_masks_and_starts_broadcast(method: str, shape: tuple[int, ...]) -> None:
+    scores, values = random_inputs(70)
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.5
+    starts = (
+        random_starts(70)[:1]
+        if shape[-1] == 1
+        else torch.zeros(shape, dtype=torch.bool).index_fill(-1, torch.tensor([0, 13, 64]), True)
+    )
+    check(partial(prefix_scan, method=method), scores, values, mask=mask, starts=starts)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_float64_gradcheck(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "BLOCK", 2)  # so that seven positions make blocks of blocks
+    scores, values = (x.requires_grad_() for x in random_inputs(7, dim=2, dtype=torch.float64))
+    before = tuple(part.requires_grad_() for part in random_state(dim=2))
+    mask, starts = random_mask(7), torch.tensor([[False] * 7, [False, False, True, False, False, True, False]])
+
+    def run(scores: Tensor, values: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        plain, _ = prefix_scan(scores, values, method=method)
+        outputs, last = prefix_scan(scores, values, ScanState(*state), method, mask=mask, starts=starts)
+        return plain, outputs, last.output(), last.m + last.u.log()
+
+    assert torch.autograd.gradcheck(run, (scores, values, *before))
+
+
+def test_unscaled_cumulative_sum_is_caught() -> None:
+    """A published implementation sums exp(s - running maximum) and leaves earlier terms at their old maximum."""
+
+    def unscaled(
+        scores: Tensor, values: Tensor, state: None, mask: None = None, starts: None = None
+    ) -> tuple[Tensor, ScanState]:
+        m = scores.cummax(-1).values.detach()
+        p = torch.exp(scores - m)
+        u, w = p.cumsum(-1), (p.unsqueeze(-1) * values).cumsum(-2)
+        return w / u.unsqueeze(-1), ScanState(m[..., -1].double(), u[..., -1].double(), w[..., -1, :].double())
+
+    scores, values = random_inputs(20)
+    with pytest.raises(AssertionError):
+        check(unscaled, scores, values)
+    # It is right only where the maximum never moves.
+    check(unscaled, scores.sort(-1, descending=True).values, values)
+
+
+def stepwise(initial: ScanState) -> partial[tuple[Tensor, ScanState]]:
+    def run(
+        initial: ScanState, scores: Tensor, values: Tensor, state: None, mask: None = None, starts: None = None
+    ) -> tuple[Tensor, ScanState]:
+        outputs, state = [], initial
+        for k in range(scores.shape[-1]):
+            output, state = scan_step(scores[..., k], values[..., k, :], state)
+            outputs.append(output)
+        return torch.stack(outputs, -2), state.to(torch.float64)
+
+    return partial(run, initial)
+
+
+def test_why_the_initial_state_is_the_identity() -> None:
+    """From the paper's (0, 0, 0), float32 exponentials of scores near -110 vanish; from ours they do not."""
+    _, values = random_inputs(64)
+    scores = extreme("-110", 64)
+    identity = ScanState.identity((2,), 3, dtype=torch.float32)
+    check(stepwise(identity), scores, values)
+    zeros = ScanState(*(torch.zeros_like(part) for part in identity))
+    with pytest.raises(AssertionError):
+        check(stepwise(zeros), scores, values)
+    check(stepwise(zeros), scores + 110, values)  # nothing but the level of the scores is at fault
+
+
+def test_the_two_references_agree() -> None:
+    scores, values = random_inputs(50)
+    torch.testing.assert_close(
+        reference.masked_softmax(scores, values), reference.token_by_token(scores, values), rtol=1e-13, atol=1e-13
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_autocast_does_not_reach_the_scan(method: str) -> None:
+    """Matrix products inside would otherwise be done, and the state rounded, in bfloat16."""
+    scores, values = random_inputs(300)
+
+    def run(*arguments: Tensor | None, **keywords: Tensor | None) -> tuple[Tensor, ScanState]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return prefix_scan(*arguments, method=method, **keywords)
+
+    check(run, scores, values, state=random_state(), starts=random_starts(300, rate=0.01))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    scores, values = random_inputs(5)
+    with pytest.raises(ValueError, match=r"'fast' is not one of .*sequential.*blocked"):
+        prefix_scan(scores, values, method="fast")
+    for bad_scores, bad_values in (
+        (scores[..., :4], values),
+        (scores, values[0]),
+        (scores[0], values),
+        (scores[..., :0], values[..., :0, :]),
+        (torch.tensor(1.0), torch.ones(3)),
+        (torch.tensor(1.0), torch.tensor(1.0)),
+    ):
+        with pytest.raises(ValueError, match=r"scores .* and values .* must be"):
+            prefix_scan(bad_scores, bad_values)

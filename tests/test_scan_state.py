@@ -1,0 +1,151 @@
+"""The scan's state: joining stretches, carrying it from call to call, single steps, a million positions."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from scan_checks import METHODS, TOLERANCES, check, random_inputs, random_mask, random_starts, random_state
+from torch import Tensor
+
+from aaren_rl.agents import ScanState, combine, prefix_scan, scan_step
+
+numbers = st.floats(-1e4, 1e4, allow_subnormal=False)
+
+
+@st.composite
+def states(draw: st.DrawFn) -> ScanState:
+    if draw(st.integers(0, 4)) == 0:
+        return ScanState.identity((1,), 2)
+    u = draw(st.floats(1e-3, 1e6))
+    parts = ([draw(numbers)], [u], [[draw(numbers), draw(numbers)]])
+    return ScanState(*(torch.tensor(part, dtype=torch.float64) for part in parts))
+
+
+def assert_same(first: ScanState, second: ScanState, rtol: float = 1e-12) -> None:
+    for a, b in zip(first, second, strict=True):
+        torch.testing.assert_close(a, b, rtol=rtol, atol=1e-9 * rtol)
+
+
+@settings(deadline=None, max_examples=200)
+@given(states(), states(), states())
+def test_combine_is_associative(a: ScanState, b: ScanState, c: ScanState) -> None:
+    assert_same(combine(combine(a, b), c), combine(a, combine(b, c)))
+
+
+@settings(deadline=None, max_examples=100)
+@given(states())
+def test_the_identity_changes_nothing(a: ScanState) -> None:
+    identity = ScanState.identity((1,), 2)
+    for joined in (combine(identity, a), combine(a, identity)):
+        assert all(torch.equal(x, y) for x, y in zip(joined, a, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_identity_of_every_type(dtype: torch.dtype) -> None:
+    identity = ScanState.identity((2, 3), 4, dtype=dtype)
+    assert identity.m.shape == identity.u.shape == (2, 3) and identity.w.shape == (2, 3, 4)
+    assert all(part.dtype == dtype for part in identity) and bool(torch.isfinite(identity.m).all())
+    assert torch.equal(identity.output(), torch.zeros(2, 3, 4, dtype=dtype))
+    assert all(bool(torch.isfinite(part).all()) for part in ScanState.identity((1,), 1).to(dtype))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("cut", [1, 64, 70, 129])
+def test_two_calls_are_one(method: str, cut: int) -> None:
+    """With gradients that reach the first call's tokens through the state."""
+    mask, starts = random_mask(130), random_starts(130, rate=0.02)
+
+    def split(
+        scores: Tensor, values: Tensor, state: ScanState | None, *, mask: Tensor, starts: Tensor
+    ) -> tuple[Tensor, ScanState]:
+        parts = []
+        for part in (slice(0, cut), slice(cut, None)):
+            outputs, state = prefix_scan(
+                scores[..., part], values[..., part, :], state, method, mask=mask[..., part], starts=starts[..., part]
+            )
+            parts.append(outputs)
+        return torch.cat(parts, -2), state
+
+    for shift in (0.0, -110.0, 1e4):
+        scores, values = random_inputs(130)
+        check(split, scores + shift, values, mask=mask, starts=starts)
+    check(split, *random_inputs(130), state=random_state(), mask=mask, starts=starts)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("method", METHODS)
+def test_steps_are_the_scan(method: str, dtype: torch.dtype) -> None:
+    """`scan_step` token by token gives every prefix's output and state."""
+    scores, values = random_inputs(70, batch=(2, 2), dtype=dtype)
+    mask = random_mask(70, (2, 2))
+    rtol, atol = (2 * t for t in TOLERANCES[dtype][0])  # both sides are rounded
+    state = ScanState.identity((2, 2), 3)
+    outputs, _ = prefix_scan(scores, values, method=method, mask=mask)
+    for k in range(70):
+        output, state = scan_step(scores[..., k], values[..., k, :], state, mask=mask[..., k])
+        assert output.dtype == dtype and all(part.dtype == torch.float64 for part in state)
+        torch.testing.assert_close(output, outputs[..., k, :], rtol=rtol, atol=atol)
+        if k % 23 == 0:
+            _, last = prefix_scan(scores[..., : k + 1], values[..., : k + 1, :], method=method, mask=mask[..., : k + 1])
+            # The state does not depend on the output's type: half types are summed in float32.
+            torch.testing.assert_close(last.output(), state.output(), rtol=4e-6, atol=2e-6)
+
+
+def test_a_masked_step_changes_nothing() -> None:
+    state = random_state()
+    mask = torch.tensor([True, False])
+    _, after = scan_step(torch.ones(2), torch.ones(2, 3), state, mask=mask)
+    _, silent = scan_step(torch.full((2,), -torch.inf), torch.full((2, 3), torch.nan), state)
+    for old, new, same in zip(state, after, silent, strict=True):
+        assert torch.equal(old[1], new[1]) and torch.equal(old, same)
+    assert not torch.equal(state.u[0], after.u[0])
+
+
+def million(steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of scores 3 N(0, 1), of constant scores 2 and of constant scores -105, values, and their exact outputs."""
+    generator = torch.Generator().manual_seed(11)
+    scores = torch.stack([3 * torch.randn(steps, generator=generator), torch.full((steps,), 2.0)])
+    scores = torch.cat([scores, torch.full((1, steps), -105.0)])
+    values = torch.randn(3, steps, 2, generator=generator)
+    # A fixed shift serves as the maximum: in float64 nothing here overflows or vanishes.
+    p = torch.exp(scores.double() - scores.double().amax(-1, keepdim=True))
+    return scores, values, (p.unsqueeze(-1) * values.double()).cumsum(-2) / p.cumsum(-1).unsqueeze(-1)
+
+
+@pytest.mark.parametrize("method", ["blocked", "hillis_steele", "ladner_fischer"])
+def test_a_million_positions_in_chunks_do_not_drift(method: str) -> None:
+    scores, values, true = million(1_000_000)
+    state, chunk = None, 10_000
+    for begin in range(0, 1_000_000, chunk):
+        part = slice(begin, begin + chunk)
+        outputs, state = prefix_scan(scores[:, part], values[:, part], state, method)
+        if begin:
+            assert float((outputs - true[:, part]).abs().max()) <= 1e-6
+        assert float((state.output() - true[:, part.stop - 1]).abs().max()) <= 1e-6
+
+
+@pytest.mark.parametrize("steps", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_single_steps_do_not_drift(steps: int) -> None:
+    scores, values, true = million(steps)
+    state = ScanState.identity((3,), 2)
+    columns, rows = scores.unbind(-1), values.unbind(-2)
+    for k in range(steps):
+        output, state = scan_step(columns[k], rows[k], state)
+        if k % 1000 == 999:
+            assert float((output - true[:, k]).abs().max()) <= 1e-6
+    assert float((state.output() - true[:, -1]).abs().max()) <= 1e-6
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_counting_does_not_stop_at_two_to_the_24(method: str) -> None:
+    """A float32 sum of ones stops growing there; a returned state must not, by `prefix_scan` or by `scan_step`."""
+    score, value = torch.full((1,), 2.0), torch.ones(1, 1)
+    state = ScanState(*(torch.tensor(part, dtype=torch.float64) for part in (2.0, 2.0**24, [0.0])))
+    for _ in range(100):
+        _, state = prefix_scan(score, value, state, method)
+    for _ in range(100):
+        output, state = scan_step(score[0], value[0], state)
+    assert float(state.u) == 2**24 + 200 and float(state.w) == 200
+    torch.testing.assert_close(output.double(), torch.tensor([200 / (2**24 + 200)]).double(), rtol=1e-6, atol=0)

@@ -1,0 +1,184 @@
+"""Training batches from small data sets whose observations say which episode and step they are."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from aaren_rl.envs import Episodes, returns_to_go
+from aaren_rl.envs.windows import CONTEXTS, Batch, EpisodeSampler, MixedSampler, StepData, WindowSampler, make_sampler
+
+SCALE = 10.0
+LENGTHS = (1, 7, 30, 2, 1, 55, 12)
+
+
+def make_episodes(lengths: tuple[int, ...] = LENGTHS) -> Episodes:
+    """Observation (episode, step, 3): a constant column too. Action and reward tell them as well."""
+    episode = np.repeat(np.arange(len(lengths)), lengths)
+    step = np.concatenate([np.arange(n) for n in lengths])
+    columns = [np.stack(c, -1).astype(np.float32) for c in ((episode, step, 0 * step + 3), (episode, -step))]
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    rewards = (step + 100 * episode).astype(np.float32)
+    return Episodes(*columns, rewards, offsets, np.ones(len(lengths), bool))
+
+
+def make_data(lengths: tuple[int, ...] = LENGTHS) -> StepData:
+    return StepData(make_episodes(lengths), SCALE)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def sampler(context: str, data: StepData, steps: int = 256) -> WindowSampler | EpisodeSampler | MixedSampler:
+    return make_sampler(context, data, context_length=20, horizon=50, steps=steps)
+
+
+def stretches(batch: Batch, data: StepData) -> list[tuple[int, int, int]]:
+    """(episode, first step, length) of every sequence in a batch, all that they carry checked on the way."""
+    episodes, found = make_episodes(tuple(data.lengths.tolist())), []
+    raw = (batch.observations * data.observation_std + data.observation_mean).round().long()
+    assert bool((raw[..., 2] == 3).all())
+    for row in range(len(raw)):
+        length = int(batch.mask[row].sum())
+        assert bool(batch.mask[row, :length].all())  # padded on the right only
+        begins = [0] if batch.starts is None else batch.starts[row].nonzero().flatten().tolist()
+        assert begins[0] == 0
+        for begin, end in zip(begins, [*begins[1:], length], strict=True):
+            episode, first = (int(x) for x in raw[row, begin, :2])
+            steps = slice(first, first + end - begin)
+            assert steps.stop <= len(episodes[episode])
+            wanted = torch.arange(first, steps.stop)
+            assert bool((raw[row, begin:end, 0] == episode).all()) and torch.equal(raw[row, begin:end, 1], wanted)
+            assert torch.equal(batch.timesteps[row, begin:end], wanted)
+            assert torch.equal(batch.actions[row, begin:end], torch.from_numpy(episodes[episode].actions[steps]))
+            to_go = torch.from_numpy(returns_to_go(episodes[episode].rewards)[steps]) / SCALE
+            torch.testing.assert_close(batch.returns_to_go[row, begin:end], to_go)
+            found.append((episode, first, end - begin))
+    return found
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_every_sequence_is_a_stretch_of_one_episode(context: str) -> None:
+    data = make_data()
+    random = generator()
+    for _ in range(20):
+        batch = sampler(context, data).sample(random)
+        assert batch.mask.dtype == torch.bool and batch.timesteps.dtype == torch.int64
+        assert batch.observations.dtype == batch.actions.dtype == batch.returns_to_go.dtype == torch.float32
+        assert stretches(batch, data)
+
+
+def test_windows_are_cut_only_by_the_episodes_end() -> None:
+    data = make_data()
+    batch = WindowSampler(data, 20, 2000).sample(generator())
+    assert batch.mask.shape == (100, 20) and batch.starts is None
+    for episode, first, length in stretches(batch, data):
+        assert length == min(20, LENGTHS[episode] - first)
+
+
+@pytest.mark.parametrize("context", ["window", "mixed"])
+def test_starts_are_uniform_over_steps(context: str) -> None:
+    """Tails and one-step episodes included."""
+    data = make_data()
+    counts = torch.zeros(len(data))
+    offsets = np.cumsum([0, *LENGTHS])
+    random = generator(1)
+    for _ in range(6):
+        # The last stretch of a "mixed" row is a cut one, but begins anywhere all the same.
+        found = stretches(sampler(context, data, 20_000).sample(random), data)
+        counts += torch.bincount(torch.tensor([offsets[e] + first for e, first, _ in found]), minlength=len(data))
+    assert len(data) == sum(LENGTHS) and float(counts.sum()) > 40 * len(data)
+    assert chisquare(counts.numpy()).pvalue > 0.01
+
+
+def test_episodes_are_whole_and_equally_likely() -> None:
+    data = make_data()
+    counts, random = torch.zeros(len(LENGTHS)), generator()
+    for _ in range(40):
+        batch = EpisodeSampler(data, 1000).sample(random)
+        found = stretches(batch, data)
+        assert bool(batch.mask.all()) and batch.mask.shape[0] == 1 and batch.mask.shape[1] % 128 == 0
+        assert all(first == 0 for _, first, _ in found)
+        # What fills the row may be cut at its end, and nothing else.
+        assert all(length == LENGTHS[episode] for episode, _, length in found[:-1])
+        whole = round(1000 * len(LENGTHS) / sum(LENGTHS))
+        assert len(found) >= whole and sum(length for *_, length in found[:whole]) > batch.mask.shape[1] - 128
+        counts += torch.bincount(torch.tensor([episode for episode, *_ in found[:whole]]), minlength=len(LENGTHS))
+    assert chisquare(counts.numpy()).pvalue > 0.01
+
+
+@pytest.mark.parametrize("steps", [1, 9, 256, 1000])
+def test_mixed_rows_have_exactly_the_steps_asked_for(steps: int) -> None:
+    data, random = make_data(), generator()
+    for _ in range(5):
+        batch = MixedSampler(data, 50, steps).sample(random)
+        assert batch.mask.shape == (1, steps) and bool(batch.mask.all())
+        found = stretches(batch, data)
+        assert sum(length for *_, length in found) == steps
+        for episode, first, length in found[:-1]:
+            assert min(10, LENGTHS[episode] - first) <= length <= 50
+
+
+def test_mixed_lengths_are_log_uniform() -> None:
+    """In one endless episode nothing cuts them: the logarithm's mean and spread are those of a uniform number."""
+    data = make_data((200_000,))
+    found = stretches(MixedSampler(data, 1000, 100_000).sample(generator()), data)
+    logs = np.log([length for _, first, length in found[:-1] if first < 199_000])
+    low, high = math.log(10), math.log(1000)
+    assert min(logs) >= low and max(logs) <= high and len(logs) > 300
+    error = (high - low) / math.sqrt(12 * len(logs))
+    assert abs(logs.mean() - (low + high) / 2) < 3 * error
+    assert abs((logs < (low + high) / 2).mean() - 0.5) < 3 * 0.5 / math.sqrt(len(logs))
+
+
+def test_a_horizon_shorter_than_the_shortest_stretch() -> None:
+    data = make_data((50, 50))
+    found = stretches(MixedSampler(data, 4, 100).sample(generator()), data)
+    assert all(length <= 4 for *_, length in found)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("lengths", [(1,), (1, 1, 1), (3000,)])
+def test_degenerate_data_sets(context: str, lengths: tuple[int, ...]) -> None:
+    """One step in all, one-step episodes only, one episode longer than a row."""
+    data = make_data(lengths)
+    batch = sampler(context, data).sample(generator())
+    assert stretches(batch, data) and bool(torch.isfinite(batch.observations).all())
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_the_generators_seed_decides_the_batch(context: str) -> None:
+    source = sampler(context, make_data())
+    first, again, other = (source.sample(generator(seed)) for seed in (5, 5, 6))
+    for name in ("observations", "actions", "returns_to_go", "timesteps", "mask"):
+        assert torch.equal(getattr(first, name), getattr(again, name))
+    assert first.timesteps.shape != other.timesteps.shape or not torch.equal(first.timesteps, other.timesteps)
+    torch.manual_seed(0)  # the global generator has no say
+    assert torch.equal(source.sample(generator(5)).timesteps, first.timesteps)
+
+
+def test_steps_are_normalised_by_the_data_sets_statistics() -> None:
+    rng = np.random.default_rng(0)
+    observations = (rng.normal(size=(500, 4)) * [1, 10, 0.1, 0] + [0, 50, -3, 7]).astype(np.float32)
+    offsets = np.array([0, 100, 500], np.int64)
+    episodes = Episodes(observations, observations[:, :2], observations[:, 0], offsets, np.ones(2, bool))
+    data = StepData(episodes, 2.0)
+    mean, std = episodes.observation_statistics()
+    assert torch.equal(data.observation_mean, torch.from_numpy(mean))
+    assert torch.equal(data.observation_std, torch.from_numpy(std))
+    wanted = (observations.astype(np.float64) - observations.mean(0, dtype=np.float64)) / np.where(
+        np.arange(4) == 3, 1, observations.std(0, dtype=np.float64)
+    )
+    torch.testing.assert_close(data.observations.double(), torch.from_numpy(wanted), rtol=0, atol=1e-4)
+    assert np.array_equal(data.returns_to_go.numpy(), episodes.returns_to_go() / 2)
+    assert np.array_equal(episodes.observations, observations)  # the data set itself is untouched
+
+
+def test_an_unknown_context_is_refused() -> None:
+    with pytest.raises(ValueError, match="'infinite' is not one of window, episode, mixed"):
+        sampler("infinite", make_data())
