@@ -22,8 +22,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from .agents import DecisionModel, ModelConfig, Policy
+from .envs.files import sha256
 from .errors import CheckpointError
-from .files import sha256, write_folder, write_json
+from .files import write_folder, write_json
 
 FORMAT = 1
 WEIGHTS = {"raw": "weights.safetensors", "average": "weights_average.safetensors"}

@@ -1,8 +1,7 @@
-"""Writing files so that a kill or a full disk never leaves half of one, and hashing them."""
+"""Writing folders and JSON so that a kill or a full disk never leaves half of one."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -10,6 +9,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from .envs.files import sync, write_whole
 
 
 def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
@@ -26,8 +27,8 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
     try:
         fill(fresh)
         for file in fresh.iterdir():
-            _sync(file)
-        _sync(fresh)
+            sync(file)
+        sync(fresh)
         if target.exists():
             old = fresh.with_name(fresh.name + "-old")
             os.replace(target, old)
@@ -35,38 +36,16 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
             shutil.rmtree(old)
         else:
             os.replace(fresh, target)
-        _sync(target.parent)
+        sync(target.parent)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
 def write_text(target: Path, text: str) -> None:
     """Replaces a text file in one step."""
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, target)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    write_whole(target, text.encode())
 
 
 def write_json(target: Path, value: Any) -> None:  # noqa: ANN401  whatever JSON holds
     """Replaces a JSON file in one step; NaN and infinity, which JSON does not have, raise ValueError."""
     write_text(target, json.dumps(value, indent=2, allow_nan=False) + "\n")
-
-
-def sha256(path: Path) -> str:
-    """Hex digest of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -137,7 +137,13 @@ class _Run:
         self._announce(metrics)
         # smoothing=0: the time left follows from the mean rate, evaluations included, and does not jump after each.
         bar = tqdm(
-            total=updates, initial=trainer.update, desc=self.task.name, unit="update", dynamic_ncols=True, smoothing=0
+            total=updates,
+            initial=trainer.update,
+            desc=self.task.name,
+            unit="update",
+            dynamic_ncols=True,
+            smoothing=0,
+            mininterval=0.1 if sys.stderr.isatty() else 30,  # seconds; a log file wants a line now and then
         )
         try:
             while trainer.update < updates:
@@ -187,8 +193,8 @@ class _Run:
 
     def _announce(self, metrics: Metrics) -> None:
         episodes, config = self.episodes, self.config
-        for note in episodes.notes:
-            print(f"{episodes.dataset}: {note}")
+        for remark in episodes.notes:
+            print(f"{episodes.dataset}: {remark}")
         parameters = sum(p.numel() for p in self.trainer.model.parameters())
         print(
             f"{config.agent}, {parameters:,} parameters, {config.optimizer.updates} updates of about "

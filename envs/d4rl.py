@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from .episodes import Episodes, row_blocks
 from .errors import DataError, UsageError
+from .files import write_whole
 from .hdf5 import checked_datasets, open_hdf5
-from .specs import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM
+from .specs import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM, D4RL_SERVER, Task
 
 _REQUIRED = ("observations", "actions", "rewards")
 _OPTIONAL = ("terminals", "timeouts")
@@ -21,6 +22,15 @@ _OPTIONAL = ("terminals", "timeouts")
 def d4rl_dataset_dir() -> Path:
     """Where D4RL keeps its files: `$D4RL_DATASET_DIR`, else `~/.d4rl/datasets`, as the d4rl package does."""
     return Path(os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets")
+
+
+def d4rl_url(task: Task) -> str:
+    """Where a task's file is fetched from: D4RL's server, or the mirror `$D4RL_BASE_URL`.
+
+    The variable replaces `http://rail.eecs.berkeley.edu/datasets/offline_rl`; `gym_mujoco_v2/FILE` follows.
+    """
+    base = os.environ.get("D4RL_BASE_URL") or D4RL_SERVER
+    return base.rstrip("/") + task.d4rl_url.removeprefix(D4RL_SERVER)
 
 
 def read_hdf5(
@@ -226,23 +236,4 @@ def write_hdf5(path: str | os.PathLike[str], episodes: Episodes, attrs: Mapping[
         for key, array in arrays.items():
             file.create_dataset(key, data=array, compression="gzip", compression_opts=4)
         file.attrs.update(attrs)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as stream:
-            stream.write(image.getbuffer())
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_whole(path, image.getbuffer())

@@ -1,15 +1,12 @@
 """Datasets made on this machine from behaviour policies that ship with the package: D4RL-like, but not D4RL's files."""
 
-import fcntl
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 from tqdm import tqdm
@@ -17,6 +14,7 @@ from tqdm import tqdm
 from .d4rl import write_hdf5
 from .episodes import Episodes
 from .errors import DataError
+from .files import open_lock, wait_for_lock
 from .simulate import Job, Track
 from .specs import Task
 from .workers import WorkerPool
@@ -90,10 +88,9 @@ def make_local(task: Task, progress: bool = True) -> Path:
     if path.is_file():
         return path
     with _writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(path.with_name(f".{path.name}.lock"), "w")
+        lock = open_lock(path)
     with lock:
-        _lock(lock, path)
+        wait_for_lock(lock, path, "making")
         # Another process may have made it while this one waited.
         if not path.is_file():
             for leftover in path.parent.glob(f".{path.name}.*.tmp"):
@@ -112,15 +109,6 @@ def _writing(path: Path) -> Iterator[None]:
         raise DataError(
             f"{path}: cannot be written ({error.strerror or error}); make room, or set AAREN_RL_CACHE to another folder"
         ) from error
-
-
-def _lock(stream: TextIO, path: Path) -> None:
-    """Let one process at a time make a file. The system drops the lock when its holder ends, however it ends."""
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print(f"{path}: another process is making it; waiting", file=sys.stderr)
-        fcntl.flock(stream, fcntl.LOCK_EX)
 
 
 def _attributes(task: Task, recipe: Recipe) -> dict[str, str | int]:

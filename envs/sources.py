@@ -3,12 +3,15 @@
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from .d4rl import d4rl_dataset_dir, read_hdf5
+from .d4rl import d4rl_dataset_dir, d4rl_url, read_hdf5
+from .download import fetch
 from .episodes import Episodes
 from .errors import DataError, UsageError
 from .local import local_levels, make_local
+from .pins import verify_pin
 from .specs import Task, get_task
 
 # D4RL numbers the same dynamics -v2 (and -v3 where contact forces are reported otherwise); Gymnasium's are -v4.
@@ -25,15 +28,20 @@ def load_episodes(
 ) -> Episodes:
     """Load the dataset of task `name`, e.g. "hopper-medium".
 
-    `source` is "d4rl" (D4RL's file in `$D4RL_DATASET_DIR`, else `~/.d4rl/datasets`), "local" (a set made on this
-    machine from behaviour policies that ship with the package, not D4RL's data), a path to an HDF5 file in D4RL's
-    layout, or "auto": D4RL's file if it is there, otherwise the local set, with a line on stderr that says so.
+    `source` is "d4rl" (D4RL's file in `$D4RL_DATASET_DIR`, else `~/.d4rl/datasets`; fetched where it is not there,
+    from D4RL's server or the mirror `$D4RL_BASE_URL`), "local" (a set made on this machine from behaviour policies
+    that ship with the package, not D4RL's data), a path to an HDF5 file in D4RL's layout, or "auto": D4RL's file if
+    it is there, otherwise the local set, or D4RL's server where no policy ships, with a line on stderr that says so.
+    A fetched file is pinned by its SHA-256 in `FILE.sha256` beside it and checked against it at every load; for a
+    file put there by hand, `sha256sum FILE > FILE.sha256` does the same.
+
     `clip_actions` and `max_episode_steps` are for files whose actions leave [-1, 1] or whose ends are not marked.
 
     Raises:
         UnknownTaskError: no such task.
-        UsageError: no such source.
-        DataError: the data are missing, damaged or of another environment.
+        UsageError: no such source, or `$D4RL_BASE_URL` is not an http or https address.
+        DataError: the data are missing and cannot be fetched, damaged, changed since they were fetched, or of another
+            environment.
         SimulationError: the local set could not be made.
     """
     task = get_task(name)
@@ -53,12 +61,17 @@ def load_episodes(
 def _resolve(task: Task, source: str | os.PathLike[str], progress: bool) -> tuple[str, Path]:
     """The kind of source ("d4rl", "local", "file") and the file to read."""
     if source == "auto":
-        return _resolve_auto(task, progress)
-    if source == "d4rl":
         path = d4rl_dataset_dir() / task.d4rl_file
-        if not path.is_file():
-            raise DataError(f"{path}: D4RL's file for {task.name} is not there; {_how_to_get(task)}")
-        return "d4rl", path
+        if path.is_file() or task.level not in local_levels(task.family):
+            return "d4rl", _d4rl_file(task, progress)
+        print(
+            f"{task.name}: using the local set made from the shipped behaviour policies; it is not D4RL's file "
+            f"({path} is not there; --source d4rl fetches it)",
+            file=sys.stderr,
+        )
+        return "local", make_local(task, progress=progress)
+    if source == "d4rl":
+        return "d4rl", _d4rl_file(task, progress)
     if source == "local":
         return "local", make_local(task, progress=progress)
     if _is_path(source):
@@ -66,25 +79,35 @@ def _resolve(task: Task, source: str | os.PathLike[str], progress: bool) -> tupl
     raise UsageError(f"unknown source {os.fspath(source)!r}; use auto, d4rl, local or a path to an HDF5 file")
 
 
-def _resolve_auto(task: Task, progress: bool) -> tuple[str, Path]:
+def _d4rl_file(task: Task, progress: bool) -> Path:
+    """D4RL's file: the one that is there, if it is still the one that was fetched, else D4RL's server's."""
     path = d4rl_dataset_dir() / task.d4rl_file
     if path.is_file():
-        return "d4rl", path
-    if task.level not in local_levels(task.family):
+        verify_pin(path)
+        return path
+    url = d4rl_url(task)
+    print(f"{task.name}: fetching D4RL's file, which is not at {path}, from {url}", file=sys.stderr)
+    try:
+        fetch(url, path, check=partial(_check_download, task), progress=progress)
+    except DataError as error:
+        local = "use --source local, " if task.level in local_levels(task.family) else ""
         raise DataError(
-            f"{path}: D4RL's file for {task.name} is not there and no behaviour policy for it ships with the package; "
-            f"{_how_to_get(task)}, or give the path of an HDF5 file as the source"
-        )
-    print(
-        f"{task.name}: using the local set made from the shipped behaviour policies; it is not D4RL's file "
-        f"({path} is not there)",
-        file=sys.stderr,
+            f"{error}, or set D4RL_DATASET_DIR to a folder that has {path.name} or D4RL_BASE_URL to a mirror, {local}"
+            "or give the path of an HDF5 file as the source"
+        ) from error
+    return path
+
+
+def _check_download(task: Task, path: Path) -> None:
+    """Refuse a file that is not the task's. What options of the load can mend is left to the load."""
+    episodes = read_hdf5(
+        path,
+        observation_dim=task.observation_dim,
+        action_dim=task.action_dim,
+        max_episode_steps=task.horizon,
+        clip_actions=True,
     )
-    return "local", make_local(task, progress=progress)
-
-
-def _how_to_get(task: Task) -> str:
-    return f"download {task.d4rl_file} (gym_mujoco_v2 on D4RL's server) to that path or set D4RL_DATASET_DIR"
+    _check_fits(task, episodes)
 
 
 def _is_path(source: str | os.PathLike[str]) -> bool:

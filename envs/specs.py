@@ -12,7 +12,10 @@ import mujoco
 
 from .errors import SimulationError, UnknownTaskError
 
-LEVELS = ("random", "medium", "medium-replay", "medium-expert", "expert")
+LEVELS = ("random", "medium", "medium-replay", "full-replay", "medium-expert", "expert")
+
+# Names and addresses of D4RL's files are those of `d4rl.infos` (d4rl 1.1).
+D4RL_SERVER = "http://rail.eecs.berkeley.edu/datasets/offline_rl"
 
 # D4RL's reference returns and data are those of the -v2 dynamics, which Gymnasium carries on as -v4. The -v5
 # environments are other tasks (Walker2d's foot friction, the healthy reward and the contact cost changed), so a
@@ -41,10 +44,12 @@ class Task:
     horizon: int
     target_returns: tuple[float, ...]
     d4rl_file: str
+    d4rl_url: str
 
 
 def _family_tasks(env: str, observation_dim: int, action_dim: int, targets: tuple[float, ...]) -> dict[str, Task]:
     family = env.lower()
+    files = {level: f"{family}_{level.replace('-', '_')}-v2.hdf5" for level in LEVELS}
     return {
         f"{family}-{level}": Task(
             name=f"{family}-{level}",
@@ -55,9 +60,10 @@ def _family_tasks(env: str, observation_dim: int, action_dim: int, targets: tupl
             action_dim=action_dim,
             horizon=1000,
             target_returns=targets,
-            d4rl_file=f"{family}_{level.replace('-', '_')}-v2.hdf5",
+            d4rl_file=file,
+            d4rl_url=f"{D4RL_SERVER}/gym_mujoco_v2/{file}",
         )
-        for level in LEVELS
+        for level, file in files.items()
     }
 
 

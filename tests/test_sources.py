@@ -9,8 +9,10 @@ from aaren_rl.envs.local import Recipe
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path, monkeypatch):
-    """Empty D4RL and cache folders, and a hopper-medium of a few steps."""
+    """Empty D4RL and cache folders, nobody at D4RL's address, and a hopper-medium of a few steps."""
     monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path / "d4rl"))
+    monkeypatch.setenv("D4RL_BASE_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setenv("AAREN_RL_CACHE", str(tmp_path / "cache"))
     (tmp_path / "d4rl").mkdir()
     monkeypatch.setitem(local_module.RECIPES["hopper"], "medium", Recipe((40_000,), 50, "test"))
@@ -86,7 +88,7 @@ def test_auto_with_nothing_lists_the_ways_out(tmp_path):
 
 
 def test_d4rl_does_not_fall_back(tmp_path):
-    refused(DataError, tmp_path / "d4rl" / "hopper_medium-v2.hdf5", "download", source="d4rl")
+    refused(DataError, tmp_path / "d4rl" / "hopper_medium-v2.hdf5", "cannot be reached", source="d4rl")
     assert not (tmp_path / "cache").exists()
 
 

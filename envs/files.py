@@ -1,0 +1,60 @@
+"""Files that appear under their name whole or not at all, made by one process at a time."""
+
+import fcntl
+import hashlib
+import os
+import sys
+from pathlib import Path
+from typing import TextIO
+
+
+def write_whole(path: Path, content: bytes | memoryview) -> None:
+    """Write a file beside its place, flush, sync and rename it.
+
+    Raises:
+        OSError: the disk is full or the folder cannot be written; nothing is left behind.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file of any size; raises OSError."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or the renames in a folder, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def open_lock(path: Path) -> TextIO:
+    """Open the lock file that belongs to `path`, beside it, and make the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return open(path.with_name(f".{path.name}.lock"), "w")
+
+
+def wait_for_lock(stream: TextIO, path: Path, doing: str) -> None:
+    """Let one process at a time make the file `path`. The system drops the lock when its holder ends, however it ends.
+
+    `doing` ("making") is what the line on stderr says that the other process does, where there is one to wait for.
+    """
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"{path}: another process is {doing} it; waiting", file=sys.stderr)
+        fcntl.flock(stream, fcntl.LOCK_EX)
