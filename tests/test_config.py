@@ -71,7 +71,8 @@ def test_help_fits_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_learning_rate_warms_up_and_ends_at_zero() -> None:
-    config = build_config("decision-aaren", 0, {"optimizer": {"updates": 100, "warmup_updates": 10}}).optimizer
+    cosine = {"updates": 100, "warmup_updates": 10, "schedule": "cosine"}
+    config = build_config("decision-aaren", 0, {"optimizer": cosine}).optimizer
     rates = [learning_rate(update, config) for update in range(100)]
     assert rates[0] == pytest.approx(config.learning_rate / 10)
     assert max(rates) <= config.learning_rate and rates[-1] < 1e-3 * config.learning_rate
