@@ -92,7 +92,7 @@ class OptimizerConfig:
     imitates better and scores less (README, Results).
     """
 
-    updates: int = _help(2500, "training updates")
+    updates: int = _help(1500, "training updates")
     learning_rate: float = _help(1e-3, "peak learning rate")
     schedule: str = _help("constant", "after the warm-up: constant or cosine (to zero)")
     warmup_updates: int = _help(500, "updates of linear warm-up")

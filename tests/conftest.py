@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import h5py
@@ -11,6 +12,10 @@ import pytest
 from aaren_rl.envs import make_env
 
 STEPS = 1200
+
+# A shell starts background jobs with SIGINT ignored, and what the tests start would inherit that: those that interrupt
+# a process would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
