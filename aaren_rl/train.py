@@ -43,7 +43,7 @@ SHOWN = {"env", "source", "env_id", "context", "rollout", "target_return", "upda
 DESCRIPTION = """\
 Train an agent offline on a MuJoCo task, score it while it trains, and save the policy.
 
-  python -m aaren_rl.train --env hopper-medium                                # Decision-Aaren, about 5 minutes
+  python -m aaren_rl.train --env hopper-medium                                # Decision-Aaren, a few minutes
   python -m aaren_rl.train --env hopper-medium --agent decision-transformer   # the baseline
   tensorboard --logdir runs                                                   # both, side by side
 """
