@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aaren_rl import bench
+from aaren_rl import bench, bench_rollout
 from aaren_rl.agents import DecisionModel
 
 COMMAND = "python -m aaren_rl.bench rollout"
@@ -18,8 +18,8 @@ SMALL = ("rollout", "--steps", "300", "--width", "16", "--layers", "1", "--heads
 
 @pytest.fixture(autouse=True)
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "BLOCK", 20)
-    monkeypatch.setattr(bench, "REPEATS", 3)
+    monkeypatch.setattr(bench_rollout, "BLOCK", 20)
+    monkeypatch.setattr(bench_rollout, "REPEATS", 3)
 
 
 def test_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
