@@ -50,7 +50,9 @@ class Batch:
 
 
 class StepData:
-    """All steps of a data set on the training device, normalised once.
+    """All steps of a data set on the training device; observations are normalised as they are drawn.
+
+    A normalised copy of all of them would double the data set's memory, and a batch has about 1,000 steps.
 
     Args:
         episodes: the data set.
@@ -59,11 +61,10 @@ class StepData:
     """
 
     def __init__(self, episodes: Episodes, return_scale: float, device: torch.device | str = "cpu") -> None:
-        """Copies and normalises; about the size of the data set in memory."""
+        """On the CPU the observations and actions are the data set's own memory, not copies."""
         mean, std = (torch.from_numpy(a) for a in episodes.observation_statistics())
         self.observation_mean, self.observation_std = mean.to(device), std.to(device)
-        observations = torch.from_numpy(episodes.observations).to(device)
-        self.observations = (observations - self.observation_mean) / self.observation_std
+        self.observations = torch.from_numpy(episodes.observations).to(device)
         self.actions = torch.from_numpy(episodes.actions).to(device)
         self.returns_to_go = torch.from_numpy(episodes.returns_to_go()).to(device) / return_scale
         self.timesteps = torch.from_numpy(episodes.timesteps()).to(device)
@@ -79,7 +80,7 @@ class StepData:
     def rows(self, index: Tensor, mask: Tensor) -> Batch:
         """The steps at `index` (B, T), one sequence a row."""
         return Batch(
-            self.observations[index],
+            (self.observations[index] - self.observation_mean) / self.observation_std,
             self.actions[index],
             self.returns_to_go[index],
             self.timesteps[index],
