@@ -24,6 +24,8 @@ try:
         # Forced, because it takes the folder of an earlier download that broke off for a dataset.
         minari.download_dataset(sys.argv[1], force_download=True)
 except Exception as error:
+    while error.__cause__ is not None:  # the hub's client wraps what happened into advice
+        error = error.__cause__
     reason = f"{type(error).__name__}: {error}"
 json.dump(reason, sys.stdout)
 """
@@ -42,14 +44,14 @@ def fetch_minari(dataset_id: str, *, check: Callable[[Path], object], progress: 
             folder cannot be written.
     """
     target = minari_data_dir(dataset_id).parent
-    remote = os.environ.get("MINARI_REMOTE") or "Hugging Face"
-    print(f"{dataset_id}: downloading from {remote} to {target}, where it is not yet", file=sys.stderr)
     with writing(target):
         lock = open_lock(target)
     with lock, writing(target):
         wait_for_lock(lock, target, "downloading")
         # Another process may have fetched it while this one waited.
         if not target.exists():
+            remote = os.environ.get("MINARI_REMOTE") or "Hugging Face"
+            print(f"{dataset_id}: downloading from {remote} to {target}, where it is not yet", file=sys.stderr)
             # Minari does not list hidden folders.
             staging = target.with_name(f".{target.name}.part")
             staging.mkdir(exist_ok=True)

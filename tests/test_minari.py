@@ -21,18 +21,11 @@ from aaren_rl.envs.minari_spec import read_spec
 from aaren_rl.envs.pins import write_pin
 
 
-@pytest.fixture(scope="session")
-def recorded(tmp_path_factory):
-    root = tmp_path_factory.mktemp("minari")
-    sets.record(root)
-    return root
-
-
 @pytest.fixture
-def data(recorded, tmp_path, monkeypatch):
+def data(minari_recorded, tmp_path, monkeypatch):
     """The `data` folder of a copy to spoil."""
     root = tmp_path / "datasets"
-    shutil.copytree(recorded, root)
+    shutil.copytree(minari_recorded, root)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(root))
     return root / ID / "data"
 
@@ -469,8 +462,8 @@ json_values = st.recursive(
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=json_values, choice=st.randoms(use_true_random=False))
-def test_any_metadata_are_read_or_refused(recorded, tmp_path, value, choice):
-    values = json.loads((recorded / ID / "data" / "metadata.json").read_text())
+def test_any_metadata_are_read_or_refused(minari_recorded, tmp_path, value, choice):
+    values = json.loads((minari_recorded / ID / "data" / "metadata.json").read_text())
     key = choice.choice(sorted(values))
     if key.endswith(("spec", "space")) and choice.random() < 0.9:
         inner = json.loads(values[key])
