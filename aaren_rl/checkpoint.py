@@ -22,60 +22,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from .agents import DecisionModel, ModelConfig, Policy
+from .card import PolicyCard
 from .envs.files import sha256
 from .errors import CheckpointError
 from .files import write_folder, write_json
 
-FORMAT = 1
+FORMAT = 2
 WEIGHTS = {"raw": "weights.safetensors", "average": "weights_average.safetensors"}
 KEPT = 2  # checkpoints of a run
-
-
-@dataclass(frozen=True)
-class PolicyCard:
-    """How a policy was made, and what it needs to act: policy.json.
-
-    Attributes:
-        agent: "decision-aaren" or "decision-transformer".
-        env: the task, e.g. "hopper-medium".
-        env_id: the Gymnasium environment it is evaluated in.
-        dataset: the data set's name.
-        source: "d4rl", "local" or "file"; only "d4rl" is D4RL's own file.
-        source_path: the file it was trained on.
-        context: how training contexts were chosen.
-        context_length: steps of a training window.
-        rollout: the rollout mode it was trained for.
-        rollout_context: K of the modes rolling and window.
-        target_return: asked for by default.
-        return_scale: returns-to-go are divided by this.
-        observation_mean: (O,).
-        observation_std: (O,).
-        model: the model's configuration.
-        updates: training updates behind the weights.
-        seed: the training seed.
-        weights: the weights to use by default, "average" or "raw".
-        versions: packages that made it.
-    """
-
-    agent: str
-    env: str
-    env_id: str
-    dataset: str
-    source: str
-    source_path: str
-    context: str
-    context_length: int
-    rollout: str
-    rollout_context: int
-    target_return: float
-    return_scale: float
-    observation_mean: list[float]
-    observation_std: list[float]
-    model: dict[str, Any]
-    updates: int
-    seed: int
-    weights: str
-    versions: dict[str, str]
 
 
 def save_policy(folder: Path, card: PolicyCard, raw: Mapping[str, Tensor], average: Mapping[str, Tensor]) -> None:
@@ -157,6 +111,8 @@ def load_policy(
             card.return_scale,
             rollout or card.rollout,
             rollout_context or card.rollout_context,
+            torch.tensor(card.action_low, dtype=torch.float32, device=device),
+            torch.tensor(card.action_high, dtype=torch.float32, device=device),
         )
     except (TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{folder}: {' '.join(str(error).split())}") from error

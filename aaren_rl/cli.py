@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import signal
 import sys
 from types import FrameType, TracebackType
@@ -56,6 +57,23 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"--device {name!r}: this machine has {torch.cuda.device_count()} CUDA devices")
     return device
+
+
+def import_registering(module: str | None) -> None:
+    """Imports the module of `--register`, which registers environments with Gymnasium.
+
+    Only what stands on the command line is imported; a name in a file never is.
+
+    Raises:
+        UsageError: it cannot be imported.
+    """
+    if module is None:
+        return
+    sys.path.append("")  # a module in the working folder, as `python -m` finds it, but after the installed ones
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # the user's code may raise anything
+        raise UsageError(f"--register {module}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
 class StopRequest:

@@ -41,6 +41,9 @@ class DataConfig:
 
     env: str = _help("hopper-medium", "task: {halfcheetah,hopper,walker2d,ant}-{random,medium,...}")
     source: str = _help("auto", "auto, d4rl, local, or the path of an HDF5 file in D4RL's layout")
+    env_id: str | None = _help(None, "your own Gymnasium environment, with --source PATH; --env then names the data")
+    ref_min_score: float | None = _help(None, "return that scores 0, with --env-id")
+    ref_max_score: float | None = _help(None, "return that scores 100, with --env-id")
     context: str = _help("mixed", "training contexts: window, episode or mixed")
     context_length: int = _help(20, "steps of a training window")
     steps_per_update: int = _help(1280, "environment steps an update (64 windows of 20)")
@@ -55,6 +58,8 @@ class DataConfig:
         _at_least(1, steps_per_update=self.steps_per_update, max_episode_steps=self.max_episode_steps or 1)
         if self.return_scale <= 0:
             raise ValueError(f"return_scale: must be above 0, not {self.return_scale}")
+        if (self.ref_min_score is None) != (self.ref_max_score is None):
+            raise ValueError("ref_min_score, ref_max_score: give both or none")
 
 
 @dataclass(frozen=True)

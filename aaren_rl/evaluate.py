@@ -11,8 +11,7 @@ from tqdm import tqdm
 
 from .agents import ROLLOUTS
 from .checkpoint import WEIGHTS, load_policy, read_card
-from .cli import Parser, choose_device, positive
-from .envs import get_task
+from .cli import Parser, choose_device, import_registering, positive
 from .errors import UsageError, run_command
 from .files import write_json
 from .scoring import format_table, mismatch, score_policy
@@ -41,6 +40,7 @@ def make_parser() -> Parser:
     parser.add_argument("--rollout-context", type=int, metavar="K", help="K of rolling and window, in steps")
     parser.add_argument("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
     parser.add_argument("--seed", type=int, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
+    parser.add_argument("--register", metavar="MODULE", help="import this module, which registers your environment")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a list, one object a target return")
     parser.add_argument("--device", metavar="NAME", default="cpu", help="auto, cpu or cuda [cpu]")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -59,6 +59,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--rollout-context must be at least 2, not {arguments.rollout_context}")
     if arguments.json is not None and not arguments.json.parent.is_dir():
         raise UsageError(f"--json {arguments.json}: its folder does not exist")
+    import_registering(arguments.register)
     card = read_card(arguments.run)
     weights = arguments.weights or card.weights
     policy = load_policy(
@@ -72,7 +73,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         print(note, file=sys.stderr)
     scores = []
     for target in arguments.target_return or [card.target_return]:
-        with tqdm(total=get_task(card.env).horizon, desc=f"target {target:g}", unit="step", leave=False) as bar:
+        with tqdm(total=card.horizon, desc=f"target {target:g}", unit="step", leave=False) as bar:
             scores.append(
                 score_policy(
                     policy,

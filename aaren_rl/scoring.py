@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from .agents import Policy
-from .checkpoint import PolicyCard
-from .envs import normalized_score, rollout
+from .card import PolicyCard
+from .envs import Reference, normalized_score, rollout
 
-SOURCES = {"d4rl": "D4RL's file", "local": "a local set, not D4RL's", "file": "a file of yours"}
+SOURCES = {"d4rl": "D4RL's file", "local": "a local set, not D4RL's", "minari": "Minari", "file": "a file of yours"}
 
 
 @dataclass(frozen=True)
 class Score:
     """The outcome of one evaluation, with everything needed to repeat it.
 
-    Returns are in the environment's units; normalised scores are 100 (R - random) / (expert - random) with D4RL's v2
-    reference returns; standard deviations are over episodes.
+    Returns are in the environment's units; normalised scores are 100 (R - random) / (expert - random) with the returns
+    of `reference`, and None where there is none; standard deviations are over episodes.
     """
 
     env: str
@@ -40,11 +40,17 @@ class Score:
     seed: int
     return_mean: float
     return_std: float
-    normalized_score_mean: float
-    normalized_score_std: float
+    reference: str | None
+    normalized_score_mean: float | None
+    normalized_score_std: float | None
     length_mean: float
     actions_per_second: float
     returns: list[float]
+
+    @property
+    def headline(self) -> float:
+        """The one number to compare policies of a task by: the normalised score, else the return."""
+        return self.return_mean if self.normalized_score_mean is None else self.normalized_score_mean
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -91,8 +97,18 @@ def score_policy(
         SimulationError: the environment is unknown or fails.
         NonFiniteActionError: the policy gives NaN.
     """
-    out = rollout(policy, card.env_id, episodes=episodes, target_return=target_return, seed=seed, on_step=on_step)
-    scores = normalized_score(card.env, out.returns)
+    out = rollout(
+        policy,
+        card.env_id,
+        env_kwargs=card.env_kwargs,
+        episodes=episodes,
+        target_return=target_return,
+        seed=seed,
+        on_step=on_step,
+    )
+    scores = None
+    if card.reference is not None and card.reference_returns is not None:
+        scores = normalized_score(Reference(card.reference, *card.reference_returns), out.returns)
     return Score(
         env=card.env,
         dataset=card.dataset,
@@ -112,8 +128,9 @@ def score_policy(
         seed=seed,
         return_mean=float(out.returns.mean()),
         return_std=float(out.returns.std()),
-        normalized_score_mean=float(scores.mean()),
-        normalized_score_std=float(scores.std()),
+        reference=card.reference,
+        normalized_score_mean=None if scores is None else float(scores.mean()),
+        normalized_score_std=None if scores is None else float(scores.std()),
         length_mean=float(out.lengths.mean()),
         actions_per_second=out.actions_per_second,
         returns=out.returns.tolist(),
@@ -133,8 +150,16 @@ def format_table(scores: Sequence[Score]) -> str:
         f"{'target':>8} {'return':>8} {'+-':>7} {'score':>7} {'+-':>6} {'length':>7} {'actions/s':>10}",
     ]
     lines += [
-        f"{s.target_return:>8g} {s.return_mean:>8.1f} {s.return_std:>7.1f} {s.normalized_score_mean:>7.1f} "
-        f"{s.normalized_score_std:>6.1f} {s.length_mean:>7.1f} {s.actions_per_second:>10.0f}"
+        f"{s.target_return:>8g} {s.return_mean:>8.1f} {s.return_std:>7.1f} {_cell(s.normalized_score_mean):>7} "
+        f"{_cell(s.normalized_score_std):>6} {s.length_mean:>7.1f} {s.actions_per_second:>10.0f}"
         for s in scores
     ]
-    return "\n".join([*lines, "", "score: 100 (return - random) / (expert - random), D4RL v2; +- over episodes"])
+    if first.reference is None:
+        legend = "no score: this environment has no reference returns (--ref-min-score, --ref-max-score)"
+    else:
+        legend = f"score: 100 (return - random) / (expert - random), {first.reference}"
+    return "\n".join([*lines, "", f"{legend}; +- over episodes"])
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"

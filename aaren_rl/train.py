@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import importlib.metadata
-import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +14,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from .agents import DecisionModel, Policy
-from .checkpoint import PolicyCard, load_checkpoint, save_checkpoint, save_policy
-from .cli import Parser, StopRequest, choose_device, positive
+from .card import PolicyCard, make_card
+from .checkpoint import load_checkpoint, save_checkpoint, save_policy
+from .cli import Parser, StopRequest, choose_device, import_registering, positive
 from .config import (
     AGENTS,
+    DataConfig,
     RunConfig,
     add_settings,
     build_config,
@@ -30,7 +29,8 @@ from .config import (
     preset_names,
     to_dict,
 )
-from .envs import Episodes, Task, get_task, load_episodes
+from .envs import Episodes, Reference, Task, load_task, task_name
+from .envs.own import default_name
 from .envs.windows import StepData
 from .errors import NumericsError, run_command
 from .run import Metrics, RunFolder
@@ -38,12 +38,12 @@ from .scoring import SOURCES, Score, format_table, mismatch, score_policy
 from .training import Stopwatch, Trainer
 
 LOG_EVERY = 50  # updates
-SHOWN = {"env", "source", "context", "rollout", "target_return", "updates"}  # settings that --help lists
+SHOWN = {"env", "source", "env_id", "context", "rollout", "target_return", "updates"}  # settings that --help lists
 
 DESCRIPTION = """\
 Train an agent offline on a MuJoCo task, score it while it trains, and save the policy.
 
-  python -m aaren_rl.train --env hopper-medium                                # Decision-Aaren, about 5 minutes
+  python -m aaren_rl.train --env hopper-medium                                # Decision-Aaren, a few minutes
   python -m aaren_rl.train --env hopper-medium --agent decision-transformer   # the baseline
   tensorboard --logdir runs                                                   # both, side by side
 """
@@ -68,6 +68,7 @@ def make_parser(*, show_all: bool) -> Parser:
         "--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(preset_names())}"
     )
     parser.add_argument("--seed", type=int, metavar="N", default=0, help="training seed [0]")
+    parser.add_argument("--register", metavar="MODULE", help="import this module, which registers your environment")
     parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
     parser.add_argument("--device", metavar="NAME", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: all cores)")
@@ -85,34 +86,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.help_all:
         parser.print_help()
         return 0
-    if "data.env" not in arguments:
+    if "data.env" not in arguments and "data.env_id" not in arguments:
         parser.error("--env is missing, for example --env hopper-medium")
     return run_command(lambda: train(arguments), debug=arguments.debug)
 
 
 def train(arguments: argparse.Namespace) -> int:
     """Set-up, loop, last evaluation; returns the exit code."""
+    import_registering(arguments.register)
     given = given_settings(arguments)
-    task = get_task(given["data"]["env"])  # before it becomes part of a path
+    given["data"].setdefault("env", default_name(given["data"].get("source", "")))
     preset = load_preset(arguments.preset, arguments.agent)
     asked = build_config(arguments.agent, arguments.seed, override(preset, given))
+    name = task_name(asked.data.env, asked.data.source, asked.data.env_id)  # before it becomes part of a path
     device = choose_device(arguments.device)
-    path = arguments.out / task.name / arguments.agent / f"seed{arguments.seed}"
+    path = arguments.out / name / arguments.agent / f"seed{arguments.seed}"
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     with RunFolder(path) as folder:
         if not arguments.resume:
             folder.require_new()
         config = folder.resume(given) if arguments.resume else asked
-        episodes = load_episodes(
-            task.name,
-            config.data.source,
-            clip_actions=config.data.clip_actions,
-            max_episode_steps=config.data.max_episode_steps,
-        )
+        task, episodes = _load(config.data)
         folder.write_config(config)  # not before the data are there, or a mistyped path would leave a run behind
         with StopRequest() as stop:
             return _Run(config, task, episodes, device, path).play(stop, resume=arguments.resume)
+
+
+def _load(data: DataConfig) -> tuple[Task, Episodes]:
+    reference = None
+    if data.ref_min_score is not None and data.ref_max_score is not None:
+        reference = Reference("reference returns given by the user", data.ref_min_score, data.ref_max_score)
+    return load_task(
+        data.env,
+        data.source,
+        env_id=data.env_id,
+        reference=reference,
+        clip_actions=data.clip_actions,
+        max_episode_steps=data.max_episode_steps,
+    )
 
 
 class _Run:
@@ -120,12 +132,19 @@ class _Run:
 
     def __init__(self, config: RunConfig, task: Task, episodes: Episodes, device: torch.device, path: Path) -> None:
         self.config, self.task, self.episodes, self.path = config, task, episodes, path
-        data = StepData(episodes, config.data.return_scale, device)
+        data = StepData(
+            episodes,
+            config.data.return_scale,
+            device,
+            action_low=task.action_low,
+            action_high=task.action_high,
+        )
         self.trainer = Trainer(config, data, episodes.action_dim, task.horizon)
         self.recent: list[Tensor] = []  # loss and gradient norm of every update since the last log
         self.watch, self.timed_from = Stopwatch(), 0  # training alone, without evaluations
         self.last: Score | None = None
         self.best: Score | None = None
+        self._what = "return" if task.reference is None else "normalised score"
 
     def play(self, stop: StopRequest, *, resume: bool) -> int:
         """Trains to the last update, or until a signal; returns the exit code."""
@@ -217,8 +236,8 @@ class _Run:
         }
         self.recent, self.timed_from, self.watch = [], self.trainer.update, Stopwatch()
         metrics.log(self.trainer.update, values)
-        score = "-" if self.last is None else f"{self.last.normalized_score_mean:.1f}"
-        bar.set_postfix_str(f"loss {loss:.4f}, score {score}")
+        score = "-" if self.last is None else f"{self.last.headline:.1f}"
+        bar.set_postfix_str(f"loss {loss:.4f}, {self._what} {score}")
 
     def _evaluate(self, metrics: Metrics, bar: tqdm[Any], *, final: bool) -> None:
         """Scores the averaged and the raw weights; keeps the policy, and the best one so far beside it."""
@@ -227,10 +246,10 @@ class _Run:
         scores = {weights: self._score(weights, model, final=final) for weights, model in models.items()}
         metrics.log(self.trainer.update, {**_scalars("eval", scores["average"]), **_scalars("eval_raw", scores["raw"])})
         self.last = scores["average"]
-        bar.write(f"update {self.trainer.update}: normalised score {self.last.normalized_score_mean:.1f}")
+        bar.write(f"update {self.trainer.update}: {self._what} {self.last.headline:.1f}")
         states = {weights: model.state_dict() for weights, model in models.items()}
         save_policy(self.path / "policy", self._card(), **states)
-        if self.best is None or self.last.normalized_score_mean > self.best.normalized_score_mean:
+        if self.best is None or self.last.headline > self.best.headline:
             self.best = self.last
             save_policy(self.path / "policy_best", self._card(), **states)
 
@@ -244,6 +263,8 @@ class _Run:
                 card.return_scale,
                 config.rollout,
                 config.rollout_context,
+                torch.tensor(card.action_low, device=data.device),
+                torch.tensor(card.action_high, device=data.device),
             ),
             card,
             weights=weights,
@@ -253,44 +274,21 @@ class _Run:
         )
 
     def _card(self) -> PolicyCard:
-        config = self.config
-        return PolicyCard(
-            agent=config.agent,
-            env=self.task.name,
-            env_id=self.task.env_id,
-            dataset=self.episodes.dataset,
-            source=self.episodes.source,
-            source_path=self.episodes.path,
-            context=config.data.context,
-            context_length=config.data.context_length,
-            rollout=config.evaluation.rollout,
-            rollout_context=config.evaluation.rollout_context,
-            target_return=self.task.target_returns[0] if (asked := config.evaluation.target_return) is None else asked,
-            return_scale=config.data.return_scale,
-            observation_mean=self.trainer.data.observation_mean.tolist(),
-            observation_std=self.trainer.data.observation_std.tolist(),
-            model=dataclasses.asdict(self.trainer.model.config),
-            updates=self.trainer.update,
-            seed=config.seed,
-            weights="average",
-            versions={
-                "python": platform.python_version(),
-                **{name: importlib.metadata.version(name) for name in ("aaren-rl", "torch", "gymnasium", "mujoco")},
-            },
-        )
+        return make_card(self.config, self.task, self.episodes, self.trainer)
 
     def _report(self) -> None:
         assert self.last is not None and self.best is not None
         print(f"\n{format_table([self.last])}")
         if self.best.updates != self.last.updates:
-            print(f"best of the evaluations: {self.best.normalized_score_mean:.1f} after {self.best.updates} updates")
+            print(f"best of the evaluations: {self.best.headline:.1f} after {self.best.updates} updates")
         print(f"policy: {self.path / 'policy'}")
 
 
 def _scalars(prefix: str, score: Score) -> dict[str, float]:
     """An evaluation's scalars, under the same tags for every agent."""
+    normalized = score.normalized_score_mean
     return {
-        f"{prefix}/normalized_score": score.normalized_score_mean,
+        **({} if normalized is None else {f"{prefix}/normalized_score": normalized}),
         f"{prefix}/return_mean": score.return_mean,
         f"{prefix}/return_std": score.return_std,
         f"{prefix}/length_mean": score.length_mean,

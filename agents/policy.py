@@ -61,8 +61,8 @@ class PolicyState(NamedTuple):
     Attributes:
         timestep: steps taken so far.
         return_to_go: return still to come, (B,), in the environment's units.
-        previous_action: the action handed out last, (B, A). Replace it (`state._replace(previous_action=...)`) if
-            something else was executed.
+        previous_action: the action handed out last, (B, A), in the environment's units. Replace it
+            (`state._replace(previous_action=...)`) if something else was executed.
         memory: what the rollout mode keeps.
     """
 
@@ -88,6 +88,8 @@ class Policy:
         rollout: "carry": one state from the first step on, constant cost; train on long contexts for it. "rolling": two
             staggered states, ages K/2 to K, constant cost. "window": recompute the last K steps.
         context_length: K of "rolling" and "window".
+        action_low: the smallest actions of the environment, (A,) or one for all; the model's -1.
+        action_high: the largest actions, likewise; the model's 1.
     """
 
     model: DecisionModel
@@ -96,6 +98,8 @@ class Policy:
     return_scale: float
     rollout: str
     context_length: int
+    action_low: Tensor | float = -1.0
+    action_high: Tensor | float = 1.0
 
     def __post_init__(self) -> None:
         """Raises ValueError for an unknown rollout mode, a context under 2 steps or statistics of the wrong size."""
@@ -127,7 +131,7 @@ class Policy:
             state: from `initial_state` or the last `act`.
 
         Returns:
-            float32 actions (B, A) in [-1, 1], and the new state.
+            float32 actions (B, A) in the environment's units, and the new state.
 
         Raises:
             NonFiniteActionError: the model gave NaN or infinity.
@@ -135,11 +139,12 @@ class Policy:
         device = self.observation_mean.device
         observed = torch.as_tensor(observation, dtype=torch.float32, device=device)
         return_to_go = state.return_to_go - torch.as_tensor(reward, dtype=torch.float64, device=device)
+        middle, half = (self.action_high + self.action_low) / 2, (self.action_high - self.action_low) / 2
         step = _Step(
             (observed - self.observation_mean) / self.observation_std,
             (return_to_go / self.return_scale).float(),
             state.timestep,
-            state.previous_action,
+            None if state.previous_action is None else (state.previous_action - middle) / half,
         )
         memory = state.memory
         if self.rollout == "window":
@@ -150,6 +155,7 @@ class Policy:
             action, memory = self._carry(step, memory)
         if not bool(torch.isfinite(action).all()):
             raise NonFiniteActionError(f"the policy's action at step {state.timestep} is not finite")
+        action = middle + half * action
         # A copy: on the CPU the array would share its memory with the state, and the caller may write to it.
         handed_out = action.detach().to("cpu", torch.float32, copy=True).numpy()
         return handed_out, PolicyState(state.timestep + 1, return_to_go, action, memory)

@@ -3,17 +3,19 @@
 from .episodes import Episode, Episodes, returns_to_go
 from .errors import DataError, EnvsError, SimulationError, UnknownTaskError, UsageError
 from .rollout import Rollouts, SequencePolicy, rollout
-from .scores import REFERENCE_RETURNS, normalized_score
-from .sources import load_episodes
-from .specs import TASKS, Task, get_task, make_env
+from .scores import normalized_score
+from .sources import load_episodes, load_task, task_name
+from .specs import REFERENCE_RETURNS, TASKS, D4RLTask, Reference, Task, get_task, make_env
 
 __all__ = [
     "REFERENCE_RETURNS",
     "TASKS",
+    "D4RLTask",
     "DataError",
     "EnvsError",
     "Episode",
     "Episodes",
+    "Reference",
     "Rollouts",
     "SequencePolicy",
     "SimulationError",
@@ -22,8 +24,10 @@ __all__ = [
     "UsageError",
     "get_task",
     "load_episodes",
+    "load_task",
     "make_env",
     "normalized_score",
     "returns_to_go",
     "rollout",
+    "task_name",
 ]

@@ -13,7 +13,7 @@ from .episodes import Episodes, row_blocks
 from .errors import DataError, UsageError
 from .files import write_whole
 from .hdf5 import checked_datasets, open_hdf5
-from .specs import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM, D4RL_SERVER, Task
+from .specs import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM, D4RL_SERVER, D4RLTask
 
 _REQUIRED = ("observations", "actions", "rewards")
 _OPTIONAL = ("terminals", "timeouts")
@@ -24,7 +24,7 @@ def d4rl_dataset_dir() -> Path:
     return Path(os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets")
 
 
-def d4rl_url(task: Task) -> str:
+def d4rl_url(task: D4RLTask) -> str:
     """Where a task's file is fetched from: D4RL's server, or the mirror `$D4RL_BASE_URL`.
 
     The variable replaces `http://rail.eecs.berkeley.edu/datasets/offline_rl`; `gym_mujoco_v2/FILE` follows.
@@ -39,6 +39,8 @@ def read_hdf5(
     dataset: str | None = None,
     observation_dim: int | None = None,
     action_dim: int | None = None,
+    action_low: npt.ArrayLike = -1.0,
+    action_high: npt.ArrayLike = 1.0,
     max_episode_steps: int | None = None,
     clip_actions: bool = False,
 ) -> Episodes:
@@ -48,11 +50,12 @@ def read_hdf5(
     `max_episode_steps` is given, after that many steps at the latest. Steps behind the last end belong to an
     unfinished episode and are left out, with a note. `observation_dim` and `action_dim` are the sizes to insist on;
     where 27 observations are wanted and the file has D4RL Ant's 111, the 84 columns behind are left out after a check
-    that they are all zero. `dataset` names the result (default: the file's stem).
+    that they are all zero. Actions must lie within `action_low` and `action_high`, numbers or (A,). `dataset` names
+    the result (default: the file's stem).
 
     Raises:
         DataError: the file is missing, damaged, not in this layout, of other sizes, or holds NaN, infinity, actions
-            outside [-1, 1] (unless `clip_actions`) or no complete episode.
+            out of bounds (unless `clip_actions`) or no complete episode.
         UsageError: `max_episode_steps` is less than 1.
     """
     if max_episode_steps is not None and max_episode_steps < 1:
@@ -71,7 +74,8 @@ def read_hdf5(
         timeouts = _read_flags(path, found, "timeouts", len(rewards))
         env_id = _text_attribute(file, "env_id")
         provenance = {name: _text_attribute(file, name) for name in ("origin", "policy")}
-    _check_actions(path, actions, clip_actions, notes)
+    bounds = np.asarray(action_low, dtype=np.float32), np.asarray(action_high, dtype=np.float32)
+    _check_actions(path, actions, bounds, clip_actions, notes)
     ends = _episode_ends(path, terminals | timeouts, max_episode_steps)
     n_steps = int(ends[-1])
     if n_steps < len(rewards):
@@ -168,16 +172,22 @@ def _read_flags(path: Path, found: Mapping[str, h5py.Dataset], key: str, n_steps
     return flags
 
 
-def _check_actions(path: Path, actions: npt.NDArray[np.float32], clip: bool, notes: list[str]) -> None:
-    low, high = float(actions.min()), float(actions.max())
-    if low >= -1.0 and high <= 1.0:
+def _check_actions(
+    path: Path,
+    actions: npt.NDArray[np.float32],
+    bounds: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]],
+    clip: bool,
+    notes: list[str],
+) -> None:
+    low, high = bounds
+    least, most = actions.min(axis=0), actions.max(axis=0)
+    if np.all(least >= low) and np.all(most <= high):
         return
+    found, allowed = (f"[{a.min():.6g}, {b.max():.6g}]" for a, b in ((least, most), (low, high)))
     if not clip:
-        raise DataError(
-            f"{path}:actions range over [{low:.6g}, {high:.6g}], outside [-1, 1]; pass --clip-actions to clip them"
-        )
-    np.clip(actions, -1.0, 1.0, out=actions)
-    notes.append(f"clipped actions from [{low:.6g}, {high:.6g}] to [-1, 1]")
+        raise DataError(f"{path}:actions range over {found}, outside {allowed}; pass --clip-actions to clip them")
+    np.clip(actions, low, high, out=actions)
+    notes.append(f"clipped actions from {found} to {allowed}")
 
 
 def _episode_ends(path: Path, ended: npt.NDArray[np.bool_], max_episode_steps: int | None) -> npt.NDArray[np.int64]:

@@ -16,7 +16,7 @@ from .episodes import Episodes
 from .errors import DataError
 from .files import open_lock, wait_for_lock
 from .simulate import Job, Track
-from .specs import Task
+from .specs import D4RLTask
 from .workers import WorkerPool
 
 # Part of the cache's path: raise it whenever a change alters the data made.
@@ -53,7 +53,27 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         ),
         "medium-expert": Recipe((380_000, 620_000), 200_000, "SAC at 380k steps, then at 620k steps, stochastic"),
         "expert": Recipe((620_000,), 200_000, "SAC at 620k steps, stochastic"),
-    }
+    },
+    "halfcheetah": {
+        "random": Recipe((None,), 100_000, "uniform random actions"),
+        "medium": Recipe((180_000,), 200_000, "SAC at 180k steps, stochastic"),
+        "medium-replay": Recipe(
+            tuple(range(20_000, 180_001, 20_000)),
+            180_000,
+            "replay-like: SAC checkpoints from 20k to 180k steps in order, stochastic, not a replay buffer",
+        ),
+    },
+    "walker2d": {
+        "random": Recipe((None,), 100_000, "uniform random actions"),
+        "medium": Recipe((480_000,), 200_000, "SAC at 480k steps, stochastic"),
+        "medium-replay": Recipe(
+            (80_000, 160_000, 240_000, 320_000, 380_000, 420_000, 480_000),
+            200_000,
+            "replay-like: SAC checkpoints from 80k to 480k steps in order, stochastic, not a replay buffer",
+        ),
+        "medium-expert": Recipe((480_000, 680_000), 200_000, "SAC at 480k steps, then at 680k steps, stochastic"),
+        "expert": Recipe((680_000,), 200_000, "SAC at 680k steps, stochastic"),
+    },
 }
 
 
@@ -70,7 +90,7 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aaren_rl"
 
 
-def make_local(task: Task, progress: bool = True) -> Path:
+def make_local(task: D4RLTask, progress: bool = True) -> Path:
     """The HDF5 file of a task's local set, in D4RL's layout; made on the first call, then kept in the cache.
 
     The data depend on the recipe and on the versions of MuJoCo and Gymnasium, not on the number of processes, which
@@ -111,7 +131,7 @@ def _writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _attributes(task: Task, recipe: Recipe) -> dict[str, str | int]:
+def _attributes(task: D4RLTask, recipe: Recipe) -> dict[str, str | int]:
     return {
         "env_id": task.env_id,
         "origin": "made locally by aaren-rl; not the D4RL file",
@@ -123,7 +143,7 @@ def _attributes(task: Task, recipe: Recipe) -> dict[str, str | int]:
     }
 
 
-def _collect(task: Task, recipe: Recipe, progress: bool) -> Episodes:
+def _collect(task: D4RLTask, recipe: Recipe, progress: bool) -> Episodes:
     """Simulate each policy's share; the episode that crosses its end is kept whole."""
     tracks: list[Track] = []
     bounds = np.linspace(0, recipe.steps, len(recipe.policies) + 1).astype(int)
@@ -148,7 +168,7 @@ def _collect(task: Task, recipe: Recipe, progress: bool) -> Episodes:
     )
 
 
-def _policy_tracks(pool: WorkerPool, task: Task, policy: int | None, n_steps: int) -> Iterator[Track]:
+def _policy_tracks(pool: WorkerPool, task: D4RLTask, policy: int | None, n_steps: int) -> Iterator[Track]:
     """Episodes 0, 1, 2, ... of one policy, as many as it takes to reach `n_steps`.
 
     Seeds are of (base seed, policy, episode), so medium-expert is made of the first episodes of medium and expert.

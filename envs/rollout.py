@@ -6,7 +6,7 @@ Shape suffixes: B environments, O observation, A action.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -58,6 +58,7 @@ def rollout(
     episodes: int,
     target_return: float,
     seed: int,
+    env_kwargs: Mapping[str, Any] | None = None,
     on_step: Callable[[int, int], None] | None = None,
 ) -> Rollouts:
     """Plays each environment's first episode to its end, all environments in step.
@@ -68,12 +69,13 @@ def rollout(
         episodes: B, the number of environments.
         target_return: asked of the policy, in the environment's units.
         seed: environment i is reset with seed + i.
+        env_kwargs: passed on to `gymnasium.make`.
         on_step: called after every step with (step, episodes still running).
 
     Raises:
         SimulationError: the environment is unknown, or raised; the message is its own.
     """
-    envs = [make_env(env_id) for _ in range(episodes)]
+    envs = [make_env(env_id, **(env_kwargs or {})) for _ in range(episodes)]
     try:
         return _play(envs, policy, target_return, seed, on_step)
     finally:

@@ -2,10 +2,10 @@
 
 import difflib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import mujoco
@@ -27,31 +27,59 @@ ANT_OBSERVATION_DIM = 27
 ANT_D4RL_OBSERVATION_DIM = 111
 
 
+class Reference(NamedTuple):
+    """The returns that normalised scores of 0 and 100 stand for, and whose they are ("D4RL v2")."""
+
+    name: str
+    low: float
+    high: float
+
+
+# Family: (random policy's, expert policy's) mean return, the `-v2` entries of `d4rl.infos`.
+REFERENCE_RETURNS: dict[str, tuple[float, float]] = {
+    "halfcheetah": (-280.178953, 12135.0),
+    "hopper": (-20.272305, 3234.3),
+    "walker2d": (1.629008, 4592.3),
+    "ant": (-325.6, 3879.7),
+}
+
+
 @dataclass(frozen=True)
 class Task:
-    """One offline task: a simulated environment and the dataset to learn it from.
+    """A simulated environment to learn from offline data and to be scored in.
 
     `horizon` is the number of steps after which an episode is cut; `target_returns` are undiscounted sums of rewards
-    to ask a return-conditioned policy for, the default first (D4RL papers' values; 6000 and 3000 for Ant).
+    to ask a return-conditioned policy for, the default first; `action_low` and `action_high` (A,) bound the actions;
+    `env_kwargs` go to `gymnasium.make`. Without a `reference` there are no normalised scores.
     """
 
     name: str
-    family: str
-    level: str
     env_id: str
     observation_dim: int
     action_dim: int
     horizon: int
     target_returns: tuple[float, ...]
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+    env_kwargs: Mapping[str, Any]
+    reference: Reference | None
+
+
+@dataclass(frozen=True)
+class D4RLTask(Task):
+    """A task of D4RL's table; its target returns are those of D4RL papers (6000 and 3000 for Ant)."""
+
+    family: str
+    level: str
     d4rl_file: str
     d4rl_url: str
 
 
-def _family_tasks(env: str, observation_dim: int, action_dim: int, targets: tuple[float, ...]) -> dict[str, Task]:
+def _family_tasks(env: str, observation_dim: int, action_dim: int, targets: tuple[float, ...]) -> dict[str, D4RLTask]:
     family = env.lower()
     files = {level: f"{family}_{level.replace('-', '_')}-v2.hdf5" for level in LEVELS}
     return {
-        f"{family}-{level}": Task(
+        f"{family}-{level}": D4RLTask(
             name=f"{family}-{level}",
             family=family,
             level=level,
@@ -60,6 +88,10 @@ def _family_tasks(env: str, observation_dim: int, action_dim: int, targets: tupl
             action_dim=action_dim,
             horizon=1000,
             target_returns=targets,
+            action_low=(-1.0,) * action_dim,
+            action_high=(1.0,) * action_dim,
+            env_kwargs={},
+            reference=Reference("D4RL v2", *REFERENCE_RETURNS[family]),
             d4rl_file=file,
             d4rl_url=f"{D4RL_SERVER}/gym_mujoco_v2/{file}",
         )
@@ -67,7 +99,7 @@ def _family_tasks(env: str, observation_dim: int, action_dim: int, targets: tupl
     }
 
 
-TASKS: dict[str, Task] = {
+TASKS: dict[str, D4RLTask] = {
     **_family_tasks("HalfCheetah", 17, 6, (12000.0, 6000.0)),
     **_family_tasks("Hopper", 11, 3, (3600.0, 1800.0)),
     **_family_tasks("Walker2d", 17, 6, (5000.0, 2500.0)),
@@ -75,7 +107,7 @@ TASKS: dict[str, Task] = {
 }
 
 
-def get_task(name: str) -> Task:
+def get_task(name: str) -> D4RLTask:
     """Look a task up by its exact name.
 
     Every name that later becomes part of a path goes through here first.

@@ -14,6 +14,7 @@ Shape suffixes: N steps in the data set, B rows, T steps a row, O observation, A
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -34,7 +35,7 @@ class Batch:
 
     Attributes:
         observations: (B, T, O), normalised.
-        actions: (B, T, A).
+        actions: (B, T, A), scaled to [-1, 1].
         returns_to_go: (B, T), scaled.
         timesteps: (B, T), steps since the episode's begin.
         mask: bool (B, T), False where a row is padded.
@@ -56,15 +57,29 @@ class StepData:
         episodes: the data set.
         return_scale: returns-to-go are divided by it.
         device: where batches are wanted.
+        action_low: smallest actions, (A,) or one for all; they become -1.
+        action_high: largest actions, likewise; they become 1.
     """
 
-    def __init__(self, episodes: Episodes, return_scale: float, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        episodes: Episodes,
+        return_scale: float,
+        device: torch.device | str = "cpu",
+        *,
+        action_low: float | Sequence[float] = -1.0,
+        action_high: float | Sequence[float] = 1.0,
+    ) -> None:
         """Copies and normalises; about the size of the data set in memory."""
         mean, std = (torch.from_numpy(a) for a in episodes.observation_statistics())
         self.observation_mean, self.observation_std = mean.to(device), std.to(device)
         observations = torch.from_numpy(episodes.observations).to(device)
         self.observations = (observations - self.observation_mean) / self.observation_std
-        self.actions = torch.from_numpy(episodes.actions).to(device)
+        low, high = torch.tensor(action_low), torch.tensor(action_high)
+        middle, half = (high + low) / 2, (high - low) / 2
+        actions = torch.from_numpy(episodes.actions)
+        # A copy only where it is needed: most environments act in [-1, 1].
+        self.actions = (actions if _is_unit(middle, half) else (actions - middle) / half).to(device)
         self.returns_to_go = torch.from_numpy(episodes.returns_to_go()).to(device) / return_scale
         self.timesteps = torch.from_numpy(episodes.timesteps()).to(device)
         offsets = torch.from_numpy(episodes.offsets).to(device)
@@ -98,6 +113,10 @@ class StepData:
         starts[0] = True
         batch = self.rows(index.unsqueeze(0), torch.ones(1, total, dtype=torch.bool, device=self.device))
         return Batch(**{**batch.__dict__, "starts": starts.unsqueeze(0)})
+
+
+def _is_unit(middle: Tensor, half: Tensor) -> bool:
+    return bool((middle == 0).all() and (half == 1).all())
 
 
 @dataclass(frozen=True)

@@ -580,3 +580,19 @@ def test_the_command(server, folder, tmp_path, capsys):
     announced, error = capsys.readouterr().err.splitlines()
     assert announced.startswith(f"{TASK}: fetching") and error.startswith(f"error: {server.url}: ")
     assert not [path for path in (tmp_path / "runs").rglob("*") if path.suffix == ".yaml"]
+
+
+def test_the_command_fetches_resumes_and_trains(server, folder, tmp_path, capsys):
+    """The connection is cut at half; the run goes on to a policy that says what it was trained on."""
+    from aaren_rl import train
+    from aaren_rl.checkpoint import read_card
+
+    half = len(server.content) // 2
+    server.cuts = [half]
+    small = "--width 16 --layers 1 --heads 2 --updates 3 --steps-per-update 100 --eval-episodes 1 --final-episodes 1"
+    command = ["--env", TASK, "--source", "d4rl", "--out", str(tmp_path / "runs"), "--threads", "1", *small.split()]
+    assert train.main(command) == 0
+    assert server.range_headers == [None, f"bytes={half}-"] and fetched(server, folder)
+    card = read_card(tmp_path / "runs" / TASK / "decision-aaren" / "seed0")
+    assert (card.source, card.env_id, card.updates, card.reference) == ("d4rl", "Walker2d-v4", 3, "D4RL v2")
+    assert "from D4RL's file" in capsys.readouterr().out

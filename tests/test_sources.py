@@ -83,8 +83,8 @@ def test_auto_falls_back_to_the_local_set_and_says_so(tmp_path, capsys):
 
 
 def test_auto_with_nothing_lists_the_ways_out(tmp_path):
-    path = tmp_path / "d4rl" / "walker2d_expert-v2.hdf5"
-    refused(DataError, path, "D4RL_DATASET_DIR", "path of an HDF5 file", name="walker2d-expert")
+    path = tmp_path / "d4rl" / "walker2d_full_replay-v2.hdf5"
+    refused(DataError, path, "D4RL_DATASET_DIR", "path of an HDF5 file", name="walker2d-full-replay")
 
 
 def test_d4rl_does_not_fall_back(tmp_path):
@@ -93,7 +93,7 @@ def test_d4rl_does_not_fall_back(tmp_path):
 
 
 def test_local_where_none_ships():
-    refused(DataError, "ant-medium", "hopper-medium", name="ant-medium", source="local")
+    refused(DataError, "ant-full-replay", "hopper-medium", name="ant-full-replay", source="local")
 
 
 def test_paths(tmp_path, monkeypatch):

@@ -1,0 +1,108 @@
+"""The card of a policy: how it was made, and what it needs to act."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import platform
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .config import RunConfig
+from .envs import Episodes, Task
+
+if TYPE_CHECKING:
+    from .training import Trainer
+
+
+@dataclass(frozen=True)
+class PolicyCard:
+    """How a policy was made, and what it needs to act: policy.json.
+
+    Attributes:
+        agent: "decision-aaren" or "decision-transformer".
+        env: the task, e.g. "hopper-medium".
+        env_id: the Gymnasium environment it is evaluated in.
+        env_kwargs: passed on to `gymnasium.make`.
+        horizon: the environment's time limit, in steps.
+        action_low: (A,), the environment's smallest actions.
+        action_high: (A,), its largest.
+        reference: whose returns normalised scores refer to, e.g. "D4RL v2"; None: there are no normalised scores.
+        reference_returns: the returns that score 0 and 100.
+        dataset: the data set's name.
+        source: "d4rl", "local", "minari" or "file"; only "d4rl" is D4RL's own file.
+        source_path: the file it was trained on.
+        context: how training contexts were chosen.
+        context_length: steps of a training window.
+        rollout: the rollout mode it was trained for.
+        rollout_context: K of the modes rolling and window.
+        target_return: asked for by default.
+        return_scale: returns-to-go are divided by this.
+        observation_mean: (O,).
+        observation_std: (O,).
+        model: the model's configuration.
+        updates: training updates behind the weights.
+        seed: the training seed.
+        weights: the weights to use by default, "average" or "raw".
+        versions: packages that made it.
+    """
+
+    agent: str
+    env: str
+    env_id: str
+    env_kwargs: dict[str, Any]
+    horizon: int
+    action_low: list[float]
+    action_high: list[float]
+    reference: str | None
+    reference_returns: list[float] | None
+    dataset: str
+    source: str
+    source_path: str
+    context: str
+    context_length: int
+    rollout: str
+    rollout_context: int
+    target_return: float
+    return_scale: float
+    observation_mean: list[float]
+    observation_std: list[float]
+    model: dict[str, Any]
+    updates: int
+    seed: int
+    weights: str
+    versions: dict[str, str]
+
+
+def make_card(config: RunConfig, task: Task, episodes: Episodes, trainer: Trainer) -> PolicyCard:
+    """The card of the policy that a run has come to."""
+    return PolicyCard(
+        agent=config.agent,
+        env=task.name,
+        env_id=task.env_id,
+        env_kwargs=dict(task.env_kwargs),
+        horizon=task.horizon,
+        action_low=list(task.action_low),
+        action_high=list(task.action_high),
+        reference=None if (reference := task.reference) is None else reference.name,
+        reference_returns=None if reference is None else [reference.low, reference.high],
+        dataset=episodes.dataset,
+        source=episodes.source,
+        source_path=episodes.path,
+        context=config.data.context,
+        context_length=config.data.context_length,
+        rollout=config.evaluation.rollout,
+        rollout_context=config.evaluation.rollout_context,
+        target_return=task.target_returns[0] if (asked := config.evaluation.target_return) is None else asked,
+        return_scale=config.data.return_scale,
+        observation_mean=trainer.data.observation_mean.tolist(),
+        observation_std=trainer.data.observation_std.tolist(),
+        model=dataclasses.asdict(trainer.model.config),
+        updates=trainer.update,
+        seed=config.seed,
+        weights="average",
+        versions={
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in ("aaren-rl", "torch", "gymnasium", "mujoco")},
+        },
+    )

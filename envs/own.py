@@ -1,0 +1,96 @@
+"""Tasks outside D4RL's table: the sizes, bounds and time limit of any Gymnasium environment."""
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from .errors import UsageError
+from .specs import TASKS, Reference, Task, make_env
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def check_own_name(name: str) -> str:
+    """A name that may become part of a path and is not one of the table's.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"name {name[:60]!r}: use letters, digits, '.', '_' and '-', up to 100, a letter or digit first"
+        )
+    if name in TASKS:
+        raise UsageError(
+            f"{name} is simulated on {TASKS[name].env_id}; give data of another environment a name of their own (--env)"
+        )
+    return name
+
+
+def default_name(source: str) -> str:
+    """A name for the data of `source`: a file's name without its suffix, a Minari id with dashes for slashes."""
+    plain = source.removeprefix("minari:") if source.startswith("minari:") else PurePath(source).stem
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-._") or "data"
+
+
+def own_task(
+    name: str,
+    env_id: str,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    reference: Reference | None = None,
+    max_episode_steps: int | None = None,
+) -> Task:
+    """The task of an environment that Gymnasium knows; its target returns are left empty.
+
+    `max_episode_steps` replaces the environment's own time limit.
+
+    Raises:
+        SimulationError: Gymnasium cannot make the environment.
+        UsageError: observations or bounded actions are not vectors, there is no time limit, or the reference returns
+            are equal.
+    """
+    check_own_name(name)
+    if reference is not None and not reference.high > reference.low:
+        raise UsageError(f"the reference returns {reference.low:g} and {reference.high:g} must rise")
+    kwargs = dict(env_kwargs or {})
+    if max_episode_steps is not None:
+        kwargs["max_episode_steps"] = max_episode_steps
+    env = make_env(env_id, **kwargs)
+    try:
+        horizon = env.spec.max_episode_steps if env.spec is not None else None
+        if horizon is None:
+            raise UsageError(f"{env_id} has no time limit; give one with --max-episode-steps")
+        observation = _vector(env_id, "observations", env.observation_space)
+        action = _vector(env_id, "actions", env.action_space)
+    finally:
+        env.close()
+    if not (np.isfinite(action.low).all() and np.isfinite(action.high).all()):
+        raise UsageError(f"{env_id}: actions are not bounded ({action}); wrap the environment in RescaleAction")
+    return Task(
+        name=name,
+        env_id=env_id,
+        observation_dim=observation.shape[0],
+        action_dim=action.shape[0],
+        horizon=horizon,
+        target_returns=(),
+        action_low=_numbers(action.low),
+        action_high=_numbers(action.high),
+        env_kwargs=kwargs,
+        reference=reference,
+    )
+
+
+def _vector(env_id: str, what: str, space: gym.Space[Any]) -> gym.spaces.Box:
+    if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
+        raise UsageError(f"{env_id}: {what} are {space}, not a vector of numbers (a Box with one axis)")
+    return space
+
+
+def _numbers(values: npt.NDArray[Any]) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)

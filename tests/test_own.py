@@ -1,0 +1,188 @@
+"""Data of environments outside the table: sizes, bounds and scores come from the environment and the user."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from aaren_rl import load_policy
+from aaren_rl.agents import DecisionModel, ModelConfig, Policy
+from aaren_rl.checkpoint import read_card
+from aaren_rl.envs import Reference, SimulationError, UsageError, load_task, make_env, normalized_score, task_name
+from aaren_rl.envs.own import default_name, own_task
+from aaren_rl.envs.windows import StepData
+from aaren_rl.evaluate import main as evaluate
+from aaren_rl.train import main as train
+
+SMALL = "--width 16 --layers 1 --heads 2 --updates 4 --warmup-updates 1 --steps-per-update 200".split()
+SCORED = "--eval-every 4 --eval-episodes 2 --final-episodes 2 --threads 1".split()
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten episodes of uniform torques in Pendulum-v1, whose actions lie in [-2, 2]."""
+    env, rng = make_env("Pendulum-v1"), np.random.default_rng(0)
+    rows: list[tuple[np.ndarray, np.ndarray, float, bool]] = []
+    for seed in range(10):
+        observation, cut = env.reset(seed=seed)[0], False
+        while not cut:
+            action = rng.uniform(-2, 2, 1).astype(np.float32)
+            after, reward, _, cut, _ = env.step(action)
+            rows.append((observation, action, float(reward), cut))
+            observation = after
+    env.close()
+    path = tmp_path_factory.mktemp("own") / "pendulum_random.hdf5"
+    with h5py.File(path, "w") as file:
+        for key, column in zip(
+            ("observations", "actions", "rewards", "timeouts"), zip(*rows, strict=True), strict=True
+        ):
+            file[key] = np.array(column)
+    return path
+
+
+def test_the_task_is_the_environments(pendulum: Path) -> None:
+    task, episodes = load_task("mine", str(pendulum), env_id="Pendulum-v1")
+    assert (task.observation_dim, task.action_dim, task.horizon) == (3, 1, 200)
+    assert (task.action_low, task.action_high) == ((-2.0,), (2.0,))
+    assert len(episodes) == 10 and episodes.action_range()[1] > 1.5
+    assert task.target_returns == (episodes.returns.max(),) and task.reference is None
+
+
+def test_actions_are_scaled_for_the_model_and_back(pendulum: Path) -> None:
+    _, episodes = load_task("mine", str(pendulum), env_id="Pendulum-v1")
+    data = StepData(episodes, 1.0, action_low=(-2.0,), action_high=(2.0,))
+    np.testing.assert_allclose(data.actions.numpy(), episodes.actions / 2, rtol=1e-6)
+    uneven = StepData(episodes, 1.0, action_low=-2.0, action_high=6.0)
+    np.testing.assert_allclose(uneven.actions.numpy(), (episodes.actions - 2) / 4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rollout", ["carry", "rolling", "window"])
+def test_a_policy_of_other_units_is_the_same_policy(rollout: str) -> None:
+    """The same weights in units of [-2, 6] and in [-1, 1]: actions differ by the units alone, step after step."""
+    torch.manual_seed(0)
+    model = DecisionModel(ModelConfig(3, 2, "aaren", 16, 2, 2, 0.0, 50))
+    scale = (torch.zeros(3), torch.ones(3), 1.0, rollout, 4)
+    unit, own = Policy(model, *scale), Policy(model, *scale, torch.tensor([-2.0, -3.0]), torch.tensor([6.0, 3.0]))
+    a, b = unit.initial_state(1, 5.0), own.initial_state(1, 5.0)
+    for observation in np.random.default_rng(0).standard_normal((12, 1, 3)).astype(np.float32):
+        small, a = unit.act(observation, np.zeros(1, np.float32), a)
+        large, b = own.act(observation, np.zeros(1, np.float32), b)
+        np.testing.assert_allclose(large, np.array([2.0, 0.0]) + np.array([4.0, 3.0]) * small, atol=1e-5)
+        np.testing.assert_array_equal(large, b.previous_action)
+
+
+def test_train_and_evaluate(pendulum: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "runs"
+    own = ["--env-id", "Pendulum-v1", "--source", str(pendulum), "--out", str(out), "--target-return", "-200"]
+    assert train([*own, *SMALL, *SCORED]) == 0
+    printed = capsys.readouterr().out
+    assert "no score" in printed and "a file of yours" in printed and "Pendulum-v1" in printed
+    run = out / "pendulum_random" / "decision-aaren" / "seed0"
+    card = read_card(run)
+    assert (card.horizon, card.action_high, card.reference, card.target_return) == (200, [2.0], None, -200.0)
+    assert "normalized" not in (run / "metrics.jsonl").read_text()
+    assert train([*own, *SMALL, *SCORED, "--resume"]) == 0
+    assert evaluate([str(run), "--episodes", "2", "--json", str(tmp_path / "scores.json")]) == 0
+    score = json.loads((tmp_path / "scores.json").read_text())[0]
+    assert score["normalized_score_mean"] is None and score["length_mean"] == 200 and score["return_mean"] < 0
+    policy = load_policy(run)
+    action, _ = policy.act(np.zeros((1, 3), np.float32), np.zeros(1, np.float32), policy.initial_state(1, -200.0))
+    assert action.shape == (1, 1) and abs(action.item()) <= 2
+
+
+def test_reference_returns_make_scores(pendulum: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = ["--env", "swing", "--env-id", "Pendulum-v1", "--source", str(pendulum), "--out", str(tmp_path)]
+    assert train([*own, *SMALL, *SCORED, "--ref-min-score", "-1200", "--ref-max-score", "-150"]) == 0
+    assert "given by the user" in capsys.readouterr().out
+    run = tmp_path / "swing" / "decision-aaren" / "seed0"
+    assert evaluate([str(run), "--episodes", "2", "--json", str(tmp_path / "scores.json")]) == 0
+    score = json.loads((tmp_path / "scores.json").read_text())[0]
+    expected = normalized_score(Reference("", -1200.0, -150.0), score["return_mean"])
+    assert score["normalized_score_mean"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--env-id", "Pendulum-v1"], 2, "--source PATH"),
+        (["--env-id", "Pendulum-v1", "--env", "hopper-medium", "--source", "FILE"], 2, "Hopper-v4"),
+        (["--env-id", "Pendulum-v1", "--env", "../x", "--source", "FILE"], 2, "letters"),
+        (["--env-id", "Pendulum-v1", "--env", "/abs", "--source", "FILE"], 2, "letters"),
+        (["--env-id", "Pendulum-v1", "--env", "a:b", "--source", "FILE"], 2, "letters"),
+        (["--env-id", "Pendulom-v1", "--source", "FILE"], 5, "Pendulom"),
+        (["--env-id", "os:Pendulum-v1", "--source", "FILE"], 5, "module to import"),
+        (["--env-id", "CartPole-v1", "--source", "FILE"], 2, "Discrete"),
+        (["--env-id", "Hopper-v4", "--source", "FILE"], 3, "3 columns, the environment has 11"),
+        (["--env-id", "Pendulum-v1", "--source", "gone.hdf5"], 3, "gone.hdf5"),
+        (["--env-id", "Pendulum-v1", "--source", "FILE", "--ref-min-score", "1"], 2, "both or none"),
+        (["--env-id", "Pendulum-v1", "--source", "FILE", "--ref-min-score", "1", "--ref-max-score", "0"], 2, "rise"),
+        (["--env", "hopper-medium", "--ref-min-score", "0", "--ref-max-score", "1"], 2, "--env-id"),
+        (["--env-id", "Pendulum-v1", "--source", "FILE", "--register", "no_such_module"], 2, "no_such_module"),
+    ],
+)
+def test_what_is_refused(
+    pendulum: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    message: str,
+) -> None:
+    given = [str(pendulum) if argument == "FILE" else argument for argument in arguments]
+    assert train([*given, "--out", str(tmp_path / "runs")]) == code
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and message in error
+    assert not list(tmp_path.rglob("config.yaml"))
+
+
+def test_actions_beyond_the_bounds(pendulum: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "loud.hdf5"
+    path.write_bytes(pendulum.read_bytes())
+    with h5py.File(path, "a") as file:
+        file["actions"][5] = 2.5
+    own = ["--env-id", "Pendulum-v1", "--source", str(path), "--out", str(tmp_path / "runs"), *SMALL, *SCORED]
+    assert train(own) == 3
+    assert "outside [-2, 2]" in capsys.readouterr().err
+    assert train([*own, "--clip-actions"]) == 0
+    assert "clipped actions" in capsys.readouterr().out
+
+
+def test_register_imports_what_the_user_names(
+    pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my_pendulums.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('MyPendulum-v0', 'gymnasium.envs.classic_control:PendulumEnv', max_episode_steps=200)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    own = ["--env-id", "MyPendulum-v0", "--source", str(pendulum), "--out", str(tmp_path / "runs"), *SMALL, *SCORED]
+    assert train(own) == 5
+    assert train([*own, "--register", "my_pendulums"]) == 0
+    gym.registry.pop("MyPendulum-v0")
+
+
+def test_an_environment_without_a_time_limit() -> None:
+    gym.register("Endless-v0", "gymnasium.envs.classic_control:PendulumEnv")
+    try:
+        with pytest.raises(UsageError, match="--max-episode-steps"):
+            own_task("mine", "Endless-v0")
+        task = own_task("mine", "Endless-v0", max_episode_steps=7)
+        assert task.horizon == 7 and make_env(task.env_id, **task.env_kwargs).spec.max_episode_steps == 7
+    finally:
+        gym.registry.pop("Endless-v0")
+
+
+def test_names() -> None:
+    assert default_name("data/pendulum random.hdf5") == "pendulum-random"
+    assert default_name("minari:mujoco/hopper/medium-v0") == "mujoco-hopper-medium-v0"
+    assert task_name("hopper-medium", "auto", None) == "hopper-medium"
+    with pytest.raises(SimulationError):
+        own_task("mine", "Nothing-v0")
