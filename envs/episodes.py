@@ -56,8 +56,8 @@ class Episodes(Sequence[Episode]):
 
     observations (N, O), actions (N, A) and rewards (N,) are float32; episode e covers the rows
     offsets[e]:offsets[e + 1], with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl" (D4RL's own file),
-    "local" (made here from shipped policies) or "file" (a file the user named), `env_id` what the file says it was
-    recorded on, `notes` what was left out or changed while reading.
+    "local" (made here from shipped policies), "minari" (a Minari dataset) or "file" (a file the user named), `env_id`
+    what the data say they were recorded on, `notes` what was left out or changed while reading.
 
     Raises:
         ValueError: the arrays do not fit together.

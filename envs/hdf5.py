@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -58,37 +58,75 @@ def checked_datasets(
             f"{path}: missing {', '.join(missing)} (found: {', '.join(map(ascii, found[:20])) or 'nothing'}); "
             "use a file in D4RL's layout"
         )
-    datasets = {key: _plain_dataset(file, path, key) for key in (*required, *optional) if key in found}
-    _check_size(path, datasets)
+    datasets = {key: plain_dataset(file, path, key, "D4RL's layout") for key in (*required, *optional) if key in found}
+    shapes = ", ".join(f"{key} {dataset.shape}" for key, dataset in datasets.items())
+    check_size(path, sum(map(claimed_bytes, datasets.values())), shapes)
     return datasets
 
 
-def _plain_dataset(file: h5py.File, path: Path, key: str) -> h5py.Dataset:
-    link = file.get(key, getlink=True)
-    if not isinstance(link, h5py.HardLink):
-        kind = "an external link" if isinstance(link, h5py.ExternalLink) else "a soft link"
-        raise DataError(f"{path}:{key} is {kind}; copy the data into the file itself")
-    dataset = file[key]
+def plain_group(parent: h5py.Group, path: Path, key: str, layout: str) -> h5py.Group:
+    """The group `key` of `parent`, which must lie in the file itself.
+
+    `layout` ("D4RL's layout") says in the message what to use instead.
+
+    Raises:
+        DataError: it is missing, a link, or not a group.
+    """
+    name = _hard_name(parent, path, key, layout)
+    group = parent[key]
+    if not isinstance(group, h5py.Group):
+        raise DataError(f"{path}:{name} is not a group; use a file in {layout}")
+    return group
+
+
+def plain_dataset(parent: h5py.Group, path: Path, key: str, layout: str) -> h5py.Dataset:
+    """The dataset `key` of `parent`, which must hold real numbers in the file itself; `layout` as in `plain_group`.
+
+    Raises:
+        DataError: it is missing, a link or a group, virtual, stored outside the file, or not numeric.
+    """
+    name = _hard_name(parent, path, key, layout)
+    dataset = parent[key]
     if not isinstance(dataset, h5py.Dataset):
-        raise DataError(f"{path}:{key} is a group, not a dataset; use a file in D4RL's layout")
+        raise DataError(f"{path}:{name} is a group, not a dataset; use a file in {layout}")
     if dataset.is_virtual:
-        raise DataError(f"{path}:{key} is a virtual dataset (its data lie in other files); copy the data into the file")
+        raise DataError(
+            f"{path}:{name} is a virtual dataset (its data lie in other files); copy the data into the file"
+        )
     if dataset.external:
-        raise DataError(f"{path}:{key} is kept in external storage; copy the data into the file itself")
+        raise DataError(f"{path}:{name} is kept in external storage; copy the data into the file itself")
     if dataset.dtype.kind not in "biuf" or dataset.shape is None:
-        raise DataError(f"{path}:{key} holds {dataset.dtype}, not real numbers; use a file in D4RL's layout")
+        raise DataError(f"{path}:{name} holds {dataset.dtype}, not real numbers; use a file in {layout}")
     return dataset
 
 
-def _check_size(path: Path, datasets: Mapping[str, h5py.Dataset]) -> None:
-    claimed = 0
-    for dataset in datasets.values():
-        item = max(dataset.dtype.itemsize, np.dtype(np.float32).itemsize)
-        # HDF5 takes memory for whole chunks, which may be larger than the dataset.
-        chunk = math.prod(dataset.chunks) if dataset.chunks else 0
-        claimed += item * max(math.prod(dataset.shape), chunk)
+def _hard_name(parent: h5py.Group, path: Path, key: str, layout: str) -> str:
+    """The full name of an entry, after a check that it is there and no link to elsewhere."""
+    name = f"{parent.name}/{key}".lstrip("/")
+    link = parent.get(key, getlink=True)
+    if link is None:
+        raise DataError(f"{path}: missing {name}; use a file in {layout}")
+    if not isinstance(link, h5py.HardLink):
+        kind = "an external link" if isinstance(link, h5py.ExternalLink) else "a soft link"
+        raise DataError(f"{path}:{name} is {kind}; copy the data into the file itself")
+    return name
+
+
+def claimed_bytes(dataset: h5py.Dataset) -> int:
+    """How much memory reading a dataset may take."""
+    item = max(dataset.dtype.itemsize, np.dtype(np.float32).itemsize)
+    # HDF5 takes memory for whole chunks, which may be larger than the dataset.
+    chunk = math.prod(dataset.chunks) if dataset.chunks else 0
+    return int(item * max(math.prod(dataset.shape), chunk))
+
+
+def check_size(path: Path, claimed: int, shapes: str) -> None:
+    """Refuse a file whose datasets claim more bytes than it can hold or than the machine has.
+
+    Raises:
+        DataError: they do; `shapes` says in the message what is claimed.
+    """
     size = path.stat().st_size
-    shapes = ", ".join(f"{key} {dataset.shape}" for key, dataset in datasets.items())
     if claimed > _MAX_EXPANSION * size + _EXPANSION_SLACK_BYTES:
         raise DataError(f"{path}: claims {claimed:,} bytes ({shapes}) in a file of {size:,}; do not trust it, {_FETCH}")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import h5py
+import minari_sets
 import numpy as np
 import pytest
 
@@ -40,3 +41,11 @@ def hopper_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file["terminals"] = terminals
         file["timeouts"] = np.zeros(len(steps), bool)
     return path
+
+
+@pytest.fixture(scope="session")
+def minari_recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Minari folder with the dataset `minari_sets.ID`; copy it before changing it."""
+    root = tmp_path_factory.mktemp("minari")
+    minari_sets.record(root)
+    return root

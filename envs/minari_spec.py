@@ -1,0 +1,281 @@
+"""What a Minari dataset says of itself, read as plain JSON: nothing that its metadata name is imported or made.
+
+The `minari` package makes the environment that the metadata describe, and so imports any module they name, when
+`recover_environment` is called, and already on loading where the spaces are missing. Here an environment is believed
+only if Gymnasium's registry in this process has it under the same entry point.
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from .errors import DataError, UsageError
+
+# The package's own pattern, without the letters of other alphabets.
+_ID = re.compile(r"(?:[A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+-v[0-9]{1,9}")
+_MAX_ID = 200
+
+# Bounds of an image space are listed number by number, twice.
+_MAX_METADATA_BYTES = 64 * 2**20
+
+# Wrappers that change neither what an environment returns nor when it ends, so leaving them out changes no score.
+_PASSIVE_WRAPPERS = {"RecordEpisodeStatistics", "RecordVideo", "OrderEnforcing", "PassiveEnvChecker"}
+
+# Arguments that name files to read or modules to import.
+_FORBIDDEN_KEY = re.compile(r"(^|_)(xml|file|path|dir|folder|module|entry_point|id)s?(_|$)", re.IGNORECASE)
+_FORBIDDEN_TEXT = re.compile(r"[/\\:~]|\.\.|\.xml$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class MinariSpec:
+    """A dataset's metadata after all checks; None where it has none.
+
+    `action_low` and `action_high` (A,) are the bounds of its action space, `reference_returns` the returns that score 0
+    and 100.
+    """
+
+    env_id: str | None
+    env_kwargs: dict[str, Any]
+    max_episode_steps: int | None
+    reference_returns: tuple[float, float] | None
+    action_low: tuple[float, ...] | None
+    action_high: tuple[float, ...] | None
+    total_episodes: int
+    total_steps: int
+    notes: tuple[str, ...]
+
+
+def minari_dataset_dir() -> Path:
+    """Where Minari keeps its datasets: `$MINARI_DATASETS_PATH`, else `~/.minari/datasets`, as the package does."""
+    return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
+
+
+def check_minari_id(dataset_id: str) -> str:
+    """A Minari id such as "mujoco/hopper/medium-v0", which may become part of a path.
+
+    Raises:
+        UsageError: it is not one.
+    """
+    if len(dataset_id) > _MAX_ID or not _ID.fullmatch(dataset_id):
+        raise UsageError(
+            f"{dataset_id[:60]!a} is not a Minari id; write it like mujoco/hopper/medium-v0 (letters, digits, '_' "
+            "and '-')"
+        )
+    return dataset_id
+
+
+def minari_data_dir(dataset_id: str) -> Path:
+    """The folder that holds a dataset's `metadata.json` and `main_data.hdf5`; it need not exist.
+
+    Raises:
+        UsageError: the id is not one.
+    """
+    return minari_dataset_dir() / check_minari_id(dataset_id) / "data"
+
+
+def read_spec(path: Path) -> MinariSpec:
+    """Read a dataset's `metadata.json`.
+
+    Raises:
+        DataError: it is missing or damaged; the data are not in HDF5; a space is not a vector of numbers; or the
+            environment is not one that Gymnasium knows under the same entry point, has wrappers, or arguments that are
+            not plain numbers, texts and lists of them or that name files or modules. Nothing is imported.
+    """
+    metadata = _load(path)
+    if metadata.get("data_format", "hdf5") != "hdf5":
+        raise DataError(
+            f"{path}:data_format is {_shown(metadata['data_format'])}; only hdf5 is read, convert it with minari"
+        )
+    notes: list[str] = []
+    _bounds(path, metadata, "observation_space")
+    low, high = _bounds(path, metadata, "action_space") or (None, None)
+    env = _env_spec(path, metadata, "env_spec") or {}
+    _env_spec(path, metadata, "eval_env_spec")  # not used, but a foreign one betrays the file
+    _check_wrappers(path, env, notes)
+    notes += [
+        f"{key}: {one_line(metadata[key])}" for key in ("algorithm_name", "description") if _is_text(metadata.get(key))
+    ]
+    return MinariSpec(
+        env_id=env.get("id"),
+        env_kwargs=_kwargs(path, env, notes),
+        max_episode_steps=None if env.get("max_episode_steps") is None else _count(path, env, "max_episode_steps"),
+        reference_returns=_reference_returns(metadata, notes),
+        action_low=low,
+        action_high=high,
+        total_episodes=_count(path, metadata, "total_episodes"),
+        total_steps=_count(path, metadata, "total_steps"),
+        notes=tuple(notes),
+    )
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Turns what goes wrong in writing the dataset's folder `target` into a DataError."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # h5py raises either where a disk is full
+        reason = getattr(error, "strerror", None) or one_line(str(error))
+        raise DataError(
+            f"{target}: cannot be written ({reason}); make room, or set MINARI_DATASETS_PATH to another folder"
+        ) from error
+
+
+def one_line(text: str) -> str:
+    """A text from a file as one short line without terminal control sequences."""
+    return "".join(c for c in " ".join(text.split()) if c.isprintable())[:200]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _shown(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _MAX_METADATA_BYTES:
+            raise DataError(f"{path}: is over {_MAX_METADATA_BYTES:,} bytes; do not trust it, get the dataset again")
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: does not exist, so this is no complete dataset; get the dataset again") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); change its mode or get it again") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: is not JSON ({one_line(str(error))}); get the dataset again") from error
+    if not isinstance(metadata, dict):
+        raise DataError(f"{path}: is not a JSON object; get the dataset again")
+    return metadata
+
+
+def _object(path: Path, metadata: dict[str, Any], key: str) -> dict[str, Any] | None:
+    """An object that Minari keeps as JSON inside the JSON; None where there is none."""
+    value = metadata.get(key)
+    if value is None:
+        return None
+    try:
+        value = json.loads(value)
+    except (ValueError, TypeError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise DataError(f"{path}:{key} is not a JSON object in a text; get the dataset again")
+    return value
+
+
+def _count(path: Path, values: dict[str, Any], key: str) -> int:
+    value = values.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**53:
+        raise DataError(f"{path}:{key} is {_shown(value)}, not a number of at least 1; use a dataset with data")
+    return value
+
+
+def _bounds(path: Path, metadata: dict[str, Any], key: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Lower and upper bounds of a space; None where the dataset does not describe it."""
+    space = _object(path, metadata, key)
+    if space is None:
+        return None
+    if space.get("type") != "Box" or not isinstance(shape := space.get("shape"), list) or len(shape) != 1:
+        kind = _shown(space.get("type")).strip("'")
+        shape_text = f" of shape {_shown(space['shape'])}" if "shape" in space else ""
+        raise DataError(
+            f"{path}:{key} is {kind}{shape_text}; only a Box with one axis (a vector of numbers) can be learnt from"
+        )
+    try:
+        low, high = (_numbers(space[side]) for side in ("low", "high"))
+    except (KeyError, ValueError, TypeError, OverflowError):
+        low = high = np.zeros(0)
+    if low.shape != tuple(shape) or high.shape != tuple(shape) or not np.all(low <= high):
+        raise DataError(f"{path}:{key} has no bounds that fit its shape {_shown(shape)}; get the dataset again")
+    return tuple(low.tolist()), tuple(high.tolist())
+
+
+def _numbers(values: list[float]) -> npt.NDArray[np.float64]:
+    return np.array(values, dtype=np.float64)
+
+
+def entry_point_name(env_id: str) -> str:
+    """Where Gymnasium has a registered environment's class: its entry point as a text, MODULE:NAME."""
+    entry = gym.registry[env_id].entry_point
+    return (
+        entry if isinstance(entry, str) else f"{getattr(entry, '__module__', '')}:{getattr(entry, '__qualname__', '')}"
+    )
+
+
+def _env_spec(path: Path, metadata: dict[str, Any], key: str) -> dict[str, Any] | None:
+    """The environment's description, if Gymnasium knows that environment under the same entry point."""
+    spec = _object(path, metadata, key)
+    if spec is None:
+        return None
+    env_id, entry = spec.get("id"), spec.get("entry_point")
+    if not isinstance(env_id, str) or env_id not in gym.registry:
+        raise DataError(
+            f"{path}:{key} names the environment {_shown(env_id)} (entry point {_shown(entry)}, not imported), which "
+            "is not registered with Gymnasium; register it before loading, or get the dataset from another place"
+        )
+    if entry != entry_point_name(env_id):
+        raise DataError(
+            f"{path}:{key} gives {env_id} the entry point {_shown(entry)} (not imported), Gymnasium has "
+            f"{entry_point_name(env_id)}; do not trust the dataset, get it from another place"
+        )
+    return spec
+
+
+def _check_wrappers(path: Path, env: dict[str, Any], notes: list[str]) -> None:
+    wrappers = env.get("additional_wrappers") or []
+    listed = wrappers if isinstance(wrappers, list) else [wrappers]
+    names = [_shown(wrapper.get("name") if isinstance(wrapper, dict) else wrapper).strip("'") for wrapper in listed]
+    active = [name for name in names if name not in _PASSIVE_WRAPPERS]
+    if active:
+        raise DataError(
+            f"{path}:env_spec was recorded through wrappers ({', '.join(active[:9])}; not imported), without which "
+            f"{env['id']} is another task; register the wrapped environment under an id of its own and record on that"
+        )
+    if names:
+        notes.append(f"left out wrappers that only watch: {', '.join(names)}")
+
+
+def _kwargs(path: Path, env: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """The environment's arguments, of plain values only."""
+    kwargs = env.get("kwargs") or {}
+    if not isinstance(kwargs, dict):
+        raise DataError(f"{path}:env_spec.kwargs is not an object; get the dataset again")
+    for key, value in kwargs.items():
+        if not key.isidentifier() or _FORBIDDEN_KEY.search(key) or not _is_plain(value):
+            raise DataError(
+                f"{path}:env_spec.kwargs has {_shown(key)} = {_shown(value)}; only numbers, words and lists of them "
+                "are passed on to an environment, and nothing that names files or modules; use another dataset"
+            )
+    if "render_mode" in kwargs:
+        notes.append("left out the environment's render_mode")
+    return {key: value for key, value in kwargs.items() if key != "render_mode"}
+
+
+def _is_plain(value: object, depth: int = 4) -> bool:
+    if isinstance(value, str):
+        return not _FORBIDDEN_TEXT.search(value)
+    if isinstance(value, list):
+        return depth > 0 and all(_is_plain(item, depth - 1) for item in value)
+    return value is None or isinstance(value, bool | int | float)
+
+
+def _reference_returns(metadata: dict[str, Any], notes: list[str]) -> tuple[float, float] | None:
+    values = [metadata.get(key) for key in ("ref_min_score", "ref_max_score")]
+    if values == [None, None]:
+        return None
+    low, high = (float(v) if isinstance(v, int | float) and not isinstance(v, bool) else math.nan for v in values)
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        notes.append(f"left out reference scores that do not rise from one number to another: {_shown(values)}")
+        return None
+    return low, high

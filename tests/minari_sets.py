@@ -1,0 +1,71 @@
+"""A Minari dataset as minari's own collector records it, and ways to spoil one."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+
+ID = "test/hopper/random-v0"
+
+# minari takes jax for one function on nested containers; on the arrays here that is a plain call.
+_RECORD = """
+import sys, types
+try:
+    import jax.tree_util
+except ImportError:
+    def tree_map(function, tree, *rest):
+        if isinstance(tree, dict):
+            return {key: tree_map(function, tree[key], *(other[key] for other in rest)) for key in tree}
+        return function(tree, *rest)
+    sys.modules["jax"] = types.ModuleType("jax")
+    sys.modules["jax.tree_util"] = sys.modules["jax"].tree_util = types.ModuleType("jax.tree_util")
+    sys.modules["jax.tree_util"].tree_map = tree_map
+import gymnasium as gym, minari
+env = minari.DataCollector(gym.make("Hopper-v5"))
+env.action_space.seed(0)
+for episode in range(4):
+    env.reset(seed=100 + episode)
+    for step in range(200 if episode < 3 else 5):
+        if any(env.step(env.action_space.sample())[2:4]):
+            break
+env.create_dataset(sys.argv[1], algorithm_name="random", ref_min_score=-20.0, ref_max_score=3000.0)
+"""
+
+
+def record(root: Path) -> Path:
+    """Three episodes of uniform actions in Hopper-v5 up to the fall, and one that is cut after five steps."""
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _RECORD, ID],
+        env={**os.environ, "MINARI_DATASETS_PATH": str(root)},
+        check=True,
+    )
+    return root / ID / "data"
+
+
+@contextmanager
+def metadata(data: Path):
+    """The metadata as a dict, written back afterwards."""
+    path = data / "metadata.json"
+    values = json.loads(path.read_text())
+    yield values
+    path.write_text(json.dumps(values))
+
+
+@contextmanager
+def spec(data: Path, key="env_spec"):
+    """The environment's description in the metadata, written back afterwards."""
+    with metadata(data) as values:
+        inner = json.loads(values.get(key) or values["env_spec"])
+        yield inner
+        values[key] = json.dumps(inner)
+
+
+@contextmanager
+def episode(data: Path, number: int = 1):
+    """An episode's group, open for writing."""
+    with h5py.File(data / "main_data.hdf5", "a") as file:
+        yield file[f"episode_{number}"]

@@ -1,0 +1,195 @@
+"""Fetching Minari datasets from a server on this machine that answers like Hugging Face's."""
+
+import hashlib
+import json
+import re
+import shutil
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+from minari_sets import ID
+
+from aaren_rl.envs import DataError
+from aaren_rl.envs.minari import read_minari
+
+REPOSITORY, COMMIT = f"farama-minari/{ID.split('/')[0]}", "1" * 40
+
+
+class Hub(ThreadingHTTPServer):
+    """Serves one repository, `files` (path: content), under the addresses that huggingface_hub asks for."""
+
+    daemon_threads = True
+
+    def __init__(self, files):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files = files
+        self.forbidden = None  # a file that is refused
+        self.paths = []  # of every GET
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+    def do_HEAD(self):
+        self.answer()
+
+    def do_GET(self):
+        self.answer()
+
+    def answer(self):
+        parts = urlsplit(self.path)
+        path = unquote(parts.path)
+        if self.command == "GET":
+            self.server.paths.append(path)
+        if path == "/api/datasets":
+            asked = parse_qs(parts.query)
+            found = asked["author"] == ["farama-minari"]
+            return self.send_json([{"id": REPOSITORY}] if found else [])
+        if path == f"/api/datasets/{REPOSITORY}/revision/main":
+            return self.send_json({"id": REPOSITORY, "sha": COMMIT, "siblings": []})
+        if path == f"/api/datasets/{REPOSITORY}/tree/{COMMIT}":
+            files = self.server.files.items()
+            return self.send_json(
+                [{"type": "file", "path": name, "size": len(data), "oid": oid(data)} for name, data in files]
+            )
+        match = re.fullmatch(rf"/datasets/{REPOSITORY}/resolve/[^/]+/(.+)", path)
+        if match and match[1] == self.server.forbidden:
+            return self.send_error(403)
+        if match and match[1] in self.server.files:
+            return self.send_file(self.server.files[match[1]])
+        self.send_response(404)
+        self.send_header("X-Error-Code", "EntryNotFound" if match else "RepoNotFound")
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def send_json(self, value):
+        self.send_body(json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+    def send_file(self, data):
+        headers = {"ETag": f'"{oid(data)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        first = int(re.fullmatch(r"bytes=(\d+)-\d*", self.headers["Range"] or "bytes=0-")[1])
+        if first:
+            headers["Content-Range"] = f"bytes {first}-{len(data) - 1}/{len(data)}"
+        self.send_body(data[first:], headers, 206 if first else 200)
+
+    def send_body(self, body, headers, status=200):
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+
+def oid(data):
+    return hashlib.sha1(data, usedforsecurity=False).hexdigest()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Minari's folder, empty; huggingface_hub's cache, and nobody at its address."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.delenv("MINARI_REMOTE", raising=False)
+    return tmp_path / "datasets"
+
+
+@pytest.fixture
+def hub(minari_recorded, tmp_path, folder, monkeypatch):
+    remote = tmp_path / "remote"
+    shutil.copytree(minari_recorded, remote)
+    top = remote / ID.split("/")[0]
+    files = {path.relative_to(top).as_posix(): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+    files["namespace_metadata.json"] = json.dumps({"datasets": [ID], "namespaces": ["test/hopper"]}).encode()
+    files["hopper/namespace_metadata.json"] = b"{}"
+    with Hub(files) as hub:
+        thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        yield hub
+        hub.shutdown()
+        thread.join()
+
+
+DATA = "hopper/random-v0/data/main_data.hdf5"
+
+
+def names(folder):
+    """The files of the dataset, and whatever else lies about."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def refused(*parts):
+    with pytest.raises(DataError) as caught:
+        read_minari(ID, progress=False)
+    message = str(caught.value)
+    assert "\n" not in message and "; " in message
+    for part in parts:
+        assert part in message
+
+
+def test_it_is_fetched_once_checked_and_pinned(hub, folder, capfd):
+    hub.forbidden = DATA
+    refused("minari could not download it", "403", "MINARI_REMOTE", str(folder / ID))
+    assert not (folder / ID).exists()
+    hub.forbidden = None
+    capfd.readouterr()
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: read_minari(ID, progress=False), range(2))
+    out, err = capfd.readouterr()
+    assert out == ""
+    line = f"{ID}: downloading from Hugging Face to {folder / ID}, where it is not yet"
+    waiting = f"{folder / ID}: another process is downloading it; waiting"
+    assert err.replace("\n", "") in (line + waiting, waiting + line)
+    assert [path for path in hub.paths if path.endswith(DATA)] == [f"/datasets/{REPOSITORY}/resolve/{COMMIT}/{DATA}"]
+    assert first.episodes.n_steps == second.episodes.n_steps > 20
+    digest = hashlib.sha256(hub.files[DATA]).hexdigest()
+    pin = folder / ID / "data" / "main_data.hdf5.sha256"
+    assert pin.read_text() == f"{digest}  main_data.hdf5\n"
+    data = f"{ID}/data"
+    lock = "test/hopper/.random-v0.lock"
+    assert names(folder) == [lock, f"{data}/main_data.hdf5", f"{data}/main_data.hdf5.sha256", f"{data}/metadata.json"]
+    hub.paths.clear()
+    read_minari(ID)
+    assert hub.paths == [] and capfd.readouterr() == ("", "")
+
+
+def test_41_what_fails_the_checks_is_deleted_and_not_imported(hub, folder, tmp_path, monkeypatch):
+    trace = tmp_path / "trace"
+    (tmp_path / "evil_module.py").write_text(f"open({str(trace)!r}, 'w').close()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    name = DATA.replace("main_data.hdf5", "metadata.json")
+    metadata = json.loads(hub.files[name])
+    metadata["env_spec"] = metadata["env_spec"].replace("gymnasium.envs.mujoco.hopper_v5", "evil_module")
+    del metadata["observation_space"], metadata["action_space"]
+    hub.files[name] = json.dumps(metadata).encode()
+    refused("what was downloaded was deleted", "random-v0/data/metadata.json:env_spec", "evil_module", "not imported")
+    assert names(folder) == ["test/hopper/.random-v0.lock"] and not trace.exists()
+
+
+def test_no_network(folder, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    refused("minari could not download it", "offline", "check the id and the network")
+    assert not (folder / ID).exists()
+
+
+@pytest.mark.slow  # half a minute of the client's pauses between attempts
+def test_nobody_there(folder):
+    refused("minari could not download it", "Connection refused")
