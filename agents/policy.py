@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Array: TypeAlias = npt.NDArray[np.float32]
+    Targets: TypeAlias = npt.NDArray[np.float64]
 
 ROLLOUTS = ("carry", "rolling", "window")
 
@@ -113,7 +114,7 @@ class Policy:
         self.model.eval()
 
     @torch.no_grad()
-    def initial_state(self, batch_size: int, target_return: float | Array | Tensor) -> PolicyState:
+    def initial_state(self, batch_size: int, target_return: float | Targets | Tensor) -> PolicyState:
         """The state at the begin of an episode in which `target_return` is asked for.
 
         One number for all environments or one for each, (B,), in the environment's units.

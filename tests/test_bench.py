@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aaren_rl import bench, bench_data, bench_rollout
+from aaren_rl import bench, bench_data, bench_evaluate, bench_rollout
 from aaren_rl.agents import DecisionModel
 from aaren_rl.envs.windows import StepData
 from aaren_rl.errors import CommandError
@@ -185,3 +185,17 @@ def test_data_without_room_for_the_file(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "data.hdf5: cannot be written (No space left on device); set TMPDIR" in capsys.readouterr().err
     assert bench.main(["data", "--steps", "99"]) == 2
     assert capsys.readouterr().err == "error: --steps: must be at least 100, not 99\n"
+
+
+def test_evaluate_is_held_against_the_same_actions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main(["evaluate", "--episodes", "3", "--repeats", "1"]) == 0
+    assert "the returns of both are the same" in capsys.readouterr().out
+    handed_out = bench_evaluate._Replay.act
+    monkeypatch.setattr(
+        bench_evaluate._Replay, "act", lambda self, *rest: (handed_out(self, *rest)[0] * np.float32(0.9), None)
+    )
+    assert bench.main(["evaluate", "--episodes", "3", "--repeats", "1"]) == 6
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.startswith("error: the same actions gave other returns")
