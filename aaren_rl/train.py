@@ -270,9 +270,9 @@ class _Run:
             card,
             weights=weights,
             episodes=config.final_episodes if final else config.eval_episodes,
-            target_return=card.target_return,
+            target_returns=[card.target_return],
             seed=config.eval_seed,
-        )
+        )[0]
 
     def _card(self) -> PolicyCard:
         return make_card(self.config, self.task, self.episodes, self.trainer)
