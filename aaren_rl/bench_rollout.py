@@ -9,7 +9,6 @@ import argparse
 import copy
 import gc
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, TypeAlias
@@ -17,12 +16,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from .agents import DecisionModel, ModelConfig, Policy, PolicyState
 from .cli import Parser, positive
 from .config import AGENTS
 from .errors import NumericsError, UsageError
+from .gather import state_bytes
 from .machine import Machine, resident_bytes
 
 Array: TypeAlias = npt.NDArray[np.float32]
@@ -179,20 +178,6 @@ def measure_rollout(config: ModelConfig, agent: str, steps: int) -> RolloutResul
         checked_difference=difference,
         machine=Machine.here(),
     )
-
-
-def state_bytes(state: object) -> int:
-    """Bytes of the storages that a state's tensors keep alive, each counted once."""
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(state)}
-    return sum(storages.values())
-
-
-def _tensors(state: object) -> Iterator[Tensor]:
-    if isinstance(state, Tensor):
-        yield state
-    elif isinstance(state, tuple):
-        for part in state:
-            yield from _tensors(part)
 
 
 def format_rollout(result: RolloutResult) -> str:

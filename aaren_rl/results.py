@@ -71,6 +71,13 @@ class Cell:
     sweep: list[Score]
     action_cost: list[ActionCost]
 
+    @staticmethod
+    def from_json(tree: dict[str, Any]) -> Cell:
+        """The inverse of `dataclasses.asdict`; KeyError or TypeError where something is missing or unknown."""
+        lists = {"curve": CurvePoint, "sweep": Score, "action_cost": ActionCost}
+        parts = {key: [kind(**item) for item in tree[key]] for key, kind in lists.items()}
+        return Cell(**{**tree, **parts, "last": Score(**tree["last"]), "best": Score(**tree["best"])})
+
 
 def write_results(file: Path, cells: Sequence[Cell], settings: dict[str, Any]) -> None:
     """Writes results.json, whole or not at all; `settings` says how the comparison was made."""
@@ -87,12 +94,6 @@ def read_results(file: Path) -> tuple[list[Cell], dict[str, Any]]:
         tree = json.loads(file.read_text(encoding="utf-8"))
         if tree["format"] != FORMAT:
             raise UsageError(f"{file}: results of format {tree['format']}, this version reads {FORMAT}")
-        return [_cell(cell) for cell in tree["cells"]], tree["settings"]
+        return [Cell.from_json(cell) for cell in tree["cells"]], tree["settings"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{file}: not a comparison's results: {' '.join(str(error).split())[:200]}") from error
-
-
-def _cell(tree: dict[str, Any]) -> Cell:
-    lists = {"curve": CurvePoint, "sweep": Score, "action_cost": ActionCost}
-    parts = {key: [kind(**item) for item in tree[key]] for key, kind in lists.items()}
-    return Cell(**{**tree, **parts, "last": Score(**tree["last"]), "best": Score(**tree["best"])})
