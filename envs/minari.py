@@ -142,7 +142,7 @@ def _episodes(file: h5py.File, path: Path, spec: MinariSpec, dataset_id: str, pr
     """Read every episode straight into the arrays of all of them, whose sizes are checked before they are made."""
     lengths = _lengths(file, path, spec)
     first = _parts(file, path, 0)
-    described = {"observations": spec.observation_dim, "actions": spec.action_low and len(spec.action_low)}
+    described = {"observations": spec.observation_dim, "actions": spec.action_dim}
     columns = {key: _columns(path, first[key], wanted) for key, wanted in described.items()}
     offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
     n_steps = int(offsets[-1])
@@ -156,12 +156,22 @@ def _episodes(file: h5py.File, path: Path, spec: MinariSpec, dataset_id: str, pr
         np.zeros(len(lengths), np.int8),
     )
     claimed = 0
-    # A bar only where it takes longer than a second.
-    for e in tqdm(range(len(lengths)), dataset_id, unit="episode", delay=1, leave=False, disable=not progress):
-        parts = _parts(file, path, e)
-        claimed += sum(map(claimed_bytes, parts.values()))
-        check_size(path, claimed, f"{e + 1} of {len(lengths)} episodes")
-        _read_episode(path, raw, e, parts)
+    # No bar for what takes less than a second.
+    with tqdm(
+        total=len(lengths),
+        desc=dataset_id,
+        unit="episode",
+        delay=1,
+        mininterval=1,
+        leave=False,
+        disable=not progress,
+    ) as bar:
+        for e in range(len(lengths)):
+            parts = _parts(file, path, e)
+            claimed += sum(map(claimed_bytes, parts.values()))
+            check_size(path, claimed, f"{e + 1} of {len(lengths)} episodes")
+            _read_episode(path, raw, e, parts)
+            bar.update()
     return raw
 
 

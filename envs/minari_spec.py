@@ -40,8 +40,8 @@ _FORBIDDEN_TEXT = re.compile(r"[/\\:~]|\.\.|\.xml$", re.IGNORECASE)
 class MinariSpec:
     """A dataset's metadata after all checks; None where it has none.
 
-    `observation_dim` is the size O of its observations, `action_low` and `action_high` (A,) are the bounds of its action
-    space, `reference_returns` the returns that score 0 and 100.
+    `observation_dim` and `action_dim` are the sizes O and A of its spaces, `action_low` and `action_high` (A,) the
+    bounds of its actions, `reference_returns` the returns that score 0 and 100.
     """
 
     env_id: str | None
@@ -49,6 +49,7 @@ class MinariSpec:
     max_episode_steps: int | None
     reference_returns: tuple[float, float] | None
     observation_dim: int | None
+    action_dim: int | None
     action_low: tuple[float, ...] | None
     action_high: tuple[float, ...] | None
     total_episodes: int
@@ -112,6 +113,7 @@ def read_spec(path: Path) -> MinariSpec:
         max_episode_steps=None if env.get("max_episode_steps") is None else _count(path, env, "max_episode_steps"),
         reference_returns=_reference_returns(metadata, notes),
         observation_dim=None if observed is None else len(observed),
+        action_dim=None if low is None else len(low),
         action_low=low,
         action_high=high,
         total_episodes=_count(path, metadata, "total_episodes"),

@@ -517,7 +517,7 @@ def test_a_repeated_last_observation_is_said(tmp_path, monkeypatch):
         observations = file["episode_0/observations"][()]
     np.testing.assert_array_equal(observations[-1], observations[-2])
     (note,) = read_minari(ID).episodes.notes
-    assert note.startswith("description: mine; ") and "repeats the one before" in note
+    assert note.startswith("description: the observation behind") and note.endswith("repeats the one before; mine")
     assert read_minari(ID).episodes.env_id is None
 
 
