@@ -9,6 +9,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "train": "train an agent offline and score it",
     "evaluate": "score a trained policy",
+    "datasets": "list, describe, verify, download and convert data sets",
     "bench": "measure time and memory",
 }
 

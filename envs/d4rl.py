@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from .checks import hold_to_bounds, not_finite
 from .episodes import Episodes, row_blocks
 from .errors import DataError, UsageError
 from .files import write_whole
@@ -75,7 +76,7 @@ def read_hdf5(
         env_id = _text_attribute(file, "env_id")
         provenance = {name: _text_attribute(file, name) for name in ("origin", "policy")}
     bounds = np.asarray(action_low, dtype=np.float32), np.asarray(action_high, dtype=np.float32)
-    _check_actions(path, actions, bounds, clip_actions, notes)
+    hold_to_bounds(path, actions, bounds, clip_actions, notes)
     ends = _episode_ends(path, terminals | timeouts, max_episode_steps)
     n_steps = int(ends[-1])
     if n_steps < len(rewards):
@@ -141,19 +142,9 @@ def _read_float32(path: Path, data: h5py.Dataset, columns: int | None) -> npt.ND
     shape = (len(data),) if columns is None else (len(data), columns)
     array = np.empty(shape, dtype=np.float32)
     data.read_direct(array, source_sel=None if shape == data.shape else np.s_[:, :columns])
-    bad = 0
-    first: tuple[int, ...] | None = None
-    for rows in row_blocks(len(array)):
-        finite = np.isfinite(array[rows])
-        if finite.all():
-            continue
-        places = np.argwhere(~finite)
-        bad += len(places)
-        if first is None:
-            first = (rows.start + int(places[0, 0]), *map(int, places[0, 1:]))
-    if first is not None:
+    if (found := not_finite(array)) is not None:
+        bad, first, value = found
         where = f"step {first[0]}" if columns is None else f"step {first[0]}, column {first[1]}"
-        value = "NaN" if np.isnan(array[first]) else "infinite or beyond float32"
         raise DataError(
             f"{path}:{data.name.lstrip('/')} has {bad:,} values that are not finite, the first ({value}) at {where}; "
             "repair the file or get it again"
@@ -170,24 +161,6 @@ def _read_flags(path: Path, found: Mapping[str, h5py.Dataset], key: str, n_steps
     if not np.array_equal(values, flags):
         raise DataError(f"{path}:{key} has values other than 0 and 1; the file is damaged, get it again")
     return flags
-
-
-def _check_actions(
-    path: Path,
-    actions: npt.NDArray[np.float32],
-    bounds: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]],
-    clip: bool,
-    notes: list[str],
-) -> None:
-    low, high = bounds
-    least, most = actions.min(axis=0), actions.max(axis=0)
-    if np.all(least >= low) and np.all(most <= high):
-        return
-    found, allowed = (f"[{a.min():.6g}, {b.max():.6g}]" for a, b in ((least, most), (low, high)))
-    if not clip:
-        raise DataError(f"{path}:actions range over {found}, outside {allowed}; pass --clip-actions to clip them")
-    np.clip(actions, low, high, out=actions)
-    notes.append(f"clipped actions from {found} to {allowed}")
 
 
 def _episode_ends(path: Path, ended: npt.NDArray[np.bool_], max_episode_steps: int | None) -> npt.NDArray[np.int64]:

@@ -90,6 +90,11 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aaren_rl"
 
 
+def local_path(task: D4RLTask) -> Path:
+    """Where a task's local set is kept once it is made."""
+    return cache_dir() / "datasets" / str(RECIPE_VERSION) / f"{task.name}-local.hdf5"
+
+
 def make_local(task: D4RLTask, progress: bool = True) -> Path:
     """The HDF5 file of a task's local set, in D4RL's layout; made on the first call, then kept in the cache.
 
@@ -104,7 +109,7 @@ def make_local(task: D4RLTask, progress: bool = True) -> Path:
     if recipe is None:
         made = ", ".join(f"{family}-{level}" for family, levels in RECIPES.items() for level in levels)
         raise DataError(f"{task.name}: no behaviour policy for it ships with the package; local sets are {made}")
-    path = cache_dir() / "datasets" / str(RECIPE_VERSION) / f"{task.name}-local.hdf5"
+    path = local_path(task)
     if path.is_file():
         return path
     with _writing(path):

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from .episodes import Episodes, row_blocks
+from .checks import hold_to_bounds, not_finite
+from .episodes import Episodes
 from .errors import DataError
 from .hdf5 import check_size, claimed_bytes, open_hdf5, plain_dataset, plain_group
 from .minari_fetch import fetch_minari
@@ -100,7 +101,7 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     with open_hdf5(path) as file:
         episodes = _episodes(file, path, spec, dataset_id, progress)
     _check_finite(path, episodes)
-    _clip_actions(path, episodes.actions, spec, clip_actions, notes)
+    _check_actions(path, episodes.actions, spec, clip_actions, notes)
     episodes = _without_unfinished(path, episodes, notes)
     return MinariData(
         Episodes(
@@ -141,7 +142,8 @@ def _episodes(file: h5py.File, path: Path, spec: MinariSpec, dataset_id: str, pr
     """Read every episode straight into the arrays of all of them, whose sizes are checked before they are made."""
     lengths = _lengths(file, path, spec)
     first = _parts(file, path, 0)
-    columns = {key: _columns(path, first[key]) for key in ("observations", "actions")}
+    described = {"observations": spec.observation_dim, "actions": spec.action_dim}
+    columns = {key: _columns(path, first[key], wanted) for key, wanted in described.items()}
     offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
     n_steps = int(offsets[-1])
     shapes = f"{n_steps:,} steps of {columns['observations']} observation and {columns['actions']} action columns"
@@ -154,12 +156,22 @@ def _episodes(file: h5py.File, path: Path, spec: MinariSpec, dataset_id: str, pr
         np.zeros(len(lengths), np.int8),
     )
     claimed = 0
-    # A bar only where it takes longer than a second.
-    for e in tqdm(range(len(lengths)), dataset_id, unit="episode", delay=1, leave=False, disable=not progress):
-        parts = _parts(file, path, e)
-        claimed += sum(map(claimed_bytes, parts.values()))
-        check_size(path, claimed, f"{e + 1} of {len(lengths)} episodes")
-        _read_episode(path, raw, e, parts)
+    # No bar for what takes less than a second.
+    with tqdm(
+        total=len(lengths),
+        desc=dataset_id,
+        unit="episode",
+        delay=1,
+        mininterval=1,
+        leave=False,
+        disable=not progress,
+    ) as bar:
+        for e in range(len(lengths)):
+            parts = _parts(file, path, e)
+            claimed += sum(map(claimed_bytes, parts.values()))
+            check_size(path, claimed, f"{e + 1} of {len(lengths)} episodes")
+            _read_episode(path, raw, e, parts)
+            bar.update()
     return raw
 
 
@@ -197,9 +209,14 @@ def _name(data: h5py.Dataset) -> str:
     return str(data.name).lstrip("/")
 
 
-def _columns(path: Path, data: h5py.Dataset) -> int:
+def _columns(path: Path, data: h5py.Dataset, wanted: int | None) -> int:
     if data.ndim != 2 or data.shape[1] == 0:
         raise DataError(f"{path}:{_name(data)} has shape {data.shape}, not two axes; only vectors can be learnt from")
+    if wanted is not None and data.shape[1] != wanted:
+        raise DataError(
+            f"{path}:{_name(data)} has {data.shape[1]} columns, its space in metadata.json {wanted}; the dataset is "
+            "damaged, get it again"
+        )
     return int(data.shape[1])
 
 
@@ -237,41 +254,25 @@ def _ends(path: Path, data: h5py.Dataset) -> bool:
 def _check_finite(path: Path, raw: _Raw) -> None:
     for key in _ARRAYS:
         array: npt.NDArray[np.float32] = getattr(raw, key)
-        bad, first = 0, None
-        for rows in row_blocks(len(array)):
-            places = np.argwhere(~np.isfinite(array[rows]))
-            bad += len(places)
-            if first is None and len(places):
-                first = (rows.start + int(places[0, 0]), *map(int, places[0, 1:]))
-        if first is None:
+        if (found := not_finite(array)) is None:
             continue
+        bad, first, value = found
         episode = int(np.searchsorted(raw.offsets, first[0], side="right")) - 1
         where = f"step {first[0] - raw.offsets[episode]}" + (f", column {first[1]}" if len(first) == 2 else "")
-        value = "NaN" if np.isnan(array[first]) else "infinite or beyond float32"
         raise DataError(
             f"{path}:episode_{episode}/{key} is where the first of {bad:,} values that are not finite is ({value}) at "
             f"{where}; repair the dataset or get it again"
         )
 
 
-def _clip_actions(path: Path, actions: npt.NDArray[np.float32], spec: MinariSpec, clip: bool, notes: list[str]) -> None:
+def _check_actions(
+    path: Path, actions: npt.NDArray[np.float32], spec: MinariSpec, clip: bool, notes: list[str]
+) -> None:
     """Hold the actions to the bounds of the dataset's action space, where it has one."""
     if spec.action_low is None or spec.action_high is None:
         return
     low, high = (np.array(bound, np.float32) for bound in (spec.action_low, spec.action_high))
-    if low.shape != actions.shape[1:]:
-        raise DataError(
-            f"{path}: actions have {actions.shape[1]} columns, metadata.json:action_space has {len(low)}; the dataset "
-            "is damaged, get it again"
-        )
-    least, most = actions.min(axis=0), actions.max(axis=0)
-    if np.all(least >= low) and np.all(most <= high):
-        return
-    found, allowed = (f"[{a.min():.6g}, {b.max():.6g}]" for a, b in ((least, most), (low, high)))
-    if not clip:
-        raise DataError(f"{path}: actions range over {found}, outside {allowed}; pass --clip-actions to clip them")
-    np.clip(actions, low, high, out=actions)
-    notes.append(f"clipped actions from {found} to {allowed}")
+    hold_to_bounds(path, actions, (low, high), clip, notes)
 
 
 def _without_unfinished(path: Path, raw: _Raw, notes: list[str]) -> _Raw:

@@ -40,14 +40,16 @@ _FORBIDDEN_TEXT = re.compile(r"[/\\:~]|\.\.|\.xml$", re.IGNORECASE)
 class MinariSpec:
     """A dataset's metadata after all checks; None where it has none.
 
-    `action_low` and `action_high` (A,) are the bounds of its action space, `reference_returns` the returns that score 0
-    and 100.
+    `observation_dim` and `action_dim` are the sizes O and A of its spaces, `action_low` and `action_high` (A,) the
+    bounds of its actions, `reference_returns` the returns that score 0 and 100.
     """
 
     env_id: str | None
     env_kwargs: dict[str, Any]
     max_episode_steps: int | None
     reference_returns: tuple[float, float] | None
+    observation_dim: int | None
+    action_dim: int | None
     action_low: tuple[float, ...] | None
     action_high: tuple[float, ...] | None
     total_episodes: int
@@ -97,7 +99,7 @@ def read_spec(path: Path) -> MinariSpec:
             f"{path}:data_format is {_shown(metadata['data_format'])}; only hdf5 is read, convert it with minari"
         )
     notes: list[str] = []
-    _bounds(path, metadata, "observation_space")
+    observed, _ = _bounds(path, metadata, "observation_space") or (None, None)
     low, high = _bounds(path, metadata, "action_space") or (None, None)
     env = _env_spec(path, metadata, "env_spec") or {}
     _env_spec(path, metadata, "eval_env_spec")  # not used, but a foreign one betrays the file
@@ -110,6 +112,8 @@ def read_spec(path: Path) -> MinariSpec:
         env_kwargs=_kwargs(path, env, notes),
         max_episode_steps=None if env.get("max_episode_steps") is None else _count(path, env, "max_episode_steps"),
         reference_returns=_reference_returns(metadata, notes),
+        observation_dim=None if observed is None else len(observed),
+        action_dim=None if low is None else len(low),
         action_low=low,
         action_high=high,
         total_episodes=_count(path, metadata, "total_episodes"),
@@ -222,7 +226,7 @@ def _env_spec(path: Path, metadata: dict[str, Any], key: str) -> dict[str, Any] 
     if not isinstance(env_id, str) or env_id not in gym.registry:
         raise DataError(
             f"{path}:{key} names the environment {_shown(env_id)} (entry point {_shown(entry)}, not imported), which "
-            "is not registered with Gymnasium; register it before loading, or get the dataset from another place"
+            "is not registered with Gymnasium; register it before (--register MODULE), or use another dataset"
         )
     if entry != entry_point_name(env_id):
         raise DataError(

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 
+from .checks import hold_to_bounds
 from .episodes import Episodes
 from .errors import DataError, UsageError
 from .files import sync
@@ -56,7 +57,7 @@ def write_minari(
         raise UsageError(f"final_observations have shape {finals.shape}, not {wanted}; give one for each episode")
     env_spec, action_space = _environment(episodes, env_id, dict(env_kwargs or {}))
     metadata: dict[str, Any] = {"dataset_id": dataset_id}
-    metadata["description"] = "; ".join(filter(None, (description, None if finals is not None else _REPEATED)))
+    metadata["description"] = "; ".join(filter(None, (None if finals is not None else _REPEATED, description)))
     if reference_returns is not None:
         metadata["ref_min_score"], metadata["ref_max_score"] = map(float, reference_returns)
     with writing(target):
@@ -97,6 +98,8 @@ def _environment(
                 "name the environment that the data were recorded on"
             )
     assert spec is not None and isinstance(env.action_space, gym.spaces.Box)
+    path = Path(episodes.path or episodes.dataset)
+    hold_to_bounds(path, episodes.actions, (env.action_space.low, env.action_space.high), False, [])
     # A class that was registered itself has no place in JSON.
     spec.entry_point = entry_point_name(env_id)
     return spec, env.action_space

@@ -195,10 +195,11 @@ def test_7_other_columns_in_a_later_episode(data):
     refused("episode_1/actions", "2)", "3)")
 
 
-def test_7_columns_that_are_not_the_spaces(data):
+@pytest.mark.parametrize(("key", "columns"), [("observation", 11), ("action", 3)])
+def test_7_columns_that_are_not_the_spaces(data, key, columns):
     with sets.metadata(data) as values:
-        values["action_space"] = json.dumps({"type": "Box", "shape": [2], "low": [-1, -1], "high": [1, 1]})
-    refused("3 columns", "action_space has 2")
+        values[f"{key}_space"] = json.dumps({"type": "Box", "shape": [2], "low": [-1, -1], "high": [1, 1]})
+    refused(f"episode_0/{key}s has {columns} columns, its space in metadata.json 2")
 
 
 def test_8_no_steps(data):
@@ -434,7 +435,7 @@ def test_an_environment_of_your_own(data, monkeypatch):
 
     with sets.spec(data) as spec:
         spec.update(id="Mine-v0", entry_point=f"{__name__}:{Mine.__qualname__}")
-    refused("Mine-v0", "register it")
+    refused("Mine-v0", "--register")
     gym.register("Mine-v0", Mine)
     try:
         assert read_minari(ID).episodes.env_id == "Mine-v0"
@@ -516,7 +517,7 @@ def test_a_repeated_last_observation_is_said(tmp_path, monkeypatch):
         observations = file["episode_0/observations"][()]
     np.testing.assert_array_equal(observations[-1], observations[-2])
     (note,) = read_minari(ID).episodes.notes
-    assert note.startswith("description: mine; ") and "repeats the one before" in note
+    assert note.startswith("description: the observation behind") and note.endswith("repeats the one before; mine")
     assert read_minari(ID).episodes.env_id is None
 
 

@@ -1,0 +1,71 @@
+"""Between D4RL's HDF5 layout and Minari's: the same numbers, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from .dataset_sources import Name, Options, load
+from .envs import DataError, Episodes, get_task
+from .envs.d4rl import write_hdf5
+from .envs.minari import read_minari, write_minari
+from .envs.minari_spec import minari_data_dir
+from .errors import UsageError
+
+
+def convert(source: Name, target: Name, options: Options, description: str | None) -> tuple[Path, Episodes]:
+    """Write the data set `source` as `target`, which must not exist; one is a Minari id, the other a file or a task.
+
+    Returns what was written, a folder or a file, and its episodes.
+
+    Raises:
+        UsageError: not one of each kind, the target is there, or a file's environment is not known.
+        EnvsError: as the readers and `write_minari`.
+    """
+    if source.minari is None and target.minari is not None:
+        return _to_minari(source, target.minari, options, description)
+    if source.minari is not None and target.file is not None:
+        return _to_file(source.minari, target.file, options)
+    raise UsageError(f"cannot convert {source} to {target}; give FILE.hdf5 minari:ID, or minari:ID FILE.hdf5")
+
+
+def _to_minari(source: Name, dataset_id: str, options: Options, description: str | None) -> tuple[Path, Episodes]:
+    if (folder := minari_data_dir(dataset_id).parent).exists():  # before a long read
+        raise UsageError(f"{folder}: is there already; choose another id, or delete that folder")
+    episodes, reference = load(source, "auto", options)
+    env_id = options.env_id or (episodes.env_id if source.task is None else get_task(source.task).env_id)
+    if env_id is None:
+        raise UsageError(f"{source}: does not name its environment; name it with --env-id, for example Hopper-v4")
+    origin = "; ".join([f"converted from {Path(episodes.path).name}", *episodes.notes])
+    written = write_minari(
+        dataset_id,
+        episodes,
+        env_id=env_id,
+        description=description or origin,
+        reference_returns=None if reference is None else (reference.low, reference.high),
+    )
+    return written, episodes
+
+
+def _to_file(dataset_id: str, path: Path, options: Options) -> tuple[Path, Episodes]:
+    if path.exists():
+        raise UsageError(f"{path}: is there already; choose another name, or delete it")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: its folder does not exist; make it first")
+    data = read_minari(dataset_id, clip_actions=options.clip_actions)
+    attributes = {"origin": f"converted from minari:{dataset_id}"}
+    if data.episodes.env_id is not None:
+        attributes["env_id"] = data.episodes.env_id
+    if data.env_kwargs:
+        attributes["env_kwargs"] = json.dumps(data.env_kwargs)
+        print(
+            f"note: the environment's arguments are in the attribute env_kwargs of {path}, which nothing reads",
+            file=sys.stderr,
+        )
+    try:
+        write_hdf5(path, data.episodes, attributes)
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{path}: cannot be written ({reason}); make room, or choose another folder") from error
+    return path, data.episodes

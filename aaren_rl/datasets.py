@@ -1,0 +1,234 @@
+"""Look after data sets: `python -m aaren_rl.datasets list|info|verify|download|convert`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .cli import Parser, import_registering, positive
+from .dataset_convert import convert
+from .dataset_report import draw, format_description, size_text, to_json
+from .dataset_sources import MINARI, Name, Options, load, on_disk, parse_name, read_file
+from .envs import DataError, Episodes
+from .envs.d4rl import d4rl_dataset_dir
+from .envs.describe import describe
+from .envs.inventory import Holding, holdings, minari_holdings
+from .envs.local import cache_dir
+from .envs.minari import check_minari_id, minari_id
+from .envs.minari_spec import minari_dataset_dir
+from .envs.pins import pin_path, sha256
+from .envs.specs import TASKS
+from .errors import UsageError, run_command
+from .files import write_json
+
+DESCRIPTION = """\
+Look after data sets. NAME is a task such as hopper-medium, minari:ID, or the path of an HDF5 file in D4RL's layout.
+
+  python -m aaren_rl.datasets list
+  python -m aaren_rl.datasets info hopper-medium --picture returns.png
+  python -m aaren_rl.datasets verify hopper-medium mine.hdf5
+  python -m aaren_rl.datasets download hopper-medium --source minari
+  python -m aaren_rl.datasets convert mine.hdf5 minari:my/set-v0 --env-id Hopper-v4
+"""
+
+
+class _CommandParser(Parser):
+    def __init__(self, *, prog: str, description: str) -> None:
+        super().__init__(prog.removeprefix("python -m aaren_rl."), description)
+
+
+def make_parser() -> Parser:
+    """The command line."""
+    parser = Parser("datasets", DESCRIPTION)
+    parser.usage = "python -m aaren_rl.datasets COMMAND ..."
+    commands = parser.add_subparsers(
+        required=True, metavar="COMMAND", prog="python -m aaren_rl.datasets", parser_class=_CommandParser
+    )
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        command.set_defaults(run=run)
+        return command
+
+    add("list", _list, "what there is of every task, and Minari's data sets on this machine")
+    info = add("info", _info, "a data set in numbers: returns, lengths, ends, ranges, where it is from")
+    info.add_argument("name", metavar="NAME", help="task, minari:ID or FILE.hdf5")
+    info.add_argument(
+        "--source", metavar="S", default="auto", help="of a task: auto, d4rl, local, minari, minari:ID or a path [auto]"
+    )
+    info.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
+    info.add_argument("--picture", type=Path, metavar="FILE.png", help="draw returns and lengths")
+    _add_reading(info)
+    verify = add("verify", _verify, "check data sets on this machine, contents and SHA-256; exit code 3 if one fails")
+    verify.add_argument("names", metavar="NAME", nargs="+", help="task, minari:ID or FILE.hdf5")
+    verify.add_argument(
+        "--source", choices=("auto", "d4rl", "local", "minari"), metavar="S", default="auto", help="of a task [all]"
+    )
+    _add_reading(verify)
+    download = add("download", _download, "fetch data sets, check them and pin them by their SHA-256")
+    download.add_argument("names", metavar="NAME", nargs="+", help="task; with --source minari also a Minari id")
+    download.add_argument("--source", choices=("d4rl", "minari"), default="d4rl", help="d4rl or minari [d4rl]")
+    download.add_argument("--register", metavar="MODULE", help="import this module, which registers environments")
+    change = add("convert", _convert, "write a data set in the other layout: D4RL's HDF5 or Minari's")
+    change.add_argument("source", metavar="SOURCE", help="FILE.hdf5, minari:ID or a task")
+    change.add_argument("target", metavar="TARGET", help="minari:ID or FILE.hdf5; must not exist")
+    change.add_argument("--description", metavar="TEXT", help="stored in the Minari data set")
+    _add_reading(change)
+    return parser
+
+
+def _add_reading(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--env-id", metavar="ID", help="of a file: the environment it was recorded on")
+    command.add_argument("--register", metavar="MODULE", help="import this module, which registers environments")
+    command.add_argument("--clip-actions", action="store_true", help="clip actions that are out of bounds")
+    command.add_argument("--max-episode-steps", type=positive, metavar="N", help="cut a file's episodes after N steps")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    arguments = make_parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    try:
+        code = run_command(lambda: run(arguments), debug=arguments.debug)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever reads the output has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more on its way out
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        print("interrupted; a download goes on from there when it is started again", file=sys.stderr)
+        return 130
+
+
+def _options(arguments: argparse.Namespace) -> Options:
+    import_registering(arguments.register)
+    return Options(arguments.env_id, arguments.clip_actions, arguments.max_episode_steps)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    print(f"D4RL's files: {d4rl_dataset_dir()}\nlocal sets:   {cache_dir()}\nMinari:       {minari_dataset_dir()}\n")
+    print(f"{'task':<26}{'D4RL file':<20}{'local set':<16}Minari")
+    for held in holdings():
+        cells = (held.task.name, _d4rl_cell(held), _local_cell(held), _minari_cell(held))
+        print("{:<26}{:<20}{:<16}{}".format(*cells))
+    others = minari_holdings()
+    print("\nMinari data sets on this machine:" if others else "\nno Minari data sets on this machine")
+    for other in others:
+        if other.spec is None:
+            print(f"  {other.dataset_id}: {size_text(other.bytes)}, cannot be used: {other.fault}")
+        else:
+            spec = other.spec
+            print(
+                f"  {other.dataset_id}: {size_text(other.bytes)}, {spec.total_episodes:,} episodes, "
+                f"{spec.total_steps:,} steps, {spec.env_id or 'environment not named'}"
+            )
+    return 0
+
+
+def _d4rl_cell(held: Holding) -> str:
+    if held.d4rl_bytes is None:
+        return "can be fetched"
+    return f"{size_text(held.d4rl_bytes)}, {'pinned' if held.d4rl_pinned else 'no pin'}"
+
+
+def _local_cell(held: Holding) -> str:
+    if held.local_bytes is None:
+        return "can be made" if held.local_can_be_made else "-"
+    return size_text(held.local_bytes)
+
+
+def _minari_cell(held: Holding) -> str:
+    if held.minari_bytes is None:
+        return "can be fetched" if held.minari_exists else "-"
+    return size_text(held.minari_bytes)
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    name = parse_name(arguments.name)
+    for option, path in (("--json", arguments.json), ("--picture", arguments.picture)):
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(f"{option} {path}: its folder does not exist; make it first")
+    if arguments.picture is not None and arguments.picture.suffix != ".png":
+        raise UsageError(f"--picture {arguments.picture}: only PNG is drawn; let the name end in .png")
+    episodes, reference = load(name, arguments.source, _options(arguments))
+    description, path = describe(episodes, reference), Path(episodes.path)
+    digest, size = sha256(path), path.stat().st_size
+    print(format_description(description, digest, size, episodes))
+    if arguments.json is not None:
+        write_json(arguments.json, to_json(description, digest, size))
+    if arguments.picture is not None:
+        draw(arguments.picture, description, episodes)
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    names, options = [parse_name(text) for text in arguments.names], _options(arguments)
+    passed = [_verify_one(name, arguments.source, options) for name in names]
+    return 0 if all(passed) else DataError.exit_code
+
+
+def _verify_one(name: Name, source: str, options: Options) -> bool:
+    """Check what there is of a name, with a line for each; whether all of it passed."""
+    try:
+        found = on_disk(name, source)
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return False
+    passed = True
+    for kind, path in found.items():
+        try:
+            episodes = _checked(name, kind, options)
+        except DataError as error:
+            passed = False
+            print(f"error: {error}", file=sys.stderr)
+        else:
+            pin = "as pinned" if pin_path(path).is_file() else "not pinned"
+            print(f"ok: {path}: {len(episodes):,} episodes, {episodes.n_steps:,} steps, SHA-256 {pin}")
+    return passed
+
+
+def _checked(name: Name, source: str, options: Options) -> Episodes:
+    if name.file is not None:
+        return read_file(name.file, options, any_actions=False)
+    return load(name, source, options)[0]
+
+
+def _download(arguments: argparse.Namespace) -> int:
+    import_registering(arguments.register)
+    names = [_remote(text, arguments.source) for text in arguments.names]
+    for name in names:
+        episodes, _ = load(name, arguments.source, Options())
+        path = Path(episodes.path)
+        print(
+            f"{episodes.dataset}: {path} ({size_text(path.stat().st_size)}), {len(episodes):,} episodes, "
+            f"{episodes.n_steps:,} steps"
+        )
+    return 0
+
+
+def _remote(text: str, source: str) -> Name:
+    """What to fetch; a name of a task in any case where there is one."""
+    if source == "d4rl":
+        name = parse_name(text)
+        if name.task is None:
+            raise UsageError(f"{text}: D4RL has tasks only; Minari's data sets go with --source minari")
+        return name
+    return Name(minari=minari_id(text) if text in TASKS else check_minari_id(text.removeprefix(MINARI)))
+
+
+def _convert(arguments: argparse.Namespace) -> int:
+    source, target = parse_name(arguments.source), parse_name(arguments.target)
+    path, episodes = convert(source, target, _options(arguments), arguments.description)
+    print(f"{path}: {len(episodes):,} episodes, {episodes.n_steps:,} steps")
+    for note in episodes.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Which datasets lie on this machine; nothing is fetched or made."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .d4rl import d4rl_dataset_dir
+from .errors import DataError, EnvsError
+from .local import local_levels, local_path
+from .minari import MINARI_LEVELS, minari_id
+from .minari_spec import MinariSpec, check_minari_id, minari_data_dir, minari_dataset_dir, read_spec
+from .pins import pin_path
+from .specs import TASKS, D4RLTask
+
+_MAX_DEPTH = 8
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What there is of one task; sizes in bytes, None where the data are not on this machine."""
+
+    task: D4RLTask
+    d4rl_bytes: int | None
+    d4rl_pinned: bool
+    local_bytes: int | None
+    local_can_be_made: bool
+    minari_bytes: int | None
+    minari_exists: bool
+
+
+@dataclass(frozen=True)
+class MinariHolding:
+    """A Minari dataset on this machine: its metadata, or why they cannot be used."""
+
+    dataset_id: str
+    bytes: int
+    spec: MinariSpec | None
+    fault: str | None
+
+
+def holdings() -> list[Holding]:
+    """What there is of each task of the table, in its order."""
+    return [_holding(task) for task in TASKS.values()]
+
+
+def _holding(task: D4RLTask) -> Holding:
+    d4rl = d4rl_dataset_dir() / task.d4rl_file
+    in_minari = task.level in MINARI_LEVELS
+    return Holding(
+        task=task,
+        d4rl_bytes=_size(d4rl),
+        d4rl_pinned=pin_path(d4rl).is_file(),
+        local_bytes=_size(local_path(task)),
+        local_can_be_made=task.level in local_levels(task.family),
+        minari_bytes=_size(minari_data_dir(minari_id(task.name)) / "main_data.hdf5") if in_minari else None,
+        minari_exists=in_minari,
+    )
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
+
+
+def minari_holdings() -> list[MinariHolding]:
+    """The datasets in Minari's folder, by id."""
+    root = minari_dataset_dir()
+    found = []
+    for folder in sorted(_dataset_folders(root, _MAX_DEPTH)):
+        dataset_id = folder.relative_to(root).as_posix()
+        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        try:
+            spec = read_spec(minari_data_dir(check_minari_id(dataset_id)) / "metadata.json")
+            found.append(MinariHolding(dataset_id, size, spec, None))
+        except EnvsError as error:
+            found.append(MinariHolding(dataset_id, size, None, str(error)))
+    return found
+
+
+def _dataset_folders(folder: Path, depth: int) -> Iterator[Path]:
+    """Folders with a `data` folder; hidden ones are unfinished downloads."""
+    try:
+        inner = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    except OSError as error:
+        if not folder.exists():
+            return
+        raise DataError(f"{folder}: cannot be read ({error.strerror}); change its mode or owner") from error
+    if any(path.name == "data" for path in inner):
+        yield folder
+    elif depth:
+        for path in inner:
+            yield from _dataset_folders(path, depth - 1)

@@ -1,0 +1,331 @@
+"""The command `datasets`: what it shows is in the data, what it converts stays the same, what it refuses it says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import h5py
+import numpy as np
+import pytest
+
+from aaren_rl.__main__ import main as aaren_rl
+from aaren_rl.dataset_report import histogram
+from aaren_rl.datasets import main
+from aaren_rl.envs import Episodes, normalized_score
+from aaren_rl.envs import local as local_module
+from aaren_rl.envs.d4rl import read_hdf5, write_hdf5
+from aaren_rl.envs.local import Recipe
+from aaren_rl.envs.minari import read_minari, write_minari
+from aaren_rl.envs.pins import write_pin
+
+D4RL = "d4rl/hopper_medium-v2.hdf5"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in; D4RL's, Minari's and the cache's are in it, and nobody is at their servers."""
+    for name, value in (
+        ("D4RL_DATASET_DIR", tmp_path / "d4rl"),
+        ("MINARI_DATASETS_PATH", tmp_path / "minari"),
+        ("AAREN_RL_CACHE", tmp_path / "cache"),
+        ("D4RL_BASE_URL", "http://127.0.0.1:1"),
+        ("HF_HUB_OFFLINE", "1"),
+        ("no_proxy", "*"),
+    ):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d4rl").mkdir()
+    monkeypatch.setitem(local_module.RECIPES["hopper"], "medium", Recipe((40_000,), 50, "test"))
+    return tmp_path
+
+
+def episodes(observation_dim: int = 11, action_dim: int = 3, scale: float = 1.0) -> Episodes:
+    rng, lengths = np.random.default_rng(0), (30, 1, 9, 60)
+    n = sum(lengths)
+    observations = rng.standard_normal((n, observation_dim)).astype(np.float32)
+    observations[:, observation_dim // 2] = 2.5
+    return Episodes(
+        observations,
+        rng.uniform(-scale, scale, (n, action_dim)).astype(np.float32),
+        rng.standard_normal(n).astype(np.float32),
+        np.cumsum([0, *lengths]),
+        np.array([True, True, False, True]),
+    )
+
+
+def same(first: Episodes, second: Episodes) -> bool:
+    names = ("observations", "actions", "rewards", "offsets", "terminated")
+    return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in names)
+
+
+def refused(capsys: pytest.CaptureFixture[str], code: int, command: str, *parts: str) -> None:
+    capsys.readouterr()
+    assert main(command.split()) == code
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and "; " in err
+    for part in parts:
+        assert part in err
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    empty = capsys.readouterr().out
+    assert "no Minari data sets" in empty and empty.count("can be fetched") > 24 and files(folder) == set()
+    write_hdf5(folder / D4RL, episodes(), {})
+    write_pin(folder / D4RL, "0" * 64)
+    write_hdf5(folder / "d4rl" / "ant_expert-v2.hdf5", episodes(), {})
+    write_minari("mujoco/hopper/medium-v0", episodes(), env_id="Hopper-v5")
+    write_minari("my/broken-v0", episodes(), env_id=None)
+    (folder / "minari" / "my" / "broken-v0" / "data" / "metadata.json").write_text("{}")
+    (folder / "minari" / "other" / "no-id" / "data").mkdir(parents=True)
+    (folder / "minari" / "mujoco" / "hopper" / ".medium-v1.part" / "data").mkdir(parents=True)
+    assert main(["list"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    size = f"{(folder / D4RL).stat().st_size / 1000:.1f} kB"
+    assert f"{size}, pinned" in rows["hopper-medium"] and "can be made" in rows["hopper-medium"]
+    assert rows["hopper-medium"].endswith(" kB") and rows["hopper-expert"].endswith("can be fetched")
+    assert "no pin" in rows["ant-expert"] and rows["ant-full-replay"].endswith("-               -")
+    assert "4 episodes, 100 steps, Hopper-v5" in rows["mujoco/hopper/medium-v0:"]
+    assert "cannot be used" in rows["my/broken-v0:"] and "is not a Minari id" in rows["other/no-id:"]
+    assert not any("medium-v1" in line for line in rows)
+
+
+def test_info_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = episodes()
+    write_hdf5(folder / D4RL, data, {"env_id": "Hopper-v2"})
+    assert main(["info", "hopper-medium", "--json", "numbers.json", "--picture", "picture.png"]) == 0
+    out = capsys.readouterr().out
+    values = json.loads((folder / "numbers.json").read_text())
+    digest = hashlib.sha256((folder / D4RL).read_bytes()).hexdigest()
+    assert values["sha256"] == digest and digest in out
+    assert (values["episodes"], values["steps"], values["terminated_share"]) == (4, 100, 0.75)
+    assert (values["source"], values["env_id"], values["constant_columns"]) == ("d4rl", "Hopper-v2", [5])
+    returns = [float(data.rewards[a:b].sum(dtype=np.float64)) for a, b in ((0, 30), (30, 31), (31, 40), (40, 100))]
+    assert values["returns"]["mean"] == pytest.approx(np.mean(returns))
+    assert values["returns"]["min"] == pytest.approx(min(returns)) and values["returns"]["q50"] == np.median(returns)
+    assert list(values["lengths"]) == ["mean", "min", "q5", "q25", "q50", "q75", "q95", "max"]
+    assert values["lengths"]["q25"] == 7 and values["lengths"]["max"] == 60  # 1, 9, 30, 60
+    assert values["score_mean"] == pytest.approx(normalized_score("hopper", np.mean(returns)))
+    assert values["action_range"] == [data.actions.min(), data.actions.max()]
+    for shown in ("D4RL's file", "75.0% terminated", "constant: 5", "7.0", "D4RL v2", "Hopper-v2"):
+        assert shown in out
+    assert (folder / "picture.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_a_histogram_counts_every_episode() -> None:
+    lines = histogram(np.array([0.0, 1.0, 1.0, 1.0, 1.0, 8.0]), bins=4)
+    assert [line.split()[-1] for line in lines] == ["5", "0", "0", "1"]
+    assert [line.count("#") for line in lines] == [50, 0, 0, 10]
+    assert [float(line.split()[0]) for line in lines] == [0, 2, 4, 6]
+    assert sum(int(line.split()[-1]) for line in histogram(np.full(3, 7.0))) == 3
+
+
+def test_info_of_every_source(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_hdf5(folder / "mine.hdf5", episodes(scale=3.0), {})
+    write_hdf5(folder / "fits.hdf5", episodes(), {})
+    write_minari("my/set-v0", episodes(), env_id="Hopper-v5", reference_returns=(0, 10))
+    write_minari("mujoco/hopper/medium-v0", episodes(), env_id="Hopper-v5")
+    for command, shown in (
+        ("info mine.hdf5", "a file of yours"),
+        ("info hopper-medium --source fits.hdf5", "a file of yours"),
+        ("info hopper-medium --source local", "a local set, not D4RL's"),
+        ("info hopper-medium --source minari", "mujoco/hopper/medium-v0, from Minari"),
+        ("info hopper-medium --source minari:my/set-v0", "my/set-v0, from Minari"),
+    ):
+        assert main(command.split()) == 0
+        assert shown in capsys.readouterr().out
+    assert main(["info", "minari:my/set-v0"]) == 0
+    mean = episodes().returns.mean() * 10
+    assert f"{mean:.1f} (Minari:" in capsys.readouterr().out
+    assert main(["info", "mine.hdf5"]) == 0
+    out = capsys.readouterr().out
+    assert "mean score    -" in out and "[-2.9" in out
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a:b", "", "hoper-medium", "minari:../x", "minari:/x-v0"])
+@pytest.mark.parametrize("command", ["info", "verify", "download", "convert"])
+def test_36_names_that_are_none(folder: Path, name: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = files(folder)
+    for arguments in {
+        "info": [[name]],
+        "verify": [["hopper-medium", name]],
+        "download": [[name], [name, "--source", "minari"]],
+        "convert": [[name, "minari:my/set-v0"], ["mine.hdf5", name]],
+    }[command]:
+        capsys.readouterr()
+        assert main([command, *arguments]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("error: ") and err.count("\n") == 1
+    assert files(folder) == before and not (folder / "minari").exists()
+
+
+def test_2_options_that_do_not_fit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, 2, "info hopper-medium --json no/such.json", "--json", "folder does not exist")
+    refused(capsys, 2, "info hopper-medium --picture x.pdf", "only PNG")
+    refused(capsys, 2, "info hopper-medium --env-id Hopper-v4", "--env-id", "path of a file")
+    refused(capsys, 2, "info minari:my/set-v0 --max-episode-steps 9", "--max-episode-steps")
+    refused(capsys, 2, "download minari:my/set-v0", "--source minari")
+    assert main(["info", "hopper-medium", "--register", "no_such_module"]) == 2
+    assert files(folder) == set()
+
+
+def test_verify(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (D4RL, "good.hdf5", "bad.hdf5"):
+        write_hdf5(folder / path, episodes(), {})
+    write_pin(folder / D4RL, hashlib.sha256((folder / D4RL).read_bytes()).hexdigest())
+    write_minari("mujoco/hopper/medium-v0", episodes(), env_id="Hopper-v5")
+    assert main(["verify", "hopper-medium", "good.hdf5", "minari:mujoco/hopper/medium-v0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[0] for line in lines] == ["ok"] * 4
+    assert "100 steps, SHA-256 as pinned" in lines[0] and D4RL in lines[0] and "not pinned" in lines[1]
+    with h5py.File(folder / "bad.hdf5", "a") as file:
+        file["rewards"][3] = np.nan
+    with open(folder / D4RL, "ab") as stream:
+        stream.write(b"x")
+    assert main(["verify", "hopper-medium", "bad.hdf5", "none.hdf5", "hopper-expert", "good.hdf5", "minari:a-v0"]) == 3
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 2 and "medium-v0" in out and "good.hdf5" in out
+    errors = err.splitlines()
+    assert len(errors) == 5
+    for line, part in zip(
+        errors, ("SHA-256", "NaN", "none.hdf5: does not exist", "not on this", "not on"), strict=True
+    ):
+        assert line.startswith("error: ") and part in line
+    assert errors[3].endswith("download hopper-expert") and errors[4].endswith("download a-v0 --source minari")
+
+
+def test_verify_holds_files_to_bounds_and_an_environment(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_hdf5(folder / "wide.hdf5", episodes(observation_dim=4, action_dim=1, scale=1.9), {})
+    refused(capsys, 3, "verify wide.hdf5", "outside [-1, 1]")
+    assert main("verify wide.hdf5 --clip-actions".split()) == 0
+    refused(capsys, 3, "verify wide.hdf5 --env-id Pendulum-v1", "4 columns, the environment has 3")
+    command = "verify wide.hdf5 --env-id Wide-v0".split()
+    assert main(command) == 5
+    (folder / "registers_wide.py").write_text(
+        "import gymnasium\n"
+        "entry = 'gymnasium.envs.mujoco.inverted_pendulum_v5:InvertedPendulumEnv'\n"
+        "gymnasium.register('Wide-v0', entry, max_episode_steps=9)\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    try:
+        assert main([*command, "--register", "registers_wide"]) == 0
+    finally:
+        gym.registry.pop("Wide-v0", None)
+
+
+def test_download(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["download", "hopper-medium", "--source", "minari"]) == 3
+    first, error = capsys.readouterr().err.splitlines()
+    assert first.startswith("mujoco/hopper/medium-v0: downloading from Hugging Face")
+    assert error.startswith("error: mujoco/hopper/medium-v0: minari could not download it")
+    assert main(["download", "hopper-medium"]) == 3
+    assert "cannot be reached" in capsys.readouterr().err
+    refused(capsys, 3, "download hopper-medium-replay --source minari", "Minari has no medium-replay")
+    write_minari("mujoco/hopper/medium-v0", episodes(), env_id="Hopper-v5")
+    write_minari("my/set-v0", episodes(), env_id="Hopper-v5")
+    write_hdf5(folder / D4RL, episodes(), {})
+    assert main(["download", "hopper-medium", "my/set-v0", "minari:my/set-v0", "--source", "minari"]) == 0
+    assert main(["download", "hopper-medium"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and [line.split(":")[0] for line in out.splitlines()] == [
+        *("mujoco/hopper/medium-v0", "my/set-v0", "my/set-v0", "hopper-medium")
+    ]
+    assert all(line.endswith("4 episodes, 100 steps") for line in out.splitlines())
+
+
+def test_there_and_back_is_the_same_bit_for_bit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import minari
+
+    data = episodes()
+    data.rewards[:3] = np.float32([1e-42, -0.0, 3e38])
+    write_hdf5(folder / "first.hdf5", data, {"env_id": "Hopper-v4", "origin": "by hand"})
+    assert main(["convert", "first.hdf5", "minari:my/set-v0"]) == 0
+    loaded = minari.load_dataset("my/set-v0")
+    for stored, episode in zip(loaded, data, strict=True):
+        assert stored.rewards.tobytes() == episode.rewards.tobytes()
+        assert stored.observations[:-1].tobytes() == episode.observations.tobytes()
+        assert stored.actions.tobytes() == episode.actions.tobytes()
+    assert loaded.env_spec.id == "Hopper-v4"
+    assert main(["convert", "minari:my/set-v0", "second.hdf5"]) == 0
+    again = read_hdf5("second.hdf5")
+    assert same(again, data) and again.env_id == "Hopper-v4"
+    assert again.rewards.tobytes() == data.rewards.tobytes()
+    assert "converted from minari:my/set-v0" in again.notes[0]
+    assert "converted from first.hdf5; origin: by hand" in read_minari("my/set-v0").episodes.notes[0]
+
+
+def test_convert_a_task(folder: Path) -> None:
+    write_hdf5(folder / D4RL, episodes(), {})
+    assert main(["convert", "hopper-medium", "minari:my/medium-v0", "--description", "D4RL's"]) == 0
+    read = read_minari("my/medium-v0")
+    assert read.episodes.env_id == "Hopper-v4" and read.reference_returns == (-20.272305, 3234.3)
+    assert read.episodes.notes[0].endswith("D4RL's")
+
+
+def test_convert_refuses(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_hdf5(folder / "mine.hdf5", episodes(), {})
+    write_minari("my/set-v0", episodes(), env_id="Hopper-v4")
+    before = {name: (folder / name).read_bytes() for name in files(folder)}
+    refused(capsys, 2, "convert mine.hdf5 minari:my/set-v0", "is there already")
+    refused(capsys, 2, "convert minari:my/set-v0 mine.hdf5", "is there already")
+    refused(capsys, 2, "convert mine.hdf5 other.hdf5", "cannot convert")
+    refused(capsys, 2, "convert minari:my/set-v0 minari:my/set-v1", "cannot convert")
+    refused(capsys, 2, "convert minari:my/set-v0 no/such.hdf5", "folder does not exist")
+    refused(capsys, 2, "convert mine.hdf5 minari:my/new-v0", "--env-id")
+    refused(capsys, 3, "convert none.hdf5 minari:my/new-v0 --env-id Hopper-v4", "does not exist")
+    refused(capsys, 3, "convert mine.hdf5 minari:my/new-v0 --env-id Walker2d-v4", "11 columns")
+    refused(capsys, 5, "convert mine.hdf5 minari:my/new-v0 --env-id os:system", "os:system")
+    assert {name: (folder / name).read_bytes() for name in files(folder)} == before
+
+
+def test_convert_holds_actions_to_the_environments_bounds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_hdf5(folder / "wide.hdf5", episodes(scale=3), {"env_id": "Hopper-v4"})
+    refused(capsys, 3, "convert wide.hdf5 minari:my/new-v0", "wide.hdf5:actions", "--clip-actions")
+    assert main("convert wide.hdf5 minari:my/new-v0 --clip-actions".split()) == 0
+    assert read_minari("my/new-v0").episodes.action_range() == (-1, 1)
+
+
+def test_a_full_disk_while_converting(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_minari("my/set-v0", episodes(), env_id="Hopper-v4")
+
+    def full(path: Path, content: memoryview) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("aaren_rl.envs.d4rl.write_whole", full)
+    refused(capsys, 3, "convert minari:my/set-v0 new.hdf5", "new.hdf5: cannot be written", "No space left")
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert aaren_rl(["datasets", "list"]) == 0
+    assert "hopper-medium" in capsys.readouterr().out
+    for arguments, code in ((["--help"], 0), (["info", "--help"], 0), ([], 2), (["infos"], 2), (["info"], 2)):
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        assert left.value.code == code
+        out, err = capsys.readouterr()
+        assert len((out + err).splitlines()) < 40
+        assert code == 0 or (err.startswith("error: ") and err.count("\n") == 1)
+
+
+def test_a_reader_that_has_seen_enough(folder: Path) -> None:
+    """And neither importing the package's data side nor listing waits for minari or matplotlib."""
+    code = (
+        "import sys; from aaren_rl.datasets import main; code = main(['list']);"
+        "print([name for name in ('minari', 'matplotlib') if name in sys.modules], file=sys.stderr); sys.exit(code)"
+    )
+    command = f"{sys.executable} -c {json.dumps(code)!s} | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]" and done.stdout.strip() == "141"
