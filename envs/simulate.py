@@ -52,7 +52,9 @@ class Job(NamedTuple):
 
 
 class Track(NamedTuple):
-    """One simulated episode: observations (T, O), actions (T, A), rewards (T,), float32, and whether it terminated."""
+    """One simulated episode: observations (T, O), actions (T, A) in the environment's units and rewards (T,), float32,
+    and whether it terminated.
+    """
 
     observations: npt.NDArray[np.float32]
     actions: npt.NDArray[np.float32]
@@ -82,6 +84,24 @@ class _Running:
         if going:
             self.observations[t + 1] = observation
         return going
+
+
+class ActionUnits:
+    """From actions in [-1, 1], which policies give, to an environment's own units."""
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        """Read the bounds of a bounded Box."""
+        assert isinstance(space, gym.spaces.Box)
+        self._low, self._high = space.low.astype(np.float32), space.high.astype(np.float32)
+        self._same = bool(np.all(self._low == -1.0) and np.all(self._high == 1.0))
+
+    def __call__(self, actions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Actions (..., A) in the environment's units; the very same ones where those are [-1, 1]."""
+        if self._same:
+            return actions
+        middle, half = (self._low + self._high) / 2, (self._high - self._low) / 2
+        scaled: npt.NDArray[np.float32] = np.clip(middle + half * actions, self._low, self._high)
+        return scaled
 
 
 @lru_cache(maxsize=2)
@@ -115,10 +135,11 @@ def simulate(job: Job) -> list[Track]:
     policy = _policy(job.policy) if job.policy is not None else None
     numbers = range(job.first_episode, job.first_episode + job.n_episodes)
     runs = [_start(job, env, i) for env, i in zip(_environments(job.env_id, job.n_episodes), numbers, strict=True)]
+    units = ActionUnits(runs[0].env.action_space)
     active = runs
     while active:
         drawn = np.stack([run.actions[run.length] for run in active])
         if policy is not None:
             drawn = policy.act(np.stack([run.observations[run.length] for run in active]), drawn)
-        active = [run for run, action in zip(active, drawn, strict=True) if run.step(action)]
+        active = [run for run, action in zip(active, units(drawn), strict=True) if run.step(action)]
     return [Track(r.observations[: r.length], r.actions[: r.length], r.rewards[: r.length], r.terminated) for r in runs]

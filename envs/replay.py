@@ -1,0 +1,88 @@
+"""What training has experienced, on disk: a growing list of chunk files, each written once.
+
+Shapes: R rows (one step of every environment), E environments, O observation, A action.
+"""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from .errors import DataError
+from .files import write_whole
+
+
+class Replay(NamedTuple):
+    """Steps of E environments side by side, in the order they were taken.
+
+    observations and next_observations (R, E, O), actions (R, E, A) in [-1, 1] and rewards (R, E) are float32. `done`
+    (R, E) marks the last step of an episode, `timeout` (R, E) those of them that the time limit cut.
+    """
+
+    observations: npt.NDArray[np.float32]
+    next_observations: npt.NDArray[np.float32]
+    actions: npt.NDArray[np.float32]
+    rewards: npt.NDArray[np.float32]
+    done: npt.NDArray[np.bool_]
+    timeout: npt.NDArray[np.bool_]
+
+
+class Chunk(NamedTuple):
+    """A file of `rows` rows that starts at row `first`; its content has the digest `sha256`."""
+
+    first: int
+    rows: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return f"{self.first:010d}.safetensors"
+
+
+def write_chunk(folder: Path, first: int, replay: Replay) -> Chunk:
+    """Write rows from row `first` on, whole or not at all.
+
+    Raises:
+        OSError: the disk is full or the folder cannot be written; nothing is left behind.
+    """
+    content = save({name: np.ascontiguousarray(array) for name, array in replay._asdict().items()})
+    chunk = Chunk(first, len(replay.rewards), sha256(content).hexdigest())
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / chunk.name, content)
+    return chunk
+
+
+def read_chunks(folder: Path, chunks: Sequence[Chunk], rows: int | None = None) -> Replay:
+    """The first `rows` rows (default: all) of the chunks, which follow one another.
+
+    Raises:
+        DataError: a chunk is missing, damaged, or not the one that was written.
+    """
+    parts, missing = [], sum(chunk.rows for chunk in chunks) if rows is None else rows
+    for chunk in chunks:
+        if missing > 0:
+            part = _read_chunk(folder / chunk.name, chunk)
+            parts.append([array[:missing] for array in part])
+            missing -= chunk.rows
+    if not parts or missing > 0:
+        raise DataError(f"{folder}: holds fewer steps than asked for; train longer, or restore the folder")
+    return Replay(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+def _read_chunk(path: Path, chunk: Chunk) -> Replay:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: not readable: {error}; restore it from a copy") from error
+    if sha256(content).hexdigest() != chunk.sha256:
+        raise DataError(f"{path}: damaged (its SHA-256 is not the checkpoint's); restore it from a copy")
+    try:
+        return Replay(**load(content))
+    except (SafetensorError, TypeError) as error:
+        raise DataError(f"{path}: not a file of this package: {error}; restore it from a copy") from error
