@@ -11,22 +11,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 from .cli import Parser, StopRequest, choose_device, positive
-from .collect_checkpoint import load_run
-from .collect_config import CollectConfig, new_config, read_config, resumed_config, write_config
+from .collect_checkpoint import Saved, load_run, saving
+from .collect_config import LATER, CollectConfig, new_config, read_config, resumed_config, write_config
+from .envs import normalized_score
 from .envs.collect import Target, env_name, inspect_env
+from .envs.levels import LEVELS, LevelMaker, Source, choose_checkpoints, dataset_name, random_return
 from .errors import UsageError, run_command
 from .run import RunFolder
 
 DESCRIPTION = """\
-Train SAC (stable-baselines3) in a Gymnasium environment, and keep checkpoints and all experience.
+Train SAC (stable-baselines3) in a Gymnasium environment, then write data sets as D4RL's: random, medium,
+medium-replay, medium-expert and expert.
 
   python -m aaren_rl.collect --env Ant-v4 --steps 1000000
   python -m aaren_rl.collect --env Pendulum-v1 --steps 20000 --stop-at-return -200
+  python -m aaren_rl.train --env ant-medium --source collected/Ant-v4/seed0/datasets/ant-medium.hdf5
 """
 EPILOG = """\
-Everything lands in <out>/<env>/seed<N>/. Ctrl-C saves; --resume goes on.
+All lands in <out>/<env>/seed<N>/, the data in datasets/. Ctrl-C saves, --resume goes on; --levels with a run that is
+there writes data from what it has, without training. Expert is the best checkpoint, medium the one nearest to a third
+of the way to it from random actions, medium-replay all experience up to medium; they act as in training, stochastic.
 Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment, 6 numerics.
 """
 # Those of the command line; the seed is in the run's path.
@@ -55,6 +62,15 @@ def make_parser() -> Parser:
         help="random actions first [5000; at most a tenth of --steps]",
     )
     add("--max-episode-steps", type=positive, metavar="N", help="cut episodes after N steps (the environment's own)")
+    add("--levels", choices=LEVELS, nargs="+", metavar="LEVEL", help="data sets to write [all]")
+    add("--dataset-steps", type=positive, metavar="N", default=200_000, help="steps of each policy's data [200000]")
+    add(
+        "--medium-fraction",
+        type=_share,
+        metavar="X",
+        default=1 / 3,
+        help="medium's place from random to expert [1/3]",
+    )
     add("--register", metavar="MODULE", help="import a module of yours that registers environments")
     add("--seed", type=int, metavar="N", default=0, help="training seed [0]")
     add("--out", type=Path, metavar="DIR", default=Path("collected"), help="where runs go [collected]")
@@ -65,6 +81,14 @@ def make_parser() -> Parser:
     return parser
 
 
+def _share(text: str) -> float:
+    """An argument from 0 to 1."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1, not {text}")
+    return value
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     arguments = make_parser().parse_args(argv)
@@ -72,21 +96,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def collect(arguments: argparse.Namespace) -> int:
-    """Trains, or goes on; returns the exit code."""
+    """Trains, or goes on, then makes the data; returns the exit code."""
     _register(arguments.register)
     device = choose_device(arguments.device)
     torch.set_num_threads(arguments.threads)
     given = {name: getattr(arguments, name) for name in SETTINGS if name in arguments}
     path = arguments.out / env_name(arguments.env) / f"seed{arguments.seed}"
-    stored = read_config(path / "config.yaml") if arguments.resume and (path / "config.yaml").exists() else None
+    there = (path / "config.yaml").exists()
+    # Asking for levels of a run that is there means: as it is.
+    trains = arguments.resume or arguments.levels is None or not there
+    stored = read_config(path / "config.yaml") if there and (arguments.resume or not trains) else None
     target = inspect_env(arguments.env, arguments.max_episode_steps or (stored.horizon if stored else None))
-    config = resumed_config(stored, target, given) if stored else new_config(target, arguments.seed, given)
+    if stored is None:
+        config = new_config(target, arguments.seed, given)
+    else:
+        config = resumed_config(stored, target, given, may_change=LATER if trains else set())
     with StopRequest() as stop, RunFolder(path) as folder:
-        if not arguments.resume:
-            folder.require_new()
-        elif stored is None:
-            raise UsageError(f"{path}: no run to resume; leave --resume out to start one")
-        return _train(config, target, folder, device, stop)
+        if stored is None:
+            _require_new(folder, resume=arguments.resume)
+        saved = load_run(path)
+        if trains:
+            saved = _train(config, target, folder, saved, device, stop)
+        if stop.signal is not None:
+            print(f"stopped at step {saved.steps if saved else 0:,}; --resume goes on from here", file=sys.stderr)
+            return stop.exit_code
+        return _write_levels(arguments, target, path, saved, stop)
 
 
 def _register(module: str | None) -> None:
@@ -101,18 +135,75 @@ def _register(module: str | None) -> None:
         raise UsageError(f"--register {module}: {error}; is it in this folder, or installed?") from error
 
 
-def _train(config: CollectConfig, target: Target, folder: RunFolder, device: torch.device, stop: StopRequest) -> int:
+def _require_new(folder: RunFolder, *, resume: bool) -> None:
+    if resume:
+        raise UsageError(f"{folder.path}: no run to resume; leave --resume out to start one")
+    folder.require_new()
+
+
+def _train(
+    config: CollectConfig,
+    target: Target,
+    folder: RunFolder,
+    saved: Saved | None,
+    device: torch.device,
+    stop: StopRequest,
+) -> Saved:
     # Imports stable-baselines3, which takes seconds: not before all arguments are known to be right.
     from .collect_training import CollectRun
 
-    run = CollectRun(config, target, folder.path, load_run(folder.path), device)
+    run = CollectRun(config, target, folder.path, saved, device)
     write_config(folder.config_file, config)
     print(f"run folder: {folder.path}", file=sys.stderr)
     run.play(stop)
-    if stop.signal is not None:
-        print(f"stopped at step {run.trainer.steps:,}; --resume goes on from here", file=sys.stderr)
-        return stop.exit_code
+    return run.saved()
+
+
+class _Stopped(Exception):
+    """A signal came."""
+
+
+def _write_levels(
+    arguments: argparse.Namespace, target: Target, path: Path, saved: Saved | None, stop: StopRequest
+) -> int:
+    """Makes the data sets that are not there yet and prints a table of all; returns the exit code."""
+    if saved is None:
+        raise UsageError(f"{path}: nothing was saved yet; --resume trains")
+    progress, seed = saved.progress, arguments.seed
+    choice = choose_checkpoints(progress.evaluations, random_return(target, seed), arguments.medium_fraction)
+    print(choice, file=sys.stderr)
+    source = Source(target, path, seed, saved.replay, progress.restarts, choice, arguments.register)
+    levels = [level for level in LEVELS if level in (arguments.levels or LEVELS)]
+    lines = []
+    with tqdm(unit="step", unit_scale=True, dynamic_ncols=True, smoothing=0) as bar:
+
+        def on_steps(count: int) -> None:
+            bar.update(count)
+            if stop.signal is not None:
+                raise _Stopped
+
+        maker = LevelMaker(source, arguments.dataset_steps, on_steps)
+        try:
+            for level in levels:
+                bar.set_description(f"{target.env_id}, {level}")
+                file = path / "datasets" / f"{dataset_name(target, level)}.hdf5"
+                with saving(path):
+                    lines.append(_line(level, target, file, maker.write(level, file)))
+        except _Stopped:
+            print("stopped; the same command makes the data sets that are missing", file=sys.stderr)
+            return stop.exit_code
+    header = f"{'level':<14} {'episodes':>8} {'steps':>9} {'return':>9} {'score':>6} {'length':>7}  file"
+    print("\n".join([header, *lines]))
     return 0
+
+
+def _line(level: str, target: Target, file: Path, of: dict[str, float]) -> str:
+    """A row of the table; without reference returns there is no score."""
+    score = f"{normalized_score(target.family, of['mean_return']):.1f}" if target.family else "-"
+    return (
+        f"{level:<14} {of['episodes']:>8.0f} {of['total_steps']:>9.0f} {of['mean_return']:>9.1f} {score:>6} "
+        f"{of['mean_length']:>7.1f}  {file}"
+    )
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import dataclasses
 import json
 import pickle
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from .envs.collect import Evaluation
 from .envs.errors import DataError
 from .envs.files import sha256
 from .envs.replay import Chunk, Replay, read_chunks
-from .errors import CheckpointError
+from .errors import CheckpointError, CommandError
 from .files import write_folder, write_json
 
 FORMAT = 1
@@ -130,3 +132,14 @@ def _read(folder: Path, replay: Path) -> Saved:
         return Saved(int(manifest["steps"]), trainer, read_chunks(replay, progress.chunks), progress)
     except (OSError, ValueError, KeyError, TypeError, pickle.UnpicklingError, RuntimeError) as error:
         raise CheckpointError(f"{folder}: not readable: {' '.join(str(error).split())[:200]}") from error
+
+
+@contextmanager
+def saving(path: Path) -> Iterator[None]:
+    """Turns a full disk into one line; what was saved before is still there."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(
+            f"{path}: cannot be written ({error.strerror or error}); make room; --resume goes on from the last save"
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,17 +84,17 @@ def new_config(target: Target, seed: int, given: dict[str, Any]) -> CollectConfi
     return _checked(config, target)
 
 
-def resumed_config(stored: CollectConfig, target: Target, given: dict[str, Any]) -> CollectConfig:
-    """The settings of a run to resume, where the given ones may say anew when to stop and when to save.
+def resumed_config(stored: CollectConfig, target: Target, given: dict[str, Any], may_change: Set[str]) -> CollectConfig:
+    """The settings of a run that is there, where the given ones may say those of `may_change` anew.
 
     Raises:
         CheckpointError: another setting is not the run's; the message names each.
     """
     asked = dataclasses.replace(stored, **given, env_id=target.env_id, horizon=target.horizon)
     was, asks = dataclasses.asdict(stored), dataclasses.asdict(asked)
-    differing = [f"{k} (run: {was[k]}, asked: {asks[k]})" for k in was if k not in LATER and was[k] != asks[k]]
+    differing = [f"{k} (run: {was[k]}, asked: {asks[k]})" for k in was if k not in may_change and was[k] != asks[k]]
     if differing:
-        raise CheckpointError(f"the run to resume differs in {'; '.join(differing)}")
+        raise CheckpointError(f"the run that is there differs in {'; '.join(differing)}")
     return _checked(asked, target)
 
 

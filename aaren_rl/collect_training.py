@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,13 @@ import torch
 from tqdm import tqdm
 
 from .cli import StopRequest
-from .collect_checkpoint import Progress, Saved, save_run
+from .collect_checkpoint import Progress, Saved, save_run, saving
 from .collect_config import CollectConfig
 from .envs import normalized_score
 from .envs.collect import Evaluation, Target, evaluate_actor
 from .envs.replay import write_chunk
 from .envs.sac import SacSettings, SacTrainer, write_actor
-from .errors import CheckpointError, CommandError, NumericsError
+from .errors import CheckpointError, NumericsError
 from .run import Metrics
 
 LEARN_AT_ONCE = 400  # steps between looks at the signals: a second or two
@@ -56,6 +54,10 @@ class CollectRun:
             reason = " ".join(str(error).split())[:200]
             raise CheckpointError(f"{self.path}: its checkpoint does not fit: {reason}") from error
         self.progress = dataclasses.replace(saved.progress, restarts=(*saved.progress.restarts, self.trainer.rows))
+
+    def saved(self) -> Saved:
+        """What `load_run` would read, from memory."""
+        return Saved(self.trainer.steps, self.trainer.state(), self.trainer.replay(0), self.progress)
 
     @property
     def finished(self) -> bool:
@@ -162,14 +164,3 @@ class CollectRun:
                 self.progress = dataclasses.replace(self.progress, chunks=(*self.progress.chunks, chunk))
             save_run(self.path, self.trainer.steps, self.trainer.state(), self.progress)
         self._saved = self.progress
-
-
-@contextmanager
-def saving(path: Path) -> Iterator[None]:
-    """Turns a full disk into one line; what was saved before is still there."""
-    try:
-        yield
-    except OSError as error:
-        raise CommandError(
-            f"{path}: cannot be written ({error.strerror or error}); make room; --resume goes on from the last save"
-        ) from error

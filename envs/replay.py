@@ -13,8 +13,10 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from .episodes import Episodes
 from .errors import DataError
 from .files import write_whole
+from .simulate import ActionUnits
 
 
 class Replay(NamedTuple):
@@ -86,3 +88,42 @@ def _read_chunk(path: Path, chunk: Chunk) -> Replay:
         return Replay(**load(content))
     except (SafetensorError, TypeError) as error:
         raise DataError(f"{path}: not a file of this package: {error}; restore it from a copy") from error
+
+
+def split_replay(replay: Replay, restarts: Sequence[int], units: ActionUnits, *, dataset: str, env_id: str) -> Episodes:
+    """The whole episodes of all environments in the order in which they ended, actions in the environment's units.
+
+    `restarts` are the rows at which every environment began a new episode, whatever it was at before. Episodes that
+    were cut there, or were not over at the last row, are left out, with a note.
+
+    Raises:
+        DataError: no episode ended.
+    """
+    found = sorted(
+        (end, column, start)
+        for column in range(replay.rewards.shape[1])
+        for start, end in _whole_episodes(replay.done[:, column], restarts)
+    )
+    if not found:
+        raise DataError(f"{dataset}: no episode ended within the first {replay.rewards.size:,} steps; train longer")
+    places = [(slice(start, end), column) for end, column, start in found]
+    lengths = np.array([end - start for end, _, start in found], dtype=np.int64)
+    dropped = replay.rewards.size - int(lengths.sum())
+    return Episodes(
+        observations=np.concatenate([replay.observations[place] for place in places]),
+        actions=units(np.concatenate([replay.actions[place] for place in places])),
+        rewards=np.concatenate([replay.rewards[place] for place in places]),
+        offsets=np.concatenate(([0], np.cumsum(lengths))),
+        terminated=np.array([not replay.timeout[end - 1, column] for end, column, _ in found]),
+        dataset=dataset,
+        env_id=env_id,
+        notes=(f"dropped {dropped:,} steps of unfinished episodes",) if dropped else (),
+    )
+
+
+def _whole_episodes(done: npt.NDArray[np.bool_], restarts: Sequence[int]) -> list[tuple[int, int]]:
+    """First row and the row after the last of every episode of one environment that came to its end."""
+    ends = np.flatnonzero(done) + 1
+    begins = np.unique(np.concatenate(([0], ends, np.asarray(restarts, dtype=np.int64))))
+    starts = begins[np.searchsorted(begins, ends) - 1]
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
