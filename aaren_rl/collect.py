@@ -11,29 +11,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
 from .cli import Parser, StopRequest, choose_device, positive
-from .collect_checkpoint import Saved, load_run, saving
+from .collect_checkpoint import Saved, load_run
 from .collect_config import LATER, CollectConfig, new_config, read_config, resumed_config, write_config
-from .envs import normalized_score
+from .collect_levels import Stopped, write_levels
 from .envs.collect import Target, env_name, inspect_env
-from .envs.levels import LEVELS, LevelMaker, Source, choose_checkpoints, dataset_name, random_return
+from .envs.levels import LEVELS, Source, choose_checkpoints, dataset_name, random_return
 from .errors import UsageError, run_command
 from .run import RunFolder
 
 DESCRIPTION = """\
-Train SAC (stable-baselines3) in a Gymnasium environment, then write data sets as D4RL's: random, medium,
-medium-replay, medium-expert and expert.
+Train SAC (stable-baselines3) in a Gymnasium environment, then write data sets as D4RL's: random,
+medium, medium-replay, medium-expert and expert.
 
   python -m aaren_rl.collect --env Ant-v4 --steps 1000000
   python -m aaren_rl.collect --env Pendulum-v1 --steps 20000 --stop-at-return -200
   python -m aaren_rl.train --env ant-medium --source collected/Ant-v4/seed0/datasets/ant-medium.hdf5
 """
 EPILOG = """\
-All lands in <out>/<env>/seed<N>/, the data in datasets/. Ctrl-C saves, --resume goes on; --levels with a run that is
-there writes data from what it has, without training. Expert is the best checkpoint, medium the one nearest to a third
-of the way to it from random actions, medium-replay all experience up to medium; they act as in training, stochastic.
+All lands in <out>/<env>/seed<N>/, the data in datasets/. Ctrl-C saves, --resume goes on; --levels
+with a run that is there writes data from what it has, without training. Expert is the best
+checkpoint, medium the one nearest to a third of the way to it from random actions, both acting as
+in training (stochastic); medium-replay is all experience up to medium.
 Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment, 6 numerics.
 """
 # Those of the command line; the seed is in the run's path.
@@ -159,10 +159,6 @@ def _train(
     return run.saved()
 
 
-class _Stopped(Exception):
-    """A signal came."""
-
-
 def _write_levels(
     arguments: argparse.Namespace, target: Target, path: Path, saved: Saved | None, stop: StopRequest
 ) -> int:
@@ -174,36 +170,13 @@ def _write_levels(
     print(choice, file=sys.stderr)
     source = Source(target, path, seed, saved.replay, progress.restarts, choice, arguments.register)
     levels = [level for level in LEVELS if level in (arguments.levels or LEVELS)]
-    lines = []
-    with tqdm(unit="step", unit_scale=True, dynamic_ncols=True, smoothing=0) as bar:
-
-        def on_steps(count: int) -> None:
-            bar.update(count)
-            if stop.signal is not None:
-                raise _Stopped
-
-        maker = LevelMaker(source, arguments.dataset_steps, on_steps)
-        try:
-            for level in levels:
-                bar.set_description(f"{target.env_id}, {level}")
-                file = path / "datasets" / f"{dataset_name(target, level)}.hdf5"
-                with saving(path):
-                    lines.append(_line(level, target, file, maker.write(level, file)))
-        except _Stopped:
-            print("stopped; the same command makes the data sets that are missing", file=sys.stderr)
-            return stop.exit_code
-    header = f"{'level':<14} {'episodes':>8} {'steps':>9} {'return':>9} {'score':>6} {'length':>7}  file"
-    print("\n".join([header, *lines]))
+    files = {level: path / "datasets" / f"{dataset_name(target, level)}.hdf5" for level in levels}
+    try:
+        print(write_levels(source, files, arguments.dataset_steps, stop))
+    except Stopped:
+        print("stopped; the same command with --levels makes what is missing", file=sys.stderr)
+        return stop.exit_code
     return 0
-
-
-def _line(level: str, target: Target, file: Path, of: dict[str, float]) -> str:
-    """A row of the table; without reference returns there is no score."""
-    score = f"{normalized_score(target.family, of['mean_return']):.1f}" if target.family else "-"
-    return (
-        f"{level:<14} {of['episodes']:>8.0f} {of['total_steps']:>9.0f} {of['mean_return']:>9.1f} {score:>6} "
-        f"{of['mean_length']:>7.1f}  {file}"
-    )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from .envs.collect import Evaluation
 from .envs.errors import DataError
 from .envs.files import sha256
 from .envs.replay import Chunk, Replay, read_chunks
-from .errors import CheckpointError, CommandError
+from .errors import CheckpointError
 from .files import write_folder, write_json
 
 FORMAT = 1
@@ -140,6 +140,6 @@ def saving(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CommandError(
+        raise DataError(
             f"{path}: cannot be written ({error.strerror or error}); make room; --resume goes on from the last save"
         ) from error

@@ -11,12 +11,19 @@ from typing import Any
 import yaml
 
 from .envs import normalized_score
-from .envs.collect import Evaluation, Target
+from .envs.collect import Evaluation, SacSettings, Target
 from .errors import CheckpointError, UsageError
 from .files import write_text
 
 RANDOM_STEPS = 5000
 LATER = {"steps", "stop_at_return", "stop_at_score", "checkpoint_every"}  # what a resume may change
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "float | None": (int, float, type(None)),
+}
 
 
 @dataclass(frozen=True)
@@ -50,18 +57,23 @@ class CollectConfig:
     checkpoint_every: int = 20_000
 
     def __post_init__(self) -> None:
-        """Checks the type of each setting.
+        """Checks types and ranges.
 
         Raises:
-            UsageError: one is of another type; the message names it.
+            UsageError: a setting is not what it must be; the message names it.
         """
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            allowed = {"str": (str,), "int": (int,), "float": (int, float)}.get(field.type, (int, float, type(None)))
-            if not isinstance(value, allowed) or isinstance(value, bool):
+            if not isinstance(value, _TYPES[str(field.type)]) or isinstance(value, bool):
                 raise UsageError(f"{field.name}: {value!r} is not {field.type}")
         if self.steps < 1 or self.checkpoint_every < 1:
             raise UsageError("steps and checkpoint_every must be at least 1")
+        _ = self.sac
+
+    @property
+    def sac(self) -> SacSettings:
+        """The part that cannot change later; raises UsageError where it is out of range."""
+        return SacSettings(**{field.name: getattr(self, field.name) for field in dataclasses.fields(SacSettings)})
 
     def reached(self, evaluation: Evaluation, family: str | None) -> bool:
         """Whether an evaluation is what training was to reach."""

@@ -17,7 +17,7 @@ from .collect_config import CollectConfig
 from .envs import normalized_score
 from .envs.collect import Evaluation, Target, evaluate_actor
 from .envs.replay import write_chunk
-from .envs.sac import SacSettings, SacTrainer, write_actor
+from .envs.sac import SacTrainer, write_actor
 from .errors import CheckpointError, NumericsError
 from .run import Metrics
 
@@ -38,10 +38,8 @@ class CollectRun:
             SimulationError: the environment cannot be made.
         """
         self.config, self.target, self.path = config, target, path
-        fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(SacSettings)}
-        self.settings = SacSettings(**fields)
         room = max(config.steps, saved.steps if saved else 0)
-        self.trainer = SacTrainer(self.settings, room, device)
+        self.trainer = SacTrainer(config.sac, room, device)
         self.progress = Progress()
         if saved is not None:
             self._restore(saved)
@@ -72,7 +70,7 @@ class CollectRun:
         Raises:
             NumericsError: a weight is not finite; the last checkpoint is kept.
             SimulationError: an environment failed; the last checkpoint is kept.
-            CommandError: the disk is full.
+            DataError: the disk is full.
         """
         trainer, config = self.trainer, self.config
         metrics = Metrics(self.path, trainer.steps, clock="step")

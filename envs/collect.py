@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from fractions import Fraction
 
 import gymnasium as gym
 import numpy as np
@@ -17,8 +17,8 @@ EVALUATION_EPISODES = 10
 # Gymnasium's own pattern without the module before a colon, and with nothing that leaves a folder.
 _ENV_ID = re.compile(r"(?:[A-Za-z0-9_][\w-]*/)?[A-Za-z0-9_][\w.-]*", re.ASCII)
 
-# Streams of random numbers: the first part of a job's seed is the run's, the second one of these.
-_EVALUATION, _DATA = 1, 2
+# The first part of a simulation's seed is the run's, the second what the episodes are for; 2 are the data sets'.
+_EVALUATION = 1
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,56 @@ def inspect_env(env_id: str, max_episode_steps: int | None = None) -> Target:
 
 
 @dataclass(frozen=True)
+class SacSettings:
+    """What a training run is made of, and cannot change later.
+
+    Attributes:
+        env_id: the Gymnasium environment.
+        seed: of the weights, the exploration and the environments.
+        horizon: steps after which an episode is cut.
+        envs: training environments side by side.
+        updates_per_step: gradient updates for each step of one environment.
+        learning_rate: of actor, critics and entropy coefficient.
+        random_steps: uniform actions before the first update.
+    """
+
+    env_id: str
+    seed: int
+    horizon: int
+    envs: int
+    updates_per_step: float
+    learning_rate: float
+    random_steps: int
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            UsageError: a setting is outside its range.
+        """
+        for name in ("horizon", "envs"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.seed < 0 or self.random_steps < 0:
+            raise UsageError("seed and random_steps must not be negative")
+        if not 0.001 <= self.updates_per_step <= 100:
+            raise UsageError(f"updates_per_step must be from 0.001 to 100, not {self.updates_per_step}")
+        if not 0 < self.learning_rate < float("inf"):
+            raise UsageError(f"learning_rate must be above 0, not {self.learning_rate}")
+
+    @property
+    def rhythm(self) -> tuple[int, int]:
+        """Rows of steps and gradient updates that alternate: the smallest whole numbers with the wanted ratio."""
+        updates_per_row = self.envs * Fraction(self.updates_per_step).limit_denominator(1000)
+        return updates_per_row.denominator, updates_per_row.numerator
+
+    @property
+    def unit(self) -> int:
+        """Steps come in multiples of this."""
+        return self.rhythm[0] * self.envs
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Undiscounted returns and lengths of a few episodes of a checkpoint's stochastic policy.
 
@@ -101,5 +151,5 @@ def evaluate_actor(target: Target, path: str, seed: int, steps: int) -> Evaluati
     """Play an actor file's stochastic policy, which is what data are collected with, in environments of its own."""
     tracks = simulate(Job(target.env_id, path, target.horizon, (seed, _EVALUATION, steps), 0, EVALUATION_EPISODES))
     returns = [float(track.rewards.sum(dtype=np.float64)) for track in tracks]
-    lengths: list[Any] = [len(track.rewards) for track in tracks]
+    lengths = [len(track.rewards) for track in tracks]
     return Evaluation(steps, float(np.mean(returns)), float(np.std(returns)), float(np.mean(lengths)))

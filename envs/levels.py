@@ -1,9 +1,11 @@
 """D4RL's levels (random, medium, ...) of a training run: the checkpoints they are of, and the making of their data."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Self
 
 import h5py
 import numpy as np
@@ -19,6 +21,7 @@ from .workers import WorkerPool, play_steps, worker_count
 
 LEVELS = ("random", "medium", "medium-replay", "medium-expert", "expert")
 RANDOM_EPISODES = 20
+_STATISTICS = ("episodes", "total_steps", "mean_return", "mean_length")
 
 # As in local.py: measured to share the policy's products well.
 _EPISODES_PER_JOB = 8
@@ -92,18 +95,28 @@ class Source:
 
 
 class LevelMaker:
-    """Makes levels one after another; episodes that two of them share are simulated once.
+    """Makes levels one after another, in the body of a `with` statement; what two of them share is simulated once.
 
     Args:
         source: the run.
         n_steps: steps of each policy, plus what it takes to end the last episode.
-        on_steps: called with the number of steps of each episode; an exception it raises ends the work.
+        on_episode: called with each episode; an exception it raises ends the work.
     """
 
-    def __init__(self, source: Source, n_steps: int, on_steps: Callable[[int], None]) -> None:
+    def __init__(self, source: Source, n_steps: int, on_episode: Callable[[Track], None]) -> None:
         """Nothing is simulated yet."""
-        self._source, self._n_steps, self._on_steps = source, n_steps, on_steps
+        self._source, self._n_steps, self._on_episode = source, n_steps, on_episode
         self._played: dict[int, list[Track]] = {}
+        self._open = ExitStack()
+        self._pool: WorkerPool | None = None  # started when first needed
+
+    def __enter__(self) -> Self:
+        """The maker itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the worker processes."""
+        self._open.close()
 
     def policies(self, level: str) -> tuple[Evaluation | None, ...]:
         """The policies that act in a level (None: random actions); empty for the one made of experience."""
@@ -136,23 +149,30 @@ class LevelMaker:
             "stable_baselines3": version("stable-baselines3"),
         }
 
-    def write(self, level: str, path: Path) -> dict[str, float]:
-        """Write a level in D4RL's layout, with its recipe and statistics as attributes; returns the statistics.
+    def made(self, level: str, path: Path) -> dict[str, float] | None:
+        """Statistics of a file that was made by the very recipe: see `write`; None where there is none."""
+        try:
+            with h5py.File(path, "r") as file:
+                if any(file.attrs.get(name) != value for name, value in self.recipe(level).items()):
+                    return None
+                return {name: float(file.attrs[name]) for name in _STATISTICS}
+        except (OSError, KeyError, ValueError, TypeError):
+            return None
 
-        A file that was made by the same recipe is kept.
+    def write(self, level: str, path: Path) -> dict[str, float]:
+        """Write a level in D4RL's layout, its recipe and statistics as attributes.
+
+        Returns the statistics: episodes, total_steps, mean_return, mean_length.
 
         Raises:
             DataError, SimulationError: as `episodes`.
             OSError: the disk is full or the folder cannot be written.
         """
-        recipe = self.recipe(level)
-        kept = _read_statistics(path, recipe)
-        if kept is not None:
-            return kept
         episodes = self.episodes(level)
-        statistics = _statistics(episodes)
+        values = (len(episodes), episodes.n_steps, float(episodes.returns.mean()), float(episodes.lengths.mean()))
+        statistics: dict[str, float] = dict(zip(_STATISTICS, values, strict=True))
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_hdf5(path, episodes, {**recipe, **statistics, "notes": "; ".join(episodes.notes)})
+        write_hdf5(path, episodes, {**self.recipe(level), **statistics, "notes": "; ".join(episodes.notes)})
         return statistics
 
     def episodes(self, level: str) -> Episodes:
@@ -171,9 +191,8 @@ class LevelMaker:
         env = make_env(source.target.env_id)
         units = ActionUnits(env.action_space)
         env.close()
-        part = Replay(*(array[:rows] for array in source.replay))
         restarts = [row for row in source.restarts if row < rows]
-        return split_replay(part, restarts, units, dataset=name, env_id=source.target.env_id)
+        return split_replay(source.replay.until(rows), restarts, units, dataset=name, env_id=source.target.env_id)
 
     def _play(self, policy: Evaluation | None) -> list[Track]:
         steps, source = policy.steps if policy else 0, self._source
@@ -182,10 +201,11 @@ class LevelMaker:
             target, tracks = source.target, []
             seed = (source.seed, _DATA, steps)
             job = Job(target.env_id, weights, target.horizon, seed, 0, _EPISODES_PER_JOB, source.register)
-            with WorkerPool(worker_count()) as pool:
-                for track in play_steps(pool, job, self._n_steps):
-                    tracks.append(track)
-                    self._on_steps(len(track.rewards))
+            if self._pool is None:
+                self._pool = self._open.enter_context(WorkerPool(worker_count()))
+            for track in play_steps(self._pool, job, self._n_steps):
+                tracks.append(track)
+                self._on_episode(track)
             self._played[steps] = tracks
         return self._played[steps]
 
@@ -199,23 +219,3 @@ def _describe(policy: Evaluation | None) -> str:
 def dataset_name(target: Target, level: str) -> str:
     """`ant-medium`, `Pendulum-v1-medium`: the stem of a level's file."""
     return f"{target.family or target.env_id.replace('/', '_')}-{level}"
-
-
-def _statistics(episodes: Episodes) -> dict[str, float]:
-    return {
-        "episodes": len(episodes),
-        "total_steps": episodes.n_steps,
-        "mean_return": float(episodes.returns.mean()),
-        "mean_length": float(episodes.lengths.mean()),
-    }
-
-
-def _read_statistics(path: Path, recipe: dict[str, str | int]) -> dict[str, float] | None:
-    """Episodes, total_steps, mean_return and mean_length of a file that was made by this recipe; None where none is."""
-    try:
-        with h5py.File(path, "r") as file:
-            if any(file.attrs.get(name) != value for name, value in recipe.items()):
-                return None
-            return {name: float(file.attrs[name]) for name in ("episodes", "total_steps", "mean_return", "mean_length")}
-    except (OSError, KeyError, ValueError, TypeError):
-        return None

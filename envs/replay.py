@@ -33,6 +33,17 @@ class Replay(NamedTuple):
     done: npt.NDArray[np.bool_]
     timeout: npt.NDArray[np.bool_]
 
+    def until(self, row: int) -> "Replay":
+        """Views of the rows before `row`."""
+        return Replay(
+            self.observations[:row],
+            self.next_observations[:row],
+            self.actions[:row],
+            self.rewards[:row],
+            self.done[:row],
+            self.timeout[:row],
+        )
+
 
 class Chunk(NamedTuple):
     """A file of `rows` rows that starts at row `first`; its content has the digest `sha256`."""
@@ -60,20 +71,13 @@ def write_chunk(folder: Path, first: int, replay: Replay) -> Chunk:
     return chunk
 
 
-def read_chunks(folder: Path, chunks: Sequence[Chunk], rows: int | None = None) -> Replay:
-    """The first `rows` rows (default: all) of the chunks, which follow one another.
+def read_chunks(folder: Path, chunks: Sequence[Chunk]) -> Replay:
+    """The rows of all chunks, at least one, which follow one another.
 
     Raises:
         DataError: a chunk is missing, damaged, or not the one that was written.
     """
-    parts, missing = [], sum(chunk.rows for chunk in chunks) if rows is None else rows
-    for chunk in chunks:
-        if missing > 0:
-            part = _read_chunk(folder / chunk.name, chunk)
-            parts.append([array[:missing] for array in part])
-            missing -= chunk.rows
-    if not parts or missing > 0:
-        raise DataError(f"{folder}: holds fewer steps than asked for; train longer, or restore the folder")
+    parts = [_read_chunk(folder / chunk.name, chunk) for chunk in chunks]
     return Replay(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 

@@ -3,8 +3,7 @@
 Importing this module imports stable-baselines3, which takes seconds.
 """
 
-from dataclasses import dataclass
-from fractions import Fraction
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -18,63 +17,14 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from .errors import SimulationError, UsageError
+from .collect import SacSettings
+from .errors import SimulationError
 from .files import write_whole
 from .replay import Replay
 from .specs import make_env
 
 _HIDDEN = 256  # two layers of it: what BehaviourPolicy reads, and D4RL's own policies had
 _BATCH = 256
-
-
-@dataclass(frozen=True)
-class SacSettings:
-    """What a training run is made of, and cannot change later.
-
-    Attributes:
-        env_id: the Gymnasium environment.
-        seed: of the weights, the exploration and the environments.
-        horizon: steps after which an episode is cut.
-        envs: training environments side by side.
-        updates_per_step: gradient updates for each step of one environment.
-        learning_rate: of actor, critics and entropy coefficient.
-        random_steps: uniform actions before the first update.
-    """
-
-    env_id: str
-    seed: int
-    horizon: int
-    envs: int
-    updates_per_step: float
-    learning_rate: float
-    random_steps: int
-
-    def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            UsageError: a setting is outside its range.
-        """
-        for name in ("horizon", "envs"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.seed < 0 or self.random_steps < 0:
-            raise UsageError("seed and random_steps must not be negative")
-        if not 0.001 <= self.updates_per_step <= 100:
-            raise UsageError(f"updates_per_step must be from 0.001 to 100, not {self.updates_per_step}")
-        if not 0 < self.learning_rate < float("inf"):
-            raise UsageError(f"learning_rate must be above 0, not {self.learning_rate}")
-
-    @property
-    def rhythm(self) -> tuple[int, int]:
-        """Rows of steps and gradient updates that alternate: the smallest whole numbers with the wanted ratio."""
-        updates_per_row = self.envs * Fraction(self.updates_per_step).limit_denominator(1000)
-        return updates_per_row.denominator, updates_per_row.numerator
-
-    @property
-    def unit(self) -> int:
-        """Steps come in multiples of this."""
-        return self.rhythm[0] * self.envs
 
 
 class _TrainingEnv(gym.Wrapper[npt.NDArray[np.float32], Any, Any, Any]):
@@ -97,9 +47,10 @@ class _TrainingEnv(gym.Wrapper[npt.NDArray[np.float32], Any, Any, Any]):
             observation, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:
             raise self._failed(error) from error
+        reward = float(reward)
         if not np.isfinite(reward):
             raise SimulationError(f"the environment {self._id} gave a reward that is not finite; repair it")
-        return self._checked(observation), float(reward), terminated, truncated, info
+        return self._checked(observation), reward, terminated, truncated, info
 
     @property
     def _id(self) -> str:
@@ -184,13 +135,10 @@ class SacTrainer:
 
     def actor(self) -> dict[str, npt.NDArray[np.float32]]:
         """The actor's weights under the names that `BehaviourPolicy` reads, kernels (in, out)."""
-        actor = self.model.actor
-        layers = {"hidden_0": actor.latent_pi[0], "hidden_1": actor.latent_pi[2], "mean": actor.mu}
-        tensors = {}
-        for name, layer in {**layers, "log_std": actor.log_std}.items():
-            tensors[f"{name}.kernel"] = np.ascontiguousarray(layer.weight.detach().cpu().numpy().T)
-            tensors[f"{name}.bias"] = layer.bias.detach().cpu().numpy().copy()
-        return tensors
+        theirs = {"hidden_0": "latent_pi.0", "hidden_1": "latent_pi.2", "mean": "mu", "log_std": "log_std"}
+        state = {name: tensor.cpu().numpy() for name, tensor in self.model.actor.state_dict().items()}
+        kernels = {f"{our}.kernel": np.ascontiguousarray(state[f"{name}.weight"].T) for our, name in theirs.items()}
+        return kernels | {f"{our}.bias": state[f"{name}.bias"].copy() for our, name in theirs.items()}
 
     def replay(self, first_row: int) -> Replay:
         """Views of the replay buffer's rows from `first_row` on."""
@@ -209,8 +157,8 @@ class SacTrainer:
         """Weights, optimisers, counters and random states: tensors and numbers in dictionaries."""
         model = self.model
         assert model.log_ent_coef is not None and model.ent_coef_optimizer is not None
-        kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
-        assert kind == "MT19937"
+        # Of the global generator, which the replay buffer draws batches with.
+        _, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
         return {
             "steps": self.steps,
             "updates": model._n_updates,
@@ -220,7 +168,7 @@ class SacTrainer:
             "log_ent_coef": model.log_ent_coef.detach(),
             "ent_coef_optimizer": model.ent_coef_optimizer.state_dict(),
             "torch": torch.get_rng_state(),
-            "numpy": (torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(gauss)),
+            "numpy": (torch.from_numpy(np.asarray(keys, dtype=np.int64)), int(position), int(has_gauss), float(gauss)),
         }
 
     def restore(self, state: dict[str, Any], replay: Replay) -> None:
@@ -233,6 +181,7 @@ class SacTrainer:
             KeyError, ValueError, RuntimeError: the state does not fit these settings.
         """
         model, buffer = self.model, self.model.replay_buffer
+        state = copy.deepcopy(state)  # the optimisers would go on in the very tensors they are given
         assert buffer is not None and model.log_ent_coef is not None and model.ent_coef_optimizer is not None
         model.num_timesteps, model._n_updates = int(state["steps"]), int(state["updates"])
         if len(replay.rewards) != self.rows or self.rows >= buffer.buffer_size:
