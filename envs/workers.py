@@ -1,10 +1,12 @@
 """Simulation jobs on several processes, with results in the order of the jobs."""
 
+import os
 import queue
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from contextlib import closing
+from itertools import count, islice
 from typing import Self
 
 from .process import Worker, serve
@@ -71,3 +73,24 @@ class WorkerPool:
             return tracks
         finally:
             self._idle.put(worker)
+
+
+def worker_count() -> int:
+    """One process for each core this one may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def play_steps(pool: WorkerPool, job: Job, n_steps: int) -> Generator[Track, None, None]:
+    """Episodes of one policy from `job`'s first on, as many as it takes to reach `n_steps`, the last one whole.
+
+    Raises:
+        SimulationError: a worker died.
+    """
+    jobs = (job._replace(first_episode=first) for first in count(job.first_episode, job.n_episodes))
+    with closing(pool.run(jobs)) as results:
+        for tracks in results:
+            for track in tracks:
+                yield track
+                n_steps -= len(track.rewards)
+                if n_steps <= 0:
+                    return
