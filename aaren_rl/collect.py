@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from .cli import Parser, StopRequest, choose_device, positive
+from .cli import Parser, StopRequest, choose_device, import_registering, positive
 from .collect_checkpoint import Saved, load_run
 from .collect_config import LATER, CollectConfig, new_config, read_config, resumed_config, write_config
 from .collect_levels import Stopped, write_levels
@@ -97,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def collect(arguments: argparse.Namespace) -> int:
     """Trains, or goes on, then makes the data; returns the exit code."""
-    _register(arguments.register)
+    import_registering(arguments.register)
     device = choose_device(arguments.device)
     torch.set_num_threads(arguments.threads)
     given = {name: getattr(arguments, name) for name in SETTINGS if name in arguments}
@@ -121,18 +119,6 @@ def collect(arguments: argparse.Namespace) -> int:
             print(f"stopped at step {saved.steps if saved else 0:,}; --resume goes on from here", file=sys.stderr)
             return stop.exit_code
         return _write_levels(arguments, target, path, saved, stop)
-
-
-def _register(module: str | None) -> None:
-    """Imports a module that the user named, as `python -m` would find it."""
-    if module is None:
-        return
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise UsageError(f"--register {module}: {error}; is it in this folder, or installed?") from error
 
 
 def _require_new(folder: RunFolder, *, resume: bool) -> None:

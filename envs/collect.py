@@ -8,9 +8,8 @@ import gymnasium as gym
 import numpy as np
 
 from .errors import UsageError
-from .scores import REFERENCE_RETURNS
 from .simulate import Job, simulate
-from .specs import make_env
+from .specs import REFERENCE_RETURNS, make_env
 
 EVALUATION_EPISODES = 10
 
