@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -14,8 +14,11 @@ from .cli import Parser, StopRequest, choose_device, import_registering, positiv
 from .collect_checkpoint import Saved, load_run
 from .collect_config import LATER, CollectConfig, new_config, read_config, resumed_config, write_config
 from .collect_levels import Stopped, write_levels
+from .envs import load_task
 from .envs.collect import Target, env_name, inspect_env
 from .envs.levels import LEVELS, Source, choose_checkpoints, dataset_name, random_return
+from .envs.minari import write_minari
+from .envs.minari_spec import minari_data_dir
 from .errors import UsageError, run_command
 from .run import RunFolder
 
@@ -69,6 +72,7 @@ def make_parser() -> Parser:
         default=1 / 3,
         help="medium's place from random to expert [1/3]",
     )
+    add("--minari", action="store_true", help="write the data as Minari datasets too: collected/<env>/<level>-v0")
     add("--register", metavar="MODULE", help="import a module of yours that registers environments")
     add("--seed", type=int, metavar="N", default=0, help="training seed [0]")
     add("--out", type=Path, metavar="DIR", default=Path("collected"), help="where runs go [collected]")
@@ -162,7 +166,24 @@ def _write_levels(
     except Stopped:
         print("stopped; the same command with --levels makes what is missing", file=sys.stderr)
         return stop.exit_code
+    if arguments.minari:
+        _write_minari(target, files)
     return 0
+
+
+def _write_minari(target: Target, files: Mapping[str, Path]) -> None:
+    """The data sets as Minari datasets too; one that is there already is left alone, with a line that says so."""
+    for level, file in files.items():
+        dataset_id = f"collected/{env_name(target.env_id).lower()}/{level}-v0"
+        folder = minari_data_dir(dataset_id).parent
+        if folder.exists():
+            print(f"{folder}: is there already and stays as it is; delete it to write it anew", file=sys.stderr)
+            continue
+        _, episodes = load_task(
+            f"collected-{file.stem}", str(file), env_id=target.env_id, max_episode_steps=target.horizon
+        )
+        description = f"made by aaren-rl's collect, not D4RL's; {'; '.join(episodes.notes)}"
+        print(write_minari(dataset_id, episodes, env_id=target.env_id, description=description))
 
 
 if __name__ == "__main__":
