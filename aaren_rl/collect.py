@@ -77,7 +77,7 @@ def make_parser() -> Parser:
     add("--seed", type=int, metavar="N", default=0, help="training seed [0]")
     add("--out", type=Path, metavar="DIR", default=Path("collected"), help="where runs go [collected]")
     add("--resume", action="store_true", help="go on with the run in its folder")
-    add("--threads", type=positive, metavar="N", default=1, help="torch threads; more hardly help nets this small [1]")
+    add("--threads", type=positive, metavar="N", default=1, help="torch threads of the training [1]")
     add("--device", metavar="NAME", default="cpu", help="auto, cpu or cuda [cpu]")
     add("--debug", action="store_true", help="show the traceback of an error")
     return parser

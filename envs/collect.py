@@ -7,8 +7,8 @@ from fractions import Fraction
 import gymnasium as gym
 import numpy as np
 
-from .errors import UsageError
-from .simulate import Job, simulate
+from .errors import EnvsError, SimulationError, UsageError
+from .simulate import Job, Track, simulate
 from .specs import REFERENCE_RETURNS, make_env
 
 EVALUATION_EPISODES = 10
@@ -146,9 +146,27 @@ class Evaluation:
     length_mean: float
 
 
+def play(job: Job) -> list[Track]:
+    """`simulate` in this process, where the environment may be the user's code and raise anything.
+
+    Raises:
+        SimulationError: it did; the message is its own.
+    """
+    try:
+        return simulate(job)
+    except EnvsError:
+        raise
+    except Exception as error:
+        raise SimulationError(f"the environment {job.env_id} raised {error!r}") from error
+
+
 def evaluate_actor(target: Target, path: str, seed: int, steps: int) -> Evaluation:
-    """Play an actor file's stochastic policy, which is what data are collected with, in environments of its own."""
-    tracks = simulate(Job(target.env_id, path, target.horizon, (seed, _EVALUATION, steps), 0, EVALUATION_EPISODES))
+    """Play an actor file's stochastic policy, which is what data are collected with, in environments of its own.
+
+    Raises:
+        SimulationError: the environment raised.
+    """
+    tracks = play(Job(target.env_id, path, target.horizon, (seed, _EVALUATION, steps), 0, EVALUATION_EPISODES))
     returns = [float(track.rewards.sum(dtype=np.float64)) for track in tracks]
     lengths = [len(track.rewards) for track in tracks]
     return Evaluation(steps, float(np.mean(returns)), float(np.std(returns)), float(np.mean(lengths)))

@@ -10,12 +10,12 @@ from typing import Self
 import h5py
 import numpy as np
 
-from .collect import Evaluation, Target
+from .collect import Evaluation, Target, play
 from .d4rl import write_hdf5
 from .episodes import Episodes
 from .errors import DataError
 from .replay import Replay, split_replay
-from .simulate import ActionUnits, Job, Track, join_tracks, simulate
+from .simulate import ActionUnits, Job, Track, join_tracks
 from .specs import make_env
 from .workers import WorkerPool, play_steps, worker_count
 
@@ -73,8 +73,12 @@ def choose_checkpoints(evaluations: Sequence[Evaluation], random_return: float, 
 
 
 def random_return(target: Target, seed: int) -> float:
-    """Mean undiscounted return of uniform random actions."""
-    tracks = simulate(Job(target.env_id, None, target.horizon, (seed, _DATA, 0), 0, RANDOM_EPISODES))
+    """Mean undiscounted return of uniform random actions.
+
+    Raises:
+        SimulationError: the environment raised.
+    """
+    tracks = play(Job(target.env_id, None, target.horizon, (seed, _DATA, 0), 0, RANDOM_EPISODES))
     return float(np.mean([track.rewards.sum(dtype=np.float64) for track in tracks]))
 
 

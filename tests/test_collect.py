@@ -31,6 +31,7 @@ from aaren_rl.collect_training import CollectRun
 from aaren_rl.envs import levels as levels_module
 from aaren_rl.envs.collect import Evaluation, SacSettings, inspect_env
 from aaren_rl.envs.d4rl import read_hdf5
+from aaren_rl.envs.errors import SimulationError
 from aaren_rl.envs.levels import LEVELS, choose_checkpoints
 from aaren_rl.envs.replay import Replay, split_replay
 from aaren_rl.envs.sac import SacTrainer, write_actor
@@ -551,6 +552,12 @@ def test_faults_of_an_environment(
 ) -> None:
     assert collect(["--env", name, "--steps", "100", "--out", str(tmp_path), *more]) == code
     assert message in capsys.readouterr().err
+
+
+def test_an_environment_that_fails_in_an_evaluation(echo: Path) -> None:
+    target = inspect_env("EchoRaises-v0", 15)
+    with pytest.raises(SimulationError, match="out of paper"):
+        levels_module.random_return(target, 0)
 
 
 def test_training_stops_at_a_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
