@@ -1,0 +1,48 @@
+"""The report of a comparison: a page, its text in Markdown, and a table for the terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .comparable import check_comparable
+from .files import write_text
+from .report_content import compose
+from .report_document import Table
+from .report_figures import figures
+from .report_html import to_html
+from .report_markdown import to_markdown, to_text
+from .report_tables import scores
+from .report_words import answer
+from .results import Cell
+
+PAGE = "report.html"
+WIDTH = 120
+
+
+def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) -> None:
+    """Writes report.html, which needs no other file, and report.md into the folder `out`.
+
+    Args:
+        out: made where it is not there; older reports are replaced.
+        cells: the training runs.
+        settings: how the comparison was made; shown as they are.
+
+    Raises:
+        UsageError: the runs cannot be compared, see `check_comparable`.
+    """
+    check_comparable(cells)
+    drawn = figures(cells)
+    document = compose(cells, settings, drawn)
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / "report.md", to_markdown(document, PAGE))
+    write_text(out / PAGE, to_html(document, drawn))
+
+
+def format_comparison(cells: Sequence[Cell]) -> str:
+    """The scores as plain text, for the end of the command."""
+    tables = [to_text(block) for block in scores(cells) if isinstance(block, Table)]
+    closing = f"{answer(cells)} In brackets: 95 % intervals over training seeds, from three seeds on."
+    return "\n\n".join([*tables, textwrap.fill(closing, WIDTH)])

@@ -1,0 +1,377 @@
+"""The report of a comparison: what it says, that it says it on one page, and what it refuses."""
+
+import base64
+import dataclasses
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+from matplotlib.figure import Figure
+from synthetic import README, make_cell, make_cells
+
+from aaren_rl.comparable import check_comparable
+from aaren_rl.errors import UsageError
+from aaren_rl.published import published
+from aaren_rl.report import figures, format_comparison, write_report
+
+SETTINGS = {"budget": "default", "seeds": [0, 1, 2], "versions": {"torch": "2.13.0"}}
+KINDS = ["learning_curves", "target_returns", "action_time", "state_memory"]
+VOID = {"meta", "img"}
+
+
+class Page(HTMLParser):
+    """The page's text, its headings, tables and images; notes tags that are not closed in order."""
+
+    def __init__(self, source: str):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.text = [], [], [], ""
+        self.headings, self.rows, self.unbalanced = [], [], []
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+        elif tag in ("h2", "summary"):
+            self.headings.append("")
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.unbalanced.append(tag)
+
+    def handle_data(self, data):
+        if "style" in self.open:
+            return
+        self.text += data
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+        if {"h2", "summary"} & set(self.open):
+            self.headings[-1] += data
+
+    def images(self):
+        return [attributes for tag, attributes in self.attributes if tag == "img"]
+
+
+def report(folder, cells, settings=SETTINGS):
+    write_report(folder, cells, settings)
+    assert sorted(file.name for file in folder.iterdir()) == ["report.html", "report.md"]
+    source = (folder / "report.html").read_text(encoding="utf-8")
+    page = Page(source)
+    assert page.unbalanced == [] and page.open == []
+    assert re.search(r"\bnan\b|\binf\b|\bNone\b", page.text) is None
+    # Nothing is fetched: no address in an attribute or a style, no tag that would load or run something.
+    assert re.search(r"https?://|url\(|@import", source) is None
+    assert not {"script", "link", "iframe", "object", "base"} & set(page.tags)
+    for image in page.images():
+        kind, data = image["src"].split(",", 1)
+        assert kind == "data:image/svg+xml;base64"
+        assert b"<path" in base64.b64decode(data, validate=True) and image["alt"]
+    return page, (folder / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    return report(tmp_path_factory.mktemp("report") / "new", make_cells(README))
+
+
+def test_the_page_has_everything_in_order(both):
+    page, markdown = both
+    assert page.headings == [
+        "How it was made",
+        "Scores",
+        "Probability of improvement",
+        "Learning curves",
+        "Achieved against asked return",
+        "Cost",
+        "Every training seed",
+    ]
+    assert len(page.images()) == len(KINDS)
+    assert [h for h in page.headings if f"## {h}" in markdown] == [*page.headings[:3], "Cost"]
+
+
+def test_the_answer_comes_first_in_plain_words(both):
+    answer = (
+        "On hopper-medium (local data, not D4RL's), Decision-Aaren scores 76.6 [63.8, 83.7] and Decision Transformer "
+        "55.2 [41.1, 68.7] (3 training seeds); the probability that a run of Decision-Aaren scores above one of "
+        "Decision Transformer is 0.89 [0.56, 1.00]; an action on hopper-medium costs Decision-Aaren 1,501 µs at step "
+        "10 and 1,501 µs at step 1,000 and Decision Transformer 2,090 µs at step 10 and 11,000 µs at step 1,000."
+    )
+    page, markdown = both
+    assert answer in page.text and page.text.index(answer) < page.text.index("How it was made")
+    assert answer in markdown
+    assert answer in " ".join(format_comparison(make_cells(README)).split())
+
+
+def test_every_score_is_there(both):
+    page, markdown = both
+    for cell in make_cells(README):
+        (row,) = [row for row in page.rows if row[-1] == cell.run]
+        score, best = f"{cell.last.normalized_score_mean:.1f}", f"{cell.best.normalized_score_mean:.1f}"
+        assert (row[2], row[3], row[4], row[6]) == (str(cell.seed), "local", score, best)
+        assert row[7].startswith(f"{cell.last.return_mean:,.1f} ± ")
+        assert f"| {' | '.join(row)} |" in markdown
+
+
+def test_a_score_says_on_whose_data_it_was_made(both):
+    page, markdown = both
+    head = next(row for row in page.rows if "IQM [95 %] local" in row)
+    assert head == [
+        "agent",
+        *[f"{name} local" for name in ("mean [95 %]", "sd", "IQM [95 %]", "best", "mean of last 3")],
+        "seeds",
+        "Attention as an RNN, Table 1 D4RL",
+        "CORL, last D4RL",
+        "CORL, best D4RL",
+        "Decision Transformer paper D4RL",
+    ]
+    aaren, transformer = (page.rows[page.rows.index(head) + i] for i in (1, 2))
+    assert aaren[1:] == [
+        "76.6 [63.8, 83.7]",
+        "11.1",
+        "76.6 [63.8, 83.7]",
+        "84.1",
+        "75.3",
+        "0, 1, 2",
+        "80.86 ± 4.77",
+        *"---",
+    ]
+    assert transformer[7:] == ["80.18 ± 5.85", "65.1", "69.42", "67.6"]
+    assert "its scores are not D4RL results" in page.text and "not D4RL results" in markdown
+    assert "mean [95 %] (local)" in markdown and "CORL, last (D4RL)" in markdown
+
+
+def test_the_text_table_names_its_data_and_keeps_published_scores_apart():
+    lines = format_comparison(make_cells(README)).splitlines()
+    assert lines[0] == "hopper-medium: scores normalised by D4RL v2; data: local"
+    assert lines[1].split("  ")[0] == "agent" and "CORL" not in lines[1]
+    assert lines[2].split() == "Decision-Aaren 76.6 [63.8, 83.7] 11.1 76.6 [63.8, 83.7] 84.1 75.3 0, 1, 2".split()
+    assert lines[5] == "CORL, last (D4RL): Decision Transformer 65.1"
+    assert max(map(len, lines)) <= 120
+
+
+def test_how_it_was_made(both):
+    page, _ = both
+    row = next(row for row in page.rows if row[:2] == ["hopper-medium", "Decision Transformer"])
+    assert row[2:] == [
+        "hopper-medium from a local set, not D4RL's: /data/hopper-medium.hdf5",
+        "Hopper-v4",
+        "1,500 updates, window contexts of 20 steps",
+        "window, K = 20",
+        "3,600",
+        "20 episodes from seed 1000; last update, average weights",
+        "0, 1, 2",
+    ]
+    assert ["versions.torch", "2.13.0"] in page.rows and ["seeds", "0, 1, 2"] in page.rows
+
+
+def test_the_cost_of_an_action_and_of_an_update(both):
+    rows = [row for row in both[0].rows if row[:2] == ["hopper-medium", "Decision Transformer"]]
+    assert [
+        "612,345",
+        "82.0 ms",
+        "cpu",
+        "2,090 µs at step 10 and 11,000 µs at step 1,000",
+        "10.0 kB at step 10 and 1,000.0 kB at step 1,000",
+    ] in [row[2:] for row in rows]
+
+
+def test_d4rl_scores_are_called_so(tmp_path):
+    page, _ = report(tmp_path, make_cells(README, source="d4rl"))
+    assert any("mean [95 %] D4RL" in row for row in page.rows)
+    assert "local" not in page.text and "not D4RL" not in page.text
+    assert "CORL" not in format_comparison(make_cells(README, source="d4rl")).splitlines()[1]
+
+
+def test_several_tasks_are_averaged_over(tmp_path):
+    cells = make_cells(README) + make_cells(
+        {"decision-aaren": [36.0, 35.0, 35.5], "decision-transformer": [35.2, 35.5, 35.5]},
+        env="halfcheetah-medium",
+        source="d4rl",
+    )
+    page, _ = report(tmp_path, cells)
+    assert "On average over 2 tasks (local data, not D4RL's and D4RL's data), Decision-Aaren scores 56.0 [" in page.text
+    assert "mean of means [95 %] local and D4RL" in next(row for row in page.rows if row[-1] == "runs")
+    assert [row[0] for row in page.rows if "Decision-Aaren above" in row[1]] == [
+        "hopper-medium",
+        "halfcheetah-medium",
+        "all tasks",
+    ]
+    assert len(page.images()) == 8
+
+
+def test_returns_where_there_is_no_reference(tmp_path):
+    cells = make_cells({"decision-aaren": [-150.0], "decision-transformer": [-170.0]}, reference=None, source="file")
+    page, markdown = report(tmp_path, cells)
+    assert "Decision-Aaren returns -150.0 and Decision Transformer -170.0 (1 training seed)" in page.text
+    assert "is 1.00, from too few runs for an interval" in page.text
+    assert "There are no published scores to set beside these." in markdown
+    assert "Attention as an RNN" not in page.text and "scores are not D4RL results" in page.text
+    assert any("mean [95 %] your file" in row for row in page.rows)
+    assert figures(cells)["learning_curves/hopper-medium"].axes[0].get_ylabel() == "return of an episode"
+
+
+def test_other_references_stand_beside_no_published_score(tmp_path):
+    cells = make_cells(README, reference="Minari's reference returns", source="minari", env_id="Hopper-v5")
+    page, _ = report(tmp_path, cells)
+    assert "Attention as an RNN" not in page.text and "Minari's data, not D4RL's" in page.text
+
+
+def test_what_was_not_measured_is_said(tmp_path):
+    cells = [
+        dataclasses.replace(cell, curve=[], sweep=[], action_cost=[], mean_of=0)
+        for cell in make_cells({"decision-aaren": [50.0, 60.0]})
+    ]
+    page, _ = report(tmp_path, cells, {})
+    assert page.images() == [] and figures(cells) == {}
+    for sentence in (
+        "No task has runs of two agents",
+        "there are no evaluations during training",
+        "other asked returns were not tried",
+        "the time of an action was not measured",
+        "the memory of the policy's state was not measured",
+    ):
+        assert sentence in page.text
+    assert "Decision-Aaren scores 55.0 (2 training seeds)." in page.text
+    assert "Settings of the comparison" not in page.text
+
+
+def test_names_and_paths_are_shown_as_they_are(tmp_path):
+    nasty = '<b>a|&"$x_{</b>](javascript:1)\n`'
+    cells = [
+        dataclasses.replace(cell, run=nasty)
+        for cell in make_cells({nasty: [50.0]}, env=nasty, source="file", source_path=nasty, dataset=nasty)
+    ]
+    page, markdown = report(tmp_path, cells, {nasty: nasty})
+    assert not {"b", "a"} & set(page.tags)
+    assert [nasty, nasty] in page.rows
+    assert all(nasty in image["alt"] for image in page.images()) and len(page.images()) == 4
+    assert re.search(r"(?<!\\)<(?!/?(details|summary)>)|\]\(javascript", markdown) is None
+    (row,) = re.findall(r"^\|.*carry.*$", markdown, re.MULTILINE)
+    assert len(re.findall(r"(?<!\\)\|", row)) == 10
+
+
+def test_the_same_results_give_the_same_page(tmp_path):
+    for folder in ("a", "b"):
+        report(tmp_path / folder, make_cells({"decision-aaren": [50.0]}))
+    assert (tmp_path / "a" / "report.html").read_bytes() == (tmp_path / "b" / "report.html").read_bytes()
+
+
+def lines(figure: Figure) -> dict[str, list[list[float]]]:
+    return {line.get_label(): [list(line.get_xdata()), list(line.get_ydata())] for line in figure.axes[0].lines}
+
+
+def test_figures_show_the_mean_and_the_range():
+    found = figures(make_cells({"decision-aaren": [30.0, 60.0], "decision-transformer": [15.0]}))
+    assert list(found) == [f"{kind}/hopper-medium" for kind in KINDS]
+    curves = found["learning_curves/hopper-medium"]
+    assert lines(curves) == {
+        "Decision-Aaren (2 seeds)": [[500, 1000, 1500], [15.5, 30.5, 45.5]],
+        "Decision Transformer (1 seed)": [[500, 1000, 1500], [5.0, 10.0, 15.0]],
+    }
+    (band,) = curves.axes[0].collections
+    assert sorted(set(band.get_paths()[0].vertices[:, 1].round(6))) == [10.0, 20.0, 21.0, 30.0, 41.0, 61.0]
+    sweep = lines(found["target_returns/hopper-medium"])
+    assert sweep["achieved = asked"] == [[1200.0, 4800.0]] * 2
+    assert sweep["Decision Transformer (1 seed)"][0] == [1200.0, 2400.0, 3600.0, 4800.0]
+    assert found["action_time/hopper-medium"].axes[0].get_xscale() == "log"
+    assert found["action_time/hopper-medium"].axes[0].get_ylim()[0] == 0
+    assert found["state_memory/hopper-medium"].axes[0].get_yscale() == "log"
+    assert lines(found["state_memory/hopper-medium"])["Decision-Aaren (2 seeds)"][1] == [3.284] * 3
+
+
+def test_a_mean_curve_stays_where_all_seeds_are():
+    first, second = make_cells({"decision-aaren": [30.0, 60.0]})
+    second = dataclasses.replace(second, curve=second.curve[1:])
+    (line,) = lines(figures([first, second])["learning_curves/hopper-medium"]).values()
+    assert line[0] == [1000, 1500]
+
+
+def test_an_agent_has_one_colour_of_its_own():
+    cells = make_cells({**README, "a": [1.0], "b": [2.0]})
+    shades = {
+        tuple((line.get_label().split(" (")[0], line.get_color()) for line in figure.axes[0].lines[:4])
+        for figure in figures(cells).values()
+    }
+    (shade,) = shades
+    assert len(dict(shade)) == 4 == len(set(dict(shade).values()))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("dataset", "other", "dataset 'hopper-medium' and 'other'"),
+        ("source", "d4rl", "source 'local' and 'd4rl'"),
+        ("source_path", "/x", "source_path '/data/hopper-medium.hdf5' and '/x'"),
+        ("reference", "mine", "reference 'D4RL v2' and 'mine'"),
+        ("updates", 9, "updates 1500 and 9"),
+        ("env_id", "Hopper-v5", "env_id 'Hopper-v4' and 'Hopper-v5'"),
+        ("episodes", 3, "episodes 20 and 3"),
+        ("seed", 7, "evaluation seed 1000 and 7"),
+        ("target_return", 1800.0, "target_return 3600.0 and 1800.0"),
+        ("weights", "raw", "weights 'average' and 'raw'"),
+    ],
+)
+def test_agents_scored_in_different_ways_are_refused(field, value, text, tmp_path):
+    first, second = make_cell(), make_cell(agent="decision-transformer")
+    changed = dataclasses.replace(second, last=dataclasses.replace(second.last, **{field: value}))
+    check_comparable([first, second])
+    with pytest.raises(UsageError) as refusal:
+        check_comparable([first, changed])
+    assert str(refusal.value) == (
+        "runs/hopper-medium/decision-aaren/seed0 (decision-aaren, seed 0) and "
+        f"{second.run} (decision-transformer, seed 0) cannot be compared on hopper-medium: {text}"
+    )
+    with pytest.raises(UsageError):
+        write_report(tmp_path / "none", [first, changed], {})
+    assert not (tmp_path / "none").exists()
+    # Another task may differ in all of this.
+    check_comparable([first, make_cell(env="walker2d-medium", **{field: value})])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("context", "episode"), ("context_length", 30), ("rollout", "rolling"), ("rollout_context", 80)],
+)
+def test_seeds_of_one_agent_made_in_different_ways_are_refused(field, value):
+    other = make_cell(agent="decision-transformer", seed=2)
+    with pytest.raises(UsageError, match=rf"seed 0\) and .*seed 1\) cannot .*: {field} .* and {value!r}"):
+        check_comparable([make_cell(), other, make_cell(seed=1, **{field: value})])
+
+
+def test_a_seed_counts_once_and_nothing_is_no_comparison():
+    with pytest.raises(UsageError, match=r"both decision-aaren on hopper-medium with training seed 0"):
+        check_comparable([make_cell(), make_cell(seed=1), make_cell()])
+    with pytest.raises(UsageError, match="no runs"):
+        check_comparable([])
+
+
+def test_all_differences_are_named():
+    with pytest.raises(UsageError, match=r": updates 1500 and 9; episodes 20 and 3$"):
+        check_comparable([make_cell(), make_cell(agent="decision-transformer", updates=9, episodes=3)])
+
+
+def test_published_scores():
+    assert {s: (p.mean, p.std) for s, p in published("halfcheetah-medium-expert", "decision-transformer").items()} == {
+        "Attention as an RNN, Table 1": (75.98, 6.34),
+        "CORL, last": (91.55, None),
+        "CORL, best": (93.40, None),
+        "Decision Transformer paper": (86.8, None),
+    }
+    (aaren,) = published("ant-medium-replay", "decision-aaren").values()
+    assert (aaren.mean, aaren.std, aaren.seeds) == (85.53, 6.57, 5)
+    assert list(published("ant-medium-replay", "decision-transformer")) == ["Attention as an RNN, Table 1"]
+    assert published("hopper-random", "decision-aaren") == {} == published("hopper-medium", "behaviour-cloning")
+
+
+def test_the_package_alone_imports_no_plotting_and_no_statistics():
+    code = "import sys, aaren_rl.train, aaren_rl.results; print({'matplotlib', 'scipy.stats'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "set()", done.stdout + done.stderr
