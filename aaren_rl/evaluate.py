@@ -14,7 +14,8 @@ from .checkpoint import WEIGHTS, load_policy, read_card
 from .cli import Parser, choose_device, import_registering, positive
 from .errors import UsageError, run_command
 from .files import write_json
-from .scoring import format_table, mismatch, score_policy
+from .scoring import Score, format_table, mismatch, score_policy
+from .video import open_video
 
 DESCRIPTION = """\
 Play episodes with a trained policy and print its returns and D4RL-normalised scores.
@@ -22,6 +23,7 @@ Play episodes with a trained policy and print its returns and D4RL-normalised sc
   python -m aaren_rl.evaluate runs/hopper-medium/decision-aaren/seed0
   python -m aaren_rl.evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
   python -m aaren_rl.evaluate RUN --rollout rolling       # constant cost, short memory
+  python -m aaren_rl.evaluate RUN --video episode.mp4     # the first episode; .gif needs no ffmpeg
 
 RUN is a run folder, or a policy folder in it such as RUN/policy_best.
 """
@@ -42,6 +44,7 @@ def make_parser() -> Parser:
     parser.add_argument("--seed", type=int, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
     parser.add_argument("--register", metavar="MODULE", help="import this module, which registers your environment")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a list, one object a target return")
+    parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode, as .mp4 or .gif")
     parser.add_argument("--device", metavar="NAME", default="cpu", help="auto, cpu or cuda [cpu]")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
@@ -71,23 +74,27 @@ def evaluate(arguments: argparse.Namespace) -> int:
     )
     if note := mismatch(card.context, card.context_length, policy.rollout):
         print(note, file=sys.stderr)
-    scores = []
-    for target in arguments.target_return or [card.target_return]:
-        with tqdm(total=card.horizon, desc=f"target {target:g}", unit="step", leave=False) as bar:
-            scores.append(
-                score_policy(
-                    policy,
-                    card,
-                    weights=weights,
-                    episodes=arguments.episodes,
-                    target_return=target,
-                    seed=arguments.seed,
-                    on_step=lambda step, running, bar=bar: _progress(bar, running),  # type: ignore[misc]
+    scores: list[Score] = []
+    with open_video(arguments.video, card, arguments.seed) as video:
+        for target in arguments.target_return or [card.target_return]:
+            with tqdm(total=card.horizon, desc=f"target {target:g}", unit="step", leave=False) as bar:
+                scores.append(
+                    score_policy(
+                        policy,
+                        card,
+                        weights=weights,
+                        episodes=arguments.episodes,
+                        target_return=target,
+                        seed=arguments.seed,
+                        on_step=lambda step, running, bar=bar: _progress(bar, running),  # type: ignore[misc]
+                        on_action=None if video is None or scores else video.note,
+                    )
                 )
-            )
-    print(format_table(scores))
-    if arguments.json is not None:
-        write_json(arguments.json, [score.to_json() for score in scores])
+        print(format_table(scores))
+        if arguments.json is not None:
+            write_json(arguments.json, [score.to_json() for score in scores])
+        if video is not None:
+            print(video.write(scores[0], arguments.run))
     return 0
 
 

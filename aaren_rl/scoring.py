@@ -10,6 +10,7 @@ from typing import Any
 from .agents import Policy
 from .card import PolicyCard
 from .envs import Reference, normalized_score, rollout
+from .envs.rollout import OnAction
 
 SOURCES = {"d4rl": "D4RL's file", "local": "a local set, not D4RL's", "minari": "Minari", "file": "a file of yours"}
 
@@ -81,6 +82,7 @@ def score_policy(
     target_return: float,
     seed: int,
     on_step: Callable[[int, int], None] | None = None,
+    on_action: OnAction | None = None,
 ) -> Score:
     """Rolls a policy out and scores it.
 
@@ -92,6 +94,7 @@ def score_policy(
         target_return: asked for, in the environment's units.
         seed: environment i is reset with seed + i.
         on_step: progress, see `envs.rollout`.
+        on_action: the actions, see `envs.rollout`.
 
     Raises:
         SimulationError: the environment is unknown or fails.
@@ -105,6 +108,7 @@ def score_policy(
         target_return=target_return,
         seed=seed,
         on_step=on_step,
+        on_action=on_action,
     )
     scores = None
     if card.reference is not None and card.reference_returns is not None:
