@@ -103,7 +103,10 @@ def open_renderer(env_id: str, env_kwargs: Mapping[str, Any], seed: int) -> Rend
 
     Raises:
         ResourcesError: none does; the message has each one's reason.
+        SimulationError: Gymnasium does not know `env_id`.
     """
+    if env_id not in gym.registry:
+        raise SimulationError(f"environment {env_id!r} is not registered; --register imports the module that does it")
     spec = registered(env_id)
     if spec is None:
         raise ResourcesError(

@@ -6,21 +6,24 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium as gym
 import imageio_ffmpeg
 import numpy as np
 import pytest
+from board_cells import score
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from aaren_rl.envs import SimulationError
 from aaren_rl.envs.rendering import open_renderer
 from aaren_rl.envs.rollout import rollout
 from aaren_rl.errors import ResourcesError
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.train import main as train
-from aaren_rl.video import Gif
+from aaren_rl.video import Gif, Video
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +183,19 @@ def test_the_actions_of_a_rollout_repeat_its_episode(drawn: str) -> None:
     assert sum(reward for reward, _, _ in steps) == played.returns[0]
     assert [ended for _, ended, _ in steps] == [False] * 4 + [True]
     assert [None if picture is None else picture.max() for _, _, picture in steps] == [None, 80, None, 160, None]
+
+
+def test_an_environment_that_does_not_repeat_is_not_filmed(drawn: str, tmp_path: Path) -> None:
+    policy, kwargs = Noting(), {"seeded": False}
+    played = rollout(policy, drawn, env_kwargs=kwargs, episodes=1, target_return=1.0, seed=3, on_action=policy.note)
+    scored = replace(score("pendulum", "decision-aaren", 0, 1.0, 1.0), returns=played.returns.tolist())
+    for file in (tmp_path / "a.gif", tmp_path / "a.mp4"):
+        with Video(file, open_renderer(drawn, kwargs, 3)) as video:
+            for action in policy.actions:
+                video.note(np.array([0]), action[None])
+            with pytest.raises(SimulationError, match="does not repeat an episode"):
+                video.write(scored, tmp_path)
+    assert [p.name for p in tmp_path.iterdir() if p.suffix in (".gif", ".mp4")] == []
 
 
 def test_a_gif_keeps_the_episodes_speed(tmp_path: Path) -> None:
