@@ -33,10 +33,16 @@ class NumericsError(CommandError):
     exit_code = 6
 
 
+class ResourcesError(CommandError):
+    """Something that this machine lacks: a package of an extra, room on the disk."""
+
+    exit_code = 7
+
+
 def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
     """Runs a command; a known error becomes one line on standard error and its exit code.
 
-    Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment or policy, 6 numerics.
+    Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment or policy, 6 numerics, 7 resources.
 
     Args:
         command: returns the exit code of success.

@@ -17,6 +17,7 @@ from .cli import Parser, choose_device, import_registering, positive
 from .errors import UsageError, run_command
 from .files import write_json
 from .scoring import format_table, mismatch, score_policy
+from .video import open_video
 
 DESCRIPTION = """\
 Play episodes with a trained policy and print its returns and D4RL-normalised scores.
@@ -24,6 +25,7 @@ Play episodes with a trained policy and print its returns and D4RL-normalised sc
   python -m aaren_rl.evaluate runs/hopper-medium/decision-aaren/seed0
   python -m aaren_rl.evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
   python -m aaren_rl.evaluate RUN --rollout rolling       # constant cost, short memory
+  python -m aaren_rl.evaluate RUN --video episode.mp4     # the first episode; .gif needs no ffmpeg
 
 RUN is a run folder, or a policy folder in it such as RUN/policy_best.
 """
@@ -45,6 +47,7 @@ def make_parser() -> Parser:
     parser.add_argument("--register", metavar="MODULE", help="import this module, which registers your environment")
     parser.add_argument("--env-id", metavar="ID", help="play in another environment, such as Hopper-v5: raw returns")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a list, one object a target return")
+    parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode, as .mp4 or .gif")
     parser.add_argument("--device", metavar="NAME", default="cpu", help="auto, cpu or cuda [cpu]")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
@@ -78,21 +81,24 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if note := mismatch(card.context, card.context_length, policy.rollout):
         print(note, file=sys.stderr)
     targets = arguments.target_return or [card.target_return]
-    with tqdm(
-        total=card.horizon, desc=f"{len(targets) * arguments.episodes} episodes", unit="step", leave=False
-    ) as bar:
-        scores = score_policy(
-            policy,
-            card,
-            weights=weights,
-            episodes=arguments.episodes,
-            target_returns=targets,
-            seed=arguments.seed,
-            on_step=lambda step, running: _progress(bar, running),
-        )
-    print(format_table(scores))
-    if arguments.json is not None:
-        write_json(arguments.json, [score.to_json() for score in scores])
+    count = len(targets) * arguments.episodes
+    with open_video(arguments.video, card, arguments.seed) as video:
+        with tqdm(total=card.horizon, desc=f"{count} episodes", unit="step", leave=False) as bar:
+            scores = score_policy(
+                policy,
+                card,
+                weights=weights,
+                episodes=arguments.episodes,
+                target_returns=targets,
+                seed=arguments.seed,
+                on_step=lambda step, running: _progress(bar, running),
+                on_action=None if video is None else video.note,
+            )
+        print(format_table(scores))
+        if arguments.json is not None:
+            write_json(arguments.json, [score.to_json() for score in scores])
+        if video is not None:
+            print(video.write(scores[0], arguments.run))
     return 0
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from .agents import Policy
 from .card import PolicyCard
 from .envs import Reference, Rollouts, make_env, normalized_score, rollout
+from .envs.rollout import OnAction
 from .errors import CheckpointError
 
 SOURCES = {"d4rl": "D4RL's file", "local": "a local set, not D4RL's", "minari": "Minari", "file": "a file of yours"}
@@ -85,6 +86,7 @@ def score_policy(
     target_returns: Sequence[float],
     seed: int,
     on_step: Callable[[int, int], None] | None = None,
+    on_action: OnAction | None = None,
 ) -> list[Score]:
     """Rolls a policy out for every asked return, all at once, and scores it.
 
@@ -96,6 +98,7 @@ def score_policy(
         target_returns: asked for, in the environment's units; a score for each.
         seed: environment i is reset with seed + i, the same for every asked return.
         on_step: progress, see `envs.rollout`.
+        on_action: the actions, see `envs.rollout`.
 
     Raises:
         CheckpointError: the environment's sizes are not the policy's.
@@ -111,6 +114,7 @@ def score_policy(
         target_return=target_returns,
         seed=seed,
         on_step=on_step,
+        on_action=on_action,
     )
     parts = np.split(np.arange(len(out.returns)), len(target_returns))
     return [

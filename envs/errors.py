@@ -27,3 +27,9 @@ class SimulationError(EnvsError):
     """An environment that cannot be made or that failed while it ran."""
 
     exit_code = 5
+
+
+class ResourcesError(EnvsError):
+    """Something that this machine lacks, such as a renderer."""
+
+    exit_code = 7

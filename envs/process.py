@@ -8,9 +8,9 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import IO, Any
 
 from .errors import SimulationError
 
@@ -36,20 +36,24 @@ def serve(answer: Callable[[Any], Any]) -> None:
 class Worker:
     """A process that runs `module.serve_requests()`; it ends with this process however this one ends.
 
-    `doing` says in its error what it does: "simulates Hopper-v4".
+    `doing` says in its error what it does: "simulates Hopper-v4". `variables` are added to its environment; its
+    standard error goes to `errors`, or where this process's goes.
     """
 
-    def __init__(self, module: str, doing: str) -> None:
+    def __init__(
+        self, module: str, doing: str, variables: Mapping[str, str] | None = None, errors: IO[bytes] | None = None
+    ) -> None:
         """Start the process."""
         self._doing = doing
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         # One process per core already; threads of the matrix product would only get in each other's way.
-        environment.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", OMP_NUM_THREADS="1")
+        environment.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", OMP_NUM_THREADS="1", **(variables or {}))
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", f"from {module} import serve_requests; serve_requests()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=errors,
             env=environment,
             # Room for a request to be written while the worker still writes its last answer: neither may wait for the
             # other. Some ten thousand environments' actions fit.

@@ -17,6 +17,9 @@ from .stepping import Steps, make_stepper
 
 State = TypeVar("State")
 
+# Called with the numbers of running environments (n,), in rising order, and the actions (n, A) they are about to take.
+OnAction = Callable[[npt.NDArray[np.int64], npt.NDArray[np.float32]], None]
+
 # Matrix kernels add up in another order for a handful of rows than for many, and contacts amplify the last bit into
 # another episode. From 16 rows on, and in multiples of it, a row's result does not depend on how many there are
 # (measured in float32 on x86 for 16 to 128 rows), so that an episode is the same alone and beside others.
@@ -64,6 +67,7 @@ def rollout(
     env_kwargs: Mapping[str, Any] | None = None,
     workers: int | None = None,
     on_step: Callable[[int, int], None] | None = None,
+    on_action: OnAction | None = None,
 ) -> Rollouts:
     """Plays each environment's first episode to its end, all environments in step.
 
@@ -79,6 +83,7 @@ def rollout(
         env_kwargs: passed on to `gymnasium.make`.
         workers: processes that simulate; 0: this one; None: as many as cores, where there are enough episodes.
         on_step: called after every step with (step, episodes still running).
+        on_action: called with every action, see `OnAction`.
 
     Raises:
         SimulationError: the environment is unknown, or raised (the message is its own), or a worker process died.
@@ -97,7 +102,10 @@ def rollout(
         while any(group.running.size for group in groups):
             for group in groups:
                 if group.running.size:
-                    stepper.send(group.running, group.act())
+                    actions = group.act()
+                    if on_action is not None:
+                        on_action(group.running, actions)
+                    stepper.send(group.running, actions)
             for group in groups:
                 if group.running.size:
                     playing, answer = group.running, stepper.receive()

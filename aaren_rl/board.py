@@ -1,0 +1,231 @@
+"""A comparison in TensorBoard: every agent's numbers under the same tags, so that one chart shows them all.
+
+A run is a cell, `<env>/<agent>/seed<k>`; a tag is a quantity and an environment, `score/hopper-medium`, so that a chart
+overlays the agents and seeds of one environment.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tensorboard.compat.proto.summary_pb2 import Summary
+from torch.utils.tensorboard import FileWriter
+from torch.utils.tensorboard.summary import custom_scalars, hparams, text
+
+from .events import Point, event_file, write_curve, write_image
+from .files import write_folder
+from .results import Cell
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FOLDER = "tensorboard"
+
+# Smoothed, a state that grows to 10 kB seems to end at 5.
+SMOOTHING = "\n\nTensorBoard smooths curves: set *Smoothing* to 0 to see the measured values.\n"
+
+
+class Quantity(NamedTuple):
+    """Something that every cell has, as points of a curve.
+
+    Attributes:
+        tag: the first part of the tag.
+        chart: title in the page of custom scalars; quantities of one title share a chart.
+        description: what it is and what the x axis is.
+        points: of a cell; none where the cell does not have it.
+    """
+
+    tag: str
+    chart: str
+    description: str
+    points: Callable[[Cell], list[Point]]
+
+
+def _once(value: Callable[[Cell], float | None]) -> Callable[[Cell], list[Point]]:
+    """A number of the whole run: one point, at the last update."""
+
+    def points(cell: Cell) -> list[Point]:
+        number = value(cell)
+        return [] if number is None else [Point(cell.updates, number)]
+
+    return points
+
+
+QUANTITIES = (
+    Quantity(
+        "score",
+        "score while training",
+        "Normalised score (the return, where there is none) in the evaluations while training; x: update",
+        lambda cell: [Point(p.update, p.headline) for p in cell.curve],
+    ),
+    Quantity(
+        "final_score/last",
+        "final score",
+        "The last update's score: the one to report; x: updates",
+        _once(lambda cell: cell.last.headline),
+    ),
+    Quantity(
+        "final_score/best",
+        "final score",
+        "The score of the weights that were best while training; x: updates",
+        _once(lambda cell: cell.best.headline),
+    ),
+    Quantity(
+        "final_score/mean_of_last",
+        "final score",
+        "The mean of the last evaluations while training; x: updates",
+        _once(lambda cell: cell.mean_of_last),
+    ),
+    Quantity(
+        "asked_return/achieved",
+        "achieved against asked return",
+        "Mean return; x: the return that was asked for, rounded",
+        lambda cell: _by_asked(cell, lambda asked, achieved: achieved),
+    ),
+    Quantity(
+        "asked_return/asked",
+        "achieved against asked return",
+        "The return that was asked for, to compare with; x: the same, rounded",
+        lambda cell: _by_asked(cell, lambda asked, achieved: asked),
+    ),
+    Quantity(
+        "action/microseconds",
+        "microseconds an action",
+        "Time of one action, the policy alone, one environment, one thread; x: step of the episode",
+        lambda cell: [Point(cost.step, cost.microseconds) for cost in cell.action_cost],
+    ),
+    Quantity(
+        "action/state_bytes",
+        "bytes of state",
+        "Memory that the policy carries from action to action; x: step of the episode",
+        lambda cell: [Point(cost.step, float(cost.state_bytes)) for cost in cell.action_cost],
+    ),
+    Quantity(
+        "training/seconds_per_update",
+        "seconds an update",
+        "Median over the training, on the device that hparams name; x: updates",
+        _once(lambda cell: cell.seconds_per_update),
+    ),
+    Quantity("model/parameters", "parameters", "Of the model; x: updates", _once(lambda cell: float(cell.parameters))),
+)
+
+# Of the table of hparams. TensorBoard finds a metric by its tag, so these are the same for all environments.
+METRICS: dict[str, Callable[[Cell], float | None]] = {
+    "hparam/normalized_score": lambda cell: cell.last.normalized_score_mean,
+    "hparam/return": lambda cell: cell.last.return_mean,
+    "hparam/best_score": lambda cell: cell.best.headline,
+    "hparam/parameters": lambda cell: float(cell.parameters),
+    "hparam/seconds_per_update": lambda cell: cell.seconds_per_update,
+    "hparam/action_microseconds": lambda cell: cell.action_cost[-1].microseconds if cell.action_cost else None,
+    "hparam/state_bytes": lambda cell: float(cell.action_cost[-1].state_bytes) if cell.action_cost else None,
+}
+
+
+def write_board(out: Path, cells: Sequence[Cell], figures: Mapping[str, Figure], summary: str) -> None:
+    """Writes `<out>/tensorboard/`, in place of what an earlier comparison wrote there.
+
+    `tensorboard --logdir <out>/tensorboard` then shows, for every cell, curves (Scalars), both agents in one chart
+    (Custom Scalars), a table of settings and scores (HParams), the figures (Images) and the summary (Text).
+
+    Args:
+        out: the comparison's folder.
+        cells: what was compared.
+        figures: by name; they stay open.
+        summary: Markdown.
+    """
+
+    def fill(fresh: Path) -> None:
+        with event_file(fresh) as writer:
+            _write_whole(writer, cells, figures, summary)
+        for cell in cells:
+            with event_file(fresh / cell.env / cell.agent / f"seed{cell.seed}") as writer:
+                _write_cell(writer, cell)
+
+    write_folder(out / FOLDER, fill)
+
+
+def _write_whole(writer: FileWriter, cells: Sequence[Cell], figures: Mapping[str, Figure], summary: str) -> None:
+    """What belongs to no one cell: the run "."."""
+    writer.add_summary(custom_scalars(_layout(cells)))
+    writer.add_summary(text("summary", summary.rstrip() + SMOOTHING))
+    for name, figure in figures.items():
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=100)
+        width, height = _png_size(file.getvalue())
+        write_image(writer, f"figures/{name}", file.getvalue(), width, height)
+    # The table's columns. Those of single cells would not do: TensorBoard reads the first that it finds.
+    settings = {name: value for cell in cells for name, value in _settings(cell).items()}
+    metrics = {name: 0.0 for name, value in METRICS.items() if any(value(cell) is not None for cell in cells)}
+    columns, _, _ = hparams(settings, metrics, _values(cells))
+    writer.add_summary(columns)
+
+
+def _write_cell(writer: FileWriter, cell: Cell) -> None:
+    for quantity in QUANTITIES:
+        write_curve(writer, _tag(quantity, cell.env), quantity.points(cell), quantity.description)
+    # Straight into the cell's run: SummaryWriter.add_hparams would make a run of its own for them.
+    _, start, end = hparams(_settings(cell), {})
+    writer.add_summary(start)
+    for name, value in METRICS.items():
+        if (number := value(cell)) is not None:
+            writer.add_summary(Summary(value=[Summary.Value(tag=name, simple_value=number)]), cell.updates)
+    writer.add_summary(end)
+
+
+def _tag(quantity: Quantity, env: str) -> str:
+    return f"{quantity.tag}/{env}"
+
+
+def _layout(cells: Sequence[Cell]) -> dict[str, dict[str, list[str | list[str]]]]:
+    """One category an environment, one chart a title; the charts take every run that has the tags."""
+    layout: dict[str, dict[str, list[str | list[str]]]] = {}
+    for env in dict.fromkeys(cell.env for cell in cells):
+        charts: dict[str, list[str]] = {}
+        for quantity in QUANTITIES:
+            if any(quantity.points(cell) for cell in cells if cell.env == env):
+                # The plugin takes regular expressions and matches beginnings: hopper-medium would match -medium-replay.
+                charts.setdefault(quantity.chart, []).append(f"^{re.escape(_tag(quantity, env))}$")
+        layout[env] = {title: ["Multiline", list(tags)] for title, tags in charts.items()}
+    return layout
+
+
+def _settings(cell: Cell) -> dict[str, str | float]:
+    """The columns of the table of hparams.
+
+    TensorBoard sorts them by name, shows the first five unasked, and writes a number 3 as 3.0000: hence names that
+    begin late in the alphabet for what is of less interest, and texts for what nobody computes with.
+    """
+    last = cell.last
+    how = last.rollout if last.rollout == "carry" else f"{last.rollout} K={last.rollout_context}"
+    return {
+        "agent": cell.agent,
+        "env": cell.env,
+        "rollout": how,
+        "seed": str(cell.seed),
+        "target_return": last.target_return,
+        "timed_on": cell.device,
+        "trained_on": last.source,
+        "training_context": last.context,
+        "updates": cell.updates,
+        "weights": last.weights,
+    }
+
+
+def _values(cells: Sequence[Cell]) -> dict[str, list[str | float]]:
+    """Each setting's values: what TensorBoard offers to filter by."""
+    settings = [_settings(cell) for cell in cells]
+    return {name: list(dict.fromkeys(row[name] for row in settings)) for name in settings[0]} if settings else {}
+
+
+def _by_asked(cell: Cell, value: Callable[[float, float], float]) -> list[Point]:
+    scores = sorted(cell.sweep, key=lambda score: score.target_return)
+    return [Point(round(s.target_return), value(s.target_return, s.return_mean)) for s in scores]
+
+
+def _png_size(png: bytes) -> tuple[int, int]:
+    """Width and height, from the header."""
+    return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")

@@ -1,0 +1,274 @@
+"""A video of the first episode that an evaluation scored: MP4 or GIF, and in TensorBoard."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import os
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from .card import PolicyCard
+from .envs import SimulationError
+from .envs.files import sync, write_whole
+from .envs.rendering import Picture, Renderer, open_renderer
+from .errors import ResourcesError, UsageError
+from .files import write_folder
+from .scoring import Score
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+GIF_FPS = 50  # browsers play what has less than 0.02 s between two pictures at a tenth of its speed
+BOARD_FPS = 25  # in TensorBoard, whose files grow with it
+TAG = "episode"
+
+
+def open_video(file: Path | None, card: PolicyCard, seed: int) -> AbstractContextManager[Video | None]:
+    """The video that `--video` asks for, if it does; what it needs is looked for at once, before anything is scored.
+
+    Args:
+        file: where it goes; None: no video.
+        card: of the policy that will play.
+        seed: of the episode.
+
+    Raises:
+        UsageError: neither MP4 nor GIF, or its folder does not exist.
+        ResourcesError: nothing here draws the environment, or MP4 cannot be written.
+    """
+    if file is None:
+        return nullcontext()
+    if file.suffix.lower() not in (".mp4", ".gif"):
+        raise UsageError(f"--video {file}: neither .mp4 nor .gif")
+    if not file.parent.is_dir():
+        raise UsageError(f"--video {file}: its folder does not exist")
+    if file.suffix.lower() == ".mp4":
+        _require_ffmpeg()
+    return Video(file, open_renderer(card.env_id, card.env_kwargs, seed))
+
+
+class Video:
+    """One episode: its actions are noted while it is scored, then taken again before a camera."""
+
+    def __init__(self, file: Path, renderer: Renderer) -> None:
+        """Nothing is written yet."""
+        self.file = file
+        self._renderer = renderer
+        self._actions: list[npt.NDArray[np.float32]] = []
+
+    def __enter__(self) -> Video:
+        """The video itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Lets go of the renderer."""
+        self._renderer.close()
+
+    def note(self, environments: npt.NDArray[np.int64], actions: npt.NDArray[np.float32]) -> None:
+        """Keeps the first environment's action; the `on_action` of a rollout."""
+        if environments[0] == 0:
+            self._actions.append(actions[0].copy())
+
+    def write(self, score: Score, run: Path) -> str:
+        """Writes the file, and TensorBoard's events where `run` is, or lies in, a run folder.
+
+        Args:
+            score: of the rollout whose actions were noted.
+            run: the run folder or policy folder.
+
+        Returns:
+            A line that says what was written.
+
+        Raises:
+            SimulationError: the environment did not repeat the episode, or failed.
+            ResourcesError: the file cannot be written.
+        """
+        caption = _caption(score, len(self._actions))
+        fps, size = self._renderer.fps, self._renderer.first.shape
+        whole: Sink = Gif(fps, GIF_FPS) if self.file.suffix.lower() == ".gif" else Mp4(self.file, fps, size, caption)
+        small = Gif(fps, BOARD_FPS, shrink=2)
+        board = board_folder(run)
+        try:
+            self._play([whole, small], score.returns[0])
+            whole.save(self.file, caption)
+            if board is not None:
+                _write_events(board, small.encode(caption), small.size, caption)
+        except OSError as error:
+            raise ResourcesError(f"--video {self.file}: {' '.join(str(error).split())[:200]}") from error
+        finally:
+            whole.discard()
+        shown = "" if board is None else f", and in TensorBoard ({board})"
+        return f"video: {self.file}{shown}: {caption}; drawn with {self._renderer.backend or 'the default renderer'}"
+
+    def _play(self, sinks: Sequence[Sink], expected: float) -> None:
+        for sink in sinks:
+            sink.add(0, self._renderer.first)
+        total, ended = 0.0, False
+        for step, action in enumerate(tqdm(self._actions, desc="video", unit="step", leave=False), start=1):
+            taking = [sink for sink in sinks if sink.wants(step)]
+            reward, ended, picture = self._renderer.step(action, draw=bool(taking))
+            total += reward
+            for sink in taking:
+                assert picture is not None
+                sink.add(step, picture)
+        if total != expected or not ended:
+            raise SimulationError(
+                f"no video: the environment does not repeat an episode (return {expected:g}, then {total:g} with the "
+                "same seed and actions); its randomness must come from the seed of reset() alone"
+            )
+
+
+class Sink(Protocol):
+    """Takes an episode's pictures."""
+
+    def wants(self, step: int) -> bool:
+        """Whether it takes the picture after that step."""
+        ...
+
+    def add(self, step: int, picture: Picture) -> None:
+        """Takes it."""
+        ...
+
+    def save(self, file: Path, caption: str) -> None:
+        """Puts the file in place, whole; raises OSError."""
+        ...
+
+    def discard(self) -> None:
+        """Drops what was not saved."""
+        ...
+
+
+class Mp4:
+    """H.264, every step, written by ffmpeg beside the file's place."""
+
+    def __init__(self, file: Path, fps: float, shape: tuple[int, ...], caption: str) -> None:
+        """Starts ffmpeg at the first picture."""
+        import imageio_ffmpeg
+
+        self._temporary = file.with_name(f".{file.stem}.{os.getpid()}.tmp.mp4")
+        self._ffmpeg: Generator[None, Picture | None, None] = imageio_ffmpeg.write_frames(
+            str(self._temporary),
+            (shape[1], shape[0]),
+            fps=fps,
+            macro_block_size=2,  # H.264 in 4:2:0 needs even sides
+            ffmpeg_log_level="error",
+            output_params=["-movflags", "+faststart", "-metadata", f"comment={caption}"],
+        )
+        self._ffmpeg.send(None)
+
+    def wants(self, step: int) -> bool:
+        """Every one."""
+        return True
+
+    def add(self, step: int, picture: Picture) -> None:
+        """Hands it to ffmpeg."""
+        self._ffmpeg.send(picture)
+
+    def save(self, file: Path, caption: str) -> None:
+        """Ends ffmpeg and renames its file."""
+        self._ffmpeg.close()
+        sync(self._temporary)
+        os.replace(self._temporary, file)
+
+    def discard(self) -> None:
+        """Ends ffmpeg and removes its file."""
+        self._ffmpeg.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+class Gif:
+    """As many pictures as `limit` a second allows, at the episode's own speed."""
+
+    def __init__(self, fps: float, limit: float, shrink: int = 1) -> None:
+        """Nothing taken yet; sides are divided by `shrink`."""
+        self._fps, self._shrink, self._stride = fps, shrink, max(1, math.ceil(fps / limit))
+        self._pictures: list[Image] = []
+        self.size = (0, 0)
+
+    def wants(self, step: int) -> bool:
+        """Every stride-th."""
+        return step % self._stride == 0
+
+    def add(self, step: int, picture: Picture) -> None:
+        """Keeps it in 256 colours, a byte a pixel."""
+        from PIL import Image
+
+        image = Image.fromarray(picture)
+        if self._shrink > 1:
+            image = image.reduce(self._shrink)
+        self.size = image.size
+        self._pictures.append(image.quantize(dither=Image.Dither.NONE))
+
+    def encode(self, caption: str) -> bytes:
+        """The file's content."""
+        # GIF counts in 0.01 s. Rounding the times, not the pauses between them, keeps the speed right on the whole.
+        times = [round(100 * i * self._stride / self._fps) for i in range(len(self._pictures))]
+        pauses = [10 * (after - before) for before, after in itertools.pairwise(times)]
+        file = io.BytesIO()
+        self._pictures[0].save(
+            file,
+            "GIF",
+            save_all=True,
+            append_images=self._pictures[1:],
+            duration=[*pauses, 1000],  # ms; the last picture stays a moment before it begins again
+            loop=0,
+            comment=caption.encode(),
+        )
+        return file.getvalue()
+
+    def save(self, file: Path, caption: str) -> None:
+        """Encodes and writes it."""
+        write_whole(file, self.encode(caption))
+
+    def discard(self) -> None:
+        """Nothing is on the disk."""
+
+
+def board_folder(run: Path) -> Path | None:
+    """Where a run's video goes in TensorBoard: a sub-run, so that the events of a training that goes on are left alone.
+
+    None where `run` is a policy folder outside a run folder.
+    """
+    folder = next((f for f in (run, run.resolve().parent) if (f / "config.yaml").is_file()), None)
+    return None if folder is None else folder / "video"
+
+
+def _write_events(board: Path, gif: bytes, size: tuple[int, int], caption: str) -> None:
+    from .events import event_file, write_image
+
+    def fill(fresh: Path) -> None:
+        with event_file(fresh) as writer:
+            write_image(writer, TAG, gif, *size, description=caption)
+
+    write_folder(board, fill)
+
+
+def _caption(score: Score, steps: int) -> str:
+    how = score.rollout if score.rollout == "carry" else f"{score.rollout} K={score.rollout_context}"
+    return (
+        f"{score.env}, {score.agent}, training seed {score.training_seed}, {score.updates} updates, {score.weights} "
+        f"weights, rollout {how}, {score.env_id} from seed {score.seed}, asked return {score.target_return:g}, "
+        f"return {score.returns[0]}, {steps} steps"
+    )
+
+
+def _require_ffmpeg() -> None:
+    try:
+        import imageio_ffmpeg
+
+        imageio_ffmpeg.get_ffmpeg_exe()
+    except (ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise ResourcesError(
+            f"MP4 needs ffmpeg ({reason}): pip install 'aaren-rl[video]', or ask for a .gif"
+        ) from error

@@ -1,0 +1,213 @@
+"""The video of an evaluation: it shows the very episode that was scored, or fails before anything is played."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium as gym
+import imageio_ffmpeg
+import numpy as np
+import pytest
+from board_cells import score
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from aaren_rl.envs import SimulationError
+from aaren_rl.envs.rendering import open_renderer
+from aaren_rl.envs.rollout import rollout
+from aaren_rl.errors import ResourcesError
+from aaren_rl.evaluate import main as evaluate
+from aaren_rl.train import main as train
+from aaren_rl.video import Gif, Video
+
+
+@pytest.fixture(scope="module")
+def run(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs")
+    small = "--env hopper-medium --width 16 --layers 1 --heads 2 --updates 5 --warmup-updates 1 --steps-per-update 160"
+    scored = "--eval-every 5 --eval-episodes 1 --final-episodes 1 --threads 1"
+    assert train([*small.split(), *scored.split(), "--source", str(hopper_file), "--out", str(out)]) == 0
+    return out / "hopper-medium" / "decision-aaren" / "seed0"
+
+
+@pytest.fixture(scope="module")
+def renderer() -> None:
+    try:
+        open_renderer("Hopper-v4", {}, 0).close()
+    except ResourcesError as error:
+        pytest.skip(f"no renderer: {error}")
+
+
+def scored_return(file: Path) -> float:
+    return float(json.loads(file.read_text())[0]["returns"][0])
+
+
+def told_return(text: str) -> float:
+    (told,) = re.findall(r", return ([-\d.e+]+), \d+ steps", text)
+    return float(told)
+
+
+def images(run: Path) -> EventAccumulator:
+    return EventAccumulator(str(run / "video")).Reload()
+
+
+@pytest.mark.usefixtures("renderer")
+def test_a_gif_shows_the_scored_episode(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, scores = tmp_path / "episode.gif", tmp_path / "scores.json"
+    asked = ["--episodes", "3", "--seed", "7", "--target-return", "3600", "1800"]
+    assert evaluate([str(run), *asked, "--video", str(file), "--json", str(scores)]) == 0
+    with Image.open(file) as gif:
+        assert told_return(gif.info["comment"].decode()) == scored_return(scores)
+        assert gif.n_frames > 2 and gif.size == (480, 480)
+        first = np.asarray(gif.convert("RGB"))
+        gif.seek(gif.n_frames - 1)
+        assert first.std() > 10 and not np.array_equal(first, np.asarray(gif.convert("RGB")))
+    said = capsys.readouterr().out
+    assert told_return(said) == scored_return(scores) and "asked return 3600" in said and "seed 7" in said
+    (event,) = images(run).Images("episode")
+    assert event.encoded_image_string.startswith(b"GIF89a") and (event.width, event.height) == (240, 240)
+
+
+@pytest.mark.usefixtures("renderer")
+def test_an_mp4_has_every_step_at_the_environments_rate(run: Path, tmp_path: Path) -> None:
+    file, scores = tmp_path / "episode.mp4", tmp_path / "scores.json"
+    policy = str(run / "policy_best")
+    assert evaluate([policy, "--episodes", "1", "--video", str(file), "--json", str(scores)]) == 0
+    frames, _ = imageio_ffmpeg.count_frames_and_secs(str(file))
+    assert frames == json.loads(scores.read_text())[0]["length_mean"] + 1
+    about = subprocess.run([imageio_ffmpeg.get_ffmpeg_exe(), "-i", file], capture_output=True, text=True).stderr
+    assert "h264" in about and "480x480" in about and "125 fps" in about
+    assert told_return(about) == scored_return(scores)
+    assert {p.name for p in tmp_path.iterdir()} == {"episode.mp4", "scores.json"}
+    assert len(images(run).Images("episode")) == 1  # of this evaluation alone
+
+
+def test_without_a_renderer_nothing_is_played_or_written(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variable in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(variable, raising=False)
+    for chosen in ("glfw", "nonsense"):  # the first fails when it draws, the second when the process imports mujoco
+        monkeypatch.setenv("MUJOCO_GL", chosen)
+        assert evaluate([str(run), "--video", str(tmp_path / "episode.gif")]) == 7
+        said = capsys.readouterr()
+        (error,) = said.err.splitlines()
+        assert error.startswith("error: nothing here draws Hopper-v4 (") and f"MUJOCO_GL is {chosen}" in error
+        assert said.out == "" and list(tmp_path.iterdir()) == []
+
+
+def test_without_ffmpeg_the_extra_is_named(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert evaluate([str(run), "--video", str(tmp_path / "episode.mp4")]) == 7
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "pip install 'aaren-rl[video]'" in error and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "message"), [("episode.avi", "neither .mp4 nor .gif"), ("nowhere/episode.gif", "folder does not exist")]
+)
+def test_a_file_that_cannot_be(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, message: str
+) -> None:
+    assert evaluate([str(run), "--video", str(tmp_path / file)]) == 2
+    assert message in capsys.readouterr().err
+
+
+DRAWN = """
+import gymnasium as gym
+import numpy as np
+
+class Drawn(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Box(-1, 1, (1,))
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}
+
+    def __init__(self, render_mode=None, seeded=True):
+        self.render_mode, self.seeded = render_mode, seeded
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        chance = (self.np_random if self.seeded else np.random.default_rng()).random()
+        return np.zeros(2, np.float32), float(action[0]) + chance, self.steps == 5, False, {}
+
+    def render(self):
+        return np.full((8, 10, 3), 40 * self.steps, np.uint8)
+"""
+
+
+@pytest.fixture
+def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "drawn_env.py").write_text(DRAWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    gym.register("Drawn-v0", "drawn_env:Drawn")
+    yield "Drawn-v0"
+    gym.registry.pop("Drawn-v0")
+
+
+class Noting:
+    """A policy whose actions grow, and the first environment's actions as a rollout tells them."""
+
+    def __init__(self) -> None:
+        self.actions: list[np.ndarray] = []
+
+    def initial_state(self, batch_size, target_return):
+        return 0
+
+    def act(self, observation, reward, state):
+        return np.full((len(observation), 1), state / 10, np.float32), state + 1
+
+    def note(self, environments, actions):
+        if environments[0] == 0:
+            self.actions.append(actions[0].copy())
+
+
+def test_the_actions_of_a_rollout_repeat_its_episode(drawn: str) -> None:
+    policy = Noting()
+    played = rollout(policy, drawn, episodes=40, target_return=1.0, seed=3, workers=2, on_action=policy.note)
+    assert len(policy.actions) == 5
+    with open_renderer(drawn, {}, 3) as renderer:
+        assert renderer.fps == 50 and renderer.first.max() == 0
+        steps = [renderer.step(action, draw=i % 2 == 1) for i, action in enumerate(policy.actions)]
+    assert sum(reward for reward, _, _ in steps) == played.returns[0]
+    assert [ended for _, ended, _ in steps] == [False] * 4 + [True]
+    assert [None if picture is None else picture.max() for _, _, picture in steps] == [None, 80, None, 160, None]
+
+
+def test_an_environment_that_does_not_repeat_is_not_filmed(drawn: str, tmp_path: Path) -> None:
+    policy, kwargs = Noting(), {"seeded": False}
+    played = rollout(policy, drawn, env_kwargs=kwargs, episodes=1, target_return=1.0, seed=3, on_action=policy.note)
+    scored = replace(score("pendulum", "decision-aaren", 0, 1.0, 1.0), returns=played.returns.tolist())
+    for file in (tmp_path / "a.gif", tmp_path / "a.mp4"):
+        with Video(file, open_renderer(drawn, kwargs, 3)) as video:
+            for action in policy.actions:
+                video.note(np.array([0]), action[None])
+            with pytest.raises(SimulationError, match="does not repeat an episode"):
+                video.write(scored, tmp_path)
+    assert [p.name for p in tmp_path.iterdir() if p.suffix in (".gif", ".mp4")] == []
+
+
+def test_a_gif_keeps_the_episodes_speed(tmp_path: Path) -> None:
+    gif = Gif(fps=125, limit=50)
+    taken = [step for step in range(101) if gif.wants(step)]
+    for step in taken:
+        gif.add(step, np.full((4, 4, 3), step, np.uint8))
+    gif.save(tmp_path / "a.gif", "said")
+    with Image.open(tmp_path / "a.gif") as image:
+        pauses = []
+        for i in range(image.n_frames):
+            image.seek(i)
+            pauses.append(image.info["duration"])
+    assert taken == list(range(0, 101, 3))
+    assert min(pauses) >= 20 and sum(pauses[:-1]) == pytest.approx(99 / 125 * 1000, abs=5)
