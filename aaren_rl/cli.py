@@ -7,9 +7,10 @@ import importlib
 import signal
 import sys
 from types import FrameType, TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
+from tqdm import tqdm
 
 from .errors import UsageError
 
@@ -74,6 +75,11 @@ def import_registering(module: str | None) -> None:
         importlib.import_module(module)
     except Exception as error:  # the user's code may raise anything
         raise UsageError(f"--register {module}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def progress_bar(**options: Any) -> tqdm[Any]:  # noqa: ANN401  tqdm's own options
+    """A bar on stderr whose time left follows from the mean rate; a log file gets a line now and then."""
+    return tqdm(dynamic_ncols=True, smoothing=0, mininterval=0.1 if sys.stderr.isatty() else 30, **options)
 
 
 class StopRequest:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from .agents import DecisionModel, Policy
 from .card import PolicyCard, make_card
 from .checkpoint import load_checkpoint, save_checkpoint, save_policy
-from .cli import Parser, StopRequest, choose_device, import_registering, positive
+from .cli import Parser, StopRequest, choose_device, import_registering, positive, progress_bar
 from .config import (
     AGENTS,
     DataConfig,
@@ -155,16 +155,7 @@ class _Run:
         self.timed_from = trainer.update
         metrics = Metrics(self.path, trainer.update)
         self._announce(metrics)
-        # smoothing=0: the time left follows from the mean rate, evaluations included, and does not jump after each.
-        bar = tqdm(
-            total=updates,
-            initial=trainer.update,
-            desc=self.task.name,
-            unit="update",
-            dynamic_ncols=True,
-            smoothing=0,
-            mininterval=0.1 if sys.stderr.isatty() else 30,  # seconds; a log file wants a line now and then
-        )
+        bar = progress_bar(total=updates, initial=trainer.update, desc=self.task.name, unit="update")
         try:
             while trainer.update < updates:
                 with self.watch:

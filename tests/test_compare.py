@@ -1,0 +1,138 @@
+"""The comparison end to end, at a size that takes seconds: train what is missing, score, report."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from aaren_rl import compare as compare_module
+from aaren_rl.compare import main as compare
+from aaren_rl.results import read_results
+from aaren_rl.sweep import CellError, CellJob, run_cells
+
+SMALL = "--width 16 --layers 1 --heads 2 --warmup-updates 1 --steps-per-update 100 --eval-episodes 1 --final-episodes 1"
+
+
+def command(data: Path, out: Path, *more: str) -> list[str]:
+    asked = "--env hopper-medium --seeds 2 --updates 8 --episodes 2 --target-returns 100 3600".split()
+    return [*asked, "--source", str(data), "--out", str(out), *more, "--", *SMALL.split(), "--eval-every", "4"]
+
+
+@pytest.fixture(scope="module")
+def compared(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("comparison")
+    assert compare(command(hopper_file, out)) == 0
+    return out
+
+
+def times(out: Path) -> dict[Path, int]:
+    return {p: p.stat().st_mtime_ns for p in (out / "runs").rglob("*") if p.is_file() and p.name != ".lock"}
+
+
+def test_it_writes_everything(compared: Path) -> None:
+    cells, settings = read_results(compared / "results.json")
+    assert [(cell.agent, cell.seed) for cell in cells] == [
+        (agent, seed) for seed in (0, 1) for agent in ("decision-aaren", "decision-transformer")
+    ]
+    assert all(cell.updates == 8 and len(cell.curve) == 2 and cell.last.episodes == 2 for cell in cells)
+    assert [score.target_return for score in cells[0].sweep] == [100.0, 3600.0]
+    assert settings["episodes"] == 2 and settings["train"][:2] == ["--width", "16"]
+    page = (compared / "report.html").read_text()
+    assert "Decision-Aaren" in page and "data of your own" in page and "<svg" in page
+    assert "hopper-medium" in (compared / "report.md").read_text()
+    assert list((compared / "tensorboard").rglob("events.out.tfevents.*"))
+
+
+def test_again_trains_and_scores_nothing(compared: Path, hopper_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = times(compared)
+    assert compare(command(hopper_file, compared)) == 0
+    printed = capsys.readouterr()
+    assert "4 of 4 runs are there already" in printed.err and "decision-transformer" in printed.out.lower()
+    assert times(compared) == before
+
+
+def test_other_settings_are_refused_by_name(
+    compared: Path, hopper_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = command(hopper_file, compared)
+    asked[asked.index("8")] = "9"
+    assert compare(asked) == 4
+    error = capsys.readouterr().err
+    assert "optimizer.updates (run: 8, asked: 9)" in error and error.count("\n") == 1
+
+
+def test_a_run_that_fails_says_why(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "gone.hdf5"
+    assert compare(command(missing, tmp_path / "out", "--jobs", "1")) == 3
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ") and "gone.hdf5: does not exist" in error and "train.log" in error
+
+
+def job(data: Path, run: Path, updates: int) -> CellJob:
+    given = f"--env hopper-medium --updates {updates} {SMALL} --eval-every 20 --source {data} --out {run.parents[2]}"
+    return CellJob(run, given.split(), updates)
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint(hopper_file: Path, tmp_path: Path) -> None:
+    run = tmp_path / "hopper-medium" / "decision-aaren" / "seed0"
+    killed: list[int] = []
+
+    def kill() -> None:
+        while not (run / "checkpoints" / "00000020" / "manifest.json").exists():
+            time.sleep(0.05)
+        for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split():
+            killed.append(int(pid))
+            os.kill(int(pid), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    assert run_cells([job(hopper_file, run, 400)], jobs=1) == 0
+    killer.join()
+    lines = [json.loads(line)["update"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert killed and max(lines) == 400 and lines == sorted(lines)
+    # Announced once by the run that was killed and once by the one that went on.
+    assert (run / "train.log").read_text().count("run folder:") == 2
+
+
+def test_a_run_that_is_killed_every_time_is_given_up(
+    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from aaren_rl import sweep
+
+    start = sweep._start
+
+    def start_and_kill(cell: sweep._Cell) -> sweep._Cell:
+        start(cell)
+        assert cell.process is not None
+        cell.process.kill()
+        return cell
+
+    monkeypatch.setattr(sweep, "_start", start_and_kill)
+    cell = job(hopper_file, tmp_path / "hopper-medium" / "decision-aaren" / "seed0", 4)
+    with pytest.raises(CellError, match="code -9"):
+        run_cells([cell], jobs=1)
+
+
+def test_a_signal_stops_all_runs(hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "hopper-medium" / "decision-aaren" / "seed0"
+
+    def stop() -> None:
+        while not (run / "checkpoints" / "00000020" / "manifest.json").exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop).start()
+    assert run_cells([job(hopper_file, run, 100_000)], jobs=1) == 143
+    assert "--resume goes on from here" in (run / "train.log").read_text()
+
+
+def test_no_matplotlib_before_the_arguments_are_right(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare(["--env", "hoper-medium"]) == 2
+    assert "did you mean hopper-medium" in capsys.readouterr().err
+    assert "matplotlib" not in vars(compare_module)
