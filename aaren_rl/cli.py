@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import torch
 
+from .distributed import is_writer
 from .errors import UsageError
 
 
@@ -28,7 +29,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints the message and leaves with exit code 2."""
-        print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
+        if is_writer():
+            print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
 
 
@@ -94,11 +96,6 @@ class StopRequest:
         """Restores what was there."""
         for number, handler in self._old.items():
             signal.signal(number, handler)
-
-    @property
-    def exit_code(self) -> int:
-        """128 plus the signal's number: 130 for SIGINT, 143 for SIGTERM."""
-        return 128 + (self.signal or 0)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None and number == signal.SIGINT:

@@ -33,6 +33,10 @@ class NumericsError(CommandError):
     exit_code = 6
 
 
+class PeerError(CommandError):
+    """Another process of this run failed and has said why."""
+
+
 def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
     """Runs a command; a known error becomes one line on standard error and its exit code.
 
@@ -47,5 +51,6 @@ def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
     except (CommandError, EnvsError, NonFiniteActionError) as error:
         if debug:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        if not isinstance(error, PeerError):
+            print(f"error: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 5)

@@ -1,15 +1,17 @@
-"""A run's folder: who may write in it, its configuration and its metrics."""
+"""A run's folder: who may write in it, its configuration and its metrics; and the bar that shows how far it is."""
 
 from __future__ import annotations
 
 import fcntl
 import json
+import sys
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 import yaml
 from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
 
 from .config import Nested, RunConfig, read_config, to_dict
 from .errors import CheckpointError, UsageError
@@ -20,17 +22,27 @@ class RunFolder:
     """`<out>/<env>/<agent>/seed<k>/`, held by one process at a time.
 
     Files: config.yaml, metrics.jsonl, events.out.tfevents.* (TensorBoard), checkpoints/, policy/, policy_best/.
+
+    Args:
+        path: the folder.
+        held: False where another process of the same run holds it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, held: bool = True) -> None:
         """Takes the folder, making it where it is missing.
 
         Raises:
             UsageError: another process holds it.
         """
         self.path = path
+        self._lock: TextIO | None = None
+        if held:
+            self._hold()
+
+    def _hold(self) -> None:
+        path = self.path
         path.mkdir(parents=True, exist_ok=True)
-        self._lock: TextIO = (path / ".lock").open("w")
+        self._lock = (path / ".lock").open("w")
         try:
             # The kernel drops the lock with the process, however it ends: no stale lock is ever left.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -46,21 +58,23 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Lets others have the folder."""
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
     @property
     def config_file(self) -> Path:
         """config.yaml."""
         return self.path / "config.yaml"
 
-    def require_new(self) -> None:
-        """Refuses a folder that holds a run.
+    def start(self, config: RunConfig) -> RunConfig:
+        """The same configuration, if the folder holds no run yet.
 
         Raises:
             UsageError: it does.
         """
         if self.config_file.exists():
             raise UsageError(f"{self.path}: holds a run already; --resume continues it, --seed or --out starts another")
+        return config
 
     def write_config(self, config: RunConfig) -> None:
         """Writes config.yaml: from now on the folder holds a run."""
@@ -125,3 +139,18 @@ class Metrics:
         """Flushes both."""
         self._file.close()
         self._board.close()
+
+
+def progress_bar(name: str, done: int, updates: int, *, shown: bool) -> tqdm[Any]:
+    """The bar of a run that has `done` of its updates behind it."""
+    # smoothing=0: the time left follows from the mean rate, evaluations included, and does not jump after each.
+    return tqdm(
+        total=updates,
+        initial=done,
+        desc=name,
+        unit="update",
+        dynamic_ncols=True,
+        smoothing=0,
+        mininterval=0.1 if sys.stderr.isatty() else 30,  # seconds; a log file wants a line now and then
+        disable=not shown,
+    )
