@@ -198,7 +198,7 @@ def _read_checkpoint(folder: Path) -> Checkpoint:
         for name, digest in files.items():
             if sha256(folder / name) != digest:
                 raise CheckpointError(f"{folder / name}: damaged (its SHA-256 is not the manifest's)")
-        trainer = torch.load(folder / "trainer.pt", weights_only=True)
+        trainer = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
     except (OSError, ValueError, KeyError, TypeError, pickle.UnpicklingError, RuntimeError) as error:
         raise CheckpointError(f"{folder}: not readable: {' '.join(str(error).split())[:200]}") from error
     return Checkpoint(

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 from tqdm import tqdm
 
+from .distributed import is_writer
 from .errors import UsageError
 
 
@@ -29,7 +30,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints the message and leaves with exit code 2."""
-        print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
+        if is_writer():
+            print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
 
 

@@ -39,6 +39,10 @@ class ResourcesError(CommandError):
     exit_code = 7
 
 
+class PeerError(CommandError):
+    """Another process of this run failed and has said why."""
+
+
 def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
     """Runs a command; a known error becomes one line on standard error and its exit code.
 
@@ -53,5 +57,6 @@ def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
     except (CommandError, EnvsError, NonFiniteActionError) as error:
         if debug:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        if not isinstance(error, PeerError):
+            print(f"error: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 5)

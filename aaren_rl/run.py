@@ -1,4 +1,4 @@
-"""A run's folder: who may write in it, its configuration and its metrics."""
+"""A run's folder: who may write in it, its configuration and its metrics; and the bar that shows how far it is."""
 
 from __future__ import annotations
 
@@ -20,17 +20,27 @@ class RunFolder:
     """`<out>/<env>/<agent>/seed<k>/`, held by one process at a time.
 
     Files: config.yaml, metrics.jsonl, events.out.tfevents.* (TensorBoard), checkpoints/, policy/, policy_best/.
+
+    Args:
+        path: the folder.
+        held: False where another process of the same run holds it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, held: bool = True) -> None:
         """Takes the folder, making it where it is missing.
 
         Raises:
             UsageError: another process holds it.
         """
         self.path = path
+        self._lock: TextIO | None = None
+        if held:
+            self._hold()
+
+    def _hold(self) -> None:
+        path = self.path
         path.mkdir(parents=True, exist_ok=True)
-        self._lock: TextIO = (path / ".lock").open("w")
+        self._lock = (path / ".lock").open("w")
         try:
             # The kernel drops the lock with the process, however it ends: no stale lock is ever left.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -46,21 +56,23 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Lets others have the folder."""
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
     @property
     def config_file(self) -> Path:
         """config.yaml."""
         return self.path / "config.yaml"
 
-    def require_new(self) -> None:
-        """Refuses a folder that holds a run.
+    def start(self, config: RunConfig) -> RunConfig:
+        """The same configuration, if the folder holds no run yet.
 
         Raises:
             UsageError: it does.
         """
         if self.config_file.exists():
             raise UsageError(f"{self.path}: holds a run already; --resume continues it, --seed or --out starts another")
+        return config
 
     def write_config(self, config: RunConfig) -> None:
         """Writes config.yaml: from now on the folder holds a run."""

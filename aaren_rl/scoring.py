@@ -57,6 +57,17 @@ class Score:
         """The one number to compare policies of a task by: the normalised score, else the return."""
         return self.return_mean if self.normalized_score_mean is None else self.normalized_score_mean
 
+    def scalars(self, prefix: str) -> dict[str, float]:
+        """What is logged of an evaluation, under the same tags for every agent."""
+        score = self.normalized_score_mean
+        return {
+            **({} if score is None else {f"{prefix}/normalized_score": score}),
+            f"{prefix}/return_mean": self.return_mean,
+            f"{prefix}/return_std": self.return_std,
+            f"{prefix}/length_mean": self.length_mean,
+            f"{prefix}/actions_per_second": self.actions_per_second,
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return dataclasses.asdict(self)

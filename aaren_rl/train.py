@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from .checkpoint import load_checkpoint, save_checkpoint, save_policy
 from .cli import Parser, StopRequest, choose_device, import_registering, positive, progress_bar
 from .config import (
     AGENTS,
-    DataConfig,
+    Nested,
     RunConfig,
     add_settings,
     build_config,
@@ -29,7 +30,9 @@ from .config import (
     preset_names,
     to_dict,
 )
-from .envs import Episodes, Reference, Task, is_own, load_task, task_name
+from .data import load_data
+from .distributed import Ranks, join_ranks
+from .envs import Episodes, Task, is_own, task_name
 from .envs.own import default_name
 from .envs.windows import StepData
 from .errors import NumericsError, run_command
@@ -94,45 +97,44 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train(arguments: argparse.Namespace) -> int:
     """Set-up, loop, last evaluation; returns the exit code."""
-    import_registering(arguments.register)
+    with join_ranks() as ranks:
+        return _train(arguments, ranks)
+
+
+def _train(arguments: argparse.Namespace, ranks: Ranks) -> int:
     given = given_settings(arguments)
     given["data"].setdefault("env", default_name(given["data"].get("source", "")))  # a name for data of your own
+    asked, path, device = ranks.in_turn(lambda: _plan(arguments, given, ranks))
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
+    with ranks.in_turn(lambda: RunFolder(path, held=ranks.is_writer)) as folder:
+        config = ranks.share(lambda: folder.resume(given) if arguments.resume else folder.start(asked))
+        task, episodes = ranks.in_turn(lambda: load_data(config.data))
+        # Not before the data are there, or a mistyped path would leave a run behind.
+        ranks.share(lambda: folder.write_config(config))
+        with StopRequest() as stop:
+            return _Run(config, task, episodes, device, path, ranks).play(stop, resume=arguments.resume)
+
+
+def _plan(arguments: argparse.Namespace, given: Nested, ranks: Ranks) -> tuple[RunConfig, Path, torch.device]:
+    """What the command line asks for: configuration, run folder and device."""
+    import_registering(arguments.register)
     preset = load_preset(arguments.preset, arguments.agent)
     asked = build_config(arguments.agent, arguments.seed, override(preset, given))
     name = task_name(asked.data.env, asked.data.source, asked.data.env_id)  # before it becomes part of a path
-    device = choose_device(arguments.device)
     path = arguments.out / name / arguments.agent / f"seed{arguments.seed}"
-    if arguments.threads is not None:
-        torch.set_num_threads(arguments.threads)
-    with RunFolder(path) as folder:
-        if not arguments.resume:
-            folder.require_new()
-        config = folder.resume(given) if arguments.resume else asked
-        task, episodes = _load(config.data)
-        folder.write_config(config)  # not before the data are there, or a mistyped path would leave a run behind
-        with StopRequest() as stop:
-            return _Run(config, task, episodes, device, path).play(stop, resume=arguments.resume)
-
-
-def _load(data: DataConfig) -> tuple[Task, Episodes]:
-    reference = None
-    if data.ref_min_score is not None and data.ref_max_score is not None:
-        reference = Reference("reference returns given by the user", data.ref_min_score, data.ref_max_score)
-    return load_task(
-        data.env,
-        data.source,
-        env_id=data.env_id,
-        reference=reference,
-        clip_actions=data.clip_actions,
-        max_episode_steps=data.max_episode_steps,
-    )
+    return asked, path, ranks.device(choose_device(arguments.device))
 
 
 class _Run:
     """The loop and what it writes."""
 
-    def __init__(self, config: RunConfig, task: Task, episodes: Episodes, device: torch.device, path: Path) -> None:
-        self.config, self.task, self.episodes, self.path = config, task, episodes, path
+    _metrics: Metrics  # on the writer
+
+    def __init__(
+        self, config: RunConfig, task: Task, episodes: Episodes, device: torch.device, path: Path, ranks: Ranks
+    ) -> None:
+        self.ranks, self.config, self.task, self.episodes, self.path = ranks, config, task, episodes, path
         data = StepData(
             episodes,
             config.data.return_scale,
@@ -140,7 +142,7 @@ class _Run:
             action_low=task.action_low,
             action_high=task.action_high,
         )
-        self.trainer = Trainer(config, data, episodes.action_dim, task.horizon)
+        self.trainer = Trainer(config, data, episodes.action_dim, task.horizon, ranks)
         self.recent: list[Tensor] = []  # loss and gradient norm of every update since the last log
         self.watch, self.timed_from = Stopwatch(), 0  # training alone, without evaluations
         self.last: Score | None = None
@@ -149,39 +151,52 @@ class _Run:
 
     def play(self, stop: StopRequest, *, resume: bool) -> int:
         """Trains to the last update, or until a signal; returns the exit code."""
-        trainer, updates, eval_every = self.trainer, self.config.optimizer.updates, self.config.evaluation.eval_every
+        trainer, ranks, updates = self.trainer, self.ranks, self.config.optimizer.updates
         if resume:
             self._resume()
         self.timed_from = trainer.update
-        metrics = Metrics(self.path, trainer.update)
-        self._announce(metrics)
-        bar = progress_bar(total=updates, initial=trainer.update, desc=self.task.name, unit="update")
+        ranks.share(self._announce)
+        bar = progress_bar(
+            total=updates, initial=trainer.update, desc=self.task.name, unit="update", disable=not ranks.is_writer
+        )
         try:
             while trainer.update < updates:
                 with self.watch:
-                    self.recent.append(torch.stack(trainer.step()))
+                    loss_and_norm = torch.stack(trainer.step())
+                if ranks.is_writer:
+                    self.recent.append(loss_and_norm)
                 bar.update()
-                done = trainer.update == updates
-                if trainer.update % LOG_EVERY == 0 or done:
-                    self._log(metrics, bar)
-                if trainer.update % eval_every == 0 or done:
-                    self._evaluate(metrics, bar, final=done)
-                if trainer.update % eval_every == 0 or done or stop.signal is not None:
-                    self._save()
-                if stop.signal is not None and not done:
-                    bar.close()
-                    print(f"stopped at update {trainer.update}; --resume goes on from here", file=sys.stderr)
-                    return stop.exit_code
+                number = ranks.agree(stop.signal)
+                if number is not None or self._due(LOG_EVERY) or self._due(self.config.evaluation.eval_every):
+                    ranks.share(partial(self._write, bar, stopped=number is not None))
+                if number is not None and trainer.update < updates:
+                    return 128 + number
         finally:
             bar.close()
-            metrics.close()
-        self._report()
+            if ranks.is_writer:
+                self._metrics.close()
+        ranks.share(self._report)
         return 0
 
+    def _due(self, every: int) -> bool:
+        return self.trainer.update % every == 0 or self.trainer.update == self.config.optimizer.updates
+
+    def _write(self, bar: tqdm[Any], *, stopped: bool) -> None:
+        """Logs, evaluates and saves, each where it is due."""
+        if self._due(LOG_EVERY):
+            self._log(bar)
+        if evaluated := self._due(self.config.evaluation.eval_every):
+            self._evaluate(bar)
+        if evaluated or stopped:
+            self._save()
+        if stopped and self.trainer.update < self.config.optimizer.updates:
+            bar.close()
+            print(f"stopped at update {self.trainer.update}; --resume goes on from here", file=sys.stderr)
+
     def _resume(self) -> None:
-        checkpoint = load_checkpoint(self.path / "checkpoints")
+        checkpoint = self.ranks.share(lambda: load_checkpoint(self.path / "checkpoints"))
         self.trainer.restore(checkpoint)
-        self.recent = list(checkpoint.trainer["recent"].unbind())
+        self.recent = list(checkpoint.trainer["recent"].to(self.trainer.data.device).unbind())
         last, best = checkpoint.progress["last"], checkpoint.progress["best"]
         self.last, self.best = last and Score(**last), best and Score(**best)
 
@@ -202,7 +217,8 @@ class _Run:
             )
         return recent
 
-    def _announce(self, metrics: Metrics) -> None:
+    def _announce(self) -> None:
+        """Says what is trained, and opens the logs."""
         episodes, config = self.episodes, self.config
         for remark in episodes.notes:
             print(f"{episodes.dataset}: {remark}")
@@ -212,12 +228,15 @@ class _Run:
             f"{config.data.steps_per_update} steps ({config.data.context} contexts) on {len(episodes)} episodes, "
             f"{episodes.n_steps:,} steps, mean return {episodes.returns.mean():.0f}, from {SOURCES[episodes.source]}"
         )
+        if self.ranks.size > 1:
+            print(f"{self.ranks.size} processes share every update")
         print(f"run folder: {self.path}")
         if note := mismatch(config.data.context, config.data.context_length, config.evaluation.rollout):
             print(note, file=sys.stderr)
-        metrics.text("config", f"```yaml\n{yaml.safe_dump(to_dict(config), sort_keys=False)}```")
+        self._metrics = Metrics(self.path, self.trainer.update)
+        self._metrics.text("config", f"```yaml\n{yaml.safe_dump(to_dict(config), sort_keys=False)}```")
 
-    def _log(self, metrics: Metrics, bar: tqdm[Any]) -> None:
+    def _log(self, bar: tqdm[Any]) -> None:
         with self.watch:  # a GPU finishes the updates here
             loss, norm = self._checked().mean(0).tolist()
         values = {
@@ -227,17 +246,17 @@ class _Run:
             "train/updates_per_second": (self.trainer.update - self.timed_from) / self.watch.seconds,
         }
         self.recent, self.timed_from, self.watch = [], self.trainer.update, Stopwatch()
-        metrics.log(self.trainer.update, values)
+        self._metrics.log(self.trainer.update, values)
         score = "-" if self.last is None else f"{self.last.headline:.1f}"
         bar.set_postfix_str(f"loss {loss:.4f}, {self._what} {score}")
 
-    def _evaluate(self, metrics: Metrics, bar: tqdm[Any], *, final: bool) -> None:
+    def _evaluate(self, bar: tqdm[Any]) -> None:
         """Scores the averaged and the raw weights; keeps the policy, and the best one so far beside it."""
         self._checked()
         models = {"average": self.trainer.average, "raw": self.trainer.model}
-        scores = {weights: self._score(weights, model, final=final) for weights, model in models.items()}
-        metrics.log(self.trainer.update, {**_scalars("eval", scores["average"]), **_scalars("eval_raw", scores["raw"])})
+        scores = {weights: self._score(weights, model) for weights, model in models.items()}
         self.last = scores["average"]
+        self._metrics.log(self.trainer.update, {**self.last.scalars("eval"), **scores["raw"].scalars("eval_raw")})
         bar.write(f"update {self.trainer.update}: {self._what} {self.last.headline:.1f}")
         states = {weights: model.state_dict() for weights, model in models.items()}
         save_policy(self.path / "policy", self._card(), **states)
@@ -245,8 +264,9 @@ class _Run:
             self.best = self.last
             save_policy(self.path / "policy_best", self._card(), **states)
 
-    def _score(self, weights: str, model: DecisionModel, *, final: bool) -> Score:
+    def _score(self, weights: str, model: DecisionModel) -> Score:
         config, card, data = self.config.evaluation, self._card(), self.trainer.data
+        final = self.trainer.update == self.config.optimizer.updates
         return score_policy(
             Policy(
                 model,
@@ -274,18 +294,6 @@ class _Run:
         if self.best.updates != self.last.updates:
             print(f"best of the evaluations: {self.best.headline:.1f} after {self.best.updates} updates")
         print(f"policy: {self.path / 'policy'}")
-
-
-def _scalars(prefix: str, score: Score) -> dict[str, float]:
-    """An evaluation's scalars, under the same tags for every agent."""
-    normalized = score.normalized_score_mean
-    return {
-        **({} if normalized is None else {f"{prefix}/normalized_score": normalized}),
-        f"{prefix}/return_mean": score.return_mean,
-        f"{prefix}/return_std": score.return_std,
-        f"{prefix}/length_mean": score.length_mean,
-        f"{prefix}/actions_per_second": score.actions_per_second,
-    }
 
 
 if __name__ == "__main__":

@@ -14,19 +14,21 @@ from torch import Tensor
 from .agents import DecisionModel
 from .checkpoint import Checkpoint
 from .config import OptimizerConfig, RunConfig
-from .envs.windows import StepData, make_sampler
+from .distributed import ALONE, Ranks
+from .envs.windows import StepData, make_sampler, part
 
 
-def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
     """Mean squared error over real positions only.
 
     Args:
         predicted: (B, T, A).
         target: (B, T, A).
         mask: bool (B, T), False where padded.
+        count: real positions of the whole batch, where this is a part of it: the parts' errors add up to the batch's.
     """
     errors = (predicted.float() - target).square().mean(-1)
-    return torch.where(mask, errors, 0.0).sum() / mask.sum()
+    return torch.where(mask, errors, 0.0).sum() / (mask.sum() if count is None else count)
 
 
 def learning_rate(update: int, config: OptimizerConfig) -> float:
@@ -72,17 +74,21 @@ class Trainer:
         data: the steps to train on, on the training device.
         action_dim: A.
         horizon: the environment's time limit, in steps.
+        ranks: the processes that share every batch. Weights stay those of one process to rounding while dropout is 0;
+            with dropout the processes draw masks of their own, the same in every repetition. On GPUs, all of one type:
+            a generator's numbers are the same on those only.
     """
 
-    def __init__(self, config: RunConfig, data: StepData, action_dim: int, horizon: int) -> None:
+    def __init__(self, config: RunConfig, data: StepData, action_dim: int, horizon: int, ranks: Ranks = ALONE) -> None:
         """Draws weights from the run's seed."""
-        self.config, self.data, self.update = config, data, 0
+        self.config, self.data, self.ranks, self.update = config, data, ranks, 0
         torch.manual_seed(config.seed)
         self.generator = torch.Generator(data.device).manual_seed(config.seed)
         observation_dim = data.observations.shape[1]
         shape = config.network.model(observation_dim, action_dim, config.mixer, horizon)
         self.model = DecisionModel(shape).to(data.device)
         self.average = copy.deepcopy(self.model).eval()
+        self._forward = ranks.wrap(self.model, data.device)
         optimizer = config.optimizer
         self.optimizer = torch.optim.AdamW(self.model.parameters(), weight_decay=optimizer.weight_decay, fused=True)
         self.sampler = make_sampler(
@@ -98,20 +104,22 @@ class Trainer:
         config = self.config.optimizer
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.update, config)
-        batch = self.sampler.sample(self.generator)
-        self.model.train()
+        whole = self.sampler.sample(self.generator)  # the same on every rank, as one process would draw it
+        batch = part(whole, self.ranks.rank, self.ranks.size)
+        self.ranks.seed_dropout(self.config.seed, self.update)
+        self._forward.train()
         with autocast(config, self.data.device):
-            actions, _ = self.model(
+            actions, _ = self._forward(
                 batch.observations, batch.actions, batch.returns_to_go, batch.timesteps, starts=batch.starts
             )
-        loss = masked_mse(actions, batch.actions, batch.mask)
+        loss = masked_mse(actions, batch.actions, batch.mask, whole.mask.sum())
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        (loss * self.ranks.size).backward()  # the ranks' gradients are averaged, and their losses are to be added up
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
         self.optimizer.step()
         self._average()
         self.update += 1
-        return loss.detach(), norm.detach()
+        return self.ranks.sum(loss.detach()), norm.detach()
 
     @torch.no_grad()
     def _average(self) -> None:

@@ -50,6 +50,35 @@ class Batch:
     starts: Tensor | None
 
 
+def part(batch: Batch, index: int, count: int) -> Batch:
+    """Part `index` of `count` about equal ones, each a batch of its own; every step is in exactly one of them.
+
+    Rows stay whole. A row of several sequences is cut where one of them starts, so that its parts need no state of each
+    other. Where there is less to share than there are parts, some are one step that the mask leaves out.
+    """
+    if count == 1:
+        return batch
+    if batch.starts is None:
+        where, here = 0, slice(*(len(batch.mask) * k // count for k in (index, index + 1)))
+    else:
+        where, here = 1, slice(*(_cut_near(batch.starts[0], k, count) for k in (index, index + 1)))
+    empty = here.start == here.stop
+    if empty:
+        here = slice(0, 1)
+    places = (slice(None),) * where + (here,)
+    tensors = {name: value[places] for name, value in vars(batch).items() if value is not None}
+    if empty:
+        tensors["mask"] = torch.zeros_like(tensors["mask"])
+    return Batch(**{"starts": None, **tensors})
+
+
+def _cut_near(starts: Tensor, index: int, count: int) -> int:
+    """The start (T,) nearest to `index` / `count` of a row; the row's end where that is nearer."""
+    steps = len(starts)
+    cuts = torch.cat([starts.nonzero().flatten(), torch.tensor([steps], device=starts.device)])
+    return int(cuts[(cuts * count - index * steps).abs().argmin()])
+
+
 class StepData:
     """All steps of a data set on the training device; observations are normalised as they are drawn.
 

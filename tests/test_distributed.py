@@ -1,0 +1,174 @@
+"""Two processes under torchrun against one: the same weights, one writer, one stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_windows import LENGTHS, generator, make_data, sampler, stretches
+
+from aaren_rl import load_policy
+from aaren_rl.checkpoint import load_checkpoint
+from aaren_rl.envs.windows import CONTEXTS, Batch, part
+from aaren_rl.train import main as train
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+# Softmax does not change when all scores of a query change by the same number, so this bias has no effect and its
+# gradient is zero but for rounding, which AdamW divides by its own size: it wanders, in one process too.
+WITHOUT_EFFECT = "mixer.key.bias"
+
+
+def arguments(data: Path, out: Path, *more: str) -> list[str]:
+    """A run of 20 updates on one thread, without dropout and in float32."""
+    small = "--env hopper-medium --width 16 --layers 2 --heads 2 --updates 20 --warmup-updates 5 --steps-per-update 160"
+    scored = "--eval-every 10 --eval-episodes 2 --final-episodes 2 --threads 1 --dropout 0 --precision float32"
+    return [*small.split(), *scored.split(), "--source", str(data), "--out", str(out), *more]
+
+
+def folder(out: Path, agent: str = "decision-aaren") -> Path:
+    return out / "hopper-medium" / agent / "seed0"
+
+
+def records(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def launch(command: list[str]) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [*TORCHRUN, "-m", "aaren_rl.train", *command], stdout=pipe, stderr=pipe, text=True, env=environment
+    )
+
+
+def two(command: list[str], code: int = 0) -> tuple[str, str]:
+    process = launch(command)
+    out, errors = process.communicate(timeout=300)
+    assert process.returncode == code, out + errors
+    return out, errors
+
+
+def same(one: Path, other: Path, without: str) -> None:
+    """Equal weights to 1e-6, raw and averaged; those whose name ends in `without` are left out."""
+    for name in ("weights", "weights_average"):
+        a, b = (load_file(run / "policy" / f"{name}.safetensors") for run in (one, other))
+        assert a.keys() == b.keys()
+        apart = {key: float((a[key] - b[key]).abs().max()) for key in a if not key.endswith(without)}
+        assert len(apart) >= len(a) - 2 and max(apart.values()) < 1e-6, max(apart.items(), key=lambda item: item[1])
+
+
+@pytest.mark.parametrize(
+    ("agent", "context"),
+    [
+        ("decision-aaren", "mixed"),
+        pytest.param("decision-transformer", "window", marks=pytest.mark.slow),
+        pytest.param("decision-aaren", "episode", marks=pytest.mark.slow),
+    ],
+)
+def test_two_processes_end_with_the_weights_of_one(hopper_file: Path, tmp_path: Path, agent: str, context: str) -> None:
+    kind = ("--agent", agent, "--context", context, "--rollout", "carry" if context != "window" else "window")
+    assert train(arguments(hopper_file, tmp_path / "one", *kind)) == 0
+    out, errors = two(arguments(hopper_file, tmp_path / "two", *kind))
+    run = folder(tmp_path / "two", agent)
+    same(folder(tmp_path / "one", agent), run, WITHOUT_EFFECT)
+
+    assert out.count("run folder:") == out.count("policy:") == errors.count("update 10:") + out.count("update 10:") == 1
+    logs = [records(folder(tmp_path / x, agent)) for x in ("one", "two")]
+    assert [[record["update"] for record in log] for log in logs] == [[10, 20, 20]] * 2
+    assert logs[0][1]["train/loss"] == pytest.approx(logs[1][1]["train/loss"], abs=1e-6)
+    assert len(list(run.glob("events.*"))) == 1
+    assert {p.name for p in (run / "checkpoints").iterdir()} == {"00000010", "00000020"}
+    assert load_policy(run).model.config.width == 16
+
+
+@pytest.mark.slow
+def test_every_weight_of_the_default_preset_is_the_same(hopper_file: Path, tmp_path: Path) -> None:
+    """With the warm-up as it is, the biases without effect have not wandered far either."""
+    asked = ["--env", "hopper-medium", "--updates", "20", "--dropout", "0", "--precision", "float32", "--threads", "1"]
+    asked += ["--source", str(hopper_file), "--final-episodes", "1"]
+    assert train([*asked, "--out", str(tmp_path / "one")]) == 0
+    two([*asked, "--out", str(tmp_path / "two")])
+    same(folder(tmp_path / "one"), folder(tmp_path / "two"), "none")
+
+
+@pytest.mark.slow
+def test_a_resume_gives_the_same_run_with_dropout(hopper_file: Path, tmp_path: Path) -> None:
+    """20 updates of two processes at once, and with a break; the masks are drawn anew for every update."""
+    dropout = ("--dropout", "0.1")
+    two(arguments(hopper_file, tmp_path / "whole", *dropout))
+    two(arguments(hopper_file, tmp_path / "cut", *dropout))
+    for later in (folder(tmp_path / "cut") / "checkpoints").glob("00000020/*"):
+        later.unlink()
+    two(arguments(hopper_file, tmp_path / "cut", *dropout, "--resume"))
+    a, b = (load_checkpoint(folder(tmp_path / out) / "checkpoints") for out in ("whole", "cut"))
+    assert a.update == b.update == 20
+    for name in a.raw:
+        assert torch.equal(a.raw[name], b.raw[name]), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_torchrun_stops_all_and_saves(hopper_file: Path, tmp_path: Path, number: signal.Signals) -> None:
+    endless = arguments(hopper_file, tmp_path, "--eval-every", "100000")
+    endless[endless.index("--updates") + 1] = "100000"
+    process = launch(endless)
+    metrics, deadline = folder(tmp_path) / "metrics.jsonl", time.monotonic() + 240
+    while not (metrics.exists() and metrics.read_text()):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert errors.count("--resume goes on from here") == 1
+    assert load_checkpoint(folder(tmp_path) / "checkpoints").update >= 50
+
+
+@pytest.mark.slow
+def test_an_error_is_said_once(hopper_file: Path, tmp_path: Path) -> None:
+    _, errors = two([*arguments(hopper_file, tmp_path), "--source", "/nowhere/x.hdf5"], code=1)
+    assert errors.count("error: /nowhere/x.hdf5") == 1
+    _, errors = two([*arguments(hopper_file, tmp_path), "--learning-rate", "1e30"], code=1)
+    assert errors.count("error: loss or gradient is not finite") == 1
+
+
+def joined(parts: list[Batch], name: str) -> torch.Tensor:
+    """A field of the parts put together again, padding left out."""
+    return torch.cat([getattr(p, name)[p.mask] for p in parts])
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_the_parts_hold_every_step_once(context: str, count: int) -> None:
+    data, random = make_data(), generator()
+    for _ in range(5):
+        whole = sampler(context, data).sample(random)
+        parts = [part(whole, index, count) for index in range(count)]
+        for name in ("observations", "actions", "returns_to_go", "timesteps"):
+            assert torch.equal(joined(parts, name), joined([whole], name)), name
+        # Each part is a batch of its own: the sequences are the same ones, and none is cut.
+        filled = [p for p in parts if bool(p.mask.any())]
+        assert [s for p in filled for s in stretches(p, data)] == stretches(whole, data)
+        assert all(p.starts is None or bool(p.starts[0, 0]) for p in parts)
+
+
+def test_parts_of_a_long_row_are_about_equal() -> None:
+    data = make_data()
+    whole = sampler("mixed", data, 2000).sample(generator())
+    sizes = [int(part(whole, index, 4).mask.sum()) for index in range(4)]
+    assert sum(sizes) == 2000 and max(abs(size - 500) for size in sizes) <= max(LENGTHS)
+
+
+def test_a_row_of_one_sequence_is_one_part() -> None:
+    """The other ranks get one step that does not count: something to take part in the all-reduce with."""
+    whole = make_data((3000,)).packed(torch.tensor([7]), torch.tensor([100]))
+    parts = [part(whole, index, 3) for index in range(3)]
+    assert sorted(int(p.mask.sum()) for p in parts) == [0, 0, 100]
+    assert all(p.mask.numel() > 0 for p in parts)
