@@ -64,14 +64,22 @@ class RunFolder:
         """config.yaml."""
         return self.path / "config.yaml"
 
-    def start(self, config: RunConfig) -> RunConfig:
-        """The same configuration, if the folder holds no run yet.
+    def require_new(self) -> None:
+        """Refuses a folder that holds a run.
 
         Raises:
             UsageError: it does.
         """
         if self.config_file.exists():
             raise UsageError(f"{self.path}: holds a run already; --resume continues it, --seed or --out starts another")
+
+    def start(self, config: RunConfig) -> RunConfig:
+        """The same configuration, if the folder holds no run yet.
+
+        Raises:
+            UsageError: it does.
+        """
+        self.require_new()
         return config
 
     def write_config(self, config: RunConfig) -> None:
