@@ -10,6 +10,7 @@ COMMANDS = {
     "train": "train an agent offline and score it",
     "evaluate": "score a trained policy",
     "datasets": "list, describe, verify, download and convert data sets",
+    "collect": "train SAC in any environment and write D4RL-like data sets",
     "bench": "measure time and memory",
 }
 

@@ -8,6 +8,8 @@ import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .config import RunConfig
 from .envs import Episodes, Task
 
@@ -44,7 +46,7 @@ class PolicyCard:
         updates: training updates behind the weights.
         seed: the training seed.
         weights: the weights to use by default, "average" or "raw".
-        versions: packages that made it.
+        versions: packages that made it, and the device.
     """
 
     agent: str
@@ -103,6 +105,11 @@ def make_card(config: RunConfig, task: Task, episodes: Episodes, trainer: Traine
         weights="average",
         versions={
             "python": platform.python_version(),
+            "device": _device_name(trainer.data.device),
             **{name: importlib.metadata.version(name) for name in ("aaren-rl", "torch", "gymnasium", "mujoco")},
         },
     )
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

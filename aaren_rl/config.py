@@ -40,8 +40,8 @@ class DataConfig:
     """Which steps the agent is trained on, and how they are cut into contexts."""
 
     env: str = _help("hopper-medium", "task: {halfcheetah,hopper,walker2d,ant}-{random,medium,...}")
-    source: str = _help("auto", "auto, d4rl, local, or the path of an HDF5 file in D4RL's layout")
-    env_id: str | None = _help(None, "your own Gymnasium environment, with --source PATH; --env then names the data")
+    source: str = _help("auto", "auto, d4rl, local, minari, minari:ID, or an HDF5 file in D4RL's layout")
+    env_id: str | None = _help(None, "your own Gymnasium environment, with --source FILE; --env then names the data")
     ref_min_score: float | None = _help(None, "return that scores 0, with --env-id")
     ref_max_score: float | None = _help(None, "return that scores 100, with --env-id")
     context: str = _help("mixed", "training contexts: window, episode or mixed")

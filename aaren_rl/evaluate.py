@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -41,6 +43,7 @@ def make_parser() -> Parser:
     parser.add_argument("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
     parser.add_argument("--seed", type=int, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
     parser.add_argument("--register", metavar="MODULE", help="import this module, which registers your environment")
+    parser.add_argument("--env-id", metavar="ID", help="play in another environment, such as Hopper-v5: raw returns")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a list, one object a target return")
     parser.add_argument("--device", metavar="NAME", default="cpu", help="auto, cpu or cuda [cpu]")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -61,6 +64,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--json {arguments.json}: its folder does not exist")
     import_registering(arguments.register)
     card = read_card(arguments.run)
+    if arguments.env_id is not None and arguments.env_id != card.env_id:
+        # D4RL's or anyone's reference returns are those of one environment.
+        card = dataclasses.replace(card, env_id=arguments.env_id, reference=None, reference_returns=None)
     weights = arguments.weights or card.weights
     policy = load_policy(
         arguments.run,
@@ -71,27 +77,26 @@ def evaluate(arguments: argparse.Namespace) -> int:
     )
     if note := mismatch(card.context, card.context_length, policy.rollout):
         print(note, file=sys.stderr)
-    scores = []
-    for target in arguments.target_return or [card.target_return]:
-        with tqdm(total=card.horizon, desc=f"target {target:g}", unit="step", leave=False) as bar:
-            scores.append(
-                score_policy(
-                    policy,
-                    card,
-                    weights=weights,
-                    episodes=arguments.episodes,
-                    target_return=target,
-                    seed=arguments.seed,
-                    on_step=lambda step, running, bar=bar: _progress(bar, running),  # type: ignore[misc]
-                )
-            )
+    targets = arguments.target_return or [card.target_return]
+    with tqdm(
+        total=card.horizon, desc=f"{len(targets) * arguments.episodes} episodes", unit="step", leave=False
+    ) as bar:
+        scores = score_policy(
+            policy,
+            card,
+            weights=weights,
+            episodes=arguments.episodes,
+            target_returns=targets,
+            seed=arguments.seed,
+            on_step=lambda step, running: _progress(bar, running),
+        )
     print(format_table(scores))
     if arguments.json is not None:
         write_json(arguments.json, [score.to_json() for score in scores])
     return 0
 
 
-def _progress(bar: tqdm[None], running: int) -> None:
+def _progress(bar: tqdm[Any], running: int) -> None:
     bar.update()
     bar.set_postfix_str(f"{running} episodes running", refresh=False)
 

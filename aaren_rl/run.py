@@ -97,25 +97,27 @@ class Metrics:
     Args:
         folder: the run's folder.
         resumed_at: the update that training goes on from; whatever was logged after it is dropped.
+        clock: what counts the time, "update" or "step".
     """
 
-    def __init__(self, folder: Path, resumed_at: int = 0) -> None:
+    def __init__(self, folder: Path, resumed_at: int = 0, clock: str = "update") -> None:
         """Opens both files for appending."""
+        self._clock = clock
         path = folder / "metrics.jsonl"
         if path.exists():
             lines = path.read_text(encoding="utf-8").splitlines()
             # A kill may have cut the last line short; it is after the checkpoint in any case.
-            whole = [line for line in lines if line.endswith("}") and json.loads(line)["update"] <= resumed_at]
+            whole = [line for line in lines if line.endswith("}") and json.loads(line)[clock] <= resumed_at]
             write_text(path, "".join(line + "\n" for line in whole))
         self._file = path.open("a", encoding="utf-8")
         self._board = SummaryWriter(str(folder), purge_step=resumed_at + 1 if resumed_at else None)
 
-    def log(self, update: int, values: dict[str, float]) -> None:
-        """Writes scalars, tag -> value, at an update."""
-        self._file.write(json.dumps({"update": update, **values}) + "\n")
+    def log(self, now: int, values: dict[str, float]) -> None:
+        """Writes scalars, tag -> value, at an update or a step."""
+        self._file.write(json.dumps({self._clock: now, **values}) + "\n")
         self._file.flush()
         for tag, value in values.items():
-            self._board.add_scalar(tag, value, update)
+            self._board.add_scalar(tag, value, now)
 
     def text(self, tag: str, text: str) -> None:
         """Writes a text to TensorBoard."""

@@ -7,9 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from .agents import Policy
 from .card import PolicyCard
-from .envs import Reference, normalized_score, rollout
+from .envs import Reference, Rollouts, make_env, normalized_score, rollout
+from .errors import CheckpointError
 
 SOURCES = {"d4rl": "D4RL's file", "local": "a local set, not D4RL's", "minari": "Minari", "file": "a file of yours"}
 
@@ -78,37 +82,74 @@ def score_policy(
     *,
     weights: str,
     episodes: int,
-    target_return: float,
+    target_returns: Sequence[float],
     seed: int,
     on_step: Callable[[int, int], None] | None = None,
-) -> Score:
-    """Rolls a policy out and scores it.
+) -> list[Score]:
+    """Rolls a policy out for every asked return, all at once, and scores it.
 
     Args:
         policy: the policy.
         card: how it was made.
         weights: "raw" or "average": which of its weights `policy` holds.
-        episodes: number of environments, one episode each.
-        target_return: asked for, in the environment's units.
-        seed: environment i is reset with seed + i.
+        episodes: number of environments for each asked return, one episode each.
+        target_returns: asked for, in the environment's units; a score for each.
+        seed: environment i is reset with seed + i, the same for every asked return.
         on_step: progress, see `envs.rollout`.
 
     Raises:
+        CheckpointError: the environment's sizes are not the policy's.
         SimulationError: the environment is unknown or fails.
         NonFiniteActionError: the policy gives NaN.
     """
+    check_fits(policy, card)
     out = rollout(
         policy,
         card.env_id,
         env_kwargs=card.env_kwargs,
         episodes=episodes,
-        target_return=target_return,
+        target_return=target_returns,
         seed=seed,
         on_step=on_step,
     )
-    scores = None
+    parts = np.split(np.arange(len(out.returns)), len(target_returns))
+    return [
+        _score(policy, card, weights, target, seed, out, part)
+        for target, part in zip(target_returns, parts, strict=True)
+    ]
+
+
+def check_fits(policy: Policy, card: PolicyCard) -> None:
+    """Holds the policy's sizes against its environment's.
+
+    Raises:
+        CheckpointError: they differ.
+        SimulationError: the environment is unknown or cannot be made.
+    """
+    env = make_env(card.env_id, **card.env_kwargs)
+    found = env.observation_space.shape, env.action_space.shape
+    env.close()
+    config = policy.model.config
+    if found != ((config.observation_dim,), (config.action_dim,)):
+        raise CheckpointError(
+            f"the policy was trained on {card.dataset} with {config.observation_dim} observations and "
+            f"{config.action_dim} actions, {card.env_id} has {found[0]} and {found[1]}; choose another environment"
+        )
+
+
+def _score(
+    policy: Policy,
+    card: PolicyCard,
+    weights: str,
+    target_return: float,
+    seed: int,
+    out: Rollouts,
+    part: npt.NDArray[np.int64],
+) -> Score:
+    """The score of the episodes `part` of a rollout."""
+    returns, scores = out.returns[part], None
     if card.reference is not None and card.reference_returns is not None:
-        scores = normalized_score(Reference(card.reference, *card.reference_returns), out.returns)
+        scores = normalized_score(Reference(card.reference, *card.reference_returns), returns)
     return Score(
         env=card.env,
         dataset=card.dataset,
@@ -124,16 +165,16 @@ def score_policy(
         updates=card.updates,
         training_seed=card.seed,
         target_return=target_return,
-        episodes=episodes,
+        episodes=len(part),
         seed=seed,
-        return_mean=float(out.returns.mean()),
-        return_std=float(out.returns.std()),
+        return_mean=float(returns.mean()),
+        return_std=float(returns.std()),
         reference=card.reference,
         normalized_score_mean=None if scores is None else float(scores.mean()),
         normalized_score_std=None if scores is None else float(scores.std()),
-        length_mean=float(out.lengths.mean()),
+        length_mean=float(out.lengths[part].mean()),
         actions_per_second=out.actions_per_second,
-        returns=out.returns.tolist(),
+        returns=returns.tolist(),
     )
 
 

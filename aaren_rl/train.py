@@ -29,7 +29,7 @@ from .config import (
     preset_names,
     to_dict,
 )
-from .envs import Episodes, Reference, Task, load_task, task_name
+from .envs import Episodes, Reference, Task, is_own, load_task, task_name
 from .envs.own import default_name
 from .envs.windows import StepData
 from .errors import NumericsError, run_command
@@ -86,7 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.help_all:
         parser.print_help()
         return 0
-    if "data.env" not in arguments and "data.env_id" not in arguments:
+    data = given_settings(arguments).get("data", {})
+    if "env" not in data and not is_own(data.get("source", ""), data.get("env_id")):
         parser.error("--env is missing, for example --env hopper-medium")
     return run_command(lambda: train(arguments), debug=arguments.debug)
 
@@ -95,7 +96,7 @@ def train(arguments: argparse.Namespace) -> int:
     """Set-up, loop, last evaluation; returns the exit code."""
     import_registering(arguments.register)
     given = given_settings(arguments)
-    given["data"].setdefault("env", default_name(given["data"].get("source", "")))
+    given["data"].setdefault("env", default_name(given["data"].get("source", "")))  # a name for data of your own
     preset = load_preset(arguments.preset, arguments.agent)
     asked = build_config(arguments.agent, arguments.seed, override(preset, given))
     name = task_name(asked.data.env, asked.data.source, asked.data.env_id)  # before it becomes part of a path
@@ -269,9 +270,9 @@ class _Run:
             card,
             weights=weights,
             episodes=config.final_episodes if final else config.eval_episodes,
-            target_return=card.target_return,
+            target_returns=[card.target_return],
             seed=config.eval_seed,
-        )
+        )[0]
 
     def _card(self) -> PolicyCard:
         return make_card(self.config, self.task, self.episodes, self.trainer)

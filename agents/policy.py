@@ -6,7 +6,7 @@ Shape suffixes: B environments, O observation, A action, K steps of context.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Array: TypeAlias = npt.NDArray[np.float32]
+    Targets: TypeAlias = npt.NDArray[np.float64]
 
 ROLLOUTS = ("carry", "rolling", "window")
 
@@ -113,10 +114,13 @@ class Policy:
         self.model.eval()
 
     @torch.no_grad()
-    def initial_state(self, batch_size: int, target_return: float) -> PolicyState:
-        """The state at the begin of an episode in which `target_return` (the environment's units) is asked for."""
+    def initial_state(self, batch_size: int, target_return: float | Targets | Tensor) -> PolicyState:
+        """The state at the begin of an episode in which `target_return` is asked for.
+
+        One number for all environments or one for each, (B,), in the environment's units.
+        """
         device = self.observation_mean.device
-        wanted = torch.full((batch_size,), float(target_return), dtype=torch.float64, device=device)
+        wanted = torch.as_tensor(target_return, dtype=torch.float64, device=device).expand(batch_size)
         fresh = self.model.trunk.initial_state(batch_size)
         memory: Memory = {"carry": Carry(fresh), "rolling": Rolling(fresh, None), "window": None}[self.rollout]
         return PolicyState(0, wanted, None, memory)
@@ -159,6 +163,11 @@ class Policy:
         # A copy: on the CPU the array would share its memory with the state, and the caller may write to it.
         handed_out = action.detach().to("cpu", torch.float32, copy=True).numpy()
         return handed_out, PolicyState(state.timestep + 1, return_to_go, action, memory)
+
+    def select(self, state: PolicyState, rows: npt.NDArray[np.int64]) -> PolicyState:
+        """The state of some of the environments, in the order of their indices `rows` (R,)."""
+        index = torch.as_tensor(rows, device=self.observation_mean.device)
+        return PolicyState(*(_rows(part, index) for part in state))
 
     def _carry(self, step: _Step, memory: Memory) -> tuple[Tensor, Carry]:
         assert isinstance(memory, Carry)
@@ -204,3 +213,13 @@ class _Step(NamedTuple):
     return_to_go: Tensor
     timestep: int
     previous_action: Tensor | None
+
+
+def _rows(part: Any, index: Tensor) -> Any:  # noqa: ANN401  every part of a state
+    """The batch's rows at `index` of every tensor in a part of the state."""
+    if isinstance(part, Tensor):
+        return part[index]
+    if isinstance(part, tuple):
+        parts = [_rows(inner, index) for inner in part]
+        return type(part)(*parts) if hasattr(part, "_fields") else tuple(parts)
+    return part

@@ -4,8 +4,9 @@ from .episodes import Episode, Episodes, returns_to_go
 from .errors import DataError, EnvsError, SimulationError, UnknownTaskError, UsageError
 from .rollout import Rollouts, SequencePolicy, rollout
 from .scores import normalized_score
-from .sources import load_episodes, load_task, task_name
+from .sources import load_episodes
 from .specs import REFERENCE_RETURNS, TASKS, D4RLTask, Reference, Task, get_task, make_env
+from .tasks import is_own, load_task, task_name
 
 __all__ = [
     "REFERENCE_RETURNS",
@@ -23,6 +24,7 @@ __all__ = [
     "UnknownTaskError",
     "UsageError",
     "get_task",
+    "is_own",
     "load_episodes",
     "load_task",
     "make_env",

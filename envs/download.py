@@ -8,30 +8,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from email.message import Message
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from urllib import request
 from urllib.error import HTTPError
-from urllib.parse import urlsplit
 
 from tqdm import tqdm
 
-from .errors import DataError, UsageError
+from .errors import DataError
 from .files import open_lock, sync, wait_for_lock, write_whole
+from .http import BrokenOff, blocks, content_range, open_url, reason_of, require_http, validator_of
 from .pins import pin_path, read_pin, sha256, write_pin
 
 _ATTEMPTS = 6
 _PAUSE_S = 1.0  # before the second attempt; twice as long before each further one
-_TIMEOUT_S = 30.0  # without a byte
-_BLOCK_BYTES = 2**18
 
 # 2e6 steps of Ant, with next observations and the simulator's state, are 2 GB before compression.
 _MAX_BYTES = 8 * 2**30
-
-
-class _BrokenOff(Exception):
-    """A transfer that ended early, for a reason that another attempt may not meet."""
 
 
 def fetch(url: str, target: Path, *, check: Callable[[Path], object] | None = None, progress: bool = True) -> None:
@@ -49,7 +41,7 @@ def fetch(url: str, target: Path, *, check: Callable[[Path], object] | None = No
     """
     if target.is_file():
         return
-    _require_http(url)
+    require_http(url)
     with _writing(target):
         lock = open_lock(target)
     with lock:
@@ -135,7 +127,7 @@ class _Transfer:
                     self._begin(response)
                     self._receive(response)
                 return
-            except _BrokenOff as error:
+            except BrokenOff as error:
                 total = "?" if self._copy.total is None else f"{self._copy.total:,}"
                 reason = f"at last after {self._size:,} of {total} bytes: {error}"
                 if not self._copy.can_continue:
@@ -168,8 +160,7 @@ class _Transfer:
             headers |= {"Range": f"bytes={self._size}-", "If-Range": self._copy.validator}
         url = self._copy.url
         try:
-            response: HTTPResponse = _opener().open(request.Request(url, headers=headers), timeout=_TIMEOUT_S)
-            return response
+            return open_url(url, headers)
         except HTTPError as error:
             error.close()
             if error.code == 416 and self._size:
@@ -178,27 +169,28 @@ class _Transfer:
                 raise DataError(
                     f"{url}: the server answered with HTTP status {error.code}; put the file at {self.target} by hand"
                 ) from error
-            raise _BrokenOff(f"HTTP status {error.code}") from error
+            raise BrokenOff(f"HTTP status {error.code}") from error
         except (OSError, HTTPException, UnicodeError) as error:
             # urllib raises URLError for what fails before the request is sent: nobody is there.
             if self._received or isinstance(error, ConnectionError | TimeoutError):
-                raise _BrokenOff(_reason(error)) from error
+                raise BrokenOff(reason_of(error)) from error
             raise DataError(
-                f"{url}: cannot be reached ({_reason(error)}); check the network, put the file at {self.target} by hand"
+                f"{url}: cannot be reached ({reason_of(error)}); check the network, put the file at {self.target} "
+                "by hand"
             ) from error
 
     def _begin(self, response: HTTPResponse) -> None:
         """See from the answer's head whether it continues the part; if not, start over."""
         if response.status == 206:
-            same = _validator(response.headers) in (None, self._copy.validator)
-            if not same or _content_range(response.headers) != (self._size, self._copy.total):
+            same = validator_of(response.headers) in (None, self._copy.validator)
+            if not same or content_range(response.headers) != (self._size, self._copy.total):
                 self.discard()
-                raise _BrokenOff("the server sent another range than the one asked for")
+                raise BrokenOff("the server sent another range than the one asked for")
         elif response.status == 200:
             self.discard()
             length = response.headers.get("Content-Length", "")
             total = int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
-            self._copy = _Copy(self._copy.url, _validator(response.headers), total)
+            self._copy = _Copy(self._copy.url, validator_of(response.headers), total)
         else:
             raise DataError(
                 f"{self._copy.url}: the server answered with HTTP status {response.status}; "
@@ -241,69 +233,14 @@ class _Transfer:
             disable=not self._progress,
         )
         with bar, _writing(self.target), open(self.part, "ab") as stream:
-            for block in _blocks(response):
+            for block in blocks(response):
                 stream.write(block)
                 self._received = True
                 self._size += len(block)
                 self._check_limit(self._size)
                 bar.update(len(block))
         if total is not None and self._size != total:
-            raise _BrokenOff("the connection was closed")
-
-
-def _blocks(response: HTTPResponse) -> Iterator[bytes]:
-    """The body, as it comes. Errors of the network become _BrokenOff, so that an OSError is one of the disk."""
-    try:
-        # Not read(), which would lose what it has when the connection breaks.
-        while block := response.read1(_BLOCK_BYTES):
-            yield block
-    except (OSError, HTTPException) as error:
-        raise _BrokenOff(_reason(error)) from error
-
-
-def _validator(headers: Message) -> str | None:
-    """What identifies this copy of the file: RFC 9110, section 13.1.5, does not admit weak ETags for ranges."""
-    etag = headers.get("ETag")
-    return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
-
-
-def _content_range(headers: Message) -> tuple[int, int] | None:
-    """First byte and total size of a partial answer."""
-    match = re.fullmatch(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18})", headers.get("Content-Range", ""))
-    return None if match is None else (int(match[1]), int(match[2]))
-
-
-def _opener() -> request.OpenerDirector:
-    """urllib's, without the handlers of file:, data: and ftp: addresses, to which a server could redirect."""
-    opener = request.OpenerDirector()
-    for handler in (
-        request.ProxyHandler,
-        request.HTTPHandler,
-        request.HTTPSHandler,
-        request.HTTPRedirectHandler,
-        request.HTTPDefaultErrorHandler,
-        request.HTTPErrorProcessor,
-        request.UnknownHandler,
-    ):
-        opener.add_handler(handler())
-    return opener
-
-
-def _require_http(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and url.isprintable() and " " not in url
-    except ValueError:
-        sound = False
-    if not sound:
-        raise UsageError(f"{url!r} is not an http or https address; correct D4RL_BASE_URL")
-
-
-def _reason(error: Exception) -> str:
-    """An error's text in one line, without what a server may have put there for the terminal."""
-    # URLError wraps the error that says more.
-    text = " ".join(str(getattr(error, "reason", error)).split()) or type(error).__name__
-    return "".join(c for c in text if c.isprintable())[:200]
+            raise BrokenOff("the connection was closed")
 
 
 @contextmanager

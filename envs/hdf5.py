@@ -30,8 +30,9 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty (0 bytes), so its download or copy did not finish; {_FETCH}")
     try:
-        # Clusters mount data where file locks do not exist, and nothing here writes.
-        with h5py.File(path, "r", locking="best-effort") as file:
+        # Clusters mount data where file locks do not exist, and nothing here writes. Every chunk is read once and as a
+        # whole, so a cache of chunks would serve nothing; with it, a million steps took 24 MiB more.
+        with h5py.File(path, "r", locking="best-effort", rdcc_nbytes=0) as file:
             yield file
     except PermissionError as error:
         raise DataError(f"{path}: no permission to read it; change the file's mode or owner") from error

@@ -2,10 +2,9 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +14,10 @@ from .d4rl import write_hdf5
 from .episodes import Episodes
 from .errors import DataError
 from .files import open_lock, wait_for_lock
-from .simulate import Job, Track
+from .simulate import Job, Track, join_tracks
 from .specs import D4RLTask
-from .workers import WorkerPool
+from .workers import WorkerPool, play_steps
+from .workers import worker_count as _worker_count
 
 # Part of the cache's path: raise it whenever a change alters the data made.
 RECIPE_VERSION = 1
@@ -157,40 +157,16 @@ def _collect(task: D4RLTask, recipe: Recipe, progress: bool) -> Episodes:
     )
     with bar, WorkerPool(_worker_count()) as pool:
         for policy, share in zip(recipe.policies, np.diff(bounds), strict=True):
-            for track in _policy_tracks(pool, task, policy, int(share)):
+            for track in play_steps(pool, _job(task, policy), int(share)):
                 tracks.append(track)
                 bar.update(min(len(track.rewards), recipe.steps - bar.n))
-    lengths = [len(track.rewards) for track in tracks]
-    return Episodes(
-        observations=np.concatenate([track.observations for track in tracks]),
-        actions=np.concatenate([track.actions for track in tracks]),
-        rewards=np.concatenate([track.rewards for track in tracks]),
-        offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
-        terminated=np.array([track.terminated for track in tracks]),
-        dataset=task.name,
-        source="local",
-        env_id=task.env_id,
-    )
+    return join_tracks(tracks, dataset=task.name, source="local", env_id=task.env_id)
 
 
-def _policy_tracks(pool: WorkerPool, task: D4RLTask, policy: int | None, n_steps: int) -> Iterator[Track]:
-    """Episodes 0, 1, 2, ... of one policy, as many as it takes to reach `n_steps`.
+def _job(task: D4RLTask, policy: int | None) -> Job:
+    """The first episodes of a policy.
 
     Seeds are of (base seed, policy, episode), so medium-expert is made of the first episodes of medium and expert.
     """
     weights = None if policy is None else str(_POLICIES / f"{task.family}_{policy}.safetensors")
-    seed = (_SEED, policy or 0)
-    jobs = (
-        Job(task.env_id, weights, task.horizon, seed, first, _EPISODES_PER_JOB) for first in count(0, _EPISODES_PER_JOB)
-    )
-    with closing(pool.run(jobs)) as results:
-        for tracks in results:
-            for track in tracks:
-                yield track
-                n_steps -= len(track.rewards)
-                if n_steps <= 0:
-                    return
-
-
-def _worker_count() -> int:
-    return len(os.sched_getaffinity(0))
+    return Job(task.env_id, weights, task.horizon, (_SEED, policy or 0), 0, _EPISODES_PER_JOB)

@@ -55,7 +55,6 @@ def own_task(
         UsageError: observations or bounded actions are not vectors, there is no time limit, or the reference returns
             are equal.
     """
-    check_own_name(name)
     if reference is not None and not reference.high > reference.low:
         raise UsageError(f"the reference returns {reference.low:g} and {reference.high:g} must rise")
     kwargs = dict(env_kwargs or {})

@@ -1,6 +1,8 @@
 """Behaviour policies and the episodes they make."""
 
+import importlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -10,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file
 
+from .episodes import Episodes
 from .specs import make_env
 
 _LOG_STD_RANGE = (-20.0, 2.0)
@@ -41,7 +44,10 @@ class BehaviourPolicy:
 
 
 class Job(NamedTuple):
-    """A few consecutive episodes of one policy (None: uniform random actions)."""
+    """A few consecutive episodes of one policy (None: uniform random actions).
+
+    `register` names a module to import first, which registers the environment; it never comes from a file.
+    """
 
     env_id: str
     policy: str | None
@@ -49,10 +55,13 @@ class Job(NamedTuple):
     seed: tuple[int, ...]
     first_episode: int
     n_episodes: int
+    register: str | None = None
 
 
 class Track(NamedTuple):
-    """One simulated episode: observations (T, O), actions (T, A), rewards (T,), float32, and whether it terminated."""
+    """One simulated episode: observations (T, O), actions (T, A) in the environment's units and rewards (T,), float32,
+    and whether it terminated.
+    """
 
     observations: npt.NDArray[np.float32]
     actions: npt.NDArray[np.float32]
@@ -84,13 +93,33 @@ class _Running:
         return going
 
 
+class ActionUnits:
+    """From actions in [-1, 1], which policies give, to an environment's own units."""
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        """Read the bounds of a bounded Box."""
+        assert isinstance(space, gym.spaces.Box)
+        self._low, self._high = space.low.astype(np.float32), space.high.astype(np.float32)
+        self._same = bool(np.all(self._low == -1.0) and np.all(self._high == 1.0))
+
+    def __call__(self, actions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Actions (..., A) in the environment's units; the very same ones where those are [-1, 1]."""
+        if self._same:
+            return actions
+        middle, half = (self._low + self._high) / 2, (self._high - self._low) / 2
+        scaled: npt.NDArray[np.float32] = np.clip(middle + half * actions, self._low, self._high)
+        return scaled
+
+
 @lru_cache(maxsize=2)
 def _policy(path: str) -> BehaviourPolicy:
     return BehaviourPolicy(path)
 
 
 @lru_cache(maxsize=1)
-def _environments(env_id: str, count: int) -> list[gym.Env[Any, Any]]:
+def _environments(env_id: str, count: int, register: str | None) -> list[gym.Env[Any, Any]]:
+    if register is not None:
+        importlib.import_module(register)
     return [make_env(env_id) for _ in range(count)]
 
 
@@ -114,11 +143,28 @@ def simulate(job: Job) -> list[Track]:
     """Run a job's episodes side by side, so that one product of the policy's weights serves all of them."""
     policy = _policy(job.policy) if job.policy is not None else None
     numbers = range(job.first_episode, job.first_episode + job.n_episodes)
-    runs = [_start(job, env, i) for env, i in zip(_environments(job.env_id, job.n_episodes), numbers, strict=True)]
+    envs = _environments(job.env_id, job.n_episodes, job.register)
+    runs = [_start(job, env, i) for env, i in zip(envs, numbers, strict=True)]
+    units = ActionUnits(runs[0].env.action_space)
     active = runs
     while active:
         drawn = np.stack([run.actions[run.length] for run in active])
         if policy is not None:
             drawn = policy.act(np.stack([run.observations[run.length] for run in active]), drawn)
-        active = [run for run, action in zip(active, drawn, strict=True) if run.step(action)]
+        active = [run for run, action in zip(active, units(drawn), strict=True) if run.step(action)]
     return [Track(r.observations[: r.length], r.actions[: r.length], r.rewards[: r.length], r.terminated) for r in runs]
+
+
+def join_tracks(tracks: Sequence[Track], *, dataset: str, source: str, env_id: str) -> Episodes:
+    """The episodes of a dataset, in order."""
+    lengths = [len(track.rewards) for track in tracks]
+    return Episodes(
+        observations=np.concatenate([track.observations for track in tracks]),
+        actions=np.concatenate([track.actions for track in tracks]),
+        rewards=np.concatenate([track.rewards for track in tracks]),
+        offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
+        terminated=np.array([track.terminated for track in tracks]),
+        dataset=dataset,
+        source=source,
+        env_id=env_id,
+    )

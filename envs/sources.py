@@ -11,9 +11,8 @@ from .download import fetch
 from .episodes import Episodes
 from .errors import DataError, UsageError
 from .local import local_levels, make_local
-from .own import check_own_name, own_task
 from .pins import verify_pin
-from .specs import D4RLTask, Reference, Task, get_task
+from .specs import D4RLTask, Task, get_task
 
 # D4RL numbers the same dynamics -v2 (and -v3 where contact forces are reported otherwise); Gymnasium's are -v4.
 _SAME_DYNAMICS = (2, 3, 4)
@@ -55,60 +54,8 @@ def load_episodes(
         max_episode_steps=max_episode_steps,
         clip_actions=clip_actions,
     )
-    _check_fits(task, episodes)
+    check_fits(task, episodes)
     return replace(episodes, source=kind)
-
-
-def task_name(name: str, source: str, env_id: str | None) -> str:
-    """The name to file a task under, which is safe as a part of a path; for the arguments of `load_task`.
-
-    Raises:
-        UnknownTaskError: a name that must be the table's is not.
-        UsageError: a name that must be your own is the table's, or not fit for a path.
-    """
-    return check_own_name(name) if env_id is not None else get_task(name).name
-
-
-def load_task(
-    name: str,
-    source: str = "auto",
-    *,
-    env_id: str | None = None,
-    reference: Reference | None = None,
-    clip_actions: bool = False,
-    max_episode_steps: int | None = None,
-    progress: bool = True,
-) -> tuple[Task, Episodes]:
-    """A task and its data: one of the table, or with `env_id` your own environment and the file `source`.
-
-    Of your own, `reference` gives the returns that score 0 and 100; the target return is the data's best.
-
-    Raises:
-        UsageError: `env_id` without a file, `reference` without `env_id`, or an environment that cannot be learnt.
-        EnvsError: as `load_episodes` and `own_task`.
-    """
-    if env_id is None:
-        if reference is not None:
-            raise UsageError(f"{name} has D4RL's reference returns; others go with --env-id")
-        task = get_task(name)
-        return task, load_episodes(
-            name, source, clip_actions=clip_actions, max_episode_steps=max_episode_steps, progress=progress
-        )
-    if not _is_path(source):
-        raise UsageError(f"--env-id {env_id} needs data of its own: --source PATH of an HDF5 file in D4RL's layout")
-    own = own_task(name, env_id, reference=reference, max_episode_steps=max_episode_steps)
-    episodes = read_hdf5(
-        source,
-        dataset=name,
-        observation_dim=own.observation_dim,
-        action_dim=own.action_dim,
-        action_low=own.action_low,
-        action_high=own.action_high,
-        max_episode_steps=max_episode_steps,
-        clip_actions=clip_actions,
-    )
-    _check_fits(own, episodes)
-    return replace(own, target_returns=(float(episodes.returns.max()),)), episodes
 
 
 def _resolve(task: D4RLTask, source: str | os.PathLike[str], progress: bool) -> tuple[str, Path]:
@@ -127,9 +74,9 @@ def _resolve(task: D4RLTask, source: str | os.PathLike[str], progress: bool) -> 
         return "d4rl", _d4rl_file(task, progress)
     if source == "local":
         return "local", make_local(task, progress=progress)
-    if _is_path(source):
+    if is_path(source):
         return "file", Path(source)
-    raise UsageError(f"unknown source {os.fspath(source)!r}; use auto, d4rl, local or a path to an HDF5 file")
+    raise UsageError(f"unknown source {os.fspath(source)!r}; use auto, d4rl, local, minari or a path to an HDF5 file")
 
 
 def _d4rl_file(task: D4RLTask, progress: bool) -> Path:
@@ -160,17 +107,18 @@ def _check_download(task: D4RLTask, path: Path) -> None:
         max_episode_steps=task.horizon,
         clip_actions=True,
     )
-    _check_fits(task, episodes)
+    check_fits(task, episodes)
 
 
-def _is_path(source: str | os.PathLike[str]) -> bool:
+def is_path(source: str | os.PathLike[str]) -> bool:
+    """Whether a source means a file, rather than a word like "local"."""
     if not isinstance(source, str):
         return True
     separators = [mark for mark in (os.sep, os.altsep) if mark]
     return any(mark in source for mark in separators) or source.endswith((".hdf5", ".h5")) or os.path.exists(source)
 
 
-def _check_fits(task: Task, episodes: Episodes) -> None:
+def check_fits(task: Task, episodes: Episodes) -> None:
     """Refuse data that were recorded on another environment or that run past the task's horizon."""
     same = {task.env_id}
     if isinstance(task, D4RLTask):

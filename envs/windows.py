@@ -51,7 +51,9 @@ class Batch:
 
 
 class StepData:
-    """All steps of a data set on the training device, normalised once.
+    """All steps of a data set on the training device; observations are normalised as they are drawn.
+
+    A normalised copy of all of them would double the data set's memory, and a batch has about 1,000 steps.
 
     Args:
         episodes: the data set.
@@ -70,16 +72,13 @@ class StepData:
         action_low: float | Sequence[float] = -1.0,
         action_high: float | Sequence[float] = 1.0,
     ) -> None:
-        """Copies and normalises; about the size of the data set in memory."""
+        """On the CPU the observations and actions are the data set's own memory, not copies."""
         mean, std = (torch.from_numpy(a) for a in episodes.observation_statistics())
         self.observation_mean, self.observation_std = mean.to(device), std.to(device)
-        observations = torch.from_numpy(episodes.observations).to(device)
-        self.observations = (observations - self.observation_mean) / self.observation_std
-        low, high = torch.tensor(action_low), torch.tensor(action_high)
-        middle, half = (high + low) / 2, (high - low) / 2
-        actions = torch.from_numpy(episodes.actions)
-        # A copy only where it is needed: most environments act in [-1, 1].
-        self.actions = (actions if _is_unit(middle, half) else (actions - middle) / half).to(device)
+        self.observations = torch.from_numpy(episodes.observations).to(device)
+        self.actions = torch.from_numpy(episodes.actions).to(device)
+        low, high = torch.tensor(action_low, device=device), torch.tensor(action_high, device=device)
+        self._action_middle, self._action_half = (high + low) / 2, (high - low) / 2
         self.returns_to_go = torch.from_numpy(episodes.returns_to_go()).to(device) / return_scale
         self.timesteps = torch.from_numpy(episodes.timesteps()).to(device)
         offsets = torch.from_numpy(episodes.offsets).to(device)
@@ -92,10 +91,10 @@ class StepData:
         return len(self.timesteps)
 
     def rows(self, index: Tensor, mask: Tensor) -> Batch:
-        """The steps at `index` (B, T), one sequence a row."""
+        """The steps at `index` (B, T), one sequence a row, normalised here, so that no second copy is kept."""
         return Batch(
-            self.observations[index],
-            self.actions[index],
+            (self.observations[index] - self.observation_mean) / self.observation_std,
+            (self.actions[index] - self._action_middle) / self._action_half,
             self.returns_to_go[index],
             self.timesteps[index],
             mask,
@@ -113,10 +112,6 @@ class StepData:
         starts[0] = True
         batch = self.rows(index.unsqueeze(0), torch.ones(1, total, dtype=torch.bool, device=self.device))
         return Batch(**{**batch.__dict__, "starts": starts.unsqueeze(0)})
-
-
-def _is_unit(middle: Tensor, half: Tensor) -> bool:
-    return bool((middle == 0).all() and (half == 1).all())
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import gymnasium as gym
 import h5py
+import minari_sets
 import numpy as np
 import pytest
 import torch
@@ -58,9 +60,10 @@ def test_the_task_is_the_environments(pendulum: Path) -> None:
 def test_actions_are_scaled_for_the_model_and_back(pendulum: Path) -> None:
     _, episodes = load_task("mine", str(pendulum), env_id="Pendulum-v1")
     data = StepData(episodes, 1.0, action_low=(-2.0,), action_high=(2.0,))
-    np.testing.assert_allclose(data.actions.numpy(), episodes.actions / 2, rtol=1e-6)
+    index, mask = torch.arange(400).unsqueeze(0), torch.ones(1, 400, dtype=torch.bool)
+    np.testing.assert_allclose(data.rows(index, mask).actions[0].numpy(), episodes.actions[:400] / 2, rtol=1e-6)
     uneven = StepData(episodes, 1.0, action_low=-2.0, action_high=6.0)
-    np.testing.assert_allclose(uneven.actions.numpy(), (episodes.actions - 2) / 4, rtol=1e-6)
+    np.testing.assert_allclose(uneven.rows(index, mask).actions[0], (episodes.actions[:400] - 2) / 4, atol=1e-6)
 
 
 @pytest.mark.parametrize("rollout", ["carry", "rolling", "window"])
@@ -178,6 +181,41 @@ def test_an_environment_without_a_time_limit() -> None:
         assert task.horizon == 7 and make_env(task.env_id, **task.env_kwargs).spec.max_episode_steps == 7
     finally:
         gym.registry.pop("Endless-v0")
+
+
+@pytest.fixture(scope="module")
+def minari_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recorded Hopper-v5 set under a name of its own, and again under that of Minari's hopper-medium."""
+    root = tmp_path_factory.mktemp("minari")
+    recorded = minari_sets.record(root)
+    shutil.copytree(recorded.parent, root / "mujoco" / "hopper" / "medium-v0")
+    return root
+
+
+def test_minari_by_id_and_by_the_tables_name(
+    minari_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(minari_root))
+    out = ["--out", str(tmp_path), *SMALL, *SCORED]
+    assert train(["--source", f"minari:{minari_sets.ID}", *out]) == 0
+    assert "Minari" in capsys.readouterr().out
+    card = read_card(tmp_path / "test-hopper-random-v0" / "decision-aaren" / "seed0")
+    assert (card.env_id, card.source, card.reference) == ("Hopper-v5", "minari", "Minari's reference returns")
+    assert card.reference_returns == [-20.0, 3000.0] and card.horizon == 1000
+    assert train(["--env", "hopper-medium", "--source", "minari", *out]) == 0
+    card = read_card(tmp_path / "hopper-medium" / "decision-aaren" / "seed0")
+    assert (card.env_id, card.dataset, card.target_return) == ("Hopper-v5", "mujoco/hopper/medium-v0", 3600.0)
+
+
+def test_minari_asked_wrongly(minari_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(minari_root))
+    mine = f"minari:{minari_sets.ID}"
+    with pytest.raises(UsageError, match="leave --env-id out"):
+        load_task("mine", mine, env_id="Hopper-v4")
+    with pytest.raises(UsageError, match="Hopper-v4"):
+        load_task("hopper-medium", mine)
+    reference = Reference("mine", 0.0, 10.0)
+    assert load_task("mine", mine, reference=reference)[0].reference == reference
 
 
 def test_names() -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -17,9 +22,9 @@ from aaren_rl.envs.rollout import Rollouts, rollout
 HOPPER, TARGET = "Hopper-v4", 3600.0
 
 
-def make_policy(observation_dim: int = 11, action_dim: int = 3) -> Policy:
+def make_policy(observation_dim: int = 11, action_dim: int = 3, width: int = 16) -> Policy:
     torch.manual_seed(7)
-    model = DecisionModel(ModelConfig(observation_dim, action_dim, width=16, layers=1, heads=2))
+    model = DecisionModel(ModelConfig(observation_dim, action_dim, width=width, layers=1, heads=2))
     return Policy(model, torch.zeros(observation_dim), torch.ones(observation_dim), 1000.0, "carry", 20)
 
 
@@ -51,10 +56,26 @@ def test_a_rollout_is_every_environments_first_episode() -> None:
     assert result.actions_per_second > 0 and result.policy_seconds > 0
 
 
-def test_one_environment_is_the_loop_to_the_last_bit() -> None:
-    result = play(episodes=1)
-    total, length = play_one(make_policy(), HOPPER, 10)
-    assert result.returns.tolist() == [total] and result.lengths.tolist() == [length]
+@pytest.mark.parametrize("rollout_mode", ["carry", "rolling", "window"])
+def test_an_episode_is_the_same_alone_and_in_a_batch(rollout_mode: str) -> None:
+    """To the last bit, though the 40 others end, are dropped, and are simulated in other processes."""
+    policy = replace(make_policy(width=64), rollout=rollout_mode, context_length=8)
+    many = rollout(policy, HOPPER, episodes=41, target_return=TARGET, seed=10, workers=2)
+    for i in (0, 20, 40):
+        alone = rollout(policy, HOPPER, episodes=1, target_return=TARGET, seed=10 + i)
+        assert (alone.returns[0], alone.lengths[0]) == (many.returns[i], many.lengths[i])
+
+
+def test_several_targets_at_once_are_each_alone() -> None:
+    both = play(target_return=[TARGET, 500.0])
+    apart = [play(target_return=target) for target in (TARGET, 500.0)]
+    assert both.returns.tolist() == [*apart[0].returns, *apart[1].returns]
+    assert apart[0].returns.tolist() != apart[1].returns.tolist()
+
+
+def test_processes_change_nothing() -> None:
+    here, there = play(workers=0, episodes=5), play(workers=3, episodes=5)
+    assert here.returns.tolist() == there.returns.tolist() and here.lengths.tolist() == there.lengths.tolist()
 
 
 def test_the_same_seed_gives_the_same_rollout() -> None:
@@ -129,3 +150,39 @@ def test_an_environment_that_raises(failure: dict[str, object], message: str) ->
 def test_an_unknown_environment() -> None:
     with pytest.raises(SimulationError, match="Hoper-v4"):
         play(env_id="Hoper-v4")
+
+
+def test_an_environment_that_raises_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stumbling.py").write_text(
+        "from gymnasium.envs.classic_control import PendulumEnv\n"
+        "class Stumbling(PendulumEnv):\n"
+        "    def step(self, action):\n"
+        "        raise RuntimeError('fell\\nover')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    gym.register("Stumbling-v0", "stumbling:Stumbling", max_episode_steps=5)
+    try:
+        with pytest.raises(SimulationError, match=r"Stumbling-v0 raised RuntimeError.*fell.*over") as caught:
+            rollout(make_policy(3, 1), "Stumbling-v0", episodes=2, target_return=1.0, seed=0, workers=2)
+    finally:
+        gym.registry.pop("Stumbling-v0")
+    assert "\n" not in str(caught.value)
+
+
+def children() -> set[int]:
+    return {int(pid) for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()}
+
+
+def test_25_a_killed_worker_is_noticed_at_once_and_leaves_none_behind() -> None:
+    before, killed_at = children(), 0.0
+
+    def kill(step: int, running: int) -> None:
+        nonlocal killed_at
+        if step == 3:
+            os.kill(min(children() - before), signal.SIGKILL)
+            killed_at = time.monotonic()
+
+    with pytest.raises(SimulationError, match="code -9") as caught:
+        play(workers=2, on_step=kill)
+    assert time.monotonic() - killed_at < 5 and caught.value.exit_code == 5
+    assert children() == before

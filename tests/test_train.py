@@ -279,3 +279,31 @@ def test_a_damaged_policy_is_refused(
         weights.write_bytes(weights.read_bytes()[:-8])
     assert evaluate([str(policy)]) == 4
     assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_another_environment_is_played_without_a_score(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = [str(folder(trained)), "--episodes", "2", "--json", str(tmp_path / "scores.json")]
+    assert evaluate([*run, "--env-id", "Hopper-v5"]) == 0
+    assert "Hopper-v5" in capsys.readouterr().out
+    score = json.loads((tmp_path / "scores.json").read_text())[0]
+    assert score["env_id"] == "Hopper-v5" and score["normalized_score_mean"] is None
+
+
+def test_27_an_environment_of_other_sizes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate([str(folder(trained)), "--env-id", "Walker2d-v4"]) == 4
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "hopper-medium with 11 observations and 3 actions, Walker2d-v4 has (17,)" in error
+
+
+def test_two_evaluations_with_one_seed_are_the_same(trained: Path, tmp_path: Path) -> None:
+    returns = []
+    for name in ("a", "b"):
+        file = tmp_path / f"{name}.json"
+        assert (
+            evaluate([str(folder(trained)), "--episodes", "3", "--target-return", "3600", "100", "--json", str(file)])
+            == 0
+        )
+        returns.append([score["returns"] for score in json.loads(file.read_text())])
+    assert returns[0] == returns[1] and len(returns[0]) == 2 and len(returns[0][0]) == 3

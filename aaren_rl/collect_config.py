@@ -1,0 +1,135 @@
+"""The settings of a collecting run: from the command line, and kept in its config.yaml."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .envs import normalized_score
+from .envs.collect import Evaluation, SacSettings, Target
+from .errors import CheckpointError, UsageError
+from .files import write_text
+
+RANDOM_STEPS = 5000
+LATER = {"steps", "stop_at_return", "stop_at_score", "checkpoint_every"}  # what a resume may change
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "float | None": (int, float, type(None)),
+}
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """What training does; data sets are asked for separately.
+
+    Attributes:
+        env_id: the Gymnasium environment.
+        seed: of everything random.
+        horizon: steps after which an episode is cut.
+        envs: training environments side by side.
+        updates_per_step: gradient updates for each step of one environment.
+        learning_rate: of actor, critics and entropy coefficient.
+        random_steps: uniform actions before the first update.
+        steps: when to stop, in steps of all environments together.
+        stop_at_return: stop at an evaluation with this mean return, or None.
+        stop_at_score: the same as a D4RL normalised score.
+        checkpoint_every: steps between two checkpoints, each with its evaluation.
+    """
+
+    env_id: str
+    seed: int
+    horizon: int
+    envs: int = 4
+    updates_per_step: float = 0.5
+    learning_rate: float = 3e-4
+    random_steps: int = RANDOM_STEPS
+    steps: int = 1_000_000
+    stop_at_return: float | None = None
+    stop_at_score: float | None = None
+    checkpoint_every: int = 20_000
+
+    def __post_init__(self) -> None:
+        """Checks types and ranges.
+
+        Raises:
+            UsageError: a setting is not what it must be; the message names it.
+        """
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, _TYPES[str(field.type)]) or isinstance(value, bool):
+                raise UsageError(f"{field.name}: {value!r} is not {field.type}")
+        if self.steps < 1 or self.checkpoint_every < 1:
+            raise UsageError("steps and checkpoint_every must be at least 1")
+        _ = self.sac
+
+    @property
+    def sac(self) -> SacSettings:
+        """The part that cannot change later; raises UsageError where it is out of range."""
+        return SacSettings(**{field.name: getattr(self, field.name) for field in dataclasses.fields(SacSettings)})
+
+    def reached(self, evaluation: Evaluation, family: str | None) -> bool:
+        """Whether an evaluation is what training was to reach."""
+        by_return = self.stop_at_return is not None and evaluation.return_mean >= self.stop_at_return
+        if self.stop_at_score is None or family is None:
+            return by_return
+        return by_return or normalized_score(family, evaluation.return_mean) >= self.stop_at_score
+
+
+def new_config(target: Target, seed: int, given: dict[str, Any]) -> CollectConfig:
+    """The settings of a new run: those given, and the defaults.
+
+    Raises:
+        UsageError: a setting is out of range, or a score is asked for where there are no reference returns.
+    """
+    config = CollectConfig(target.env_id, seed, target.horizon, **given)
+    if "random_steps" not in given:
+        # A short run is to learn, too.
+        config = dataclasses.replace(config, random_steps=min(RANDOM_STEPS, config.steps // 10))
+    return _checked(config, target)
+
+
+def resumed_config(stored: CollectConfig, target: Target, given: dict[str, Any], may_change: Set[str]) -> CollectConfig:
+    """The settings of a run that is there, where the given ones may say those of `may_change` anew.
+
+    Raises:
+        CheckpointError: another setting is not the run's; the message names each.
+    """
+    asked = dataclasses.replace(stored, **given, env_id=target.env_id, horizon=target.horizon)
+    was, asks = dataclasses.asdict(stored), dataclasses.asdict(asked)
+    differing = [f"{k} (run: {was[k]}, asked: {asks[k]})" for k in was if k not in may_change and was[k] != asks[k]]
+    if differing:
+        raise CheckpointError(f"the run that is there differs in {'; '.join(differing)}")
+    return _checked(asked, target)
+
+
+def _checked(config: CollectConfig, target: Target) -> CollectConfig:
+    if config.stop_at_score is not None and target.family is None:
+        raise UsageError(f"--stop-at-score: D4RL has no reference returns for {target.env_id}; use --stop-at-return")
+    return config
+
+
+def write_config(file: Path, config: CollectConfig) -> None:
+    """Writes config.yaml, whole or not at all."""
+    write_text(file, yaml.safe_dump(dataclasses.asdict(config), sort_keys=False))
+
+
+def read_config(file: Path) -> CollectConfig:
+    """Reads what `write_config` wrote.
+
+    Raises:
+        UsageError: not readable, or other settings than those of a collecting run.
+    """
+    try:
+        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return CollectConfig(**tree)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"{file}: not the settings of a collecting run: {reason}") from error

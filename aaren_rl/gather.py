@@ -1,0 +1,161 @@
+"""From a finished run's folder to what a comparison shows of it: scores, learning curve, cost of an action."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from .agents import Policy
+from .card import PolicyCard
+from .checkpoint import load_policy, read_card
+from .errors import CheckpointError
+from .files import write_json
+from .results import ActionCost, Cell, CurvePoint
+from .scoring import Score, score_policy
+
+MEAN_OF = 3  # last evaluations that are averaged
+COST_STEPS = (10, 20, 50, 100, 200, 500, 1000)
+COST_NEIGHBOURS = 4  # on either side of a step, whose median is taken
+SWEEP = (0.25, 0.5, 0.75, 1.0, 1.25)  # of the asked return
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How the runs of a comparison are scored: the same for all."""
+
+    episodes: int
+    seed: int
+    sweep_episodes: int
+    target_returns: tuple[float, ...] | None
+
+
+def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | None = None) -> Cell:
+    """Everything a comparison shows of a run; kept in its comparison.json, and read from there the next time.
+
+    Raises:
+        CheckpointError: the run has no policy, or its metrics cannot be read.
+        SimulationError: the environment fails.
+    """
+    card = read_card(run)
+    asked = {"format": FORMAT, "how": json.loads(json.dumps(asdict(how))), "updates": card.updates}
+    kept = _kept(run / "comparison.json", asked)
+    if kept is not None:
+        return Cell.from_json({**kept, "run": str(run)})
+    cell = _measure(run, card, how, on_step)
+    write_json(run / "comparison.json", {**asked, "cell": asdict(cell)})
+    return cell
+
+
+def _kept(file: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
+    try:
+        tree = json.loads(file.read_text(encoding="utf-8"))
+        cell: dict[str, Any] = tree.pop("cell")
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None  # not there, or not whole: it is made anew
+    return cell if tree == asked else None
+
+
+def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[int, int], None] | None) -> Cell:
+    policy = load_policy(run)
+    best, best_card = load_policy(run / "policy_best"), read_card(run / "policy_best")
+    metrics = _metrics(run / "metrics.jsonl")
+    curve = [CurvePoint(line["update"], _headline(line)) for line in metrics if "eval/return_mean" in line]
+    last = _score(policy, card, how, on_step)
+    return Cell(
+        env=card.env,
+        agent=card.agent,
+        seed=card.seed,
+        run=str(run),
+        parameters=sum(parameter.numel() for parameter in policy.model.parameters()),
+        updates=card.updates,
+        seconds_per_update=median(
+            1 / line["train/updates_per_second"] for line in metrics if "train/updates_per_second" in line
+        ),
+        device=card.versions.get("device", "cpu"),
+        last=last,
+        best=last if best_card.updates == card.updates else _score(best, best_card, how, on_step),
+        mean_of_last=fmean(point.headline for point in curve[-MEAN_OF:]),
+        mean_of=len(curve[-MEAN_OF:]),
+        curve=curve,
+        sweep=score_policy(
+            policy,
+            card,
+            weights=card.weights,
+            episodes=how.sweep_episodes,
+            target_returns=how.target_returns or tuple(part * card.target_return for part in SWEEP),
+            seed=how.seed,
+            on_step=on_step,
+        ),
+        action_cost=action_cost(policy, card),
+    )
+
+
+def _score(policy: Policy, card: PolicyCard, how: Evaluation, on_step: Callable[[int, int], None] | None) -> Score:
+    return score_policy(
+        policy,
+        card,
+        weights=card.weights,
+        episodes=how.episodes,
+        target_returns=[card.target_return],
+        seed=how.seed,
+        on_step=on_step,
+    )[0]
+
+
+def _metrics(file: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: not readable: {error}; train the run again") from error
+
+
+def _headline(line: dict[str, Any]) -> float:
+    return float(line.get("eval/normalized_score", line["eval/return_mean"]))
+
+
+def action_cost(policy: Policy, card: PolicyCard) -> list[ActionCost]:
+    """Time of one action and size of the state at COST_STEPS, up to the environment's time limit.
+
+    One environment of random observations; of each step and its neighbours the median.
+    """
+    rng = np.random.default_rng(0)
+    probes = [step for step in COST_STEPS if step <= card.horizon]
+    length = max(probes, default=0) + COST_NEIGHBOURS + 1
+    observations = rng.standard_normal((length, 1, policy.model.config.observation_dim)).astype(np.float32)
+    state, reward = policy.initial_state(1, card.target_return), np.zeros(1, np.float32)
+    times, sizes = [], []
+    gc.disable()
+    try:
+        for observation in observations:
+            began = time.perf_counter()
+            _, state = policy.act(observation, reward, state)
+            times.append((time.perf_counter() - began) * 1e6)
+            sizes.append(state_bytes(state))
+    finally:
+        gc.enable()
+    near = {step: slice(step - 1 - COST_NEIGHBOURS, step + COST_NEIGHBOURS) for step in probes}
+    return [ActionCost(step, median(times[near[step]]), sizes[step - 1]) for step in probes]
+
+
+def state_bytes(state: object) -> int:
+    """Bytes of the storages that a state's tensors keep alive, each counted once."""
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(state)}
+    return sum(storages.values())
+
+
+def _tensors(state: object) -> Iterator[Tensor]:
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, tuple):
+        for part in state:
+            yield from _tensors(part)

@@ -1,0 +1,67 @@
+"""What a benchmark ran on, and the memory of this process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the figures were taken on."""
+
+    processor: str
+    cores: int
+    load_average: float | None
+    threads: int
+    python: str
+    torch: str
+
+    @staticmethod
+    def here() -> Machine:
+        """This machine, now."""
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        cores = os.cpu_count() or 1
+        return Machine(_processor(), cores, load, torch.get_num_threads(), platform.python_version(), torch.__version__)
+
+    def __str__(self) -> str:
+        """One line for above a table."""
+        load = "" if self.load_average is None else f", load {self.load_average:.1f}"
+        return f"{self.processor}, {self.cores} cores{load}; torch {self.torch}, {self.threads} threads"
+
+
+def resident_bytes() -> int | None:
+    """Memory of the process that is in RAM; None where there is no /proc."""
+    gc.collect()
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_bytes() -> int | None:
+    """The most memory that the process has had in RAM since its program began; None where there is no /proc.
+
+    Not getrusage's ru_maxrss: that one is inherited from the process that started this one.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        lines = []
+    peaks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
+    return peaks[0] if peaks else None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,99 @@
+"""What a comparison knows of every training run: read and written as results.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import UsageError
+from .files import write_json
+from .scoring import Score
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """An evaluation during training: `headline` is the normalised score, or the return where there is none."""
+
+    update: int
+    headline: float
+
+
+@dataclass(frozen=True)
+class ActionCost:
+    """What one action costs at a step of an episode: the policy alone, one environment, one thread."""
+
+    step: int
+    microseconds: float
+    state_bytes: int
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run of a comparison, and everything the report shows of it.
+
+    Attributes:
+        env: the task, e.g. "hopper-medium".
+        agent: "decision-aaren", "decision-transformer", ...
+        seed: the training seed.
+        run: the run's folder.
+        parameters: of the model.
+        updates: training updates.
+        seconds_per_update: median over the run, on `device`.
+        device: "cpu" or the GPU's name.
+        last: the last update's score: the one to report.
+        best: the score of the weights that were best during training, on the same episodes as `last`.
+        mean_of_last: mean headline of the last evaluations during training, `mean_of` of them.
+        mean_of: how many.
+        curve: the evaluations during training, in order.
+        sweep: scores for several asked returns, last update.
+        action_cost: at several steps of an episode, in order.
+    """
+
+    env: str
+    agent: str
+    seed: int
+    run: str
+    parameters: int
+    updates: int
+    seconds_per_update: float
+    device: str
+    last: Score
+    best: Score
+    mean_of_last: float
+    mean_of: int
+    curve: list[CurvePoint]
+    sweep: list[Score]
+    action_cost: list[ActionCost]
+
+    @staticmethod
+    def from_json(tree: dict[str, Any]) -> Cell:
+        """The inverse of `dataclasses.asdict`; KeyError or TypeError where something is missing or unknown."""
+        lists = {"curve": CurvePoint, "sweep": Score, "action_cost": ActionCost}
+        parts = {key: [kind(**item) for item in tree[key]] for key, kind in lists.items()}
+        return Cell(**{**tree, **parts, "last": Score(**tree["last"]), "best": Score(**tree["best"])})
+
+
+def write_results(file: Path, cells: Sequence[Cell], settings: dict[str, Any]) -> None:
+    """Writes results.json, whole or not at all; `settings` says how the comparison was made."""
+    write_json(file, {"format": FORMAT, "settings": settings, "cells": [dataclasses.asdict(cell) for cell in cells]})
+
+
+def read_results(file: Path) -> tuple[list[Cell], dict[str, Any]]:
+    """The inverse of `write_results`.
+
+    Raises:
+        UsageError: not readable, or not of this format.
+    """
+    try:
+        tree = json.loads(file.read_text(encoding="utf-8"))
+        if tree["format"] != FORMAT:
+            raise UsageError(f"{file}: results of format {tree['format']}, this version reads {FORMAT}")
+        return [Cell.from_json(cell) for cell in tree["cells"]], tree["settings"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{file}: not a comparison's results: {' '.join(str(error).split())[:200]}") from error

@@ -1,0 +1,103 @@
+"""Worker processes that answer pickled requests over their pipes, and end when this process does.
+
+They are fresh interpreters, not multiprocessing's: those import the caller's main module again, which breaks a script
+without an `if __name__ == "__main__"` guard and loads the caller's whole program into every worker.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from .errors import SimulationError
+
+
+def serve(answer: Callable[[Any], Any]) -> None:
+    """Body of a worker: answer the requests on stdin on stdout, until stdin ends."""
+    results = os.fdopen(os.dup(1), "wb")
+    # Whatever a library prints must not end up between the results.
+    os.dup2(2, 1)
+    while True:
+        try:
+            request = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            pickle.dump(answer(request), results, protocol=pickle.HIGHEST_PROTOCOL)
+            results.flush()
+        except BrokenPipeError:
+            # The caller was killed. Leave without the interpreter's attempt to flush what is left.
+            os._exit(0)
+
+
+class Worker:
+    """A process that runs `module.serve_requests()`; it ends with this process however this one ends.
+
+    `doing` says in its error what it does: "simulates Hopper-v4".
+    """
+
+    def __init__(self, module: str, doing: str) -> None:
+        """Start the process."""
+        self._doing = doing
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        # One process per core already; threads of the matrix product would only get in each other's way.
+        environment.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", OMP_NUM_THREADS="1")
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", f"from {module} import serve_requests; serve_requests()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            # Room for a request to be written while the worker still writes its last answer: neither may wait for the
+            # other. Some ten thousand environments' actions fit.
+            pipesize=2**20,
+            # Ctrl-C goes to this process alone, which then ends the workers without tracebacks from each.
+            start_new_session=True,
+        )
+
+    def send(self, request: Any) -> None:  # noqa: ANN401  whatever the worker's module takes
+        """Hand a request over.
+
+        Raises:
+            SimulationError: the worker has died.
+        """
+        assert self._process.stdin is not None
+        try:
+            pickle.dump(request, self._process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
+            self._process.stdin.flush()
+        except OSError as error:
+            raise self._death() from error
+
+    def receive(self) -> Any:  # noqa: ANN401  whatever the worker's module answers
+        """Wait for the answer to the oldest request that has none yet.
+
+        Raises:
+            SimulationError: the worker has died.
+        """
+        assert self._process.stdout is not None
+        try:
+            return pickle.load(self._process.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            raise self._death() from error
+
+    def kill(self) -> None:
+        """End the process, whatever it is doing."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Close the pipes of a process that has ended."""
+        for stream in (self._process.stdin, self._process.stdout):
+            # A request that was being sent when the worker was killed is still in the buffer.
+            with suppress(BrokenPipeError):
+                if stream is not None:
+                    stream.close()
+
+    def _death(self) -> SimulationError:
+        code = self._process.wait()
+        return SimulationError(
+            f"a worker that {self._doing} ended with code {code}; see its message above, or try again"
+        )

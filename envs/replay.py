@@ -1,0 +1,133 @@
+"""What training has experienced, on disk: a growing list of chunk files, each written once.
+
+Shapes: R rows (one step of every environment), E environments, O observation, A action.
+"""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from .episodes import Episodes
+from .errors import DataError
+from .files import write_whole
+from .simulate import ActionUnits
+
+
+class Replay(NamedTuple):
+    """Steps of E environments side by side, in the order they were taken.
+
+    observations and next_observations (R, E, O), actions (R, E, A) in [-1, 1] and rewards (R, E) are float32. `done`
+    (R, E) marks the last step of an episode, `timeout` (R, E) those of them that the time limit cut.
+    """
+
+    observations: npt.NDArray[np.float32]
+    next_observations: npt.NDArray[np.float32]
+    actions: npt.NDArray[np.float32]
+    rewards: npt.NDArray[np.float32]
+    done: npt.NDArray[np.bool_]
+    timeout: npt.NDArray[np.bool_]
+
+    def until(self, row: int) -> "Replay":
+        """Views of the rows before `row`."""
+        return Replay(
+            self.observations[:row],
+            self.next_observations[:row],
+            self.actions[:row],
+            self.rewards[:row],
+            self.done[:row],
+            self.timeout[:row],
+        )
+
+
+class Chunk(NamedTuple):
+    """A file of `rows` rows that starts at row `first`; its content has the digest `sha256`."""
+
+    first: int
+    rows: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return f"{self.first:010d}.safetensors"
+
+
+def write_chunk(folder: Path, first: int, replay: Replay) -> Chunk:
+    """Write rows from row `first` on, whole or not at all.
+
+    Raises:
+        OSError: the disk is full or the folder cannot be written; nothing is left behind.
+    """
+    content = save({name: np.ascontiguousarray(array) for name, array in replay._asdict().items()})
+    chunk = Chunk(first, len(replay.rewards), sha256(content).hexdigest())
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / chunk.name, content)
+    return chunk
+
+
+def read_chunks(folder: Path, chunks: Sequence[Chunk]) -> Replay:
+    """The rows of all chunks, at least one, which follow one another.
+
+    Raises:
+        DataError: a chunk is missing, damaged, or not the one that was written.
+    """
+    parts = [_read_chunk(folder / chunk.name, chunk) for chunk in chunks]
+    return Replay(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+def _read_chunk(path: Path, chunk: Chunk) -> Replay:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: not readable: {error}; restore it from a copy") from error
+    if sha256(content).hexdigest() != chunk.sha256:
+        raise DataError(f"{path}: damaged (its SHA-256 is not the checkpoint's); restore it from a copy")
+    try:
+        return Replay(**load(content))
+    except (SafetensorError, TypeError) as error:
+        raise DataError(f"{path}: not a file of this package: {error}; restore it from a copy") from error
+
+
+def split_replay(replay: Replay, restarts: Sequence[int], units: ActionUnits, *, dataset: str, env_id: str) -> Episodes:
+    """The whole episodes of all environments in the order in which they ended, actions in the environment's units.
+
+    `restarts` are the rows at which every environment began a new episode, whatever it was at before. Episodes that
+    were cut there, or were not over at the last row, are left out, with a note.
+
+    Raises:
+        DataError: no episode ended.
+    """
+    found = sorted(
+        (end, column, start)
+        for column in range(replay.rewards.shape[1])
+        for start, end in _whole_episodes(replay.done[:, column], restarts)
+    )
+    if not found:
+        raise DataError(f"{dataset}: no episode ended within the first {replay.rewards.size:,} steps; train longer")
+    places = [(slice(start, end), column) for end, column, start in found]
+    lengths = np.array([end - start for end, _, start in found], dtype=np.int64)
+    dropped = replay.rewards.size - int(lengths.sum())
+    return Episodes(
+        observations=np.concatenate([replay.observations[place] for place in places]),
+        actions=units(np.concatenate([replay.actions[place] for place in places])),
+        rewards=np.concatenate([replay.rewards[place] for place in places]),
+        offsets=np.concatenate(([0], np.cumsum(lengths))),
+        terminated=np.array([not replay.timeout[end - 1, column] for end, column, _ in found]),
+        dataset=dataset,
+        env_id=env_id,
+        notes=(f"dropped {dropped:,} steps of unfinished episodes",) if dropped else (),
+    )
+
+
+def _whole_episodes(done: npt.NDArray[np.bool_], restarts: Sequence[int]) -> list[tuple[int, int]]:
+    """First row and the row after the last of every episode of one environment that came to its end."""
+    ends = np.flatnonzero(done) + 1
+    begins = np.unique(np.concatenate(([0], ends, np.asarray(restarts, dtype=np.int64))))
+    starts = begins[np.searchsorted(begins, ends) - 1]
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))

@@ -1,0 +1,217 @@
+"""Several environments stepped together, in this process or spread over worker processes.
+
+Shape suffixes: E environments, n of them, O observation, A action.
+"""
+
+import os
+import pickle
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from .errors import SimulationError
+from .process import Worker, serve
+from .specs import make_env
+
+Indices = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+
+class Steps(NamedTuple):
+    """What n environments answer to a step: observations (n, O), rewards (n,) and whether the episode ended (n,)."""
+
+    observations: Floats
+    rewards: npt.NDArray[np.float64]
+    ended: npt.NDArray[np.bool_]
+
+
+class Stepper(Protocol):
+    """E environments. A step is sent and received apart, so that the caller can work in between."""
+
+    def reset(self) -> Floats:
+        """The first observations (E, O); called once."""
+        ...
+
+    def send(self, which: Indices, actions: Floats) -> None:
+        """Begin a step of the environments `which` (n,), in rising order, with actions (n, A)."""
+        ...
+
+    def receive(self) -> Steps:
+        """The answer to the oldest step that has none yet."""
+        ...
+
+    def close(self) -> None:
+        """Let go of environments and processes."""
+        ...
+
+
+class LocalStepper:
+    """The environments of `seeds` in this process."""
+
+    def __init__(self, env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int]) -> None:
+        """Make the environments.
+
+        Raises:
+            SimulationError: they cannot be made.
+        """
+        self._envs = [make_env(env_id, **env_kwargs) for _ in seeds]
+        self._seeds = seeds
+        self._answers: list[Steps] = []
+
+    def reset(self) -> Floats:
+        """The first observations (E, O).
+
+        Raises:
+            SimulationError: an environment raised.
+        """
+        return np.stack([_reset(env, seed) for env, seed in zip(self._envs, self._seeds, strict=True)])
+
+    def send(self, which: Indices, actions: Floats) -> None:
+        """Take the step at once.
+
+        Raises:
+            SimulationError: an environment raised.
+        """
+        steps = [_step(self._envs[e], action) for e, action in zip(which, actions, strict=True)]
+        observations, rewards, ended = zip(*steps, strict=True)
+        self._answers.append(Steps(np.stack(observations), np.array(rewards), np.array(ended)))
+
+    def receive(self) -> Steps:
+        """The answer to the oldest step."""
+        return self._answers.pop(0)
+
+    def close(self) -> None:
+        """Close the environments."""
+        for env in self._envs:
+            env.close()
+
+
+class ProcessStepper:
+    """The environments of `seeds` spread over `workers` processes, neighbours together."""
+
+    def __init__(self, spec: bytes, env_kwargs: Mapping[str, Any], seeds: list[int], workers: int) -> None:
+        """Start the processes; `spec` is what `registered` gives."""
+        self._bounds = np.linspace(0, len(seeds), workers + 1).astype(np.int64)
+        env_id = pickle.loads(spec).id
+        self._workers: list[Worker] = []
+        self._asked: list[list[int]] = []  # the workers that each open step went to
+        try:
+            for first, last in zip(self._bounds[:-1], self._bounds[1:], strict=True):
+                self._workers.append(Worker(__name__, f"simulates {env_id}"))
+                self._workers[-1].send((spec, dict(env_kwargs), seeds[first:last]))
+        except BaseException:
+            self.close()
+            raise
+
+    def reset(self) -> Floats:
+        """The first observations (E, O).
+
+        Raises:
+            SimulationError: an environment raised, or a worker died.
+        """
+        return np.concatenate([_checked(worker.receive()) for worker in self._workers])
+
+    def send(self, which: Indices, actions: Floats) -> None:
+        """Hand each worker its part of the step.
+
+        Raises:
+            SimulationError: a worker died.
+        """
+        cuts = np.searchsorted(which, self._bounds)
+        asked = [w for w in range(len(self._workers)) if cuts[w] < cuts[w + 1]]
+        for w in asked:
+            part = slice(cuts[w], cuts[w + 1])
+            self._workers[w].send((which[part] - self._bounds[w], actions[part]))
+        self._asked.append(asked)
+
+    def receive(self) -> Steps:
+        """The answer to the oldest step.
+
+        Raises:
+            SimulationError: an environment raised, or a worker died.
+        """
+        parts = [_checked(self._workers[w].receive()) for w in self._asked.pop(0)]
+        return Steps(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    def close(self) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            worker.kill()
+            worker.close()
+
+
+def make_stepper(env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int], workers: int | None) -> Stepper:
+    """Environments reset with `seeds` (E).
+
+    `workers` is the number of processes, 0 for this one; None: one a core, and this one where there are fewer than 32
+    environments, which are done before processes have started, or where the environment cannot be sent to another.
+
+    Raises:
+        SimulationError: the environment is unknown or cannot be made.
+    """
+    spec = registered(env_id)
+    if workers is None:
+        workers = 0 if spec is None or len(seeds) < 32 else len(os.sched_getaffinity(0))
+    if workers == 0 or spec is None:
+        return LocalStepper(env_id, env_kwargs, seeds)
+    return ProcessStepper(spec, env_kwargs, seeds, min(workers, len(seeds)))
+
+
+def registered(env_id: str) -> bytes | None:
+    """How this process's Gymnasium makes an environment, for another process; None where only this one can."""
+    spec = gym.registry.get(env_id)
+    if spec is None or not isinstance(spec.entry_point, str):
+        return None
+    return pickle.dumps(spec)
+
+
+def serve_requests() -> None:
+    """Body of a worker: the first request makes and resets the environments, each further one is a step."""
+    stepper: LocalStepper | None = None
+
+    def answer(request: Any) -> Any:  # noqa: ANN401  either kind of request
+        nonlocal stepper
+        try:
+            if stepper is None:
+                spec, env_kwargs, seeds = request
+                spec = pickle.loads(spec)
+                gym.registry[spec.id] = spec
+                stepper = LocalStepper(spec.id, env_kwargs, seeds)
+                return stepper.reset()
+            stepper.send(*request)
+            return tuple(stepper.receive())
+        except SimulationError as error:
+            return str(error)
+
+    serve(answer)
+
+
+def _checked(answer: Any) -> Any:  # noqa: ANN401  either kind of answer
+    if isinstance(answer, str):
+        raise SimulationError(answer)
+    return answer
+
+
+def _reset(env: gym.Env[Any, Any], seed: int) -> Floats:
+    try:
+        return np.asarray(env.reset(seed=seed)[0], dtype=np.float32)
+    # The environment is the user's code and may raise anything; its message is passed on with the cause.
+    except Exception as error:
+        raise _raised(env, error) from error
+
+
+def _step(env: gym.Env[Any, Any], action: Floats) -> tuple[Floats, float, bool]:
+    try:
+        observation, reward, terminated, truncated, _ = env.step(action)
+    # As in `_reset`.
+    except Exception as error:
+        raise _raised(env, error) from error
+    return np.asarray(observation, dtype=np.float32), float(reward), bool(terminated or truncated)
+
+
+def _raised(env: gym.Env[Any, Any], error: Exception) -> SimulationError:
+    reason = " ".join(repr(error).split())
+    return SimulationError(f"the environment {env.spec and env.spec.id} raised {reason}")

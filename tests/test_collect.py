@@ -1,0 +1,569 @@
+"""The collecting job end to end, at a size that takes seconds: train, resume, levels, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium as gym
+import h5py
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from aaren_rl import collect_training
+from aaren_rl.collect import main as collect
+from aaren_rl.collect_checkpoint import load_run
+from aaren_rl.collect_config import read_config
+from aaren_rl.collect_training import CollectRun
+from aaren_rl.envs import levels as levels_module
+from aaren_rl.envs.collect import Evaluation, SacSettings, inspect_env
+from aaren_rl.envs.d4rl import read_hdf5
+from aaren_rl.envs.levels import LEVELS, choose_checkpoints
+from aaren_rl.envs.replay import Replay, split_replay
+from aaren_rl.envs.sac import SacTrainer, write_actor
+from aaren_rl.envs.simulate import ActionUnits, BehaviourPolicy, Job, simulate
+
+# An observation tells the time and the last action, so data can be checked line by line. Actions lie in [-2, 4]; one
+# above 3.4 ends the episode.
+MODULE = """
+import gymnasium as gym
+import numpy as np
+
+
+class Echo(gym.Env):
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = gym.spaces.Box(-2.0, 4.0, (1,))
+    trouble = None
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = np.array([0.0, self.np_random.random()])
+        return self.state.copy(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.state = np.array([self.state[0] + 1, action[0]])
+        if self.trouble == "raise" and self.state[0] > 3:
+            raise RuntimeError("out of paper")
+        reward = np.nan if self.trouble == "nan" else float(action[0])
+        return self.state.copy(), reward, bool(action[0] > 3.4), False, {}
+
+
+class Raises(Echo):
+    trouble = "raise"
+
+
+class Nan(Echo):
+    trouble = "nan"
+
+
+for name, made in (("Echo", Echo), ("EchoRaises", Raises), ("EchoNan", Nan)):
+    gym.register(f"{name}-v0", made)
+"""
+
+
+def arguments(out: Path, *more: str) -> list[str]:
+    """Three checkpoints in 600 steps of Hopper, with few updates; later options win."""
+    small = "--env Hopper-v4 --steps 600 --checkpoint-every 200 --random-steps 100 --updates-per-step 0.05"
+    return [*small.split(), "--max-episode-steps", "20", "--dataset-steps", "300", "--out", str(out), *more]
+
+
+def folder(out: Path) -> Path:
+    return out / "Hopper-v4" / "seed0"
+
+
+def records(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def dataset(run: Path, level: str) -> dict[str, np.ndarray]:
+    name = run.parent.name
+    with h5py.File(run / "datasets" / f"{'hopper' if name == 'Hopper-v4' else name}-{level}.hdf5") as file:
+        return {key: file[key][()] for key in file} | dict(file.attrs)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_worker():
+    """A worker process takes seconds to start on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(levels_module, "worker_count", lambda: 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("collected")
+    assert collect(arguments(out)) == 0
+    return out
+
+
+@pytest.fixture
+def copied(collected: Path, tmp_path: Path) -> Path:
+    """A finished run that a test may change."""
+    shutil.copytree(collected, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run in the registered environment, actions in [-2, 4]."""
+    where = tmp_path_factory.mktemp("echo")
+    (where / "echo_environment.py").write_text(MODULE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(where)
+        patch.syspath_prepend(str(where))
+        run = arguments(where, "--env", "Echo-v0", "--register", "echo_environment", "--max-episode-steps", "15")
+        assert collect([*run, "--levels", "random", "medium", "medium-replay"]) == 0
+    return where / "Echo-v0" / "seed0"
+
+
+def test_a_run_folder_has_all_its_parts(collected: Path) -> None:
+    run = folder(collected)
+    parts = {"config.yaml", "metrics.jsonl", "actors", "checkpoints", "replay", "datasets"}
+    assert {p.name for p in run.iterdir()} >= parts
+    assert {p.name for p in (run / "datasets").iterdir()} == {f"hopper-{level}.hdf5" for level in LEVELS}
+    evaluated = [r for r in records(run) if "eval/return_mean" in r]
+    assert [r["step"] for r in evaluated] == [200, 400, 600]
+    for record in evaluated:
+        file = run / "actors" / f"{record['step']}.safetensors"
+        with safe_open(file, "np") as weights:
+            metadata = weights.metadata()
+        assert (metadata["env_id"], metadata["algorithm"], metadata["steps"]) == ("Hopper-v4", "SAC", file.stem)
+        assert float(metadata["mean_return"]) == pytest.approx(record["eval/return_mean"], rel=1e-5)
+    assert {"train/actor_loss", "train/return_mean", "train/steps_per_second"} <= set(records(run)[-2])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_data_are_as_d4rls_reader_wants_them(collected: Path, level: str) -> None:
+    path = folder(collected) / "datasets" / f"hopper-{level}.hdf5"
+    episodes = read_hdf5(path, observation_dim=11, action_dim=3)
+    with h5py.File(path) as file:
+        attributes = dict(file.attrs)
+        assert file["observations"].dtype == np.float32
+    assert episodes.env_id == "Hopper-v4" and "not the D4RL file" in attributes["origin"]
+    assert attributes["episodes"] == len(episodes) and attributes["mean_return"] == pytest.approx(
+        episodes.returns.mean()
+    )
+    assert episodes.lengths.max() <= 20
+    # The horizon cuts, a fall ends: an episode that is shorter than the horizon has fallen.
+    assert np.all(episodes.terminated[episodes.lengths < 20]) and not np.all(episodes.terminated)
+    policies = {"random": 1, "medium": 1, "expert": 1, "medium-expert": 2}
+    if level in policies:
+        assert 300 * policies[level] <= episodes.n_steps < (300 + 20) * policies[level]
+
+
+def test_medium_expert_is_medium_and_then_expert(collected: Path) -> None:
+    medium, expert, both = (dataset(folder(collected), level) for level in ("medium", "expert", "medium-expert"))
+    np.testing.assert_array_equal(both["actions"], np.concatenate([medium["actions"], expert["actions"]]))
+    assert medium["policy"] in both["policy"] and expert["policy"] in both["policy"]
+
+
+def test_medium_replay_is_what_training_saw(collected: Path) -> None:
+    run, data = folder(collected), dataset(folder(collected), "medium-replay")
+    replay = load_run(run).replay
+    rows = data["steps"] // 4
+    known = {replay.observations[t, e].tobytes(): (t, e) for t in range(rows) for e in range(4)}
+    ends = np.flatnonzero(data["terminals"] | data["timeouts"])
+    last_end = -1
+    for start, end in zip([0, *(ends[:-1] + 1)], ends, strict=True):
+        places = [known[row.tobytes()] for row in data["observations"][start : end + 1]]
+        t, e = places[0]
+        assert places == [(t + i, e) for i in range(len(places))]
+        span = slice(t, t + len(places))
+        np.testing.assert_array_equal(replay.next_observations[span, e][:-1], data["observations"][start + 1 : end + 1])
+        np.testing.assert_array_equal(replay.actions[span, e], data["actions"][start : end + 1])
+        np.testing.assert_array_equal(replay.rewards[span, e], data["rewards"][start : end + 1])
+        assert replay.done[span, e].tolist() == [False] * (len(places) - 1) + [True]
+        assert replay.timeout[span.stop - 1, e] == data["timeouts"][end]
+        assert span.stop >= last_end
+        last_end = span.stop
+    assert len(ends) == replay.done[:rows].sum()
+    assert data["notes"] == f"dropped {data['steps'] - len(data['rewards'])} steps of unfinished episodes"
+
+
+def test_replay_is_split_at_the_end_of_episodes_and_at_restarts() -> None:
+    rows, envs = 12, 2
+    done, timeout = np.zeros((rows, envs), bool), np.zeros((rows, envs), bool)
+    done[3, 0] = done[9, 0] = done[2, 1] = done[10, 1] = True
+    timeout[9, 0] = True
+    numbers = np.arange(rows * envs, dtype=np.float32).reshape(rows, envs)
+    replay = Replay(numbers[..., None], numbers[..., None], numbers[..., None] / 100, numbers, done, timeout)
+    units = ActionUnits(gym.spaces.Box(-1, 1, (1,)))
+    # At row 6 all environments were reset: 4-5 of the first and 3-5 of the second belong to no whole episode.
+    episodes = split_replay(replay, [6], units, dataset="x", env_id="X-v0")
+    expected = [numbers[0:3, 1], numbers[0:4, 0], numbers[6:10, 0], numbers[6:11, 1]]
+    assert [e.rewards.tolist() for e in episodes] == [e.tolist() for e in expected]
+    assert episodes.terminated.tolist() == [True, True, False, True]
+    assert episodes.notes == ("dropped 8 steps of unfinished episodes",)
+    assert [len(e) for e in split_replay(replay, [], units, dataset="x", env_id="X-v0")] == [3, 4, 6, 8]
+
+
+def evaluations(*returns: float) -> list[Evaluation]:
+    return [Evaluation(20 * (i + 1), value, 1.0, 10.0) for i, value in enumerate(returns)]
+
+
+@pytest.mark.parametrize(
+    ("returns", "fraction", "medium", "expert"),
+    [
+        ((100, 400, 900, 1000, 800), 1 / 3, 400, 1000),
+        ((100, 500, 900, 1000, 800), 1 / 3, 500, 1000),
+        ((100, 500, 900, 1000, 800), 0.1, 100, 1000),
+        ((100, 500, 900, 1000, 800), 0.9, 900, 1000),
+        # What collapsed after the expert is no candidate, however near.
+        ((100, 500, 1000, 333), 1 / 3, 500, 1000),
+        # From random, not from zero: 1/3 of the way from -200 to 1000 is 200.
+        ((210, 300, 1000), 1 / 3, 210, 1000),
+        ((1000,), 1 / 3, 1000, 1000),
+    ],
+)
+def test_medium_is_nearest_to_a_share_of_the_way(
+    returns: tuple[float, ...], fraction: float, medium: float, expert: float
+) -> None:
+    choice = choose_checkpoints(evaluations(*returns), -200.0 if 210 in returns else 0.0, fraction)
+    assert (choice.medium.return_mean, choice.expert.return_mean) == (medium, expert)
+
+
+def test_odd_choices_are_said() -> None:
+    assert "one checkpoint" in str(choose_checkpoints(evaluations(10), 0.0, 1 / 3))
+    assert "no better than random" in str(choose_checkpoints(evaluations(10, 20), 30.0, 1 / 3))
+
+
+def trainer(env_id: str = "Hopper-v4", **changes: float) -> SacTrainer:
+    settings = {"seed": 0, "horizon": 20, "envs": 2, "updates_per_step": 0.1, "learning_rate": 3e-4, "random_steps": 40}
+    return SacTrainer(SacSettings(env_id, **{**settings, **changes}), 400)
+
+
+@pytest.mark.parametrize("env_id", ["Hopper-v4", "Pendulum-v1"])
+def test_the_actor_file_acts_as_the_trained_actor(env_id: str, tmp_path: Path) -> None:
+    trained = trainer(env_id)
+    trained.learn(100)
+    file = tmp_path / "actor.safetensors"
+    write_actor(file, trained.actor(), {})
+    space = trained.model.observation_space
+    observations = np.random.default_rng(0).standard_normal((50, *space.shape)).astype(np.float32)
+    shape = (50, *trained.model.action_space.shape)
+    units, policy = ActionUnits(trained.model.action_space), BehaviourPolicy(file)
+    expected = trained.model.predict(observations, deterministic=True)[0]
+    np.testing.assert_allclose(units(policy.act(observations, np.zeros(shape, np.float32))), expected, atol=1e-5)
+    with torch.no_grad():
+        mean, log_std, _ = trained.model.actor.get_action_dist_params(torch.from_numpy(observations))
+    noise = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    stochastic = torch.tanh(mean + log_std.exp() * torch.from_numpy(noise))
+    np.testing.assert_allclose(policy.act(observations, noise), stochastic, atol=1e-5)
+    trained.close()
+
+
+def test_updates_keep_the_asked_ratio() -> None:
+    for envs, asked in ((1, 0.5), (4, 0.5), (3, 0.25), (2, 2.0), (4, 0.3)):
+        rows, updates = SacSettings("X-v0", 0, 10, envs, asked, 3e-4, 0).rhythm
+        assert updates / (rows * envs) == pytest.approx(asked)
+    trained = trainer(updates_per_step=0.25, random_steps=40)
+    trained.learn(200)
+    assert trained.steps == 200 and trained.model._n_updates == (200 - 40) // 4
+    trained.close()
+
+
+def test_evaluations_leave_training_alone(tmp_path: Path) -> None:
+    """The same experience and the same weights, bit for bit, with two evaluations between as with none."""
+    quiet, evaluated = trainer(), trainer()
+    np.random.seed(0)
+    torch.manual_seed(0)
+    quiet.learn(200)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    for steps in (100, 160, 200):
+        evaluated.learn(steps)
+        write_actor(tmp_path / f"{steps}.safetensors", evaluated.actor(), {})
+        simulate(Job("Hopper-v4", str(tmp_path / f"{steps}.safetensors"), 20, (0, 1, steps), 0, 3))
+    for one, other in zip(quiet.replay(0), evaluated.replay(0), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for name, weights in quiet.actor().items():
+        np.testing.assert_array_equal(weights, evaluated.actor()[name])
+    quiet.close()
+    evaluated.close()
+
+
+def test_actions_and_data_are_in_the_environments_units(echo: Path) -> None:
+    for level in ("random", "medium", "medium-replay"):
+        data = dataset(echo, level)
+        actions, observations = data["actions"][:, 0], data["observations"]
+        inside = ~(data["terminals"] | data["timeouts"])[:-1]
+        # The environment shows the action it was given in the next observation.
+        np.testing.assert_allclose(observations[1:, 1][inside], actions[:-1][inside], atol=1e-6)
+        np.testing.assert_allclose(data["rewards"], actions, atol=1e-6)
+        np.testing.assert_array_equal(data["terminals"], actions > 3.4)
+        assert data["timeouts"].any() and np.all(observations[:, 0][data["timeouts"]] == 14)
+        assert actions.min() >= -2.0 and actions.max() <= 4.0
+    uniform = dataset(echo, "random")["actions"]
+    assert uniform.min() < -1.9 and uniform.max() > 3.8 and abs(uniform.mean() - 1.0) < 0.4
+    assert dataset(echo, "random")["env_id"] == "Echo-v0"
+
+
+def test_actions_in_plus_minus_one_keep_their_bits() -> None:
+    units, actions = ActionUnits(gym.spaces.Box(-1, 1, (3,))), np.float32([[0.1, -1.0, 1.0]])
+    assert units(actions) is actions
+    lopsided = ActionUnits(gym.spaces.Box(np.float32([-2, 0, -1]), np.float32([4, 1, 1])))
+    np.testing.assert_allclose(lopsided(actions), [[1.3, 0.0, 1.0]], rtol=1e-6)
+
+
+def test_resume_goes_on_where_it_was(copied: Path) -> None:
+    run = folder(copied)
+    before, chunks = load_run(run), {p.name: p.read_bytes() for p in (run / "replay").iterdir()}
+    logged = records(run)
+    assert collect(arguments(copied, "--resume", "--steps", "800")) == 0
+    after = load_run(run)
+    assert (after.steps, after.progress.restarts) == (800, (150,))
+    assert [e.steps for e in after.progress.evaluations] == [200, 400, 600, 800]
+    assert after.progress.evaluations[:3] == before.progress.evaluations
+    assert {name: (run / "replay" / name).read_bytes() for name in chunks} == chunks
+    for old, new in zip(before.replay, after.replay, strict=True):
+        np.testing.assert_array_equal(old, new[:150])
+    assert after.trainer["updates"] == before.trainer["updates"] + 10
+    assert not torch.equal(after.trainer["policy"]["actor.mu.weight"], before.trainer["policy"]["actor.mu.weight"])
+    assert records(run)[: len(logged)] == logged and records(run)[-1]["step"] == 800
+    # Every environment began anew, elsewhere than at the run's beginning.
+    assert not np.isin(after.replay.observations[150], before.replay.observations[0]).all(axis=1).any()
+
+
+def test_a_restored_trainer_is_the_saved_one(collected: Path) -> None:
+    """Weights, optimisers, random states and experience; and what it learns next is always the same."""
+    run = folder(collected)
+    saved, target = load_run(run), inspect_env("Hopper-v4", 20)
+    config = dataclasses.replace(read_config(run / "config.yaml"), steps=700)
+    learned = []
+    for _ in range(2):
+        trainer = CollectRun(config, target, run, saved, torch.device("cpu")).trainer
+        compare(trainer.state(), saved.trainer)
+        for mine, theirs in zip(trainer.replay(0), saved.replay, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+        trainer.learn(700)
+        learned.append(trainer.state())
+        trainer.close()
+    compare(*learned)
+
+
+def compare(one, other) -> None:
+    """Nested dictionaries and tuples of tensors and numbers."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            compare(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        for a, b in zip(one, other, strict=True):
+            compare(a, b)
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    else:
+        assert one == other
+
+
+def test_levels_of_a_run_that_is_there(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = folder(copied)
+    times = {p: p.stat().st_mtime_ns for p in run.rglob("*") if p.is_file() and p.name != ".lock"}
+    (run / "datasets" / "hopper-medium-replay.hdf5").unlink()
+    assert collect(arguments(copied, "--levels", "medium-replay", "random")) == 0
+    table = capsys.readouterr().out
+    assert "medium-replay" in table and "random" in table and "expert" not in table
+    changed = {p.name for p, when in times.items() if p.stat().st_mtime_ns != when}
+    assert changed == {"hopper-medium-replay.hdf5"}  # the other was kept, and nothing was trained
+    assert collect(arguments(copied, "--levels", "random", "--dataset-steps", "100")) == 0
+    assert len(dataset(run, "random")["rewards"]) < 130  # another recipe is made anew
+
+
+def test_a_run_is_not_overwritten(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {p: p.stat().st_mtime_ns for p in copied.rglob("*") if p.is_file() and p.name != ".lock"}
+    assert collect(arguments(copied)) == 2
+    assert "holds a run already; --resume continues it" in capsys.readouterr().err
+    assert before == {p: p.stat().st_mtime_ns for p in before}
+
+
+def test_resume_names_what_differs(collected: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert collect(arguments(collected, "--resume", "--envs", "2", "--random-steps", "7")) == 4
+    message = capsys.readouterr().err
+    assert "envs (run: 4, asked: 2)" in message and "random_steps (run: 100, asked: 7)" in message
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    def evaluate(*_: object) -> Evaluation:
+        signal.raise_signal(number)
+        return Evaluation(200, 1.0, 0.0, 1.0)
+
+    monkeypatch.setattr(collect_training, "evaluate_actor", evaluate)
+    assert collect(arguments(tmp_path)) == 128 + number
+    assert load_run(folder(tmp_path)).steps == 200
+    assert not (folder(tmp_path) / "datasets").exists()
+
+
+def test_ctrl_c_in_the_middle(tmp_path: Path) -> None:
+    """A real process, between two checkpoints; then it goes on."""
+    endless = arguments(tmp_path, "--steps", "100000", "--checkpoint-every", "50000", "--updates-per-step", "0.01")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "aaren_rl.collect", *endless],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    metrics, deadline = folder(tmp_path) / "metrics.jsonl", time.monotonic() + 180
+    while not (metrics.exists() and metrics.read_text()):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130 and "--resume goes on from here" in errors
+    saved = load_run(folder(tmp_path))
+    assert saved.steps >= 2000 and len(saved.replay.rewards) * 4 == saved.steps
+    assert collect([*endless, "--resume", "--steps", str(saved.steps + 100), "--levels", "medium-replay"]) == 0
+    assert load_run(folder(tmp_path)).steps == saved.steps + 100
+
+
+def test_a_signal_while_data_are_made(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(folder(copied) / "datasets")
+    whole = levels_module.play_steps
+
+    def play(*given):
+        for i, track in enumerate(whole(*given)):
+            if i == 1:
+                signal.raise_signal(signal.SIGINT)
+            yield track
+
+    monkeypatch.setattr(levels_module, "play_steps", play)
+    assert collect(arguments(copied, "--levels", "medium-replay", "random", "expert")) == 130
+    assert not (folder(copied) / "datasets").exists()
+    monkeypatch.undo()
+
+
+def newest(run: Path) -> Path:
+    return max((run / "checkpoints").iterdir())
+
+
+def test_a_pickle_is_not_executed(copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    touched = tmp_path / "executed"
+
+    class Evil:
+        def __reduce__(self):
+            return os.system, (f"touch {touched}",)
+
+    for checkpoint in (folder(copied) / "checkpoints").iterdir():
+        manifest = json.loads((checkpoint / "manifest.json").read_text())
+        torch.save({"steps": Evil()}, checkpoint / "trainer.pt")
+        manifest["sha256"]["trainer.pt"] = hashlib.sha256((checkpoint / "trainer.pt").read_bytes()).hexdigest()
+        (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    assert collect(arguments(copied, "--resume", "--steps", "800")) == 4
+    assert "not readable" in capsys.readouterr().err and not touched.exists()
+    pickle.loads(pickle.dumps(Evil()))
+    assert touched.exists()  # it would have been
+
+
+@pytest.mark.parametrize("damage", ["trainer", "manifest", "chunk", "chunk missing", "kill"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(copied: Path, damage: str) -> None:
+    run, last = folder(copied), max((folder(copied) / "replay").iterdir())
+    file = newest(run) / ("manifest.json" if damage == "manifest" else "trainer.pt")
+    if damage == "chunk":
+        last.write_bytes(last.read_bytes()[:-1] + b"\x07")
+    elif damage == "chunk missing":
+        last.unlink()
+    elif damage == "kill":  # between moving the old checkpoint aside and its removal, or while one is filled
+        newest(run).rename(run / "checkpoints" / ".0000000600-x")
+    else:
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    assert load_run(run).steps == 400
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, calls = collect_training.write_chunk, []
+
+    def write(*given):
+        calls.append(given)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return whole(*given)
+
+    monkeypatch.setattr(collect_training, "write_chunk", write)
+    assert collect(arguments(tmp_path)) == 3
+    assert "No space left on device" in capsys.readouterr().err
+    assert load_run(folder(tmp_path)).steps == 200
+    assert collect(arguments(tmp_path, "--resume", "--levels", "medium-replay")) == 0
+    assert load_run(folder(tmp_path)).steps == 600
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        (["--env", "../Hopper-v4"], 2, "not an environment id"),
+        (["--env", "/tmp/Hopper-v4"], 2, "not an environment id"),
+        (["--env", "a/../b-v0"], 2, "not an environment id"),
+        (["--env", ".."], 2, "not an environment id"),
+        (["--env", "os:Hopper-v4"], 2, "not an environment id"),
+        (["--env", "Hoper-v4"], 2, "Did you mean"),
+        (["--env", "CartPole-v1"], 2, "Discrete(2)"),
+        (["--env", "FrozenLake-v1"], 2, "Discrete(16)"),
+        (["--max-episode-steps", "5000"], 2, "after 1000 steps already"),
+        (["--env", "Pendulum-v1", "--stop-at-score", "50"], 2, "--stop-at-return"),
+        (["--updates-per-step", "0"], 2, "updates_per_step"),
+        (["--learning-rate", "nan"], 2, "learning_rate"),
+        (["--register", "no_such_module"], 2, "no_such_module"),
+        (["--device", "tpu"], 2, "--device 'tpu'"),
+        (["--resume"], 2, "no run to resume"),
+        (["--learning-rate", "1e30"], 6, "not finite after step"),
+    ],
+)
+def test_bad_input_is_one_line_and_a_code(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], change: list[str], code: int, message: str
+) -> None:
+    out = tmp_path / "out"
+    assert collect(arguments(out, *change)) == code
+    errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and message in errors[0]
+    assert sorted(p.name for p in tmp_path.iterdir()) in ([], ["out"])
+    if code == 2 and change != ["--resume"]:
+        assert not out.exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*NaN:UserWarning")  # Gymnasium's, about the reward
+@pytest.mark.parametrize(
+    ("name", "more", "code", "message"),
+    [
+        ("Echo-v0", [], 2, "give --max-episode-steps"),
+        ("EchoRaises-v0", ["--max-episode-steps", "15"], 5, "out of paper"),
+        ("EchoNan-v0", ["--max-episode-steps", "15"], 5, "a reward that is not finite"),
+    ],
+)
+def test_faults_of_an_environment(
+    echo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, more: list[str], code: int, message: str
+) -> None:
+    assert collect(["--env", name, "--steps", "100", "--out", str(tmp_path), *more]) == code
+    assert message in capsys.readouterr().err
+
+
+def test_training_stops_at_a_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect_training, "evaluate_actor", lambda t, path, seed, steps: Evaluation(steps, steps, 0, 1))
+    assert collect(arguments(tmp_path, "--stop-at-return", "400", "--levels", "medium-replay")) == 0
+    assert load_run(folder(tmp_path)).steps == 400
+    # A Hopper that returns 600 has a D4RL score of 19.1.
+    more = ["--resume", "--stop-at-return", "1e9", "--stop-at-score", "19.0", "--levels", "medium-replay"]
+    assert collect(arguments(tmp_path, *more)) == 0
+    assert load_run(folder(tmp_path)).steps == 600
+    assert load_file(folder(tmp_path) / "actors" / "600.safetensors")
+
+
+def test_importing_the_data_package_does_not_import_stable_baselines() -> None:
+    code = "import sys, aaren_rl.envs, aaren_rl.collect; sys.exit('stable_baselines3' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

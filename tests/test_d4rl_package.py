@@ -1,0 +1,189 @@
+"""Names, numbers and episodes held against D4RL's own package, which runs in a process of its own.
+
+The package cannot be installed beside gymnasium. scripts/install_d4rl puts what is needed of it into a folder, which
+AAREN_RL_D4RL_PACKAGE names; .ci/run does both.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from aaren_rl.envs import REFERENCE_RETURNS, TASKS, normalized_score
+from aaren_rl.envs.d4rl import d4rl_dataset_dir, read_hdf5
+
+PACKAGE = os.environ.get("AAREN_RL_D4RL_PACKAGE")
+# Where the variable is set, everything that is wrong with the folder is a failure.
+if not PACKAGE:
+    reason = "no d4rl package; scripts/install_d4rl DIR installs it, AAREN_RL_D4RL_PACKAGE=DIR names it"
+    pytest.skip(reason, allow_module_level=True)
+RETURNS = (-500.0, 0.0, 1234.5, 3234.3, 1e4)
+
+
+def probe(*arguments, **environment):
+    """Run d4rl_probe.py; returns what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-P", Path(__file__).with_name("d4rl_probe.py"), *map(str, arguments)],
+        # d4rl makes its dataset folder when it is imported: `environment` says where.
+        env=os.environ | {"PYTHONPATH": PACKAGE, "D4RL_SUPPRESS_IMPORT_ERROR": "1"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def dataset_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("datasets")
+
+
+@pytest.fixture(scope="module")
+def tables(dataset_dir):
+    return json.loads(probe("tables", *RETURNS, D4RL_DATASET_DIR=str(dataset_dir)))
+
+
+@pytest.fixture
+def split(tmp_path, dataset_dir):
+    def split(path, horizon=1000):
+        result = tmp_path / "split.npz"
+        probe("split", path, horizon, result, D4RL_DATASET_DIR=str(dataset_dir))
+        with np.load(result) as arrays:
+            return dict(arrays)
+
+    return split
+
+
+def test_it_is_the_package_in_the_folder(tables):
+    assert Path(tables["path"]).is_relative_to(Path(PACKAGE).absolute())
+    assert tables["version"] == "1.1"
+
+
+def test_the_tasks_are_d4rls(tables):
+    ours = re.compile(r"(halfcheetah|hopper|walker2d|ant)-.*-v2")
+    assert {name for name in tables["tasks"] if ours.fullmatch(name)} == {f"{name}-v2" for name in TASKS}
+    assert len(TASKS) == 24
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_addresses_files_and_scores(tables, dataset_dir, monkeypatch, name):
+    monkeypatch.setenv("D4RL_DATASET_DIR", str(dataset_dir))
+    task, theirs = TASKS[name], tables["tasks"][f"{name}-v2"]
+    assert task.d4rl_url == theirs["url"]
+    assert str(d4rl_dataset_dir() / task.d4rl_file) == theirs["file"]
+    assert REFERENCE_RETURNS[task.family] == tuple(theirs["range"])
+    # d4rl's are fractions; the tolerance is float64's rounding.
+    np.testing.assert_allclose(normalized_score(name, RETURNS), 100 * np.array(theirs["scores"]), rtol=1e-14, atol=0)
+
+
+def test_the_folder_where_the_variable_is_not_set(tmp_path, monkeypatch):
+    monkeypatch.delenv("D4RL_DATASET_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert json.loads(probe("tables"))["folder"] == str(d4rl_dataset_dir())
+
+
+def steps(n, observation_dim=11, action_dim=3):
+    rng = np.random.default_rng(0)
+    return {
+        "observations": rng.standard_normal((n, observation_dim)).astype(np.float32),
+        "actions": rng.uniform(-1, 1, (n, action_dim)).astype(np.float32),
+        "rewards": rng.standard_normal(n).astype(np.float32),
+        "terminals": np.zeros(n, bool),
+        "timeouts": np.zeros(n, bool),
+        # D4RL's files have more than is read here.
+        "next_observations": rng.standard_normal((n, observation_dim)).astype(np.float32),
+        "infos/qpos": rng.standard_normal((n, 6)),
+    }
+
+
+def save(path, data):
+    with h5py.File(path, "w") as file:
+        for key, array in data.items():
+            file.create_dataset(key, data=array, compression="gzip")
+    return path
+
+
+def bits(array):
+    return array.dtype, array.shape, array.tobytes()
+
+
+def agree(episodes, theirs):
+    """The same episodes with the same numbers, bit for bit, and terminated where d4rl's have a terminal."""
+    assert episodes.lengths.tolist() == theirs["lengths"].tolist()
+    for key in ("observations", "actions", "rewards"):
+        assert bits(getattr(episodes, key)) == bits(theirs[key]), key
+    last = episodes.offsets[1:] - 1
+    assert episodes.terminated.tolist() == theirs["terminals"][last].tolist()
+    ends = theirs["terminals"] | theirs["timeouts"]
+    assert ends[last].all() and ends.sum() == len(episodes)
+
+
+def test_episodes_of_a_made_up_file(tmp_path, split):
+    data = steps(400)
+    terminals, timeouts = data["terminals"], data["timeouts"]
+    terminals[[0, 9, 10, 30, 399 - 20]] = True  # one-step episodes: the first step, and step 10
+    timeouts[[20, 21, 30, 130]] = True  # another one; step 30 is both; steps 131 to 379 are one long episode
+    episodes, theirs = read_hdf5(save(tmp_path / "set.hdf5", data)), split(tmp_path / "set.hdf5")
+    agree(episodes, theirs)
+    assert episodes.lengths.tolist() == [1, 9, 1, 10, 1, 9, 100, 249]
+    assert episodes.terminated.tolist() == [True, True, True, False, False, True, False, True]
+    # Both leave out an unfinished last episode; we say so.
+    assert len(theirs["rewards"]) == episodes.n_steps == 380
+    assert episodes.notes == ("dropped 20 steps of an unfinished last episode",)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_episodes_of_a_file_with_random_ends(tmp_path, split, seed):
+    data, rng = steps(3000), np.random.default_rng(seed)
+    data["terminals"], data["timeouts"] = rng.random((2, 3000)) < 0.3**seed / 2
+    agree(read_hdf5(save(tmp_path / "set.hdf5", data)), split(tmp_path / "set.hdf5"))
+
+
+def test_episodes_of_a_simulated_file(hopper_file, split):
+    episodes = read_hdf5(hopper_file)
+    agree(episodes, split(hopper_file))
+    assert len(episodes) > 20 and episodes.terminated.all()
+
+
+def test_difference_numbers_become_float32(tmp_path, split):
+    """d4rl's sequence_dataset leaves them as they are in the file; its qlearning_dataset converts as we do."""
+    data = steps(50)
+    data["timeouts"][9::10] = True
+    wide = {key: array.astype(np.float64) + 1e-9 if array.ndim == 2 else array for key, array in data.items()}
+    path = save(tmp_path / "set.hdf5", wide)
+    episodes, theirs = read_hdf5(path, clip_actions=True), split(path)
+    assert theirs["observations"].dtype == np.float64
+    agree(episodes, {key: array.astype(np.float32) if array.dtype == float else array for key, array in theirs.items()})
+
+
+def test_difference_ants_contact_forces_are_left_out(tmp_path, split):
+    data = steps(50, observation_dim=111, action_dim=8)
+    data["observations"][:, 27:] = 0
+    data["timeouts"][9::10] = True
+    path = save(tmp_path / "set.hdf5", data)
+    episodes, theirs = read_hdf5(path, observation_dim=27), split(path)
+    kept, left_out = np.split(theirs["observations"], [27], axis=1)
+    agree(episodes, theirs | {"observations": kept})
+    assert not left_out.any()
+
+
+def test_difference_a_horizon_counts_from_every_episodes_first_step(tmp_path, split):
+    """Without timeouts d4rl counts from 0 in the first episode and from 1 in all others, which it cuts one step short.
+
+    D4RL's v2 files have timeouts, so that this shows in other files only.
+    """
+    data = steps(60)
+    del data["timeouts"]
+    data["terminals"][44] = True
+    path = save(tmp_path / "set.hdf5", data)
+    assert split(path, horizon=20)["lengths"].tolist() == [20, 19, 6]
+    assert read_hdf5(path, max_episode_steps=20).lengths.tolist() == [20, 20, 5]
+    first = read_hdf5(path, max_episode_steps=20)[0]
+    assert bits(first.rewards) == bits(split(path, horizon=20)["rewards"][:20])
