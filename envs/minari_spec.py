@@ -127,8 +127,8 @@ def writing(target: Path) -> Iterator[None]:
     """Turns what goes wrong in writing the dataset's folder `target` into a DataError."""
     try:
         yield
-    except (OSError, RuntimeError) as error:  # h5py raises either where a disk is full
-        reason = getattr(error, "strerror", None) or one_line(str(error))
+    except OSError as error:
+        reason = error.strerror or one_line(str(error))
         raise DataError(
             f"{target}: cannot be written ({reason}); make room, or set MINARI_DATASETS_PATH to another folder"
         ) from error

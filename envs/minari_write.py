@@ -1,27 +1,29 @@
-"""Episodes to a Minari dataset that `minari.load_dataset` opens, complete or not at all."""
+"""Episodes to a Minari dataset that `minari.load_dataset` opens, complete or not at all.
+
+Written here in the layout of minari's own `create_dataset_from_buffers`, which makes the folder before it fills it.
+"""
 
 import copy
+import io
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
+import h5py
 import numpy as np
 import numpy.typing as npt
-from gymnasium.envs.registration import EnvSpec
 
 from .checks import hold_to_bounds
 from .episodes import Episodes
 from .errors import DataError, UsageError
-from .files import sync
-from .minari_spec import entry_point_name, minari_data_dir, writing
+from .files import sync, write_whole
+from .minari_spec import entry_point_name, minari_data_dir, one_line, writing
 from .specs import make_env
-
-if TYPE_CHECKING:
-    from minari.data_collector import EpisodeBuffer
 
 _REPEATED = "the observation behind each episode's last step was not recorded: it repeats the one before"
 
@@ -56,94 +58,105 @@ def write_minari(
     if finals is not None and finals.shape != wanted:
         raise UsageError(f"final_observations have shape {finals.shape}, not {wanted}; give one for each episode")
     env_spec, action_space = _environment(episodes, env_id, dict(env_kwargs or {}))
-    metadata: dict[str, Any] = {"dataset_id": dataset_id}
-    metadata["description"] = "; ".join(filter(None, (None if finals is not None else _REPEATED, description)))
+    image = _image(episodes, finals)
+    metadata: dict[str, Any] = {
+        "dataset_id": dataset_id,
+        "minari_version": version("minari"),
+        "data_format": "hdf5",
+        "total_episodes": len(episodes),
+        "total_steps": episodes.n_steps,
+        "dataset_size": round(len(image) / 1e6, 1),
+        "jpeg_encoding": True,
+        "observation_space": _space(gym.spaces.Box(-np.inf, np.inf, (episodes.observation_dim,), np.float32)),
+        "action_space": _space(action_space),
+        **({} if env_spec is None else {"env_spec": env_spec}),
+    }
+    if text := "; ".join(filter(None, (None if finals is not None else _REPEATED, description))):
+        metadata["description"] = text
     if reference_returns is not None:
         metadata["ref_min_score"], metadata["ref_max_score"] = map(float, reference_returns)
+    _write(target, image, metadata)
+    return target
+
+
+def _write(target: Path, image: memoryview, metadata: Mapping[str, Any]) -> None:
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         # Beside its place, and hidden: Minari does not list hidden folders.
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as beside:
-            whole = Path(beside, "set")
-            _fill(whole / "data", metadata, episodes, finals, action_space, env_spec)
-            _move(whole, target)
+            data = Path(beside, "set", "data")
+            data.mkdir(parents=True)
+            write_whole(data / "main_data.hdf5", image)
+            write_whole(data / "metadata.json", json.dumps(metadata).encode())
+            _move(data.parent, target)
         sync(target.parent)
-    return target
 
 
 def _environment(
     episodes: Episodes, env_id: str | None, env_kwargs: dict[str, Any]
-) -> tuple[EnvSpec | None, gym.spaces.Box]:
+) -> tuple[str | None, gym.spaces.Box]:
     """The environment's description and action space; of an unknown one [-1, 1], or further where the actions go."""
     if env_id is None:
         low, high = np.minimum(-1.0, episodes.actions.min(axis=0)), np.maximum(1.0, episodes.actions.max(axis=0))
         return None, gym.spaces.Box(low.astype(np.float32), high.astype(np.float32))
     try:
-        json.dumps(env_kwargs)
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"the environment's arguments cannot be written as JSON ({error}); use plain values"
-        ) from error
-    env = make_env(env_id, **env_kwargs)
-    try:
-        spaces = {"observations": env.observation_space, "actions": env.action_space}
-        spec = copy.copy(env.spec)
-    finally:
-        env.close()
-    for key, space in spaces.items():
+        env = make_env(env_id, **env_kwargs)
+    except TypeError as error:
+        raise UsageError(f"{env_id} does not take these arguments ({one_line(str(error))}); correct them") from error
+    action_space, described = env.action_space, copy.copy(env.spec)
+    env.close()
+    path = episodes.path or episodes.dataset
+    for key, space in (("observations", env.observation_space), ("actions", action_space)):
         columns = getattr(episodes, key).shape[1]
         if not isinstance(space, gym.spaces.Box) or space.shape != (columns,):
             raise DataError(
-                f"{episodes.path or episodes.dataset}: {key} have {columns} columns, those of {env_id} are {space}; "
-                "name the environment that the data were recorded on"
+                f"{path}: {key} have {columns} columns, those of {env_id} are {one_line(str(space))}; name the "
+                "environment that the data were recorded on"
             )
-    assert spec is not None and isinstance(env.action_space, gym.spaces.Box)
-    path = Path(episodes.path or episodes.dataset)
-    hold_to_bounds(path, episodes.actions, (env.action_space.low, env.action_space.high), False, [])
+    assert described is not None and isinstance(action_space, gym.spaces.Box)
+    hold_to_bounds(Path(path), episodes.actions, (action_space.low, action_space.high), False, [])
     # A class that was registered itself has no place in JSON.
-    spec.entry_point = entry_point_name(env_id)
-    return spec, env.action_space
+    described.entry_point = entry_point_name(env_id)
+    try:
+        return described.to_json(), action_space
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{env_id}: its arguments cannot be written as JSON ({error}); use plain values") from error
 
 
-def _fill(
-    data: Path,
-    metadata: Mapping[str, Any],
-    episodes: Episodes,
-    finals: npt.NDArray[np.float32] | None,
-    action_space: gym.spaces.Box,
-    env_spec: EnvSpec | None,
-) -> None:
-    """Write the dataset's `data` folder, as minari's own DataCollector does."""
-    import minari
-    from minari.dataset.minari_storage import MinariStorage
+def _image(episodes: Episodes, finals: npt.NDArray[np.float32] | None) -> memoryview:
+    """The content of `main_data.hdf5`: a group for each episode, whose arrays minari can lengthen.
 
-    data.mkdir(parents=True)
-    storage = MinariStorage.new(
-        data,
-        observation_space=gym.spaces.Box(-np.inf, np.inf, (episodes.observation_dim,), np.float32),
-        action_space=action_space,
-        env_spec=env_spec,
+    Built in memory, as D4RL's are: on a full disk then a plain write fails, where HDF5 would fail again in every later
+    call and in the clean-up.
+    """
+    image = io.BytesIO()
+    with h5py.File(image, "w", track_order=True) as file:
+        for e, episode in enumerate(episodes):
+            last = episode.observations[-1] if finals is None else finals[e]
+            ended = np.arange(1, len(episode) + 1) == len(episode)
+            group = file.create_group(f"episode_{e}")
+            group.attrs.update({"id": e, "total_steps": len(episode)})
+            for key, array in (
+                ("observations", np.concatenate([episode.observations, last[None]])),
+                ("actions", episode.actions),
+                ("rewards", episode.rewards),
+                ("terminations", ended & episode.terminated),
+                ("truncations", ended & (not episode.terminated)),
+            ):
+                group.create_dataset(key, data=array, chunks=True, maxshape=(None, *array.shape[1:]))
+    return image.getbuffer()
+
+
+def _space(space: gym.spaces.Box) -> str:
+    return json.dumps(
+        {
+            "type": "Box",
+            "dtype": str(space.dtype),
+            "shape": list(space.shape),
+            "low": space.low.tolist(),
+            "high": space.high.tolist(),
+        }
     )
-    storage.update_metadata({**metadata, "minari_version": minari.__version__})
-    storage.update_episodes(_buffers(episodes, finals))
-    for file in data.iterdir():
-        sync(file)
-    sync(data)
-
-
-def _buffers(episodes: Episodes, finals: npt.NDArray[np.float32] | None) -> Iterator["EpisodeBuffer"]:
-    from minari.data_collector import EpisodeBuffer
-
-    for e, episode in enumerate(episodes):
-        last = episode.observations[-1] if finals is None else finals[e]
-        ended = np.arange(1, len(episode) + 1) == len(episode)
-        yield EpisodeBuffer(
-            observations=np.concatenate([episode.observations, last[None]]),
-            actions=episode.actions,
-            rewards=episode.rewards,
-            terminations=ended & episode.terminated,
-            truncations=ended & (not episode.terminated),
-        )
 
 
 def _move(whole: Path, target: Path) -> None:

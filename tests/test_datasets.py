@@ -187,6 +187,9 @@ def test_verify(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(": ")[0] for line in lines] == ["ok"] * 4
     assert "100 steps, SHA-256 as pinned" in lines[0] and D4RL in lines[0] and "not pinned" in lines[1]
+    write_pin(folder / "good.hdf5", "0" * 64)
+    refused(capsys, 3, "verify good.hdf5", "good.hdf5: SHA-256")
+    (folder / "good.hdf5.sha256").unlink()
     with h5py.File(folder / "bad.hdf5", "a") as file:
         file["rewards"][3] = np.nan
     with open(folder / D4RL, "ab") as stream:
@@ -225,6 +228,7 @@ def test_verify_holds_files_to_bounds_and_an_environment(
 
 
 def test_download(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, 2, "download hopper-medium ../x --source minari", "'../x'")  # before the first is fetched
     assert main(["download", "hopper-medium", "--source", "minari"]) == 3
     first, error = capsys.readouterr().err.splitlines()
     assert first.startswith("mujoco/hopper/medium-v0: downloading from Hugging Face")

@@ -11,6 +11,7 @@ import h5py
 import minari_sets as sets
 import numpy as np
 import pytest
+from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from minari_sets import ID
@@ -429,18 +430,16 @@ def test_41_plain_arguments_are_returned(data):
     make_env("Hopper-v5", **read.env_kwargs).close()
 
 
-def test_an_environment_of_your_own(data, monkeypatch):
-    class Mine(gym.Env):
-        pass
-
-    with sets.spec(data) as spec:
-        spec.update(id="Mine-v0", entry_point=f"{__name__}:{Mine.__qualname__}")
-    refused("Mine-v0", "--register")
-    gym.register("Mine-v0", Mine)
+def test_an_environment_of_your_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    gym.register("Mine-v0", InvertedPendulumEnv, max_episode_steps=9)  # a class, which JSON cannot hold
     try:
-        assert read_minari(ID).episodes.env_id == "Mine-v0"
+        write_minari(ID, small(observation_dim=4, action_dim=1), env_id="Mine-v0")
+        read = read_minari(ID)
     finally:
         del gym.registry["Mine-v0"]
+    assert (read.episodes.env_id, read.max_episode_steps, read.action_high) == ("Mine-v0", 9, (3.0,))
+    refused("Mine-v0", "inverted_pendulum_v5:InvertedPendulumEnv", "not imported", "--register")
 
 
 def test_reference_scores_that_are_none(data):
@@ -528,19 +527,69 @@ def test_an_existing_dataset_is_not_overwritten(data):
     assert (data / "main_data.hdf5").read_bytes() == before
 
 
-def test_17_nothing_half_written_stays(tmp_path, monkeypatch):
-    from minari.dataset.minari_storage import MinariStorage
+def tree(path):
+    """Every entry of an HDF5 file with what an array is like, its attributes included."""
+    entries = {}
+    with h5py.File(path) as file:
+        file.visititems(
+            lambda name, entry: entries.update(
+                {name: (dict(entry.attrs), *(getattr(entry, key, None) for key in ("shape", "dtype", "maxshape")))}
+            )
+        )
+    return entries
+
+
+@pytest.mark.filterwarnings("ignore:.*is set to None:UserWarning")
+def test_written_as_minari_writes(tmp_path, monkeypatch):
+    import minari
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    episodes = small()
+    write_minari("test/here-v0", episodes, env_id="Hopper-v5", description="x", reference_returns=(1, 2))
+    ended = [np.arange(len(episode)) == len(episode) - 1 for episode in episodes]
+    buffers = [
+        minari.data_collector.EpisodeBuffer(
+            observations=np.concatenate([episode.observations, episode.observations[-1:]]),
+            actions=episode.actions,
+            rewards=episode.rewards,
+            terminations=end & episode.terminated,
+            truncations=end & (not episode.terminated),
+        )
+        for episode, end in zip(episodes, ended, strict=True)
+    ]
+    options = {"env": "Hopper-v5", "description": "x", "ref_min_score": 1.0, "ref_max_score": 2.0}
+    minari.create_dataset_from_buffers("test/there-v0", buffers, num_episodes_average_score=1, **options)
+    here, there = (tmp_path / "test" / name / "data" for name in ("here-v0", "there-v0"))
+    assert tree(here / "main_data.hdf5") == tree(there / "main_data.hdf5")
+    first, second = (json.loads((data / "metadata.json").read_text()) for data in (here, there))
+    for values in (first, second):
+        values["env_spec"] = json.loads(values["env_spec"])
+        values["action_space"] = json.loads(values["action_space"])
+    for key in ("dataset_id", "description", "observation_space", "num_episodes_average_score"):
+        first.pop(key, None), second.pop(key)  # the observations written are float32
+    assert first == second
+    minari.load_dataset("test/here-v0").update_dataset_from_buffer(buffers[:1])
+    assert read_minari("test/here-v0").episodes.lengths.tolist() == [4, 1, 7, 4]
 
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(MinariStorage, "update_metadata", full)
-    with pytest.raises(DataError, match=r"No space left on device.*; make room"):
-        write_minari(ID, small(), env_id="Hopper-v5")
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-    assert list((tmp_path / ID).parent.iterdir()) == []
+FULL_DISK = """
+import resource, signal, sys
+from aaren_rl.envs import DataError
+from aaren_rl.envs.minari import read_minari, write_minari
+episodes = read_minari(sys.argv[1]).episodes
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
+try:
+    write_minari("test/new-v0", episodes, env_id="Hopper-v5")
+except DataError as error:
+    print(error)
+"""
+
+
+def test_17_nothing_half_written_stays(data):
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, ID], capture_output=True, text=True, check=True)
+    assert "new-v0: cannot be written (File too large); make room" in done.stdout and done.stderr == ""
+    assert not [path for path in data.parents[2].rglob("*new-v0*")]
 
 
 def test_writing_checks_the_environment(tmp_path, monkeypatch):
@@ -548,7 +597,9 @@ def test_writing_checks_the_environment(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="observations have 11 columns, those of HalfCheetah-v5"):
         write_minari(ID, small(), env_id="HalfCheetah-v5")
     with pytest.raises(UsageError, match="JSON"):
-        write_minari(ID, small(), env_id="Hopper-v5", env_kwargs={"x": object()})
+        write_minari(ID, small(), env_id="Hopper-v5", env_kwargs={"frame_skip": np.int64(4)})
+    with pytest.raises(UsageError, match="unexpected keyword argument 'x'"):
+        write_minari(ID, small(), env_id="Hopper-v5", env_kwargs={"x": 1})
     with pytest.raises(UsageError, match="final_observations"):
         write_minari(ID, small(), env_id="Hopper-v5", final_observations=np.zeros((2, 11)))
     assert list(tmp_path.iterdir()) == []
