@@ -159,6 +159,7 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  
             # -v4 is chosen on purpose (see ENV_VERSION).
             warnings.filterwarnings("ignore", message=r".*is out of date", category=DeprecationWarning)
             return gym.make(env_id, **kwargs)
-    except gym.error.Error as error:
+    # TypeError: an argument that the environment does not take; it may come from a file.
+    except (gym.error.Error, TypeError) as error:
         reason = " ".join(str(error).split())
         raise SimulationError(f"cannot make the environment {env_id!r}: {reason}") from error

@@ -23,8 +23,8 @@ from aaren_rl.envs import download as download_module
 from aaren_rl.envs.d4rl import d4rl_url
 from aaren_rl.envs.download import fetch
 
-TASK = "walker2d-medium-replay"
-NAME = "walker2d_medium_replay-v2.hdf5"
+TASK = "walker2d-full-replay"
+NAME = "walker2d_full_replay-v2.hdf5"
 STEPS = 2000
 
 
