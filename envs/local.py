@@ -62,6 +62,23 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             180_000,
             "replay-like: SAC checkpoints from 20k to 180k steps in order, stochastic, not a replay buffer",
         ),
+        "medium-expert": Recipe(
+            (180_000, 400_000), 200_000, "SAC at 180k steps, then of another run at 400k steps, stochastic"
+        ),
+        "expert": Recipe((400_000,), 200_000, "SAC at 400k steps of another run than medium, stochastic"),
+    },
+    # Its scores jump from 6 to 25 within 20k steps, when it learns to stand, so there is nothing a third of the way up;
+    # and 400k steps do not teach it to walk far.
+    "ant": {
+        "random": Recipe((None,), 100_000, "uniform random actions"),
+        "medium": Recipe((100_000,), 200_000, "SAC at 100k steps, stochastic"),
+        "medium-replay": Recipe(
+            (20_000, 40_000, 60_000, 80_000, 100_000),
+            200_000,
+            "replay-like: SAC checkpoints from 20k to 100k steps in order, stochastic, not a replay buffer",
+        ),
+        "medium-expert": Recipe((100_000, 240_000), 200_000, "SAC at 100k steps, then at 240k steps, stochastic"),
+        "expert": Recipe((240_000,), 200_000, "SAC at 240k steps, the best of 400k, stochastic"),
     },
     "walker2d": {
         "random": Recipe((None,), 100_000, "uniform random actions"),

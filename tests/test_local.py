@@ -38,8 +38,9 @@ def content(path):
 
 
 def test_every_recipe_has_its_policies():
-    assert local_levels("hopper") == ("random", "medium", "medium-replay", "medium-expert", "expert")
-    assert local_levels("ant") == ()
+    for family in ("hopper", "halfcheetah", "walker2d", "ant"):
+        assert local_levels(family) == ("random", "medium", "medium-replay", "medium-expert", "expert")
+    assert local_levels("humanoid") == ()
     for family, levels in RECIPES.items():
         for level, recipe in levels.items():
             task = get_task(f"{family}-{level}")
