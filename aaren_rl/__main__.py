@@ -9,6 +9,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "train": "train an agent offline and score it",
     "evaluate": "score a trained policy",
+    "sweep": "train a grid of runs",
     "bench": "measure time and memory",
 }
 
