@@ -12,6 +12,7 @@ COMMANDS = {
     "compare": "train and score agents over several seeds, and write a report",
     "datasets": "list, describe, verify, download and convert data sets",
     "collect": "train SAC in any environment and write D4RL-like data sets",
+    "sweep": "train a grid of runs",
     "bench": "measure time and memory",
 }
 

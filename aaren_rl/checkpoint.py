@@ -169,6 +169,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         shutil.rmtree(old)
 
 
+def find_checkpoint(folder: Path) -> Checkpoint | None:
+    """`load_checkpoint`, or None where a run was stopped before its first."""
+    return load_checkpoint(folder) if _checkpoints(folder) else None
+
+
 def load_checkpoint(folder: Path) -> Checkpoint:
     """The newest checkpoint of a run that is whole.
 

@@ -11,13 +11,13 @@ import torch
 
 from .cli import Parser, import_registering, positive, progress_bar
 from .comparable import check_comparable
-from .config import AGENTS, build_config, given_settings, load_preset, override, preset_names
+from .config import AGENTS, preset_names
 from .envs import task_name
 from .errors import run_command
 from .gather import Evaluation, gather
 from .results import Cell, write_results
-from .sweep import CellJob, run_cells
-from .train import make_parser as make_train_parser
+from .sweep import run_cells
+from .sweep_local import CellJob
 
 DESCRIPTION = """\
 Train agents over several seeds, score them on the same episodes, and write a report: report.html, report.md,
@@ -49,6 +49,10 @@ def make_parser() -> Parser:
     add("--target-returns", type=float, nargs="+", metavar="R", help="returns to ask for in the sweep")
     add("--out", type=Path, metavar="DIR", default=Path("comparison"), help="report and runs go here [comparison]")
     add("--jobs", type=positive, metavar="N", help="runs at once, one thread each (one a core)")
+    add(
+        "--ray", nargs="?", const="local", metavar="ADDRESS", help="train on Ray: of its own, or the cluster at ADDRESS"
+    )
+    add("--gpus-per-run", type=float, metavar="X", default=0.0, help="with --ray: share of a GPU [0]")
     add("--register", metavar="MODULE", help="import this module, which registers your environment")
     add("--debug", action="store_true", help="show the traceback of an error")
     add("settings", nargs="*", help=argparse.SUPPRESS)
@@ -73,7 +77,7 @@ def compare(arguments: argparse.Namespace) -> int:
 
     import_registering(arguments.register)
     jobs = _jobs(arguments)
-    if code := run_cells(jobs, jobs=arguments.jobs):
+    if code := run_cells(jobs, jobs=arguments.jobs, ray_address=arguments.ray, gpus_per_cell=arguments.gpus_per_run):
         print("stopped; the same command goes on from here", file=sys.stderr)
         return code
     cells = _gather(jobs, arguments)
@@ -107,16 +111,8 @@ def _jobs(arguments: argparse.Namespace) -> list[CellJob]:
                     given += ["--updates", str(arguments.updates)]
                 if arguments.register is not None:
                     given += ["--register", arguments.register]
-                jobs.append(CellJob(run, given, _updates(given)))
+                jobs.append(CellJob(tuple(given), run))
     return jobs
-
-
-def _updates(given: list[str]) -> int:
-    """Training updates of a run with these arguments; raises UsageError where they do not fit."""
-    arguments = make_train_parser(show_all=False).parse_args(given)
-    preset = load_preset(arguments.preset, arguments.agent)
-    config = build_config(arguments.agent, arguments.seed, override(preset, given_settings(arguments)))
-    return config.optimizer.updates
 
 
 def _gather(jobs: Sequence[CellJob], arguments: argparse.Namespace) -> list[Cell]:

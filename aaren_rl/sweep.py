@@ -1,163 +1,275 @@
-"""Many training runs, several at once, each a process of its own: what is finished is not run again."""
+"""Many training runs at once, on this machine's cores or on Ray: `python -m aaren_rl.sweep GRID`.
+
+Every run is a process of its own, `python -m aaren_rl.train ...`, so that one that dies takes no other with it. A sweep
+can be stopped and called again: finished runs are left as they are, the others go on from their last checkpoint.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tqdm import tqdm
 
 from .checkpoint import read_card
-from .cli import StopRequest, progress_bar
-from .config import given_settings
-from .errors import CheckpointError, CommandError
-from .run import RunFolder
-from .train import make_parser
+from .cli import Parser, StopRequest, positive, progress_bar
+from .config import RunConfig, read_config, to_dict
+from .errors import CheckpointError, CommandError, UsageError, run_command
+from .grid import read_grid
+from .sweep_local import POLL, RETRIES, CellJob, LocalBackend
+from .train import make_parser, plan
 
-TRIES = 3  # of a run that a signal ends, such as the system's when memory runs out
-POLL_SECONDS = 0.5
+SHOW = 2.0  # seconds between looks at their logs
+STOPPED = (130, 143)  # a run's exit codes after SIGINT and SIGTERM
+
+DESCRIPTION = """\
+Train a grid of runs, several at once; call it again to go on where it was stopped.
+
+  python -m aaren_rl.sweep paper --out runs/paper -- --source local
+  python -m aaren_rl.sweep grid.yaml --ray --gpus-per-run 0.25
+"""
 
 
-@dataclass(frozen=True)
-class CellJob:
-    """A training run: its folder and the arguments of `aaren_rl.train` that make it."""
+class SweepError(CommandError):
+    """A run of the sweep failed; the exit code is its own, 1 where a signal ended it."""
 
-    run: Path
-    arguments: list[str]
-    updates: int
-
-
-class CellError(CommandError):
-    """A run failed; the message is its own, and so is the exit code."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
+    def __init__(self, message: str, code: int) -> None:
         """Takes the run's exit code over."""
         super().__init__(message)
-        self.exit_code = exit_code
+        self.exit_code = code if code > 0 else 1
 
 
-@dataclass
-class _Cell:
-    job: CellJob
-    process: subprocess.Popen[bytes] | None = None
-    tries: int = 0
-    seen: int = field(default=0)  # updates that the bar has counted
+class Backend(Protocol):
+    """Where runs run."""
+
+    slots: int
+
+    def start(self, job: CellJob, resume: bool) -> Any:  # noqa: ANN401  the back end's own handle of a run
+        """Starts a run."""
+
+    def code(self, handle: Any) -> int | None:  # noqa: ANN401
+        """Its exit code, the signal's number negative where one ended it; None while it runs."""
+
+    def stop(self, handle: Any) -> None:  # noqa: ANN401
+        """Asks it to save and end."""
+
+    def close(self) -> None:
+        """Leaves nothing behind."""
 
 
-def run_cells(cells: Sequence[CellJob], *, jobs: int | None) -> int:
-    """Trains every run that is not finished; those that were begun go on from their last checkpoint.
+def run_cells(
+    cells: Sequence[CellJob], *, jobs: int | None = None, ray_address: str | None = None, gpus_per_cell: float = 0.0
+) -> int:
+    """Trains every cell that is not finished, several at once.
+
+    A run that a signal ends is tried again, at most twice, and resumes; where one fails, the others are trained to
+    their end all the same. Every run's own output is appended to its train.log. The first SIGINT or SIGTERM stops all
+    runs, which save.
 
     Args:
         cells: the runs.
-        jobs: how many at once, one thread each; None: one a core.
+        jobs: how many at once, one thread each; by default as many as there are cores, and what Ray has room for.
+        ray_address: None: processes of this machine, without Ray; "local": a Ray of its own on this machine; else the
+            address of a Ray cluster, whose machines share this folder and have the package installed.
+        gpus_per_cell: share of a GPU that a run takes, on Ray.
 
     Returns:
-        0, or 130 or 143 where a signal stopped it: the runs have saved and go on the next time.
+        The exit code: 0, or 128 plus the number of the signal that stopped the sweep.
 
     Raises:
-        CheckpointError: a run that is there was made with other settings; the message names them.
-        CellError: a run failed. Those beside it were left to finish, later ones not begun.
-        UsageError: another process holds a run.
+        UsageError: arguments that make no run, a folder that holds another run, or Ray is missing.
+        SweepError: a run failed; the message ends with its own last error line.
     """
-    waiting = [_Cell(job) for job in cells if not _finished(job)]
-    running: list[_Cell] = []
-    failed: CellError | None = None
-    done = len(cells) - len(waiting)
-    if done:
-        print(f"{done} of {len(cells)} runs are there already", file=sys.stderr)
-    total = sum(cell.job.updates for cell in waiting)
-    at_once = jobs or len(os.sched_getaffinity(0))
-    with StopRequest() as stop, progress_bar(total=total, desc="training", unit="update") as bar:
+    tasks = [_Task(job, _asked(job)) for job in cells]
+    waiting = deque(task for task in tasks if not task.finished())
+    print(f"{len(tasks)} runs, {len(tasks) - len(waiting)} of them finished before")
+    if not waiting:
+        return 0
+    backend = _backend(jobs, len(waiting), ray_address, gpus_per_cell)
+    try:
+        with StopRequest() as stop, _bar(tasks) as bar:
+            return _Sweep(backend, tasks, waiting, bar).play(stop)
+    finally:
+        backend.close()
+
+
+def _backend(jobs: int | None, waiting: int, ray_address: str | None, gpus_per_cell: float) -> Backend:
+    if ray_address is None:
+        return LocalBackend(jobs or len(os.sched_getaffinity(0)))
+    from .sweep_ray import RayBackend  # Ray is an extra
+
+    return RayBackend(ray_address, jobs or waiting, gpus_per_cell)
+
+
+def _asked(job: CellJob) -> RunConfig:
+    _, config, path = plan(make_parser(show_all=False).parse_args(list(job.arguments)))
+    if path.absolute() != job.run.absolute():
+        raise UsageError(f"{job.run}: the arguments {' '.join(job.arguments)} lead to {path}")
+    return config
+
+
+@dataclass
+class _Task:
+    """A cell on its way."""
+
+    job: CellJob
+    config: RunConfig
+    tries: int = 0
+    problem: str | None = None
+    code: int = 0
+    done: bool = False
+
+    def finished(self) -> bool:
+        """Whether the run is there with its last update; refuses a folder with another run."""
+        config_file = self.job.run / "config.yaml"
+        if not config_file.exists():
+            return False
+        if differing := _differences(to_dict(read_config(config_file)), to_dict(self.config)):
+            raise CheckpointError(
+                f"{self.job.run}: holds a run that differs in {'; '.join(differing)}; choose another --out"
+            )
         try:
-            while running or (waiting and failed is None):
-                while waiting and len(running) < at_once and failed is None:
-                    running.append(_start(waiting.pop(0)))
-                time.sleep(POLL_SECONDS)
-                for cell in list(running):
-                    _count(cell, bar)
-                    if cell.process is not None and cell.process.poll() is not None:
-                        running.remove(cell)
-                        failed = _ended(cell, waiting) or failed
-                bar.set_postfix_str(f"{len(running)} runs, {len(waiting)} waiting", refresh=False)
-                bar.update(0)
-                if stop.signal is not None:
-                    return stop.exit_code
-        finally:
-            _stop(running)
-    if failed is not None:
-        raise failed
-    return 0
+            self.done = read_card(self.job.run).updates == self.config.optimizer.updates
+        except CheckpointError:
+            self.done = False
+        return self.done
+
+    def updates(self) -> int:
+        """How far it is, by its log."""
+        if self.done:
+            return self.config.optimizer.updates
+        try:
+            with (self.job.run / "metrics.jsonl").open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+                return int(json.loads(file.read().splitlines()[-1])["update"])
+        except (OSError, ValueError, LookupError):
+            return 0  # nothing there yet, or a line half written
 
 
-def _finished(job: CellJob) -> bool:
-    """Whether the run is there, made with these settings and trained to its end."""
-    if not (job.run / "config.yaml").exists():
-        return False
-    with RunFolder(job.run) as folder:
-        config = folder.resume(given_settings(make_parser(show_all=False).parse_args(job.arguments)))
-    try:
-        return read_card(job.run).updates == config.optimizer.updates
-    except CheckpointError:
-        return False
+def _differences(there: dict[str, Any], asked: dict[str, Any], section: str = "") -> list[str]:
+    found = []
+    for key, value in asked.items():
+        if isinstance(value, dict):
+            found += _differences(there[key], value, f"{key}.")
+        elif there[key] != value:
+            found.append(f"{section}{key} (run: {there[key]}, asked: {value})")
+    return found
 
 
-def _start(cell: _Cell) -> _Cell:
-    cell.job.run.mkdir(parents=True, exist_ok=True)
-    resume = ["--resume"] if (cell.job.run / "config.yaml").exists() else []
-    cell.tries += 1
-    with open(cell.job.run / "train.log", "ab") as log:
-        cell.process = subprocess.Popen(
-            [sys.executable, "-m", "aaren_rl.train", *cell.job.arguments, "--threads", "1", *resume],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            # Ctrl-C goes to this process alone, which tells the runs to save.
-            start_new_session=True,
-        )
-    return cell
+class _Sweep:
+    """The loop over all cells."""
+
+    def __init__(self, backend: Backend, tasks: list[_Task], waiting: deque[_Task], bar: tqdm[Any]) -> None:
+        self.backend, self.tasks, self.waiting, self.bar = backend, tasks, waiting, bar
+        self.running: dict[int, tuple[_Task, Any]] = {}  # by the task's identity
+
+    def play(self, stop: StopRequest) -> int:
+        """Until all have ended; returns the exit code."""
+        asked, shown = False, 0.0
+        while self.running or (self.waiting and not asked):
+            if stop.signal is not None and not asked:
+                asked = True
+                self.bar.write("stopping: every run saves first", file=sys.stderr)
+                for _, handle in self.running.values():
+                    self.backend.stop(handle)
+            while self.waiting and not asked and len(self.running) < self.backend.slots:
+                self._start(self.waiting.popleft())
+            time.sleep(POLL)
+            for task, handle in list(self.running.values()):
+                if (code := self.backend.code(handle)) is not None:
+                    del self.running[id(task)]
+                    self._ended(task, code, stopping=asked)
+            if (now := time.monotonic()) - shown > SHOW:
+                _show(self.bar, self.tasks)
+                shown = now
+        _show(self.bar, self.tasks)
+        if asked:
+            return 128 + (stop.signal or 0)
+        self._report()
+        return 0
+
+    def _start(self, task: _Task) -> None:
+        task.tries += 1
+        resume = (task.job.run / "config.yaml").exists()
+        self.running[id(task)] = (task, self.backend.start(task.job, resume))
+
+    def _ended(self, task: _Task, code: int, *, stopping: bool) -> None:
+        if code == 0:
+            task.done = True
+        elif stopping:
+            return
+        elif (code < 0 or code in STOPPED) and task.tries <= RETRIES:
+            number = -code if code < 0 else code - 128
+            name = signal.Signals(number).name
+            self.bar.write(f"{task.job.run}: ended by {name}; trying again from its last checkpoint", file=sys.stderr)
+            self.waiting.append(task)
+        else:
+            task.code = code
+            task.problem = _last_error(task.job.run) if code > 0 else f"ended by a signal {task.tries} times"
+            self.bar.write(f"{task.job.run}: {task.problem}", file=sys.stderr)
+
+    def _report(self) -> None:
+        if failed := [task for task in self.tasks if task.problem]:
+            first = failed[0]
+            raise SweepError(
+                f"{len(failed)} of {len(self.tasks)} runs failed, the first is {first.job.run} "
+                f"(exit code {first.code}; see its train.log): {first.problem}",
+                first.code,
+            )
 
 
-def _ended(cell: _Cell, waiting: list[_Cell]) -> CellError | None:
-    """What to make of a run that has ended: nothing, another try, or an error."""
-    assert cell.process is not None
-    code = cell.process.returncode
-    if code == 0:
-        return None
-    if code < 0 and cell.tries < TRIES:
-        print(f"\n{cell.job.run}: ended by signal {-code}; going on with it", file=sys.stderr)
-        waiting.insert(0, cell)
-        return None
-    lines = (cell.job.run / "train.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    said = (lines[-1] if lines else f"ended with code {code}").removeprefix("error: ")
-    return CellError(f"{cell.job.run}: {said} (all of it: {cell.job.run / 'train.log'})", code if code > 0 else 1)
+def _bar(tasks: list[_Task]) -> tqdm[Any]:
+    return progress_bar(
+        total=sum(task.config.optimizer.updates for task in tasks),
+        initial=sum(task.updates() for task in tasks),
+        desc="training",
+        unit="update",
+    )
 
 
-def _count(cell: _Cell, bar: tqdm[Any]) -> None:
-    """Moves the bar on by what the run has logged since the last look."""
-    try:
-        last = (cell.job.run / "metrics.jsonl").read_bytes().rsplit(b"\n", 2)[-2]
-        update = int(json.loads(last)["update"])
-    except (OSError, IndexError, ValueError, KeyError):
-        return
-    if update > cell.seen:
-        bar.update(update - cell.seen)
-        cell.seen = update
+def _show(bar: tqdm[Any], tasks: list[_Task]) -> None:
+    bar.set_postfix_str(f"{sum(task.done for task in tasks)}/{len(tasks)} runs", refresh=False)
+    bar.update(sum(task.updates() for task in tasks) - bar.n)
 
 
-def _stop(running: Sequence[_Cell]) -> None:
-    """Tells the runs to save and waits for them; a second Ctrl-C leaves at once, and they still save."""
-    for cell in running:
-        if cell.process is not None and cell.process.poll() is None:
-            cell.process.send_signal(signal.SIGTERM)
-    for cell in running:
-        if cell.process is not None:
-            cell.process.wait()
+def _last_error(run: Path) -> str:
+    lines = [line for line in (run / "train.log").read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error: ")]
+    return (errors or lines or ["no output"])[-1].removeprefix("error: ").strip()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    end = argv.index("--") if "--" in argv else len(argv)
+    parser = Parser("sweep", DESCRIPTION)
+    parser.usage = "python -m aaren_rl.sweep GRID [options] [-- arguments of aaren_rl.train for every run]"
+    parser.add_argument("grid", metavar="GRID", help="a YAML file, or paper: the 120 runs of the paper's Table 1")
+    parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
+    parser.add_argument("--jobs", type=positive, metavar="N", help="runs at once (default: one a core; all Ray has)")
+    parser.add_argument(
+        "--ray", nargs="?", const="local", metavar="ADDRESS", help="run on Ray: of its own, or the cluster at ADDRESS"
+    )
+    parser.add_argument("--gpus-per-run", type=float, metavar="X", default=0.0, help="with --ray: share of a GPU [0]")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    arguments = parser.parse_args(argv[:end])
+    return run_command(lambda: _sweep(arguments, argv[end + 1 :]), debug=arguments.debug)
+
+
+def _sweep(arguments: argparse.Namespace, more: list[str]) -> int:
+    cells = read_grid(arguments.grid).cells(arguments.out, more)
+    gpus = arguments.gpus_per_run
+    return run_cells(cells, jobs=arguments.jobs, ray_address=arguments.ray, gpus_per_cell=gpus)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from .agents import DecisionModel, Policy
 from .card import PolicyCard, make_card
-from .checkpoint import load_checkpoint, save_checkpoint, save_policy
+from .checkpoint import find_checkpoint, save_checkpoint, save_policy
 from .cli import Parser, StopRequest, choose_device, import_registering, positive, progress_bar
 from .config import (
     AGENTS,
@@ -102,28 +102,27 @@ def train(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace, ranks: Ranks) -> int:
-    given = given_settings(arguments)
-    given["data"].setdefault("env", default_name(given["data"].get("source", "")))  # a name for data of your own
-    asked, path, device = ranks.in_turn(lambda: _plan(arguments, given, ranks))
+    given, asked, path = ranks.in_turn(lambda: plan(arguments))
+    device = ranks.in_turn(lambda: ranks.device(choose_device(arguments.device)))
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     with ranks.in_turn(lambda: RunFolder(path, held=ranks.is_writer)) as folder:
         config = ranks.share(lambda: folder.resume(given) if arguments.resume else folder.start(asked))
         task, episodes = ranks.in_turn(lambda: load_data(config.data))
-        # Not before the data are there, or a mistyped path would leave a run behind.
-        ranks.share(lambda: folder.write_config(config))
+        ranks.share(lambda: folder.write_config(config))  # not before the data: a mistyped path leaves no run behind
         with StopRequest() as stop:
             return _Run(config, task, episodes, device, path, ranks).play(stop, resume=arguments.resume)
 
 
-def _plan(arguments: argparse.Namespace, given: Nested, ranks: Ranks) -> tuple[RunConfig, Path, torch.device]:
-    """What the command line asks for: configuration, run folder and device."""
+def plan(arguments: argparse.Namespace) -> tuple[Nested, RunConfig, Path]:
+    """What the command line asks for: its own settings, the whole configuration, and the run folder."""
     import_registering(arguments.register)
+    given = given_settings(arguments)
+    given["data"].setdefault("env", default_name(given["data"].get("source", "")))  # a name for data of your own
     preset = load_preset(arguments.preset, arguments.agent)
     asked = build_config(arguments.agent, arguments.seed, override(preset, given))
     name = task_name(asked.data.env, asked.data.source, asked.data.env_id)  # before it becomes part of a path
-    path = arguments.out / name / arguments.agent / f"seed{arguments.seed}"
-    return asked, path, ranks.device(choose_device(arguments.device))
+    return given, asked, arguments.out / name / arguments.agent / f"seed{arguments.seed}"
 
 
 class _Run:
@@ -194,7 +193,9 @@ class _Run:
             print(f"stopped at update {self.trainer.update}; --resume goes on from here", file=sys.stderr)
 
     def _resume(self) -> None:
-        checkpoint = self.ranks.share(lambda: load_checkpoint(self.path / "checkpoints"))
+        checkpoint = self.ranks.share(lambda: find_checkpoint(self.path / "checkpoints"))
+        if checkpoint is None:
+            return self.ranks.share(lambda: print("no checkpoint yet: starting over", file=sys.stderr))
         self.trainer.restore(checkpoint)
         self.recent = list(checkpoint.trainer["recent"].to(self.trainer.data.device).unbind())
         last, best = checkpoint.progress["last"], checkpoint.progress["best"]

@@ -1,11 +1,17 @@
 """Every preset in configs/ is a valid configuration of every agent."""
 
+import importlib.machinery
+import importlib.util
 from pathlib import Path
 
 import pytest
 import yaml
 
 from aaren_rl.config import AGENTS, SECTIONS, build_config, load_preset, preset_names
+from aaren_rl.errors import UsageError
+from aaren_rl.grid import read_grid
+from aaren_rl.published import PAPER, published
+from aaren_rl.train import make_parser, plan
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 FILES = sorted(CONFIGS.glob("*.yaml"))
@@ -26,3 +32,56 @@ def test_a_preset_says_what_its_file_says(path, agent):
     for section in SECTIONS:
         written = {**tree.get("all", {}).get(section, {}), **tree.get(agent, {}).get(section, {})}
         assert written.items() <= vars(getattr(config, section)).items()
+
+
+GRIDS = sorted(CONFIGS.glob("*/*.yaml"))
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_a_grids_runs_are_valid(path, tmp_path):
+    cells = read_grid(str(path)).cells(tmp_path)
+    assert len({cell.run for cell in cells}) == len(cells)
+    for cell in cells:
+        assert plan(make_parser(show_all=False).parse_args(list(cell.arguments)))[2] == cell.run
+
+
+def test_the_papers_grid_is_its_table(tmp_path):
+    grid = read_grid("paper")
+    assert grid == read_grid(str(CONFIGS / "paper" / "table1.yaml"))
+    assert len(grid.cells(tmp_path)) == 12 * 2 * 5
+    assert all(PAPER in published(env, agent) for env in grid.envs for agent in grid.agents)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("preset: paper", "a grid has preset, envs"),
+        ("{preset: papers, envs: [], agents: [decision-aaren], seeds: [0]}", "preset: papers is not one of"),
+        ("{preset: paper, envs: [], agents: [gpt], seeds: [0]}", "agents: gpt is not one of"),
+        ("{preset: paper, envs: [], agents: [decision-aaren], seeds: [a]}", "seeds: must be"),
+        ("{preset: paper, envs: x, agents: [decision-aaren], seeds: [0]}", "envs: must be"),
+        ("{preset: paper, envs: [], agents: [decision-aaren], seeds: [0], settings: {widht: 1}}", "settings: widht"),
+        ("{preset: paper, envs: [", "grid.yaml: while parsing"),
+    ],
+)
+def test_a_grid_that_does_not_fit_is_refused(text, message, tmp_path):
+    (tmp_path / "grid.yaml").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read_grid(str(tmp_path / "grid.yaml"))
+
+
+def test_table1_shows_ours_beside_the_papers(tmp_path):
+    loader = importlib.machinery.SourceFileLoader("table1", str(CONFIGS.parent / "scripts" / "table1"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("table1", loader))
+    loader.exec_module(module)
+    grid = read_grid("paper")
+    assert module.finished_runs(grid, tmp_path) == {}
+    ours = {("hopper-medium", "decision-aaren"): [("local", 1500, 50.0), ("local", 1500, 60.0), ("d4rl", 100, 7.0)]}
+    lines = [line.split() for line in module.table(grid, ours).splitlines()]
+    rows = [" ".join(line[2:]) for line in lines if line[:2] == ["hopper-medium", "decision-aaren"]]
+    assert rows == [
+        "80.86 +- 4.77 7.00 (1 seed; D4RL data, 100 updates)",
+        "80.86 +- 4.77 55.00 +- 7.07 (2 seeds; local data, 1,500 updates)",
+    ]
+    assert ["walker2d-medium", "decision-aaren", "74.44", "+-", "5.16", "-"] in lines
+    assert lines[-1][:5] == ["missing:", "118", "of", "120", "runs;"]

@@ -1,0 +1,96 @@
+"""The sweep's runs as tasks of Ray, on this machine or on a cluster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from typing import Any
+
+from .errors import UsageError
+from .sweep_local import POLL, RETRIES, CellJob, launch
+
+# Read when Ray is imported, and by the processes it starts: no reports home, and no remark on how GPUs are hidden.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+OBJECT_STORE = 80 * 2**20  # bytes; tasks return an exit code, and Ray's default is a third of the memory
+
+
+def train_cell(job: CellJob, folder: str) -> int:
+    """Body of a task: a run as a process of the worker's, in `folder`; returns its exit code.
+
+    Ray starts a task again whose worker died. The run's process dies with its worker, at once, or it would hold the run
+    folder; so whether there is something to resume is seen here, at every start.
+    """
+    os.chdir(folder)
+    process = launch(job, (job.run / "config.yaml").exists(), signal.SIGKILL)
+    try:
+        # Not wait(): Ray's cancel raises KeyboardInterrupt between two Python instructions.
+        while (code := process.poll()) is None:
+            time.sleep(POLL)
+        return code
+    except KeyboardInterrupt:
+        process.terminate()
+        return process.wait()
+
+
+class RayBackend:
+    """Tasks of Ray, one CPU each; how many run at once is up to Ray, and at most `slots`.
+
+    Args:
+        address: "local" for a Ray of its own, which ends with `close`; else a cluster's.
+        slots: the most tasks at once.
+        gpus: share of a GPU a task takes.
+
+    Raises:
+        UsageError: Ray is not installed, or there is none at the address.
+    """
+
+    def __init__(self, address: str, slots: int, gpus: float) -> None:
+        """Connects."""
+        try:
+            import ray
+        except ImportError as error:
+            raise UsageError("Ray is not installed: pip install 'aaren-rl[sweep]', or leave --ray out") from error
+        self.slots, self._ray, self._folder = slots, ray, None
+        options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "error"}
+        if address == "local":
+            # A short path: Ray's sockets are in it, and a socket's path has at most 107 bytes.
+            self._folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+            options |= {"_temp_dir": self._folder, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        try:
+            ray.init(**options)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            self.close()
+            raise UsageError(f"--ray {address}: {' '.join(str(error).split())[:200]}") from error
+        self._task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(train_cell)
+
+    def start(self, job: CellJob, resume: bool) -> Any:  # noqa: ANN401  Ray's reference
+        """Submits a task."""
+        return self._task.options(name=str(job.run)).remote(job, os.getcwd())
+
+    def code(self, handle: Any) -> int | None:  # noqa: ANN401
+        """The run's exit code; that of SIGKILL where its worker died again and again."""
+        ray = self._ray
+        if not ray.wait([handle], timeout=0)[0]:
+            return None
+        try:
+            code: int = ray.get(handle)
+            return code
+        except ray.exceptions.TaskCancelledError:
+            return 128 + signal.SIGTERM
+        except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError):
+            return -signal.SIGKILL
+
+    def stop(self, handle: Any) -> None:  # noqa: ANN401
+        """Cancels a task that waits, interrupts one that runs."""
+        self._ray.cancel(handle, force=False)
+
+    def close(self) -> None:
+        """Leaves the cluster, or ends the Ray of its own."""
+        self._ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)

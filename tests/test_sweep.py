@@ -1,0 +1,159 @@
+"""Grids of runs: one that is killed goes on, one that is finished is left alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_train import arguments, records
+
+from aaren_rl import sweep
+from aaren_rl.checkpoint import read_card
+from aaren_rl.errors import CheckpointError
+from aaren_rl.sweep import CellJob, SweepError, run_cells
+
+UPDATES = 150
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra: sweep)")
+
+
+def job(data: Path, out: Path, seed: int, *more: str, updates: int = UPDATES) -> CellJob:
+    asked = [*arguments(data, out, "--seed", str(seed)), *more, "--eval-episodes", "1", "--final-episodes", "1"]
+    asked[asked.index("--updates") + 1] = str(updates)
+    asked[asked.index("--eval-every") + 1] = "50"
+    return CellJob(tuple(asked), out / "hopper-medium" / "decision-aaren" / f"seed{seed}")
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def process_of(run: Path, out: Path) -> int | None:
+    """The process that holds a run folder's lock open."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(link) == str(run / ".lock"):
+                return int(link.parts[2])
+        except OSError:
+            continue
+    return None
+
+
+def kill_once(run: Path, out: Path, victim: Callable[[int], int]) -> threading.Thread:
+    """Kills once, after the run's first checkpoint: the run's process or, by `victim`, another."""
+
+    def work() -> None:
+        deadline = time.monotonic() + 300
+        while not list((run / "checkpoints").glob("0*")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if (pid := process_of(run, out)) is not None:
+            os.kill(victim(pid), signal.SIGKILL)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def four_runs(data: Path, out: Path, victim: Callable[[int], int], address: str | None) -> None:
+    cells = [job(data, out, seed) for seed in range(4)]
+    thread = kill_once(cells[1].run, out, victim)
+    assert run_cells(cells, jobs=2, ray_address=address) == 0
+    thread.join()
+    for cell in cells:
+        assert read_card(cell.run).updates == UPDATES
+        logged = [record["update"] for record in records(cell.run) if "train/loss" in record]
+        assert logged == [50, 100, 150]
+    # Resumed, not restarted: the events of before the kill are still there, and the log has two beginnings.
+    starts = [(cell.run / "train.log").read_text().count("run folder:") for cell in cells]
+    assert starts == [1, 2, 1, 1]
+    assert len(list(cells[1].run.glob("events.*"))) == 2
+    assert "starting over" not in (cells[1].run / "train.log").read_text()
+
+    files = {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()}
+    assert run_cells(cells, jobs=2, ray_address=address) == 0
+    assert files == {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()}
+
+
+def test_a_killed_run_goes_on(hopper_file: Path, tmp_path: Path) -> None:
+    four_runs(hopper_file, tmp_path, lambda pid: pid, None)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_ray_starts_a_killed_workers_run_again(hopper_file: Path, tmp_path: Path) -> None:
+    four_runs(hopper_file, tmp_path, parent, "local")
+
+
+def test_a_failing_run_does_not_stop_the_others(hopper_file: Path, tmp_path: Path) -> None:
+    good = job(hopper_file, tmp_path, 0, updates=10)
+    bad = job(hopper_file, tmp_path, 1, "--learning-rate", "1e30", "--precision", "float32", updates=10)
+    with pytest.raises(SweepError, match=r"1 of 2 runs failed.*seed1 \(exit code 6.*loss or gradient is not finite"):
+        run_cells([bad, good], jobs=1)
+    assert read_card(good.run).updates == 10
+
+
+def test_other_settings_are_refused(hopper_file: Path, tmp_path: Path) -> None:
+    assert run_cells([job(hopper_file, tmp_path, 0, updates=5)]) == 0
+    with pytest.raises(CheckpointError, match="holds a run that differs in"):
+        run_cells([job(hopper_file, tmp_path, 0, updates=6)])
+
+
+def test_a_run_that_is_killed_again_and_again_fails(hopper_file: Path, tmp_path: Path) -> None:
+    (cell,) = [job(hopper_file, tmp_path, 0)]
+
+    class Killed(sweep.LocalBackend):
+        starts = 0
+
+        def start(self, job: CellJob, resume: bool) -> subprocess.Popen[bytes]:
+            Killed.starts += 1
+            return subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SweepError, match="ended by a signal 3 times"):
+        patch.setattr(sweep, "LocalBackend", Killed)
+        run_cells([cell], jobs=1)
+    assert Killed.starts == 3
+
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from aaren_rl.sweep import CellJob, run_cells
+jobs = [CellJob(tuple(arguments), Path(run)) for arguments, run in json.loads(sys.argv[1])]
+sys.exit(run_cells(jobs, jobs=2, ray_address=sys.argv[2] or None))
+"""
+
+
+@pytest.mark.parametrize("address", ["", pytest.param("local", marks=[needs_ray, pytest.mark.slow])])
+def test_ctrl_c_saves_every_run(hopper_file: Path, tmp_path: Path, address: str) -> None:
+    cells = [job(hopper_file, tmp_path, seed, "--eval-every", "100000", updates=100_000) for seed in range(3)]
+    plain = json.dumps([(cell.arguments, str(cell.run)) for cell in cells])
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, plain, address], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    deadline = time.monotonic() + 300
+    while not all((cell.run / "metrics.jsonl").exists() for cell in cells[:2]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    for cell in cells[:2]:
+        assert list((cell.run / "checkpoints").glob("0*")), errors
+        assert process_of(cell.run, tmp_path) is None
+    assert not cells[2].run.exists() or address
+
+
+def test_without_ray_the_error_names_the_extra(
+    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"pip install 'aaren-rl\[sweep\]'"):
+        run_cells([job(hopper_file, tmp_path, 0)], ray_address="local")
