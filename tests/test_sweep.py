@@ -18,7 +18,7 @@ from test_train import arguments, records
 
 from aaren_rl import sweep
 from aaren_rl.checkpoint import read_card
-from aaren_rl.errors import CheckpointError
+from aaren_rl.errors import CheckpointError, UsageError
 from aaren_rl.sweep import CellJob, SweepError, run_cells
 
 UPDATES = 150
