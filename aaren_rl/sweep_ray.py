@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from typing import Any
@@ -16,6 +17,7 @@ from .sweep_local import POLL, RETRIES, CellJob, launch
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
+CONNECT = 10  # seconds; Ray itself tries a dead address for minutes
 OBJECT_STORE = 80 * 2**20  # bytes; tasks return an exit code, and Ray's default is a third of the memory
 
 
@@ -55,6 +57,7 @@ class RayBackend:
             import ray
         except ImportError as error:
             raise UsageError("Ray is not installed: pip install 'aaren-rl[sweep]', or leave --ray out") from error
+        _check_reachable(address)
         self.slots, self._ray, self._folder = slots, ray, None
         options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "error"}
         if address == "local":
@@ -94,3 +97,13 @@ class RayBackend:
         self._ray.shutdown()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _check_reachable(address: str) -> None:
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in host or not port.isdigit():
+        return  # "local", "auto", or a form that Ray knows
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT).close()
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"--ray {address}: no Ray cluster answers there: {error}") from error

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -149,6 +150,15 @@ def test_ctrl_c_saves_every_run(hopper_file: Path, tmp_path: Path, address: str)
         assert list((cell.run / "checkpoints").glob("0*")), errors
         assert process_of(cell.run, tmp_path) is None
     assert not cells[2].run.exists() or address
+
+
+@needs_ray
+def test_a_dead_address_is_refused_at_once(hopper_file: Path, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(UsageError, match="no Ray cluster answers there"):
+            run_cells([job(hopper_file, tmp_path, 0)], ray_address=address)
 
 
 def test_without_ray_the_error_names_the_extra(
