@@ -8,6 +8,7 @@ rounding. Rank 0 is the writer: it alone logs, evaluates, saves and prints.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 from collections.abc import Callable, Iterator
@@ -148,4 +149,7 @@ def join_ranks() -> Iterator[Ranks]:
     try:
         yield Ranks(dist.get_rank(), size, int(os.environ.get("LOCAL_RANK", "0")))
     finally:
+        # The wrapped model is part of reference cycles and holds the group: left to the interpreter's end, the group's
+        # threads outlive it and abort the process.
+        gc.collect()
         dist.destroy_process_group()

@@ -99,10 +99,7 @@ def _environment(
     if env_id is None:
         low, high = np.minimum(-1.0, episodes.actions.min(axis=0)), np.maximum(1.0, episodes.actions.max(axis=0))
         return None, gym.spaces.Box(low.astype(np.float32), high.astype(np.float32))
-    try:
-        env = make_env(env_id, **env_kwargs)
-    except TypeError as error:
-        raise UsageError(f"{env_id} does not take these arguments ({one_line(str(error))}); correct them") from error
+    env = make_env(env_id, **env_kwargs)
     action_space, described = env.action_space, copy.copy(env.spec)
     env.close()
     path = episodes.path or episodes.dataset

@@ -56,8 +56,8 @@ class Worker:
             stderr=errors,
             env=environment,
             # Room for a request to be written while the worker still writes its last answer: neither may wait for the
-            # other. Some ten thousand environments' actions fit.
-            pipesize=2**20,
+            # other. Some thousand environments' actions fit; more would use up what Linux grants a user for pipes.
+            pipesize=2**18,
             # Ctrl-C goes to this process alone, which then ends the workers without tracebacks from each.
             start_new_session=True,
         )

@@ -235,7 +235,7 @@ def test_an_interrupt_leaves_no_worker_and_no_file(tmp_path, cache, sign):
         # To the whole group, as a terminal does for Ctrl-C.
         os.killpg(process.pid, sign)
         _, err = process.communicate(timeout=30)
-    assert process.returncode == -sign
+    assert process.returncode == -sign, err
     # What the interpreter prints of an interrupt is the caller's to catch; the workers add nothing.
     assert err.count("Traceback") == (1 if sign == signal.SIGINT else 0), err
     deadline = time.monotonic() + 10

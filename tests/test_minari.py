@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from minari_sets import ID
 
-from aaren_rl.envs import DataError, Episodes, UnknownTaskError, UsageError, make_env
+from aaren_rl.envs import DataError, Episodes, SimulationError, UnknownTaskError, UsageError, make_env
 from aaren_rl.envs.minari import minari_id, read_minari, write_minari
 from aaren_rl.envs.minari_spec import read_spec
 from aaren_rl.envs.pins import write_pin
@@ -598,7 +598,7 @@ def test_writing_checks_the_environment(tmp_path, monkeypatch):
         write_minari(ID, small(), env_id="HalfCheetah-v5")
     with pytest.raises(UsageError, match="JSON"):
         write_minari(ID, small(), env_id="Hopper-v5", env_kwargs={"frame_skip": np.int64(4)})
-    with pytest.raises(UsageError, match="unexpected keyword argument 'x'"):
+    with pytest.raises(SimulationError, match="unexpected keyword argument 'x'"):
         write_minari(ID, small(), env_id="Hopper-v5", env_kwargs={"x": 1})
     with pytest.raises(UsageError, match="final_observations"):
         write_minari(ID, small(), env_id="Hopper-v5", final_observations=np.zeros((2, 11)))
