@@ -244,7 +244,7 @@ def test_what_was_not_measured_is_said(tmp_path):
 
 
 def test_names_and_paths_are_shown_as_they_are(tmp_path):
-    nasty = '<b>a|&"$x_{</b>](javascript:1)\n`'
+    nasty = '<b>a|&"$x_{$</b>](javascript:1)\n`'
     cells = [
         dataclasses.replace(cell, run=nasty)
         for cell in make_cells({nasty: [50.0]}, env=nasty, source="file", source_path=nasty, dataset=nasty)
