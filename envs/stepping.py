@@ -150,13 +150,15 @@ def make_stepper(env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int], w
     environments, which are done before processes have started, or where the environment cannot be sent to another.
 
     Raises:
-        SimulationError: the environment is unknown or cannot be made.
+        SimulationError: the environment is unknown or cannot be made, or not in the processes asked for.
     """
     spec = registered(env_id)
     if workers is None:
         workers = 0 if spec is None or len(seeds) < 32 else len(os.sched_getaffinity(0))
-    if workers == 0 or spec is None:
+    if workers == 0:
         return LocalStepper(env_id, env_kwargs, seeds)
+    if spec is None:
+        raise SimulationError(f"{env_id} is not registered by name (module:Class), so no other process can make it")
     return ProcessStepper(spec, env_kwargs, seeds, min(workers, len(seeds)))
 
 

@@ -169,6 +169,11 @@ def test_an_environment_that_raises_in_another_process(tmp_path: Path, monkeypat
     assert "\n" not in str(caught.value)
 
 
+def test_processes_are_not_replaced_by_this_one(countdown: str) -> None:
+    with pytest.raises(SimulationError, match="no other process can make it"):
+        rollout(make_policy(2, 1), countdown, episodes=2, target_return=1.0, seed=0, workers=2)
+
+
 def children() -> set[int]:
     return {int(pid) for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()}
 
