@@ -72,7 +72,8 @@ def import_registering(module: str | None) -> None:
     """
     if module is None:
         return
-    sys.path.append("")  # a module in the working folder, as `python -m` finds it, but after the installed ones
+    if "" not in sys.path:
+        sys.path.append("")  # a module in the working folder, as `python -m` finds it, but after the installed ones
     try:
         importlib.import_module(module)
     except Exception as error:  # the user's code may raise anything

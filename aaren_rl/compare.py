@@ -87,7 +87,7 @@ def compare(arguments: argparse.Namespace) -> int:
         "preset": arguments.preset,
         "episodes": arguments.episodes,
         "eval_seed": arguments.eval_seed,
-        "train": arguments.settings,
+        **({"train": arguments.settings} if arguments.settings else {}),
     }
     write_results(arguments.out / "results.json", cells, settings)
     write_report(arguments.out, cells, settings)

@@ -282,3 +282,14 @@ def given_settings(arguments: argparse.Namespace) -> Nested:
 def override(sections: Nested, given: Nested) -> Nested:
     """`sections` with the values of `given` on top."""
     return _merge(sections, given)
+
+
+def differences(there: dict[str, Any], asked: dict[str, Any], section: str = "") -> list[str]:
+    """Where two nested configurations differ, of the keys asked for: "network.width (run: 16, asked: 32)"."""
+    found = []
+    for key, value in asked.items():
+        if isinstance(value, dict):
+            found += differences(there[key], value, f"{section}{key}.")
+        elif there[key] != value:
+            found.append(f"{section}{key} (run: {there[key]}, asked: {value})")
+    return found

@@ -1,4 +1,4 @@
-"""A run's folder: who may write in it, its configuration and its metrics; and the bar that shows how far it is."""
+"""A run's folder: who may write in it, its configuration and its metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TextIO
 import yaml
 from torch.utils.tensorboard import SummaryWriter
 
-from .config import Nested, RunConfig, read_config, to_dict
+from .config import Nested, RunConfig, differences, read_config, to_dict
 from .errors import CheckpointError, UsageError
 from .files import write_text
 
@@ -99,14 +99,7 @@ class RunFolder:
         if not self.config_file.exists():
             raise UsageError(f"{self.path}: no run to resume; leave --resume out to start one")
         config = read_config(self.config_file)
-        stored = to_dict(config)
-        differing = [
-            f"{section}.{key} (run: {stored[section][key]}, asked: {value})"
-            for section, values in given.items()
-            for key, value in values.items()
-            if stored[section][key] != value
-        ]
-        if differing:
+        if differing := differences(to_dict(config), given):
             raise CheckpointError(f"{self.path}: the run to resume differs in {'; '.join(differing)}")
         return config
 

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from .checkpoint import read_card
 from .cli import Parser, StopRequest, positive, progress_bar
-from .config import RunConfig, read_config, to_dict
+from .config import RunConfig, differences, read_config, to_dict
 from .errors import CheckpointError, CommandError, UsageError, run_command
 from .grid import read_grid
 from .sweep_local import POLL, RETRIES, CellJob, LocalBackend
@@ -133,7 +133,7 @@ class _Task:
         config_file = self.job.run / "config.yaml"
         if not config_file.exists():
             return False
-        if differing := _differences(to_dict(read_config(config_file)), to_dict(self.config)):
+        if differing := differences(to_dict(read_config(config_file)), to_dict(self.config)):
             raise CheckpointError(
                 f"{self.job.run}: holds a run that differs in {'; '.join(differing)}; choose another --out"
             )
@@ -153,16 +153,6 @@ class _Task:
                 return int(json.loads(file.read().splitlines()[-1])["update"])
         except (OSError, ValueError, LookupError):
             return 0  # nothing there yet, or a line half written
-
-
-def _differences(there: dict[str, Any], asked: dict[str, Any], section: str = "") -> list[str]:
-    found = []
-    for key, value in asked.items():
-        if isinstance(value, dict):
-            found += _differences(there[key], value, f"{key}.")
-        elif there[key] != value:
-            found.append(f"{section}{key} (run: {there[key]}, asked: {value})")
-    return found
 
 
 class _Sweep:
