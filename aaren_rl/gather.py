@@ -81,7 +81,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         seconds_per_update=median(
             1 / line["train/updates_per_second"] for line in metrics if "train/updates_per_second" in line
         ),
-        device=card.versions.get("device", "cpu"),
+        device=card.versions["device"],
         last=last,
         best=last if best_card.updates == card.updates else _score(best, best_card, how, on_step),
         mean_of_last=fmean(point.headline for point in curve[-MEAN_OF:]),

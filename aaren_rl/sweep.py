@@ -86,7 +86,8 @@ def run_cells(
         The exit code: 0, or 128 plus the number of the signal that stopped the sweep.
 
     Raises:
-        UsageError: arguments that make no run, a folder that holds another run, or Ray is missing.
+        UsageError: arguments that make no run, or Ray is missing.
+        CheckpointError: a folder holds a run with other settings; the message names them.
         SweepError: a run failed; the message ends with its own last error line.
     """
     tasks = [_Task(job, _asked(job)) for job in cells]
