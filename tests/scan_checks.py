@@ -9,7 +9,7 @@ from torch import Tensor
 
 from aaren_rl.agents import ScanState, reference
 
-METHODS = ("sequential", "blocked", "hillis_steele", "ladner_fischer")
+METHODS = ("sequential", "blocked", "hillis_steele", "ladner_fischer", "numba")
 
 # dtype of scores and values: (rtol, atol of outputs and final state), (rtol, atol of gradients). The float32 entries
 # leave room for sums of a thousand terms. Half types are computed in float32 and rounded once, to half a unit in the

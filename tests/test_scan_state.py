@@ -114,7 +114,7 @@ def million(steps: int) -> tuple[Tensor, Tensor, Tensor]:
     return scores, values, (p.unsqueeze(-1) * values.double()).cumsum(-2) / p.cumsum(-1).unsqueeze(-1)
 
 
-@pytest.mark.parametrize("method", ["blocked", "hillis_steele", "ladner_fischer"])
+@pytest.mark.parametrize("method", ["blocked", "hillis_steele", "ladner_fischer", "numba"])
 def test_a_million_positions_in_chunks_do_not_drift(method: str) -> None:
     scores, values, true = million(1_000_000)
     state, chunk = None, 10_000

@@ -1,0 +1,233 @@
+"""The scan's CPU kernels, compiled by Numba on first use and kept in its cache.
+
+A row's state stays in the processor's first cache while one pass goes over the values. Sums are float64 at no cost: the
+pass waits for memory. Rows are shared among torch's threads.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numba
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array: TypeAlias = npt.NDArray[Any]
+    Index: TypeAlias = npt.NDArray[np.int64]
+
+SHARED = 1 << 18  # values from which a call is worth more than one thread
+EMPTY = torch.finfo(torch.float64).min  # the maximum of no scores
+
+
+def _compiled(function: Callable[..., None]) -> Callable[..., None]:
+    # Sums may be reordered, which lets the compiler use vectors; infinities and NaN keep their meaning.
+    options = {"nogil": True, "fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
+    try:
+        compiled: Callable[..., None] = numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder to keep a cache in: compiled anew by every process
+        compiled = numba.njit(**options)(function)
+    return compiled
+
+
+@_compiled
+def _forward(
+    first: int,
+    last: int,
+    scores: Array,
+    values: Array,
+    mask: Array,
+    starts: Array,
+    at: Index,
+    stride: Index,
+    outputs: Array,
+    weights: Array,
+    m: Array,
+    u: Array,
+    w: Array,
+) -> None:
+    n, dim = weights.shape[1], w.shape[1]
+    for row in range(first, last):
+        high, total, sums = m[row], u[row], w[row]
+        for k in range(n):
+            # Slices, not offsets: Numba would allow for a negative index in every element, and use no vectors.
+            value = values[at[1, row] + k * stride[1] :][:dim]
+            output = outputs[at[4, row] + k * stride[4] :][:dim]
+            if starts[at[3, row] + k * stride[3]]:
+                high, total = EMPTY, 0.0
+                sums[:] = 0.0
+            score = float(scores[at[0, row] + k * stride[0]])
+            if score == -math.inf or not mask[at[2, row] + k * stride[2]]:
+                weights[row, k] = 0.0
+                inverse = 1.0 / total if total > 0 else 0.0
+                for d in range(dim):
+                    output[d] = sums[d] * inverse
+                continue
+            shrink, p = 1.0, 1.0
+            if score > high:
+                shrink, high = math.exp(high - score), score
+            else:
+                p = math.exp(score - high)
+            total = total * shrink + p
+            inverse = 1.0 / total
+            weights[row, k] = p * inverse
+            for d in range(dim):
+                sums[d] = sums[d] * shrink + p * value[d]
+                output[d] = sums[d] * inverse
+        m[row], u[row] = high, total
+
+
+@_compiled
+def _backward(
+    first: int,
+    last: int,
+    weights: Array,
+    values: Array,
+    outputs: Array,
+    d_outputs: Array,
+    starts: Array,
+    at: Index,
+    stride: Index,
+    d_scores: Array,
+    d_values: Array,
+    g: Array,
+    c: Array,
+) -> None:
+    n, dim = weights.shape[1], g.shape[1]
+    for row in range(first, last):
+        sums, product, keep = g[row], c[row], 1.0
+        for k in range(n - 1, -1, -1):
+            value = values[at[0, row] + k * stride[0] :][:dim]
+            output = outputs[at[1, row] + k * stride[1] :][:dim]
+            up = d_outputs[at[2, row] + k * stride[2] :][:dim]
+            down = d_values[at[4, row] + k * stride[4] :][:dim]
+            weight, own, other = weights[row, k], 0.0, 0.0
+            if weight == 0.0:  # masked, or vanishing beside the others: its value may be anything
+                for d in range(dim):
+                    sums[d] = sums[d] * keep + up[d]
+                    other += float(output[d]) * up[d]
+                    down[d] = 0.0
+                product, d_scores[row, k] = product * keep + other, 0.0
+            else:
+                for d in range(dim):
+                    total = sums[d] * keep + up[d]
+                    sums[d] = total
+                    own += total * value[d]
+                    other += float(output[d]) * up[d]
+                    down[d] = weight * total
+                product = product * keep + other
+                d_scores[row, k] = weight * (own - product)
+            keep = 0.0 if starts[at[3, row] + k * stride[3]] else 1.0 - weight
+        for d in range(dim):
+            sums[d] *= keep
+        c[row] = product * keep
+
+
+def forward(
+    scores: Tensor, values: Tensor, m: Tensor, u: Tensor, w: Tensor, mask: Tensor, starts: Tensor
+) -> tuple[Tensor, ...]:
+    """Outputs (..., N, D), every position's weight for itself (..., N), and the state after the last, in float64.
+
+    Args:
+        scores: (..., N), float32 or float64, as are the values.
+        values: (..., N, D), of any strides.
+        m: (...), float64, as are u and w: the state before.
+        u: (...).
+        w: (..., D).
+        mask: bool (..., N), False where a position does not count.
+        starts: bool (..., N), True where a sequence begins.
+    """
+    values = _rows_of_channels(values)
+    outputs = torch.empty_like(values)  # in the values' order in memory
+    weights = torch.empty(scores.shape, dtype=torch.float64)
+    m, u, w = (part.clone(memory_format=torch.contiguous_format) for part in (m, u, w))
+    flat, at, stride = _flat(scores, values, mask, starts, outputs)
+    n, dim = values.shape[-2:]
+    arrays = (*flat[:4], at, stride, flat[4], weights.view(-1, n).numpy(), *(x.view(-1).numpy() for x in (m, u)))
+    _share(_forward, (*arrays, w.view(-1, dim).numpy()), values)
+    return outputs, weights, m, u, w
+
+
+def backward(
+    weights: Tensor, values: Tensor, outputs: Tensor, d_outputs: Tensor, g: Tensor, c: Tensor, starts: Tensor
+) -> tuple[Tensor, ...]:
+    """Gradients of scores (..., N) and values (..., N, D), and g (..., D) and c (...) before the first position.
+
+    Args:
+        weights: (..., N), float64, from `forward`.
+        values: (..., N, D).
+        outputs: (..., N, D), from `forward`.
+        d_outputs: (..., N, D).
+        g: (..., D), float64, after the last position; `fused.py` says what it is.
+        c: (...), float64, likewise.
+        starts: bool (..., N).
+    """
+    values, d_outputs = _rows_of_channels(values), _rows_of_channels(d_outputs)
+    d_scores, d_values = torch.empty(weights.shape, dtype=values.dtype), torch.empty_like(values)
+    g, c = (part.clone(memory_format=torch.contiguous_format) for part in (g, c))
+    flat, at, stride = _flat(values, outputs, d_outputs, starts, d_values)
+    n, dim = values.shape[-2:]
+    arrays = (weights.view(-1, n).numpy(), *flat[:4], at, stride, d_scores.view(-1, n).numpy(), flat[4])
+    _share(_backward, (*arrays, g.view(-1, dim).numpy(), c.view(-1).numpy()), values)
+    return d_scores, d_values, g, c
+
+
+def _rows_of_channels(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _flat(*tensors: Tensor) -> tuple[list[Array], Index, Index]:
+    """Their memory as flat arrays, the offset of every row in them (5, rows), and their strides over positions (5,)."""
+    batch = tensors[-1].dim() - 2
+    arrays, offsets, strides = [], [], []
+    for x in tensors:
+        x = x.detach()
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+        arrays.append(x.as_strided((extent,), (1,)).numpy())
+        offsets.append(_offsets(x.shape[:batch], x.stride()[:batch]))
+        strides.append(x.stride(batch))
+    return arrays, torch.stack(offsets).numpy(), torch.tensor(strides).numpy()
+
+
+@functools.lru_cache(256)
+def _offsets(shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
+    offsets = torch.zeros(1, dtype=torch.int64)
+    for size, stride in zip(shape, strides, strict=True):
+        offsets = (offsets.unsqueeze(-1) + torch.arange(size) * stride).flatten()
+    return offsets
+
+
+def _share(kernel: Callable[..., None], arrays: tuple[Array, ...], values: Tensor) -> None:
+    """Runs the kernel over all rows, on several threads where that pays; rows do not depend on one another."""
+    rows = values.shape[:-2].numel()
+    threads = min(torch.get_num_threads(), rows) if values.numel() >= SHARED else 1
+    if threads == 1:
+        kernel(0, rows, *arrays)
+        return
+    parts = list(_parts(rows, threads))
+    others = [_pool(threads).submit(kernel, *part, *arrays) for part in parts[1:]]
+    kernel(*parts[0], *arrays)
+    for other in others:
+        other.result()
+
+
+def _parts(rows: int, count: int) -> Iterator[tuple[int, int]]:
+    for k in range(count):
+        yield rows * k // count, rows * (k + 1) // count
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads - 1, thread_name_prefix="scan")
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,0 +1,98 @@
+"""The scan as one differentiable operation over a back end's two kernels.
+
+With L_k = log sum_{i<=k} exp(s_i), the weight that position k gives to itself is a_k = exp(s_k - L_k), and the others
+shrink by exp(L_{k-1} - L_k) = 1 - a_k. Forward:  o_k = (1 - a_k) o_{k-1} + a_k v_k. Backward, from the last to the first,
+
+    g_k = do_k + (1 - a_{k+1}) g_{k+1}            c_k = o_k . do_k + (1 - a_{k+1}) c_{k+1}
+    dv_k = a_k g_k                                ds_k = a_k (v_k . g_k - c_k)
+
+with (1 - a_{k+1}) replaced by 0 where a sequence starts at k + 1. No exponential of a difference of two scores is taken
+whose sign is not known, so nothing overflows, and nothing of size N x N is ever made. The state after the last
+position, (m, u, w), is one more output, which adds u dw to g and -u du to c before the last position; the state before
+the first is one more position, whose value is w / u.
+
+Shape suffixes: N positions, D channels of a value; `...` are batch dimensions (batch, head).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..scan_state import STATE_DTYPE, ScanState
+from . import load
+
+
+def fused_scan(
+    backend: str,
+    scores: Tensor,
+    values: Tensor,
+    state: ScanState | None,
+    mask: Tensor | None,
+    starts: Tensor | None,
+) -> tuple[Tensor, ScanState]:
+    """`prefix_scan` by a back end of `kernels`; differentiable once.
+
+    Raises:
+        ImportError: the back end's package is not installed.
+    """
+    batch, dim = scores.shape[:-1], values.shape[-1]
+    if state is None:
+        state = ScanState.identity(tuple(batch), dim, device=values.device)
+    m, u, w = state.m.expand(batch), state.u.expand(batch), state.w.expand(*batch, dim)
+    m, u, w = m.to(STATE_DTYPE), u.to(STATE_DTYPE), w.to(STATE_DTYPE)
+    mask = torch.ones((), dtype=torch.bool, device=scores.device) if mask is None else mask
+    starts = torch.zeros((), dtype=torch.bool, device=scores.device) if starts is None else starts
+    outputs, *last = _FusedScan.apply(
+        backend, scores, values, m, u, w, mask.expand(scores.shape), starts.expand(scores.shape)
+    )
+    return outputs, ScanState(*last)
+
+
+class _FusedScan(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,  # noqa: ANN401  torch's own context
+        backend: str,
+        scores: Tensor,
+        values: Tensor,
+        m: Tensor,
+        u: Tensor,
+        w: Tensor,
+        mask: Tensor,
+        starts: Tensor,
+    ) -> tuple[Tensor, ...]:
+        dtype = torch.promote_types(torch.promote_types(scores.dtype, values.dtype), torch.float32)
+        outputs, weights, *last = load(backend).forward(scores.to(dtype), values.to(dtype), m, u, w, mask, starts)
+        ctx.backend, ctx.scores_dtype = backend, scores.dtype
+        # The outputs in full precision: rounded to half, they would round the gradient of every earlier score.
+        ctx.save_for_backward(values, weights, outputs, u, w, last[1], starts)
+        ctx.mark_non_differentiable(last[0])  # m cancels in every ratio
+        ctx.set_materialize_grads(False)
+        return outputs.to(values.dtype), *last
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # type: ignore[override]
+        ctx: Any,  # noqa: ANN401
+        d_outputs: Tensor | None,
+        _: Tensor | None,
+        d_last_u: Tensor | None,
+        d_last_w: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
+        values, weights, outputs, u, w, last_u, starts = ctx.saved_tensors
+        d_outputs = torch.zeros_like(outputs) if d_outputs is None else d_outputs.to(outputs.dtype)
+        g = torch.zeros_like(w) if d_last_w is None else last_u.unsqueeze(-1) * d_last_w
+        c = torch.zeros_like(u) if d_last_u is None else -last_u * d_last_u
+        d_scores, d_values, g, c = load(ctx.backend).backward(
+            weights, values.to(outputs.dtype), outputs, d_outputs, g, c, starts
+        )
+        d_m = d_u = d_w = None
+        if any(ctx.needs_input_grad[3:6]):
+            inverse = torch.where(u > 0, 1 / torch.where(u > 0, u, 1.0), 0.0)
+            d_u, d_w = -c * inverse, g * inverse.unsqueeze(-1)
+            d_m = u * d_u + (w * d_w).sum(-1)
+        return None, d_scores.to(ctx.scores_dtype), d_values.to(values.dtype), d_m, d_u, d_w, None, None
