@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
+from .dropout import Dropout
 from .mixers import Aaren, Attention, AttentionState
 from .scan import ScanState
 
@@ -30,7 +31,7 @@ class Block(nn.Module):
         self.mixer = MIXERS[mixer](width, heads, dropout)
         self.norm1 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), Dropout(dropout)
         )
         self.norm2 = nn.LayerNorm(width)
 

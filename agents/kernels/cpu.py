@@ -1,7 +1,8 @@
 """The scan's CPU kernels, compiled by Numba on first use and kept in its cache.
 
-A row's state stays in the processor's first cache while one pass goes over the values. Sums are float64 at no cost: the
-pass waits for memory. Rows are shared among torch's threads.
+The states stay in the processor's first cache while one pass goes over the values. Sums are float64 at no cost: the pass
+waits for memory. Rows (batch, head) are shared among torch's threads; `group` neighbouring ones, whose values lie side by
+side in memory at every position, are gone through together.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numba
@@ -42,6 +44,7 @@ def _compiled(function: Callable[..., None]) -> Callable[..., None]:
 def _forward(
     first: int,
     last: int,
+    group: int,
     scores: Array,
     values: Array,
     mask: Array,
@@ -55,40 +58,41 @@ def _forward(
     w: Array,
 ) -> None:
     n, dim = weights.shape[1], w.shape[1]
-    for row in range(first, last):
-        high, total, sums = m[row], u[row], w[row]
+    for begin in range(first, last, group):
         for k in range(n):
-            # Slices, not offsets: Numba would allow for a negative index in every element, and use no vectors.
-            value = values[at[1, row] + k * stride[1] :][:dim]
-            output = outputs[at[4, row] + k * stride[4] :][:dim]
-            if starts[at[3, row] + k * stride[3]]:
-                high, total = EMPTY, 0.0
-                sums[:] = 0.0
-            score = float(scores[at[0, row] + k * stride[0]])
-            if score == -math.inf or not mask[at[2, row] + k * stride[2]]:
-                weights[row, k] = 0.0
-                inverse = 1.0 / total if total > 0 else 0.0
+            for row in range(begin, begin + group):
+                # Slices, not offsets: Numba would allow for a negative index in every element, and use no vectors.
+                value = values[at[1, row] + k * stride[1] :][:dim]
+                output = outputs[at[4, row] + k * stride[4] :][:dim]
+                sums = w[row]
+                if starts[at[3, row] + k * stride[3]]:
+                    m[row], u[row] = EMPTY, 0.0
+                    sums[:] = 0.0
+                score = float(scores[at[0, row] + k * stride[0]])
+                if score == -math.inf or not mask[at[2, row] + k * stride[2]]:
+                    weights[row, k] = 0.0
+                    inverse = 1.0 / u[row] if u[row] > 0 else 0.0
+                    for d in range(dim):
+                        output[d] = sums[d] * inverse
+                    continue
+                shrink, p = 1.0, 1.0
+                if score > m[row]:
+                    shrink, m[row] = math.exp(m[row] - score), score
+                else:
+                    p = math.exp(score - m[row])
+                u[row] = u[row] * shrink + p
+                inverse = 1.0 / u[row]
+                weights[row, k] = p * inverse
                 for d in range(dim):
+                    sums[d] = sums[d] * shrink + p * value[d]
                     output[d] = sums[d] * inverse
-                continue
-            shrink, p = 1.0, 1.0
-            if score > high:
-                shrink, high = math.exp(high - score), score
-            else:
-                p = math.exp(score - high)
-            total = total * shrink + p
-            inverse = 1.0 / total
-            weights[row, k] = p * inverse
-            for d in range(dim):
-                sums[d] = sums[d] * shrink + p * value[d]
-                output[d] = sums[d] * inverse
-        m[row], u[row] = high, total
 
 
 @_compiled
 def _backward(
     first: int,
     last: int,
+    group: int,
     weights: Array,
     values: Array,
     outputs: Array,
@@ -100,35 +104,32 @@ def _backward(
     d_values: Array,
     g: Array,
     c: Array,
+    keep: Array,
 ) -> None:
     n, dim = weights.shape[1], g.shape[1]
-    for row in range(first, last):
-        sums, product, keep = g[row], c[row], 1.0
+    for begin in range(first, last, group):
         for k in range(n - 1, -1, -1):
-            value = values[at[0, row] + k * stride[0] :][:dim]
-            output = outputs[at[1, row] + k * stride[1] :][:dim]
-            up = d_outputs[at[2, row] + k * stride[2] :][:dim]
-            down = d_values[at[4, row] + k * stride[4] :][:dim]
-            weight, own, other = weights[row, k], 0.0, 0.0
-            if weight == 0.0:  # masked, or vanishing beside the others: its value may be anything
+            for row in range(begin, begin + group):
+                value = values[at[0, row] + k * stride[0] :][:dim]
+                output = outputs[at[1, row] + k * stride[1] :][:dim]
+                up = d_outputs[at[2, row] + k * stride[2] :][:dim]
+                down = d_values[at[4, row] + k * stride[4] :][:dim]
+                sums, weight, shrink, own, other = g[row], weights[row, k], keep[row], 0.0, 0.0
                 for d in range(dim):
-                    sums[d] = sums[d] * keep + up[d]
-                    other += float(output[d]) * up[d]
-                    down[d] = 0.0
-                product, d_scores[row, k] = product * keep + other, 0.0
-            else:
-                for d in range(dim):
-                    total = sums[d] * keep + up[d]
+                    x = numba.float64(up[d])
+                    total = sums[d] * shrink + x
                     sums[d] = total
                     own += total * value[d]
-                    other += float(output[d]) * up[d]
+                    other += output[d] * x
                     down[d] = weight * total
-                product = product * keep + other
-                d_scores[row, k] = weight * (own - product)
-            keep = 0.0 if starts[at[3, row] + k * stride[3]] else 1.0 - weight
-        for d in range(dim):
-            sums[d] *= keep
-        c[row] = product * keep
+                c[row] = c[row] * shrink + other
+                # A masked value may be anything, NaN included.
+                d_scores[row, k] = weight * (own - c[row]) if weight > 0.0 else 0.0
+                keep[row] = 0.0 if starts[at[3, row] + k * stride[3]] else 1.0 - weight
+        for row in range(begin, begin + group):
+            c[row] *= keep[row]
+            for d in range(dim):
+                g[row, d] *= keep[row]
 
 
 def forward(
@@ -176,7 +177,8 @@ def backward(
     flat, at, stride = _flat(values, outputs, d_outputs, starts, d_values)
     n, dim = values.shape[-2:]
     arrays = (weights.view(-1, n).numpy(), *flat[:4], at, stride, d_scores.view(-1, n).numpy(), flat[4])
-    _share(_backward, (*arrays, g.view(-1, dim).numpy(), c.view(-1).numpy()), values)
+    keep = torch.ones_like(c).view(-1).numpy()
+    _share(_backward, (*arrays, g.view(-1, dim).numpy(), c.view(-1).numpy(), keep), values)
     return d_scores, d_values, g, c
 
 
@@ -209,19 +211,17 @@ def _share(kernel: Callable[..., None], arrays: tuple[Array, ...], values: Tenso
     """Runs the kernel over all rows, on several threads where that pays; rows do not depend on one another."""
     rows = values.shape[:-2].numel()
     threads = min(torch.get_num_threads(), rows) if values.numel() >= SHARED else 1
+    group = values.shape[-3] if values.dim() > 2 and values.stride(-3) < values.stride(-2) else 1
+    if rows // group < threads:
+        group = 1
     if threads == 1:
-        kernel(0, rows, *arrays)
+        kernel(0, rows, group, *arrays)
         return
-    parts = list(_parts(rows, threads))
-    others = [_pool(threads).submit(kernel, *part, *arrays) for part in parts[1:]]
-    kernel(*parts[0], *arrays)
+    cuts = [rows // group * k // threads * group for k in range(threads + 1)]
+    others = [_pool(threads).submit(kernel, *cut, group, *arrays) for cut in pairwise(cuts[1:])]
+    kernel(*cuts[:2], group, *arrays)
     for other in others:
         other.result()
-
-
-def _parts(rows: int, count: int) -> Iterator[tuple[int, int]]:
-    for k in range(count):
-        yield rows * k // count, rows * (k + 1) // count
 
 
 @functools.cache

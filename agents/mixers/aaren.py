@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..dropout import Dropout
 from ..scan import ScanState, prefix_scan, scan_step
 
 
@@ -36,7 +37,7 @@ class Aaren(nn.Module):
         self.key = nn.Linear(width, width)
         self.value = nn.Linear(width, width)
         self.output = nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, x: Tensor, state: ScanState | None = None, *, starts: Tensor | None = None, keep: slice | None = None

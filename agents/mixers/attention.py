@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..dropout import Dropout
+
 
 class AttentionState(NamedTuple):
     """The key-value cache: it grows by one row a token.
@@ -43,7 +45,7 @@ class Attention(nn.Module):
         self.key = nn.Linear(width, width)
         self.value = nn.Linear(width, width)
         self.output = nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, x: Tensor, state: AttentionState | None = None, *, starts: Tensor | None = None, keep: slice | None = None
