@@ -80,8 +80,9 @@ class FusedAaren(nn.Module):
         sums = weights @ rows
         wanted = sums if keep is None else sums[:, :, keep]
         mixed = (wanted[..., :-2] / wanted[..., -2:-1]).to(x.dtype)
-        last = sums[:, :, -1]
-        return self.output(mixed.transpose(1, 2).flatten(-2)), ScanState(m[..., -1], last[..., -2], last[..., :-2])
+        last = torch.cat([sums[:, :, -1, :-1], m[..., -1:]], -1)  # a copy: a view would keep all rows alive
+        state = ScanState(last[..., -1], last[..., -2], last[..., :-2])
+        return self.output(mixed.transpose(1, 2).flatten(-2)), state
 
     def initial_state(self, batch_size: int) -> ScanState:
         """The state before any token, in float64."""
