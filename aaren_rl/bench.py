@@ -14,14 +14,15 @@ from typing import Any, Protocol
 
 import torch
 
-from . import bench_data, bench_evaluate, bench_rollout
+from . import bench_data, bench_evaluate, bench_resources, bench_rollout, bench_scan, bench_train
+from .bench_timing import check_plot, save_plot
 from .cli import Parser, positive
 from .errors import UsageError, run_command
 from .files import write_json
 
 
 class Benchmark(Protocol):
-    """What a benchmark's module has."""
+    """What a benchmark's module has; with `plot(figures: dict[str, Any]) -> Figure`, also the option `--plot`."""
 
     HELP: str
     DESCRIPTION: str
@@ -34,7 +35,14 @@ class Benchmark(Protocol):
         """Measures; returns the table to print and the figures for JSON."""
 
 
-BENCHMARKS: dict[str, Benchmark] = {"rollout": bench_rollout, "data": bench_data, "evaluate": bench_evaluate}
+BENCHMARKS: dict[str, Benchmark] = {
+    "rollout": bench_rollout,
+    "train": bench_train,
+    "scan": bench_scan,
+    "resources": bench_resources,
+    "data": bench_data,
+    "evaluate": bench_evaluate,
+}
 
 
 class _BenchmarkParser(Parser):
@@ -55,22 +63,31 @@ def _parser() -> Parser:
         benchmark.add_arguments(own)
         own.add_argument("--threads", type=positive, default=1, help="threads of torch (default: %(default)s)")
         own.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+        if hasattr(benchmark, "plot"):
+            own.add_argument("--plot", type=Path, metavar="FILE", help="also draw the figures here: .png, .svg or .pdf")
         own.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if arguments.json is not None and not arguments.json.parent.is_dir():
-        raise UsageError(f"--json {arguments.json}: its folder does not exist; make it first")
+    files = {"json": arguments.json, "plot": getattr(arguments, "plot", None)}
+    for option, path in files.items():
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(f"--{option} {path}: its folder does not exist; make it first")
+    if files["plot"] is not None:
+        check_plot(files["plot"])  # before minutes of measuring
+    benchmark = BENCHMARKS[arguments.benchmark]
     threads = torch.get_num_threads()
     torch.set_num_threads(arguments.threads)
     try:
-        table, figures = BENCHMARKS[arguments.benchmark].run(arguments)
+        table, figures = benchmark.run(arguments)
     finally:
         torch.set_num_threads(threads)
     print(table)
     if arguments.json is not None:
         write_json(arguments.json, figures)
+    if files["plot"] is not None:
+        save_plot(benchmark.plot(figures), files["plot"])  # type: ignore[attr-defined]
     return 0
 
 

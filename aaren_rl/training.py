@@ -39,10 +39,14 @@ def learning_rate(update: int, config: OptimizerConfig) -> float:
 
 
 def autocast(config: OptimizerConfig, device: torch.device) -> AbstractContextManager[object]:
-    """bfloat16 where it is asked for or, with "auto", where the processor computes in it."""
+    """bfloat16 where `uses_bfloat16` says so."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=uses_bfloat16(config, device))
+
+
+def uses_bfloat16(config: OptimizerConfig, device: torch.device) -> bool:
+    """Whether it is asked for or, with "auto", the processor computes in it."""
     native = torch.cuda.is_bf16_supported() if device.type == "cuda" else _cpu_has_bfloat16()
-    enabled = config.precision == "bfloat16" or (config.precision == "auto" and native)
-    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
+    return config.precision == "bfloat16" or (config.precision == "auto" and native)
 
 
 def _cpu_has_bfloat16() -> bool:

@@ -30,9 +30,7 @@ class Block(nn.Module):
         super().__init__()
         self.mixer = MIXERS[mixer](width, heads, dropout)
         self.norm1 = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), Dropout(dropout)
-        )
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), Dropout(dropout))
         self.norm2 = nn.LayerNorm(width)
 
     def forward(

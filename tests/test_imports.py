@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+KERNELS = {Path("agents/kernels/cpu.py"): "numba", Path("agents/kernels/gpu.py"): "triton"}  # imported on first use
 MAPPED = {"agents", "envs", "configs"}  # folders that install inside aaren_rl and exist under no other name
 FILES = sorted(p.relative_to(ROOT) for folder in ("agents", "envs", "aaren_rl") for p in (ROOT / folder).rglob("*.py"))
 
@@ -35,7 +36,7 @@ def wrong_imports(path: Path, source: str) -> list[str]:
         top = module.partition(".")[0]
         leaves = dots >= len(path.parts)  # agents/mixers/x.py may use one or two dots; a third is aaren_rl
         banned = MAPPED if folder == "aaren_rl" else {*MAPPED, "aaren_rl"}
-        foreign = folder == "agents" and top not in {*sys.stdlib_module_names, "torch"}
+        foreign = folder == "agents" and top not in {*sys.stdlib_module_names, "torch", KERNELS.get(path)}
         if leaves or (dots == 0 and (top in banned or (foreign and not (top == "numpy" and typing_only)))):
             wrong.append("." * dots + module)
     return wrong
@@ -54,6 +55,8 @@ def test_imports_follow_the_layout(path):
         ("agents/a.py", "import typing\nif typing.TYPE_CHECKING:\n    import numpy.typing as npt", []),
         ("agents/a.py", "if TYPE_CHECKING:\n    import gymnasium\nelse:\n    import numpy", ["gymnasium", "numpy"]),
         ("agents/a.py", "def f():\n    import numpy as np", ["numpy"]),
+        ("agents/a.py", "import numba", ["numba"]),
+        ("agents/kernels/cpu.py", "import numba\nimport triton", ["triton"]),
         ("agents/a.py", "from ..envs import TASKS", ["..envs"]),
         ("agents/mixers/a.py", "from ...envs import TASKS", ["...envs"]),
         ("agents/a.py", "from aaren_rl.agents import scan", ["aaren_rl.agents"]),

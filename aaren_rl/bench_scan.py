@@ -1,0 +1,255 @@
+"""The benchmark "scan": the prefix scan, forward and backward, against its length and method.
+
+Every method is first held against softmax attention in float64: outputs and gradients.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.nn import functional as F
+
+from .agents import kernels, prefix_scan, reference
+from .agents.parallel_scans import PARALLEL
+from .bench_timing import Work, in_turns, ratio
+from .cli import Parser, choose_device, positive
+from .errors import NumericsError, UsageError
+from .machine import Machine
+
+METHODS = (*kernels.BACKENDS, *PARALLEL)
+ATTENTION = "attention"  # what the scan stands in for: quadratic in the length
+LENGTHS = (1024, 2048, 4096, 8192)
+REPEATS = 11
+CHECKED_LENGTH, TOLERANCE = 1025, 1e-5
+
+HELP = "time of the prefix scan against length and method"
+DESCRIPTION = """\
+Times the prefix scan, forward and forward with backward, in turns with one copy of its values (into new memory, as the
+scan's outputs are) and with causal scaled_dot_product_attention; medians. The share of the memory bandwidth is what the
+forward pass must read and write (scores and values in, outputs out) against a copy into memory that is already there."""
+EPILOG = """\
+example:
+  python -m aaren_rl.bench scan --lengths 1024 4096 8192 --json scan.json --plot scan.png"""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Of one method at one length.
+
+    Attributes:
+        length: N, positions.
+        method: of `prefix_scan`, "attention", or "copy" of the values.
+        forward_ms: median.
+        both_ms: forward and backward, median; None for a copy.
+        forward_copies: forward over one copy of the values, median over the rounds.
+        both_copies: forward and backward over one copy.
+        bandwidth_share: of the forward pass; None for attention.
+    """
+
+    length: int
+    method: str
+    forward_ms: float
+    both_ms: float | None
+    forward_copies: float
+    both_copies: float | None
+    bandwidth_share: float | None
+
+
+@dataclass(frozen=True)
+class ScanResult:
+    """The outcome of `measure_scan`.
+
+    Attributes:
+        batch: rows.
+        heads: of every row.
+        dim: D, channels of a value, float32.
+        timings: by length and method.
+        bandwidth: bytes a second read and written by a copy into memory that is already there, at the longest length.
+        checked_difference: largest difference of an output or gradient from the float64 reference, of every method.
+        machine: what it ran on.
+        device: cpu or the GPU's name.
+    """
+
+    batch: int
+    heads: int
+    dim: int
+    timings: list[Timing]
+    bandwidth: float
+    checked_difference: dict[str, float]
+    machine: Machine
+    device: str
+
+
+def check(method: str, device: torch.device, length: int = CHECKED_LENGTH) -> float:
+    """The largest difference of outputs and gradients from those of float64 softmax attention.
+
+    Gradients are compared relative to the largest of them.
+
+    Raises:
+        NumericsError: it is above 1e-5, or not a number.
+    """
+    scores, values, up = (x.to(device) for x in _inputs((2,), length, 8, torch.device("cpu")))
+    scores = 3 * scores
+    results = []
+    for exact in (False, True):
+        leaves = [(x.double() if exact else x).detach().requires_grad_() for x in (scores, values)]
+        outputs = reference.masked_softmax(*leaves) if exact else prefix_scan(*leaves, method=method)[0]
+        results.append((outputs, *torch.autograd.grad(outputs, leaves, up.to(outputs.dtype))))
+    difference = 0.0
+    for mine, true in zip(*([x.detach() for x in result] for result in results), strict=True):
+        scale = max(1.0, float(true.abs().max()))
+        difference = max(difference, float((mine.double() - true).abs().max()) / scale)
+    if not difference <= TOLERANCE:
+        raise NumericsError(
+            f"the scan by {method} differs from the float64 reference by {difference:.2g} (more than {TOLERANCE:g}); "
+            "no figures are given for a result that is wrong"
+        )
+    return difference
+
+
+def measure_scan(
+    lengths: list[int], methods: list[str], *, batch: int, heads: int, dim: int, repeats: int, device: torch.device
+) -> ScanResult:
+    """Times every method at every length, in turns with copies of the values."""
+    differences = {method: check(method, device) for method in methods if method != ATTENTION}
+    timings, bandwidth = [], 0.0
+    for length in sorted(lengths):
+        scores, values, up = _inputs((batch, heads), length, dim, device)
+        there = torch.empty_like(values)
+        works: dict[str, Work] = {"copy": values.clone, "in place": lambda v=values, t=there: t.copy_(v)}  # type: ignore[misc]
+        for method in methods:
+            works[method] = _forward(method, scores, values)
+            works[f"{method} both"] = _both(method, scores, values, up)
+        times = in_turns(works, repeats=repeats, device=device)
+        bandwidth = 2 * values.nbytes / median(times["in place"])
+        floor = (2 * values.nbytes + scores.nbytes) / bandwidth
+        for name in ("copy", *methods):
+            both = times.get(f"{name} both")
+            timings.append(
+                Timing(
+                    length,
+                    name,
+                    forward_ms=median(times[name]) * 1e3,
+                    both_ms=None if both is None else median(both) * 1e3,
+                    forward_copies=ratio(times[name], times["copy"]),
+                    both_copies=None if both is None else ratio(both, times["copy"]),
+                    bandwidth_share=None if name == ATTENTION else floor / median(times[name]),
+                )
+            )
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return ScanResult(batch, heads, dim, timings, bandwidth, differences, Machine.here(), where)
+
+
+def _inputs(batch: tuple[int, ...], length: int, dim: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores, values and upstream gradients, N(0, 1)."""
+    generator = torch.Generator(device).manual_seed(length)
+    shapes = ((*batch, length), (*batch, length, dim), (*batch, length, dim))
+    scores, values, up = (torch.randn(shape, generator=generator, device=device) for shape in shapes)
+    return scores, values, up
+
+
+def _forward(method: str, scores: Tensor, values: Tensor) -> Work:
+    if method == ATTENTION:
+        return lambda: F.scaled_dot_product_attention(values, values, values, is_causal=True)
+    return lambda: prefix_scan(scores, values, method=method)
+
+
+def _both(method: str, scores: Tensor, values: Tensor, up: Tensor) -> Work:
+    leaves = (scores.detach().requires_grad_(), values.detach().requires_grad_())
+
+    def attention() -> object:
+        query = key = value = leaves[1]
+        return torch.autograd.grad(F.scaled_dot_product_attention(query, key, value, is_causal=True), leaves[1:], up)
+
+    def scan() -> object:
+        return torch.autograd.grad(prefix_scan(*leaves, method=method)[0], leaves, up)
+
+    return attention if method == ATTENTION else scan
+
+
+def format_scan(result: ScanResult) -> str:
+    """A table under the machine's description."""
+    checked = ", ".join(f"{method} {value:.0e}" for method, value in result.checked_difference.items())
+    lines = [
+        str(result.machine) + ("" if result.device == "cpu" else f"; {result.device}"),
+        f"{result.batch} x {result.heads} heads of {result.dim} channels, float32; memory bandwidth of a copy "
+        f"{result.bandwidth / 1e9:.1f} GB/s at the longest",
+        f"checked against float64 over {CHECKED_LENGTH} positions: {checked}",
+        f"{'length':>8}  {'method':<16}{'forward, ms':>12}{'copies':>8}{'bandwidth':>11}{'with backward':>15}{'copies':>8}",
+    ]
+    for t in result.timings:
+        share = "" if t.bandwidth_share is None else f"{t.bandwidth_share:.0%}"
+        both = ("", "") if t.both_ms is None or t.both_copies is None else (f"{t.both_ms:.2f}", f"{t.both_copies:.1f}")
+        row = f"{t.length:>8,}  {t.method:<16}{t.forward_ms:>12.2f}{t.forward_copies:>8.1f}{share:>11}"
+        lines.append(f"{row}{both[0]:>15}{both[1]:>8}".rstrip())
+    return "\n".join(lines)
+
+
+def plot(figures: dict[str, Any]) -> Figure:
+    """Time against length on logarithmic axes: forward, and forward with backward."""
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    methods = list(dict.fromkeys(t["method"] for t in figures["timings"]))
+    for axes, key, title in zip(
+        figure.subplots(1, 2, sharey=True), ("forward_ms", "both_ms"), ("forward", "forward and backward"), strict=True
+    ):
+        for method in methods:
+            points = [(t["length"], t[key]) for t in figures["timings"] if t["method"] == method and t[key] is not None]
+            if points:
+                axes.plot(*zip(*points, strict=True), marker="o", label=method, ls=":" if method == "copy" else "-")
+        axes.set(xscale="log", yscale="log", title=title, xlabel="positions N")
+        axes.set_xticks(sorted({t["length"] for t in figures["timings"]}), minor=False)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("ms")
+    figure.axes[0].legend(fontsize="small")
+    sizes = "{batch} x {heads} heads of {dim} channels, float32".format(**figures)
+    figure.suptitle(f"Prefix scan, {sizes}, {figures['device']}", fontsize="medium")
+    return figure
+
+
+def add_arguments(parser: Parser) -> None:
+    """The benchmark's own options."""
+    parser.add_argument(
+        "--lengths", type=positive, nargs="+", default=LENGTHS, metavar="N", help="(default: %(default)s)"
+    )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        choices=(*METHODS, ATTENTION),
+        metavar="NAME",
+        help=f"of {', '.join((*METHODS, ATTENTION))} (default: the device's own, blocked, attention)",
+    )
+    parser.add_argument("--batch", type=positive, default=8, help="rows (default: %(default)s)")
+    parser.add_argument("--heads", type=positive, default=4, help="heads of a row (default: %(default)s)")
+    parser.add_argument("--dim", type=positive, default=64, help="channels of a value (default: %(default)s)")
+    parser.add_argument("--repeats", type=positive, default=REPEATS, help="of each, in turns (default: %(default)s)")
+    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda (default: %(default)s)")
+
+
+def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Measures; returns the table to print and the figures for JSON.
+
+    Raises:
+        UsageError: a method's package is not installed, or there is no such device.
+        NumericsError: a method is wrong.
+    """
+    device = choose_device(arguments.device)
+    methods = arguments.methods
+    if methods is None:
+        methods = list(dict.fromkeys((kernels.choose(torch.empty(0, device=device)), "blocked", ATTENTION)))
+    for method in methods:
+        try:
+            if method in kernels.BACKENDS:
+                kernels.load(method)
+        except ImportError as error:
+            raise UsageError(f"--methods {method}: {error}; pip install {method}") from error
+    sizes = {name: getattr(arguments, name) for name in ("batch", "heads", "dim", "repeats")}
+    result = measure_scan(list(arguments.lengths), methods, device=device, **sizes)
+    return format_scan(result), asdict(result)

@@ -1,0 +1,82 @@
+"""What the benchmarks share: timing in turns, the machine's limits, and the axes of their pictures."""
+
+from __future__ import annotations
+
+import functools
+import io
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+
+import torch
+from matplotlib.figure import Figure
+
+from .envs.files import write_whole
+from .errors import UsageError
+
+Work = Callable[[], object]
+PEAK_SIZE = 2048  # rows and columns of the product that measures the peak
+COLOURS = {"decision-aaren": "#0072B2", "decision-transformer": "#D55E00"}  # of the report's figures
+FEWEST = 3  # repeats of everything, whatever it takes
+
+
+def seconds(work: Work, device: torch.device) -> float:
+    """The time of one call, until the device has finished it."""
+    _wait(device)
+    began = time.perf_counter()
+    work()
+    _wait(device)
+    return time.perf_counter() - began
+
+
+def in_turns(
+    works: Mapping[str, Work], *, repeats: int, device: torch.device, budget: float = 20.0
+) -> dict[str, list[float]]:
+    """Seconds of every call: each work once a round, after a call that warms up, so that all see the same machine.
+
+    Args:
+        works: what to call, by name.
+        repeats: rounds.
+        device: what the calls run on.
+        budget: seconds after which a work that was called three times is left out of further rounds.
+    """
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for work in works.values():
+        work()
+    for _ in range(repeats):
+        for name, work in works.items():
+            if len(times[name]) < FEWEST or sum(times[name]) < budget:
+                times[name].append(seconds(work, device))
+    return times
+
+
+def ratio(times: list[float], other: list[float]) -> float:
+    """The median over the rounds that both took part in of one time over the other."""
+    return median(a / b for a, b in zip(times, other, strict=False))
+
+
+@functools.cache
+def matmul_peak(dtype: torch.dtype, device: torch.device, threads: int) -> float:
+    """Floating-point operations a second of a large product of square matrices, the best of several."""
+    a, b = (torch.randn(PEAK_SIZE, PEAK_SIZE, device=device).to(dtype) for _ in range(2))
+    return 2 * PEAK_SIZE**3 / min(in_turns({"product": lambda: a @ b}, repeats=8, device=device)["product"])
+
+
+def check_plot(path: Path) -> None:
+    """Raises UsageError if matplotlib has no format of the file's ending."""
+    ending = path.suffix.lstrip(".").lower()
+    if ending not in Figure().canvas.get_supported_filetypes():
+        raise UsageError(f"--plot {path}: cannot draw a {ending or 'file without an ending'}; use .png, .svg or .pdf")
+
+
+def save_plot(figure: Figure, path: Path) -> None:
+    """Writes the picture, in the format of the file's ending, whole or not at all."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix.lstrip(".").lower(), dpi=150)
+    write_whole(path, drawn.getvalue())
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,310 @@
+"""The benchmark "train": time of an update beside other packages, and its share of the machine's matmul peak.
+
+A loss and its gradients in float32 are first held against those of the tokens taken one by one in float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from .agents import DecisionModel
+from .agents.decision import OBSERVATION, TOKENS
+from .bench_data import RETURN_SCALE, TASK, make_episodes
+from .bench_peers import PEERS, Peer
+from .bench_timing import Work, in_turns, matmul_peak, ratio
+from .cli import Parser, choose_device, positive
+from .config import RunConfig, build_config
+from .envs.windows import Batch, StepData, part
+from .errors import NumericsError, UsageError
+from .machine import Machine
+from .training import Trainer, masked_mse, uses_bfloat16
+
+SIZES = ("128x3", "512x4")
+STEPS = 100_000  # of the data set, random numbers of Hopper's size
+REPEATS = 7
+TOLERANCE = 1e-4  # of a gradient, relative to the largest of its parameter's
+CHECKED_ROWS = 4
+BASE = "decision-aaren, window"  # what the contexts are compared with, and the peers
+
+HELP = "time of an update beside other packages, share of the matmul peak"
+DESCRIPTION = """\
+Times one update (draw a batch, forward, backward, clip, optimiser, moving average) of this package's agents, and the same
+of transformers' and TorchRL's Decision Transformers at the same width, layers, heads, batch and context; medians, in
+turns. The peers' batches are drawn beforehand. Everything runs in bfloat16 autocast where the processor has it, and the
+peers in float32 as well, which is what they do unasked. The share is that of the update's own matrix products in a
+2048 x 2048 product's rate in the same precision."""
+EPILOG = """\
+example:
+  pip install 'aaren-rl[bench]'       # the peers; without them this package is timed alone
+  python -m aaren_rl.bench train --threads 2 --json train.json --plot train.png"""
+
+
+@dataclass(frozen=True)
+class Update:
+    """Of one agent.
+
+    Attributes:
+        name: agent and training context, or the peer.
+        precision: "float32" or "bfloat16".
+        milliseconds: of an update, median.
+        steps: environment steps of an update.
+        gflop: its matrix products, forward and backward.
+        peak_share: their rate over that of a large product.
+        ratio: time a step over that of decision-aaren on windows, median over the rounds.
+    """
+
+    name: str
+    precision: str
+    milliseconds: float
+    steps: int
+    gflop: float
+    peak_share: float
+    ratio: float
+
+
+@dataclass(frozen=True)
+class SizeResult:
+    """Of one size of network.
+
+    Attributes:
+        width: channels.
+        layers: blocks.
+        heads: of every mixer.
+        updates: by agent.
+        fastest_peer_ratio: time of decision-aaren on windows over that of the fastest peer, all in the same best
+            precision; None without peers.
+        fastest_peer_float32_ratio: over that of the fastest peer in float32, as peers run unasked.
+        checked_difference: largest difference of a gradient from the float64 reference.
+    """
+
+    width: int
+    layers: int
+    heads: int
+    updates: list[Update]
+    fastest_peer_ratio: float | None
+    fastest_peer_float32_ratio: float | None
+    checked_difference: float
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """The outcome of `run`.
+
+    Attributes:
+        batch: windows of an update.
+        context_length: K, steps of a window.
+        sizes: by size of network.
+        peak_gflops: of a large matrix product, by precision.
+        notes: peers that were left out, and why.
+        machine: what it ran on.
+        device: cpu or the GPU's name.
+    """
+
+    batch: int
+    context_length: int
+    sizes: list[SizeResult]
+    peak_gflops: dict[str, float]
+    notes: list[str]
+    machine: Machine
+    device: str
+
+
+def check(config: RunConfig, data: StepData) -> float:
+    """The largest difference of a gradient from that of the tokens taken one by one in float64.
+
+    Raises:
+        NumericsError: it is above 1e-4 of the parameter's largest gradient, or not a number.
+    """
+    trainer = Trainer(config, data, TASK.action_dim, TASK.horizon)
+    batch = part(
+        trainer.sampler.sample(trainer.generator), 0, max(1, config.data.steps_per_update // 20 // CHECKED_ROWS)
+    )
+    fast, slow = trainer.model.eval(), copy.deepcopy(trainer.model).double().eval()
+    masked_mse(_forward(fast, batch), batch.actions, batch.mask).backward()
+    exact = Batch(**{k: v.double() if v is not None and v.is_floating_point() else v for k, v in vars(batch).items()})
+    errors = (_token_by_token(slow, exact) - exact.actions).square().mean(-1)
+    (errors[exact.mask].sum() / exact.mask.sum()).backward()
+    difference, floor = 0.0, max(float(p.grad.abs().max()) for p in slow.parameters() if p.grad is not None) * 1e-3
+    for mine, true in zip(fast.parameters(), slow.parameters(), strict=True):
+        if mine.grad is not None and true.grad is not None:
+            scale = max(float(true.grad.abs().max()), floor)  # some gradients are zero but for rounding
+            difference = max(difference, float((mine.grad.double() - true.grad).abs().max()) / scale)
+    if not 0 < difference <= TOLERANCE:
+        raise NumericsError(
+            f"gradients differ from the float64 reference by {difference:.2g} (more than {TOLERANCE:g}); "
+            "no figures are given for a result that is wrong"
+        )
+    return difference
+
+
+def _forward(model: DecisionModel, batch: Batch) -> Tensor:
+    actions, _ = model(batch.observations, batch.actions, batch.returns_to_go, batch.timesteps, starts=batch.starts)
+    return actions
+
+
+def _token_by_token(model: DecisionModel, batch: Batch) -> Tensor:
+    """The model's actions with the trunk stepped through the tokens, as the paper's RNN cell does."""
+    seen: list[Tensor] = []
+    handle = model.trunk.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    _forward(model, batch)
+    handle.remove()
+    state, outputs = model.trunk.initial_state(len(batch.mask)), []
+    for token in seen[0].unbind(1):
+        x, state = model.trunk.step(token, state)
+        outputs.append(x)
+    return torch.tanh(model.head(torch.stack(outputs[OBSERVATION::TOKENS], 1)))
+
+
+def measure_size(
+    width: int, layers: int, heads: int, *, batch: int, context_length: int, repeats: int, data: StepData
+) -> tuple[SizeResult, list[str]]:
+    """Times the agents and the peers at one size; also the peers that are missing.
+
+    Raises:
+        NumericsError: the gradients are wrong.
+        UsageError: `heads` does not divide `width`.
+    """
+    device = data.device
+    asked = {"width": width, "layers": layers, "heads": heads}
+
+    def trainer(agent: str, context: str, precision: str) -> Trainer:
+        contexts = {"context": context, "context_length": context_length, "steps_per_update": batch * context_length}
+        sections = {"data": contexts, "network": asked, "optimizer": {"precision": precision}}
+        return Trainer(build_config(agent, 0, sections), data, TASK.action_dim, TASK.horizon)
+
+    plain = trainer("decision-aaren", "window", "float32")
+    difference = check(plain.config, data)
+    bfloat16 = uses_bfloat16(trainer("decision-aaren", "window", "auto").config.optimizer, device)
+    best = "bfloat16" if bfloat16 else "float32"
+    works: dict[tuple[str, str], Work] = {(BASE, best): trainer("decision-aaren", "window", best).step}
+    for agent, context in (("aaren", "episode"), ("aaren", "mixed"), ("transformer", "window")):
+        works[f"decision-{agent}, {context}", best] = trainer(f"decision-{agent}", context, best).step
+    batches = [plain.sampler.sample(plain.generator) for _ in range(4)]
+    dims = {"observation_dim": TASK.observation_dim, "action_dim": TASK.action_dim}
+    notes = []
+    if bfloat16:
+        works[BASE, "float32"] = plain.step
+    for name, make in PEERS.items():
+        try:
+            for precision in dict.fromkeys((best, "float32")):
+                model, predict = make({**asked, **dims}, TASK.horizon)
+                works[name, precision] = Peer(
+                    model, predict, batches, bfloat16=precision == "bfloat16", device=device
+                ).step
+        except ImportError as error:
+            notes.append(f"{name} is left out: {error}; pip install 'aaren-rl[bench]'")
+    keys = {f"{name} {precision}": (name, precision) for name, precision in works}
+    times = in_turns({key: works[pair] for key, pair in keys.items()}, repeats=repeats, device=device)
+    own, steps = times[f"{BASE} {best}"], batch * context_length
+    updates = []
+    for key, (name, precision) in keys.items():
+        operations = _operations(works[name, precision])
+        peak = matmul_peak(getattr(torch, precision), device, torch.get_num_threads())
+        seconds = median(times[key])
+        rate = operations / seconds / peak
+        updates.append(Update(name, precision, seconds * 1e3, steps, operations / 1e9, rate, ratio(times[key], own)))
+
+    def fastest(precision: str) -> float | None:
+        mine = [ratio(own, times[key]) for key, pair in keys.items() if pair[0] in PEERS and pair[1] == precision]
+        return max(mine, default=None)
+
+    return SizeResult(width, layers, heads, updates, fastest(best), fastest("float32"), difference), notes
+
+
+def _operations(work: Work) -> int:
+    """Floating-point operations of an update's matrix products, as torch counts them."""
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return counter.get_total_flops()
+
+
+def format_train(result: TrainResult) -> str:
+    """A table a size under the machine's description."""
+    peaks = ", ".join(f"{name} {value:,.0f} GFLOP/s" for name, value in result.peak_gflops.items())
+    lines = [
+        str(result.machine) + ("" if result.device == "cpu" else f"; {result.device}"),
+        f"batch {result.batch}, {result.context_length} steps; matmul peak: {peaks}",
+        *result.notes,
+    ]
+    for size in result.sizes:
+        lines += [
+            "",
+            f"width {size.width}, layers {size.layers}, heads {size.heads}; gradients checked against float64: "
+            f"{size.checked_difference:.0e}",
+            f"{'':<40}{'precision':>10}{'update, ms':>12}{'ratio':>8}{'GFLOP':>8}{'of peak':>9}",
+        ]
+        lines += [
+            f"{u.name:<40}{u.precision:>10}{u.milliseconds:>12.1f}{u.ratio:>8.2f}{u.gflop:>8.1f}{u.peak_share:>9.0%}"
+            for u in size.updates
+        ]
+        if size.fastest_peer_ratio is not None:
+            lines.append(
+                f"{BASE} takes {size.fastest_peer_ratio:.2f} of the fastest peer's time in the same precision, "
+                f"{size.fastest_peer_float32_ratio:.2f} of the fastest's in float32"
+            )
+    return "\n".join(lines)
+
+
+def plot(figures: dict[str, Any]) -> Figure:
+    """A bar an agent and precision, a panel a size."""
+    figure = Figure(figsize=(9, 0.8 + 2.6 * len(figures["sizes"])), layout="constrained")
+    panels = figure.subplots(len(figures["sizes"]), 1, squeeze=False)[:, 0]
+    for axes, size in zip(panels, figures["sizes"], strict=True):
+        updates = size["updates"][::-1]
+        colours = ["#999999" if u["name"] in PEERS else "#0072B2" for u in updates]
+        bars = axes.barh(
+            [f"{u['name']}, {u['precision']}" for u in updates], [u["milliseconds"] for u in updates], color=colours
+        )
+        axes.bar_label(bars, [f"{u['milliseconds']:.0f} ms, {u['peak_share']:.0%} of peak" for u in updates], padding=3)
+        axes.margins(x=0.25)
+        axes.set(title="width {width}, layers {layers}, heads {heads}".format(**size), xlabel="ms an update")
+    return figure
+
+
+def add_arguments(parser: Parser) -> None:
+    """The benchmark's own options."""
+    parser.add_argument(
+        "--sizes", nargs="+", default=SIZES, metavar="WxL", help="width x layers (default: %(default)s)"
+    )
+    parser.add_argument("--heads", type=positive, default=4, help="heads of a mixer (default: %(default)s)")
+    parser.add_argument("--batch", type=positive, default=64, help="windows of an update (default: %(default)s)")
+    parser.add_argument("--context-length", type=positive, default=20, help="K, steps (default: %(default)s)")
+    parser.add_argument("--repeats", type=positive, default=REPEATS, help="of each, in turns (default: %(default)s)")
+    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda (default: %(default)s)")
+
+
+def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Measures; returns the table to print and the figures for JSON.
+
+    Raises:
+        UsageError: a size that cannot be, or no such device.
+        NumericsError: the gradients are wrong.
+    """
+    device = choose_device(arguments.device)
+    pairs = [_size(text) for text in arguments.sizes]
+    data = StepData(make_episodes(STEPS), RETURN_SCALE, device)
+    how = {"batch": arguments.batch, "context_length": arguments.context_length, "repeats": arguments.repeats}
+    measured = [measure_size(width, layers, arguments.heads, data=data, **how) for width, layers in pairs]
+    precisions = dict.fromkeys(update.precision for size, _ in measured for update in size.updates)
+    peaks = {p: matmul_peak(getattr(torch, p), device, torch.get_num_threads()) / 1e9 for p in precisions}
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    notes = list(dict.fromkeys(note for _, notes in measured for note in notes))
+    sizes = [size for size, _ in measured]
+    result = TrainResult(arguments.batch, arguments.context_length, sizes, peaks, notes, Machine.here(), where)
+    return format_train(result), asdict(result)
+
+
+def _size(text: str) -> tuple[int, int]:
+    width, _, layers = text.partition("x")
+    if not (width.isdigit() and layers.isdigit()):
+        raise UsageError(f"--sizes {text}: not WIDTHxLAYERS, for example 128x3")
+    return int(width), int(layers)
