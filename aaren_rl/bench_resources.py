@@ -1,7 +1,7 @@
 """The benchmark "resources": memory and cumulative time against tokens, figure 5 of "Attention as an RNN".
 
-A trunk takes one token after the other: Aaren with its state of constant size, the Transformer with its key-value cache.
-Both are first held against the parallel computation in float64.
+A trunk takes one token after the other: Aaren with its state of constant size, the Transformer with its key-value
+cache. Both are first held against the parallel computation in float64.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
-from .agents import Trunk
+from .agents import DecisionModel, ModelConfig, Trunk
+from .agents.trunk import TrunkState
 from .bench_timing import COLOURS
 from .cli import Parser, positive
 from .config import AGENTS
@@ -71,19 +73,20 @@ class ResourcesResult:
 
 
 @torch.no_grad()
-def check(trunk: Trunk, width: int, tokens: int = CHECKED_TOKENS) -> float:
-    """The largest difference between the tokens one by one and all in parallel in float64.
+def check(model: DecisionModel, tokens: int = CHECKED_TOKENS) -> float:
+    """The largest difference between the tokens one by one, in the form for rollouts, and all in parallel in float64.
 
     Raises:
         NumericsError: it is above 1e-5, or not a number.
     """
-    x = torch.randn(1, tokens, width, generator=torch.Generator().manual_seed(1))
-    exact, _ = copy.deepcopy(trunk).double()(x.double())
-    state, outputs = trunk.initial_state(1), []
+    x = torch.randn(1, tokens, model.config.width, generator=torch.Generator().manual_seed(1))
+    exact, _ = copy.deepcopy(model).double().trunk(x.double())
+    trunk, outputs = model.for_rollout().trunk, []
+    state = model.trunk.initial_state(1)
     for token in x.unbind(1):
-        y, state = trunk.step(token, state)
+        y, state = _step(trunk, token, state)
         outputs.append(y)
-    difference = float((torch.stack(outputs, 1) - exact).abs().max())
+    difference = float((torch.cat(outputs, 1) - exact).abs().max())
     if not difference <= TOLERANCE:
         raise NumericsError(
             f"the tokens one by one differ from the float64 reference by {difference:.2g} (more than {TOLERANCE:g}); "
@@ -101,10 +104,13 @@ def measure_resources(tokens: int, width: int, layers: int, heads: int) -> Resou
         NumericsError: a trunk is wrong.
     """
     torch.manual_seed(0)
-    trunks = {agent: Trunk(mixer, width, layers, heads).eval() for agent, mixer in AGENTS.items()}
-    differences = {agent: check(trunk, width) for agent, trunk in trunks.items()}
+    models = {
+        agent: DecisionModel(ModelConfig(1, 1, mixer, width, layers, heads)).eval() for agent, mixer in AGENTS.items()
+    }
+    differences = {agent: check(model) for agent, model in models.items()}
+    trunks = {agent: model.for_rollout().trunk for agent, model in models.items()}
     stops = sorted({round(tokens * k / POINTS) for k in range(1, POINTS + 1)} - {0})
-    states = {agent: trunk.initial_state(1) for agent, trunk in trunks.items()}
+    states = {agent: model.trunk.initial_state(1) for agent, model in models.items()}
     took = dict.fromkeys(trunks, 0.0)
     seconds: dict[str, list[float]] = {agent: [] for agent in trunks}
     sizes: dict[str, list[int]] = {agent: [] for agent in trunks}
@@ -114,7 +120,7 @@ def measure_resources(tokens: int, width: int, layers: int, heads: int) -> Resou
         for agent, trunk in trunks.items():
             state, began = states[agent], time.perf_counter()
             for k in range(done, stop):
-                _, state = trunk.step(draws[k % len(draws)], state)
+                _, state = _step(trunk, draws[k % len(draws)], state)
             took[agent] += time.perf_counter() - began
             states[agent] = state
             seconds[agent].append(took[agent])
@@ -132,6 +138,12 @@ def measure_resources(tokens: int, width: int, layers: int, heads: int) -> Resou
         for agent in trunks
     ]
     return ResourcesResult(width, layers, heads, stops, growths, Machine.here())
+
+
+def _step(trunk: Trunk, token: Tensor, state: TrunkState) -> tuple[Tensor, TrunkState]:
+    """One token (1, C) as a sequence of length 1: the way in which a policy acts."""
+    y, state = trunk(token.unsqueeze(1), state)
+    return y, state
 
 
 def _exponent(tokens: list[int], values: list[float]) -> float:
@@ -164,7 +176,7 @@ def plot(figures: dict[str, Any]) -> Figure:
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     memory, elapsed = figure.subplots(1, 2)
     for growth in figures["growths"]:
-        style = {"color": COLOURS[growth["agent"]], "label": growth["agent"]}
+        style = {"color": COLOURS[growth["agent"]], "label": growth["agent"], "clip_on": False}
         memory.plot(figures["tokens"], [size / 2**20 for size in growth["state_bytes"]], **style)
         elapsed.plot(figures["tokens"], growth["seconds"], **style)
     memory.set(title="memory of the state", ylabel="MiB")

@@ -31,8 +31,9 @@ CHECKED_LENGTH, TOLERANCE = 1025, 1e-5
 HELP = "time of the prefix scan against length and method"
 DESCRIPTION = """\
 Times the prefix scan, forward and forward with backward, in turns with one copy of its values (into new memory, as the
-scan's outputs are) and with causal scaled_dot_product_attention; medians. The share of the memory bandwidth is what the
-forward pass must read and write (scores and values in, outputs out) against a copy into memory that is already there."""
+scan's outputs are) and with causal scaled_dot_product_attention; medians. The share of the memory bandwidth is what
+the forward pass must read and write (scores and values in, outputs out) against a copy into memory that is already
+there."""
 EPILOG = """\
 example:
   python -m aaren_rl.bench scan --lengths 1024 4096 8192 --json scan.json --plot scan.png"""
@@ -181,7 +182,8 @@ def format_scan(result: ScanResult) -> str:
         f"{result.batch} x {result.heads} heads of {result.dim} channels, float32; memory bandwidth of a copy "
         f"{result.bandwidth / 1e9:.1f} GB/s at the longest",
         f"checked against float64 over {CHECKED_LENGTH} positions: {checked}",
-        f"{'length':>8}  {'method':<16}{'forward, ms':>12}{'copies':>8}{'bandwidth':>11}{'with backward':>15}{'copies':>8}",
+        f"{'length':>8}  {'method':<16}{'forward, ms':>12}{'copies':>8}{'bandwidth':>11}"
+        f"{'with backward':>15}{'copies':>8}",
     ]
     for t in result.timings:
         share = "" if t.bandwidth_share is None else f"{t.bandwidth_share:.0%}"
@@ -201,7 +203,7 @@ def plot(figures: dict[str, Any]) -> Figure:
         for method in methods:
             points = [(t["length"], t[key]) for t in figures["timings"] if t["method"] == method and t[key] is not None]
             if points:
-                axes.plot(*zip(*points, strict=True), marker="o", label=method, ls=":" if method == "copy" else "-")
+                axes.plot(*zip(*points, strict=True), "o-", label=method, color=f"C{methods.index(method)}")
         axes.set(xscale="log", yscale="log", title=title, xlabel="positions N")
         axes.set_xticks(sorted({t["length"] for t in figures["timings"]}), minor=False)
         axes.xaxis.set_major_formatter("{x:,.0f}")

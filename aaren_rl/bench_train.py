@@ -37,11 +37,11 @@ BASE = "decision-aaren, window"  # what the contexts are compared with, and the 
 
 HELP = "time of an update beside other packages, share of the matmul peak"
 DESCRIPTION = """\
-Times one update (draw a batch, forward, backward, clip, optimiser, moving average) of this package's agents, and the same
-of transformers' and TorchRL's Decision Transformers at the same width, layers, heads, batch and context; medians, in
-turns. The peers' batches are drawn beforehand. Everything runs in bfloat16 autocast where the processor has it, and the
-peers in float32 as well, which is what they do unasked. The share is that of the update's own matrix products in a
-2048 x 2048 product's rate in the same precision."""
+Times one update (draw a batch, forward, backward, clip, optimiser, moving average) of this package's agents, and the
+same of transformers' and TorchRL's Decision Transformers at the same width, layers, heads, batch and context; medians,
+in turns. The peers' batches are drawn beforehand. Everything runs in bfloat16 autocast where the processor has it, and
+the peers in float32 as well, which is what they do unasked. The share is that of the update's own matrix products in
+a 2048 x 2048 product's rate in the same precision."""
 EPILOG = """\
 example:
   pip install 'aaren-rl[bench]'       # the peers; without them this package is timed alone
@@ -265,7 +265,7 @@ def plot(figures: dict[str, Any]) -> Figure:
             [f"{u['name']}, {u['precision']}" for u in updates], [u["milliseconds"] for u in updates], color=colours
         )
         axes.bar_label(bars, [f"{u['milliseconds']:.0f} ms, {u['peak_share']:.0%} of peak" for u in updates], padding=3)
-        axes.margins(x=0.25)
+        axes.set_xlim(0, 1.4 * max(u["milliseconds"] for u in updates))
         axes.set(title="width {width}, layers {layers}, heads {heads}".format(**size), xlabel="ms an update")
     return figure
 

@@ -18,7 +18,7 @@ class Dropout(nn.Dropout):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Each element of x, of any shape, is zero with probability p, else divided by 1 - p; x itself in evaluation."""
+        """Each element of x (any shape) is zero with probability p, else divided by 1 - p; x itself in evaluation."""
         dropped = round(self.p * 2**RANDOM_BITS)
         if not self.training or x.device.type != "cpu" or not 0 < dropped < 2**RANDOM_BITS:
             return super().forward(x)

@@ -1,8 +1,8 @@
 """The scan's CPU kernels, compiled by Numba on first use and kept in its cache.
 
-The states stay in the processor's first cache while one pass goes over the values. Sums are float64 at no cost: the pass
-waits for memory. Rows (batch, head) are shared among torch's threads; `group` neighbouring ones, whose values lie side by
-side in memory at every position, are gone through together.
+The states stay in the processor's first cache while one pass goes over the values. Sums are float64 at no cost: the
+pass waits for memory. Rows (batch, head) are shared among torch's threads; `group` neighbouring ones, whose values lie
+side by side in memory at every position, are gone through together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The scan as one differentiable operation over a back end's two kernels.
 
 With L_k = log sum_{i<=k} exp(s_i), the weight that position k gives to itself is a_k = exp(s_k - L_k), and the others
-shrink by exp(L_{k-1} - L_k) = 1 - a_k. Forward:  o_k = (1 - a_k) o_{k-1} + a_k v_k. Backward, from the last to the first,
+shrink by exp(L_{k-1} - L_k) = 1 - a_k. Forward: o_k = (1 - a_k) o_{k-1} + a_k v_k. Backward, from the last position on,
 
     g_k = do_k + (1 - a_{k+1}) g_{k+1}            c_k = o_k . do_k + (1 - a_{k+1}) c_{k+1}
     dv_k = a_k g_k                                ds_k = a_k (v_k . g_k - c_k)

@@ -1,0 +1,103 @@
+"""The scan's kernels beyond what every method is tested for: layouts in memory, threads, and when they are chosen."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from scan_checks import check, random_inputs, random_mask, random_starts, random_state
+from torch import Tensor
+
+from aaren_rl.agents import ScanState, kernels, prefix_scan
+from aaren_rl.agents.kernels import cpu
+
+numba_scan = partial(prefix_scan, method="numba")
+
+
+def heads_side_by_side(x: Tensor) -> Tensor:
+    """The same numbers, (B, H, N, ...), as the mixer has them in memory: (B, N, H, ...)."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def channels_apart(x: Tensor) -> Tensor:
+    return x.transpose(-1, -2).contiguous().transpose(-1, -2)
+
+
+@pytest.mark.parametrize("layout", [heads_side_by_side, channels_apart])
+def test_any_layout_in_memory(layout: object) -> None:
+    batch = (3, 2)
+    scores, values = random_inputs(70, batch=batch)
+
+    def run(scores: Tensor, values: Tensor, *rest: object, **keywords: object) -> tuple[Tensor, ScanState]:
+        outputs, state = numba_scan(heads_side_by_side(scores), layout(values), *rest, **keywords)
+        return outputs, state
+
+    mask, starts = random_mask(70, batch), random_starts(70, batch)
+    check(run, scores, values, state=random_state(batch), mask=mask, starts=starts)
+    with torch.no_grad():
+        moved = heads_side_by_side(values)
+        assert numba_scan(scores, moved)[0].stride() == moved.stride()  # the mixer joins its heads without a copy
+
+
+def test_values_that_are_expanded_or_part_of_more() -> None:
+    scores, values = random_inputs(20, batch=(2, 3), dim=8)
+    check(numba_scan, scores, values[:1, :, :, 2:5].expand(2, 3, 20, 3))
+
+
+@pytest.mark.parametrize("layout", [heads_side_by_side, torch.Tensor.contiguous])
+def test_threads_share_the_rows(layout: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "SHARED", 1)
+    scores, values = random_inputs(50, batch=(5, 2))
+    threads, results = torch.get_num_threads(), []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            leaves = [scores.clone().requires_grad_(), layout(values).requires_grad_()]
+            outputs, state = numba_scan(*leaves)
+            gradients = torch.autograd.grad(outputs.sum() + state.output().sum(), leaves)
+            results.append((outputs, *state, *gradients))
+        check(numba_scan, scores, layout(values))
+    finally:
+        torch.set_num_threads(threads)
+    for alone, shared in zip(*results, strict=True):
+        assert torch.equal(alone, shared)
+
+
+def test_no_matrix_of_all_pairs_is_kept_for_the_backward_pass() -> None:
+    scores, values = (x.requires_grad_() for x in random_inputs(2000, batch=(1,), dim=4))
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+        numba_scan(scores, values)
+    assert sum(kept) <= 4 * values.numel()
+
+
+def test_a_second_derivative_is_refused() -> None:
+    scores, values = (x.requires_grad_() for x in random_inputs(5))
+    (gradient,) = torch.autograd.grad(numba_scan(scores, values)[0].square().sum(), values, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_auto_is_the_kernel_and_blocked_where_it_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, values = random_inputs(5)
+    assert kernels.choose(values) == "numba"
+    monkeypatch.setattr(torch.jit, "is_tracing", lambda: True)
+    assert kernels.choose(values) == "blocked"
+
+
+def test_without_numba_the_scan_is_done_in_torch_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(kernels, "load", missing)
+    kernels._available.cache_clear()
+    try:
+        scores, values = random_inputs(70)
+        with pytest.warns(RuntimeWarning, match="No module named 'numba'.*plain torch.*pip install numba") as warned:
+            outputs, _ = prefix_scan(scores, values)
+            prefix_scan(scores, values)
+        assert len(warned) == 1
+        assert torch.equal(outputs, prefix_scan(scores, values, method="blocked")[0])
+    finally:
+        kernels._available.cache_clear()
