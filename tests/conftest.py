@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -9,10 +10,15 @@ import h5py
 import minari_sets
 import numpy as np
 import pytest
+import torch
 
 from aaren_rl.envs import make_env
 
 STEPS = 1200
+
+# Triton decides whether its kernels are interpreted when it is imported; without a GPU there is no other way to run them.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # A shell starts background jobs with SIGINT ignored, and what the tests start would inherit that: those that interrupt
 # a process would wait for ever.

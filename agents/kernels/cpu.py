@@ -19,6 +19,8 @@ import numba
 import torch
 from torch import Tensor
 
+from .layout import flatten_batch, rows_of_channels
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -146,7 +148,7 @@ def forward(
         mask: bool (..., N), False where a position does not count.
         starts: bool (..., N), True where a sequence begins.
     """
-    values = _rows_of_channels(values)
+    values = rows_of_channels(values)
     outputs = torch.empty_like(values)  # in the values' order in memory
     weights = torch.empty(scores.shape, dtype=torch.float64)
     m, u, w = (part.clone(memory_format=torch.contiguous_format) for part in (m, u, w))
@@ -171,7 +173,7 @@ def backward(
         c: (...), float64, likewise.
         starts: bool (..., N).
     """
-    values, d_outputs = _rows_of_channels(values), _rows_of_channels(d_outputs)
+    values, d_outputs = rows_of_channels(values), rows_of_channels(d_outputs)
     d_scores, d_values = torch.empty(weights.shape, dtype=values.dtype), torch.empty_like(values)
     g, c = (part.clone(memory_format=torch.contiguous_format) for part in (g, c))
     flat, at, stride = _flat(values, outputs, d_outputs, starts, d_values)
@@ -182,29 +184,14 @@ def backward(
     return d_scores, d_values, g, c
 
 
-def _rows_of_channels(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
-
-
 def _flat(*tensors: Tensor) -> tuple[list[Array], Index, Index]:
     """Their memory as flat arrays, the offset of every row in them (5, rows), and their strides over positions (5,)."""
-    batch = tensors[-1].dim() - 2
-    arrays, offsets, strides = [], [], []
+    arrays = []
     for x in tensors:
-        x = x.detach()
         extent = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-        arrays.append(x.as_strided((extent,), (1,)).numpy())
-        offsets.append(_offsets(x.shape[:batch], x.stride()[:batch]))
-        strides.append(x.stride(batch))
-    return arrays, torch.stack(offsets).numpy(), torch.tensor(strides).numpy()
-
-
-@functools.lru_cache(256)
-def _offsets(shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
-    offsets = torch.zeros(1, dtype=torch.int64)
-    for size, stride in zip(shape, strides, strict=True):
-        offsets = (offsets.unsqueeze(-1) + torch.arange(size) * stride).flatten()
-    return offsets
+        arrays.append(x.detach().as_strided((extent,), (1,)).numpy())
+    at, *strides = flatten_batch(tensors)
+    return arrays, at.numpy(), torch.tensor(strides).numpy()
 
 
 def _share(kernel: Callable[..., None], arrays: tuple[Array, ...], values: Tensor) -> None:

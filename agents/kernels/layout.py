@@ -1,0 +1,34 @@
+"""Where a tensor's rows (batch, head) lie in memory: kernels take any strides but the channels'."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def rows_of_channels(x: Tensor) -> Tensor:
+    """x (..., N, D) with its channels side by side, copied only where they are not."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def flatten_batch(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    """The first element of every row of (..., N) or (..., N, D) tensors, (tensors, rows), and their strides over N.
+
+    The last tensor is one with channels; all have the same batch dimensions.
+    """
+    batch = tensors[-1].dim() - 2
+    device = tensors[-1].device
+    offsets = torch.stack([_offsets(x.shape[:batch], x.stride()[:batch], device) for x in tensors])
+    return offsets, *(x.stride(batch) for x in tensors)
+
+
+@functools.lru_cache(256)
+def _offsets(shape: tuple[int, ...], strides: tuple[int, ...], device: torch.device) -> Tensor:
+    offsets = torch.zeros(1, dtype=torch.int64, device=device)
+    for size, stride in zip(shape, strides, strict=True):
+        offsets = (offsets.unsqueeze(-1) + torch.arange(size, device=device) * stride).flatten()
+    return offsets
