@@ -16,7 +16,7 @@ from aaren_rl.envs import make_env
 
 STEPS = 1200
 
-# Triton decides whether its kernels are interpreted when it is imported; without a GPU there is no other way to run them.
+# Triton decides when it is imported whether its kernels are interpreted: the only way to run them without a GPU.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 

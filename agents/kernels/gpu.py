@@ -75,9 +75,7 @@ def _forward(
         whole = here_total + (carried * total).to(tl.float32)
         inverse = tl.where(whole > 0, 1 / tl.where(whole > 0, whole, 1.0), 0.0)
         output = (here + (carried[:, None] * sums[None, :]).to(tl.float32)) * inverse[:, None]
-        tl.store(
-            outputs + k[:, None] * stride_outputs + channel[None, :], output, mask=inside[:, None] & real[None, :]
-        )
+        tl.store(outputs + k[:, None] * stride_outputs + channel[None, :], output, mask=inside[:, None] & real[None, :])
         weight = tl.exp(tl.where(present, score - top, -float("inf"))) * inverse
         tl.store(weights + row * n + k, weight, mask=inside)
         # The state after the tile is that of its last position; `top` is rounded to float32, the state's m is not.
@@ -187,9 +185,7 @@ def backward(
     d_scores, d_values = torch.empty_like(weights), torch.empty_like(values)
     g, c = (part.clone(memory_format=torch.contiguous_format) for part in (g, c))
     tensors = (values, outputs, d_outputs, starts.view(torch.uint8), d_values)
-    _backward[(c.numel(),)](
-        weights, *tensors, *flatten_batch(tensors), d_scores, g, c, c.numel(), **_sizes(values)
-    )
+    _backward[(c.numel(),)](weights, *tensors, *flatten_batch(tensors), d_scores, g, c, c.numel(), **_sizes(values))
     return d_scores, d_values, g, c
 
 

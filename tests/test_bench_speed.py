@@ -1,0 +1,166 @@
+"""The benchmarks of scan, training and resources: what they give, and that they give nothing for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from aaren_rl import bench, bench_peers, bench_scan, bench_timing, bench_train
+from aaren_rl.agents import Attention
+from aaren_rl.agents.kernels import cpu
+
+SCAN = "scan --lengths 20 40 --methods numba blocked attention --batch 1 --heads 2 --dim 4 --repeats 2".split()
+TRAIN = "train --sizes 16x1 --heads 2 --batch 8 --repeats 1 --device cpu".split()
+RESOURCES = "resources --tokens 48 --width 16 --layers 1 --heads 2".split()
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_timing, "PEAK_SIZE", 64)
+    monkeypatch.setattr(bench_timing, "FEWEST", 1)
+    monkeypatch.setattr(bench_train, "STEPS", 3000)
+    monkeypatch.setattr(bench_scan, "CHECKED_LENGTH", 100)
+    monkeypatch.setattr(bench_train, "PEERS", {})
+
+
+def measured(arguments: list[str], folder: Path) -> dict[str, object]:
+    files = {"json": folder / "figures.json", "plot": folder / "figures.png"}
+    assert bench.main([*arguments, *(word for name, file in files.items() for word in (f"--{name}", str(file)))]) == 0
+    assert files["plot"].read_bytes().startswith(b"\x89PNG")
+    return json.loads(files["json"].read_text())
+
+
+def test_scan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = measured(SCAN, tmp_path)
+    rows = [(t["length"], t["method"]) for t in result["timings"]]
+    assert rows == [(n, m) for n in (20, 40) for m in ("copy", "numba", "blocked", "attention")]
+    for timing in result["timings"]:
+        assert timing["forward_ms"] > 0 and timing["forward_copies"] > 0
+        assert (timing["both_ms"] is None) == (timing["method"] == "copy")
+        assert (timing["bandwidth_share"] is None) == (timing["method"] == "attention")
+    assert set(result["checked_difference"]) == {"numba", "blocked"} and result["bandwidth"] > 0
+    assert "1 x 2 heads of 4 channels" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kernel", ["forward", "backward"])
+def test_a_wrong_scan_gets_no_figures(
+    kernel: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = getattr(cpu, kernel)
+    monkeypatch.setattr(cpu, kernel, lambda *tensors: (right(*tensors)[0] + 2e-4, *right(*tensors)[1:]))
+    assert bench.main([*SCAN, "--json", str(tmp_path / "scan.json")]) == 6
+    out, err = capsys.readouterr()
+    assert out == "" and not (tmp_path / "scan.json").exists()
+    assert err.startswith("error: the scan by numba differs from the float64 reference by") and err.count("\n") == 1
+
+
+def test_train_without_peers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_train, "PEERS", bench_peers.PEERS)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.setitem(sys.modules, "torchrl.modules", None)
+    result = measured(TRAIN, tmp_path)
+    (size,) = result["sizes"]
+    names = [update["name"] for update in size["updates"]]
+    agents = [
+        "decision-aaren, window",
+        "decision-aaren, episode",
+        "decision-aaren, mixed",
+        "decision-transformer, window",
+    ]
+    assert names[:4] == agents and set(names) == set(agents)
+    for update in size["updates"]:
+        assert update["milliseconds"] > 0 and update["gflop"] > 0 and update["peak_share"] > 0 and update["steps"] > 0
+    assert size["updates"][0]["ratio"] == 1 and size["fastest_peer_ratio"] is None
+    assert 0 < size["checked_difference"] < 1e-4
+    out = capsys.readouterr().out
+    assert out.count("is left out") == 2 and out.count("pip install 'aaren-rl[bench]'") == 2
+
+
+def test_the_counted_operations_are_those_of_the_layers() -> None:
+    """Forward one product a weight and token, backward two (one where the input needs no gradient)."""
+    layer = torch.nn.Linear(8, 16)
+    x = torch.randn(5, 8)
+    assert bench_train._operations(lambda: layer(x).sum().backward()) == 2 * (2 * 5 * 8 * 16)
+
+
+@pytest.mark.parametrize("name", list(bench_peers.PEERS))
+def test_a_peer_learns(name: str) -> None:
+    pytest.importorskip("transformers" if "transformers" in name else "torchrl", exc_type=ImportError)
+    config = bench_train.build_config("decision-aaren", 0, {"data": {"context": "window", "steps_per_update": 160}})
+    data = bench_train.StepData(bench_train.make_episodes(3000), 1000.0)
+    own = bench_train.Trainer(config, data, 3, 1000)
+    sizes = {"observation_dim": 11, "action_dim": 3, "width": 16, "layers": 1, "heads": 2}
+    model, predict = bench_peers.PEERS[name](sizes, 1000)
+    batch = own.sampler.sample(own.generator)
+    peer = bench_peers.Peer(model, predict, [batch], bfloat16=False, device=torch.device("cpu"))
+    assert predict(batch).shape == batch.actions.shape
+    losses = [float(peer.step()) for _ in range(60)]
+    assert losses[-1] < losses[0]
+
+
+def test_a_wrong_gradient_gets_no_figures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = cpu.backward
+
+    def wrong(*tensors: Tensor) -> tuple[Tensor, ...]:
+        scores, values, *state = right(*tensors)
+        return scores, values * 1.001, *state
+
+    monkeypatch.setattr(cpu, "backward", wrong)
+    assert bench.main(TRAIN) == 6
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: gradients differ from the float64 reference by")
+
+
+def test_resources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = measured(RESOURCES, tmp_path)
+    aaren, transformer = result["growths"]
+    assert result["tokens"] == list(range(2, 49, 2))
+    assert set(aaren["state_bytes"]) == {8 * (2 + 2 + 16)} and aaren["state_exponent"] == 0
+    assert transformer["state_bytes"] == [2 * 16 * 4 * n for n in result["tokens"]]
+    assert transformer["state_exponent"] == pytest.approx(1)
+    assert aaren["seconds"] == sorted(aaren["seconds"]) and "t^0.00" in capsys.readouterr().out
+
+
+def test_a_wrong_cache_gets_no_figures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    right = Attention.forward
+
+    def forgets(mixer: Attention, x: Tensor, state: object = None, **keywords: object) -> object:
+        return right(mixer, x, None if x.shape[1] == 1 else state, **keywords)
+
+    monkeypatch.setattr(Attention, "forward", forgets)
+    assert bench.main(RESOURCES) == 6
+    assert capsys.readouterr().err.startswith("error: the tokens one by one differ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*SCAN, "--plot", "x.doc"], "--plot x.doc: cannot draw a doc; use .png, .svg or .pdf"),
+        ([*SCAN, "--plot", "/nowhere/x.png"], "--plot /nowhere/x.png: its folder does not exist; make it first"),
+        ([*TRAIN, "--sizes", "128"], "--sizes 128: not WIDTHxLAYERS, for example 128x3"),
+        ([*RESOURCES, "--heads", "3"], "width 16 is not a multiple of heads 3"),
+        ([*TRAIN, "--heads", "3"], "configuration: width 16 is not a multiple of heads 3"),
+    ],
+)
+def test_arguments_that_cannot_be(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(arguments) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_works_take_turns_and_slow_ones_drop_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_timing, "FEWEST", 2)
+    calls: list[str] = []
+    works = {name: lambda name=name: calls.append(name) for name in "ab"}
+    monkeypatch.setattr(bench_timing, "seconds", lambda work, device: (work(), {"a": 1.0, "b": 9.0}[calls[-1]])[1])
+    times = bench_timing.in_turns(works, repeats=4, device=torch.device("cpu"), budget=10)
+    assert "".join(calls) == "ab" + "abab" + "aa" and times == {"a": [1.0] * 4, "b": [9.0] * 2}
+    assert bench_timing.ratio(times["b"], times["a"]) == 9
