@@ -26,6 +26,7 @@ from .errors import NumericsError, UsageError
 from .gather import state_bytes
 from .machine import Machine
 
+TRUNKS = ("decision-aaren", "decision-transformer")  # those of the paper
 POINTS = 24  # where memory and time are read
 CHECKED_TOKENS, TOLERANCE = 300, 1e-5
 
@@ -104,9 +105,7 @@ def measure_resources(tokens: int, width: int, layers: int, heads: int) -> Resou
         NumericsError: a trunk is wrong.
     """
     torch.manual_seed(0)
-    models = {
-        agent: DecisionModel(ModelConfig(1, 1, mixer, width, layers, heads)).eval() for agent, mixer in AGENTS.items()
-    }
+    models = {agent: DecisionModel(ModelConfig(1, 1, AGENTS[agent], width, layers, heads)).eval() for agent in TRUNKS}
     differences = {agent: check(model) for agent, model in models.items()}
     trunks = {agent: model.for_rollout().trunk for agent, model in models.items()}
     stops = sorted({round(tokens * k / POINTS) for k in range(1, POINTS + 1)} - {0})

@@ -1,7 +1,8 @@
 """The models: the scan, the mixers, the decision model and the policy. Imports torch only."""
 
 from .decision import DecisionModel, ModelConfig
-from .mixers import Aaren, Attention
+from .encoding import RemConfig
+from .mixers import Aaren, AarenRsa, Attention, Encoded, Rsa
 from .policy import ROLLOUTS, NonFiniteActionError, Policy, PolicyState
 from .scan import ScanState, combine, prefix_scan, scan_step
 from .trunk import MIXERS, Block, Trunk
@@ -10,13 +11,17 @@ __all__ = [
     "MIXERS",
     "ROLLOUTS",
     "Aaren",
+    "AarenRsa",
     "Attention",
     "Block",
     "DecisionModel",
+    "Encoded",
     "ModelConfig",
     "NonFiniteActionError",
     "Policy",
     "PolicyState",
+    "RemConfig",
+    "Rsa",
     "ScanState",
     "Trunk",
     "combine",
