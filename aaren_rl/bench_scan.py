@@ -100,7 +100,11 @@ def check(method: str, device: torch.device, length: int = CHECKED_LENGTH) -> fl
     results = []
     for exact in (False, True):
         leaves = [(x.double() if exact else x).detach().requires_grad_() for x in (scores, values)]
-        outputs = reference.masked_softmax(*leaves) if exact else prefix_scan(*leaves, method=method)[0]
+        outputs = (
+            reference.masked_softmax(leaves[0], leaves[1])
+            if exact
+            else prefix_scan(leaves[0], leaves[1], method=method)[0]
+        )
         results.append((outputs, *torch.autograd.grad(outputs, leaves, up.to(outputs.dtype))))
     difference = 0.0
     for mine, true in zip(*([x.detach() for x in result] for result in results), strict=True):

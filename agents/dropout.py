@@ -26,4 +26,5 @@ class Dropout(nn.Dropout):
         words.random_(torch.iinfo(torch.int64).min, None)
         bits = words.view(torch.int16)[: x.numel()].view(x.shape)
         kept = bits >= dropped + torch.iinfo(torch.int16).min
-        return x * kept.to(x.dtype).mul_(2**RANDOM_BITS / (2**RANDOM_BITS - dropped))
+        y: Tensor = x * kept.to(x.dtype).mul_(2**RANDOM_BITS / (2**RANDOM_BITS - dropped))
+        return y

@@ -21,7 +21,7 @@ def choose(values: Tensor) -> str:
 
     A kernel is opaque to tracing (torch.compile, ONNX), which gets "blocked".
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
         return "blocked"
     if values.device.type == "cpu":
         return "numba" if _available("numba") else "blocked"

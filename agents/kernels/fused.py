@@ -46,7 +46,7 @@ def fused_scan(
     m, u, w = m.to(STATE_DTYPE), u.to(STATE_DTYPE), w.to(STATE_DTYPE)
     mask = torch.ones((), dtype=torch.bool, device=scores.device) if mask is None else mask
     starts = torch.zeros((), dtype=torch.bool, device=scores.device) if starts is None else starts
-    outputs, *last = _FusedScan.apply(
+    outputs, *last = _FusedScan.apply(  # type: ignore[no-untyped-call]
         backend, scores, values, m, u, w, mask.expand(scores.shape), starts.expand(scores.shape)
     )
     return outputs, ScanState(*last)
@@ -54,7 +54,7 @@ def fused_scan(
 
 class _FusedScan(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,  # noqa: ANN401  torch's own context
         backend: str,
         scores: Tensor,
@@ -76,7 +76,7 @@ class _FusedScan(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # type: ignore[override]
+    def backward(
         ctx: Any,  # noqa: ANN401
         d_outputs: Tensor | None,
         _: Tensor | None,

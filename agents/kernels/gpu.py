@@ -22,7 +22,7 @@ TILE = 32  # positions
 LOW = tl.constexpr(torch.finfo(torch.float32).min)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _forward(
     scores: Pointer,
     values: Pointer,
@@ -92,13 +92,13 @@ def _forward(
     tl.store(w + row * dim + channel, sums, mask=real)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _after(keep_1: Any, sum_1: Any, keep_2: Any, sum_2: Any) -> Any:  # noqa: ANN401  Triton's blocks
     """Two neighbouring stretches of x_k = b_k + a_k x_{k+1}, the later one first."""
     return keep_1 * keep_2, keep_2 * sum_1 + sum_2
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _backward(
     weights: Pointer,
     values: Pointer,
