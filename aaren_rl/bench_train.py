@@ -224,7 +224,7 @@ def _operations(work: Work) -> int:
     """Floating-point operations of an update's matrix products, as torch counts them."""
     with FlopCounterMode(display=False) as counter:
         work()
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())
 
 
 def format_train(result: TrainResult) -> str:
