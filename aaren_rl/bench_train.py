@@ -22,7 +22,7 @@ from .bench_data import RETURN_SCALE, TASK, make_episodes
 from .bench_peers import PEERS, Peer
 from .bench_timing import Work, in_turns, matmul_peak, ratio
 from .cli import Parser, choose_device, positive
-from .config import RunConfig, build_config
+from .config import Nested, RunConfig, build_config
 from .envs.windows import Batch, StepData, part
 from .errors import NumericsError, UsageError
 from .machine import Machine
@@ -147,7 +147,8 @@ def check(config: RunConfig, data: StepData) -> float:
 
 
 def _forward(model: DecisionModel, batch: Batch) -> Tensor:
-    actions, _ = model(batch.observations, batch.actions, batch.returns_to_go, batch.timesteps, starts=batch.starts)
+    inputs = batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
+    actions: Tensor = model(*inputs, starts=batch.starts)[0]
     return actions
 
 
@@ -178,7 +179,7 @@ def measure_size(
 
     def trainer(agent: str, context: str, precision: str) -> Trainer:
         contexts = {"context": context, "context_length": context_length, "steps_per_update": batch * context_length}
-        sections = {"data": contexts, "network": asked, "optimizer": {"precision": precision}}
+        sections: Nested = {"data": contexts, "network": asked, "optimizer": {"precision": precision}}
         return Trainer(build_config(agent, 0, sections), data, TASK.action_dim, TASK.horizon)
 
     plain = trainer("decision-aaren", "window", "float32")
