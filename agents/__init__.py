@@ -1,5 +1,6 @@
 """The models: the scan, the mixers, the decision model and the policy. Imports torch only."""
 
+from .cross_attention import CrossAttention, attend
 from .decision import DecisionModel, ModelConfig
 from .mixers import Aaren, Attention
 from .policy import ROLLOUTS, NonFiniteActionError, Policy, PolicyState
@@ -12,6 +13,7 @@ __all__ = [
     "Aaren",
     "Attention",
     "Block",
+    "CrossAttention",
     "DecisionModel",
     "ModelConfig",
     "NonFiniteActionError",
@@ -19,6 +21,7 @@ __all__ = [
     "PolicyState",
     "ScanState",
     "Trunk",
+    "attend",
     "combine",
     "prefix_scan",
     "scan_step",
