@@ -3,13 +3,17 @@
 from .cross_attention import CrossAttention, attend
 from .decision import DecisionModel, ModelConfig
 from .mixers import Aaren, Attention
+from .mixers.tree import TreeAttention, TreeConfig
 from .policy import ROLLOUTS, NonFiniteActionError, Policy, PolicyState
 from .scan import ScanState, combine, prefix_scan, scan_step
+from .tree_policy import tree_config, with_tree_attention
+from .tree_samplers import SAMPLERS
 from .trunk import MIXERS, Block, Trunk
 
 __all__ = [
     "MIXERS",
     "ROLLOUTS",
+    "SAMPLERS",
     "Aaren",
     "Attention",
     "Block",
@@ -20,9 +24,13 @@ __all__ = [
     "Policy",
     "PolicyState",
     "ScanState",
+    "TreeAttention",
+    "TreeConfig",
     "Trunk",
     "attend",
     "combine",
     "prefix_scan",
     "scan_step",
+    "tree_config",
+    "with_tree_attention",
 ]

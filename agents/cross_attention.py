@@ -1,9 +1,11 @@
 """Attention of given queries over a stream: the many-to-one RNN of *Attention as an RNN* (Feng et al. 2024).
 
 The state (m, u, w) of section 3.1 is all that is kept of the tokens seen, so a stream of any length is attended to in
-constant memory. `attend` takes the tokens all at once, one at a time, or block by block (appendix A), and gives the same.
+constant memory. `attend` takes the tokens all at once, one at a time, or block by block (appendix A): the result is the
+same.
 
-Shape suffixes: B batch, H heads, Q queries, N tokens, D channels of a key, V channels of a value, C channels of a token.
+Shape suffixes: B batch, H heads, Q queries, N tokens, D channels of a key, V channels of a value, C channels of a
+token.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def attend(
 
         o = sum_i exp(s_i) v_i / sum_i exp(s_i),    s_i = scale q . k_i
 
-    The state after any tokens may be passed on with the next ones; how a stream is cut makes no difference but rounding.
+    The state after any tokens may be passed on with the next ones; where a stream is cut only changes the rounding.
 
     Args:
         query: (..., Q, D); the same for every part of a stream.

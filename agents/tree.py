@@ -3,21 +3,21 @@
 *High Attention Scores And Where To Find Them* (Menet, Choi, de Viragh, Chettata), sections 2.1, 2.2 and 2.4. A node
 holds the sum of the keys and of the values of a block of neighbouring tokens (equation 1). Algorithm 1 keeps a set of
 disjoint blocks, the buds; it replaces one by its halves until there are T of them, and then gives every token of a bud
-the same score, the mean of their true ones (so the geometric mean of the attention weights). With as many buds as tokens
-this is softmax attention.
+the same score, the mean of their true ones (so the geometric mean of the attention weights). With as many buds as
+tokens this is softmax attention.
 
 Where the paper's text leaves something open, or is misprinted:
 
-* Any number of tokens. Only blocks of 2^h tokens that begin at a multiple of 2^h are stored, each written once, when its
-  last token arrives. The one bud that is not such a block holds the newest token: it is what the others leave of the
-  whole, by equation (2) for keys and likewise for values. Its left half is always a stored block.
+* Any number of tokens. Only blocks of 2^h tokens that begin at a multiple of 2^h are stored, each written once, when
+  its last token arrives. The one bud that need not be such a block holds the newest token: it is what the others leave
+  of the whole, by equation (2) for keys and likewise for values. Its left half is always a stored block.
 * The weights of the leaves add up to 1: a bud of |n| tokens counts |n| times in the denominator too. As algorithm 1 is
   printed, it counts once, and a constant value would not come out as itself.
 * Sums and alignments are float64: a leaf's alignment comes from its block's by subtraction, and float32 would leave the
   error of the whole sum in the one score.
 
-Shape suffixes: B batch, N queries, H heads, D channels of a key or value, F channels of a key and its features, R rows of
-queries (B N), S slots for buds, P buds expanded at once, L tokens.
+Shape suffixes: B batch, N queries, H heads, D channels of a key or value, F channels of a key and its features, R rows
+of queries (B N), S slots for buds, P buds expanded at once, L tokens.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class TreeState(NamedTuple):
         )
 
     def _writable(self) -> TreeState:
-        """A state whose memory has room for a token; another than this one's where it is full or has been written on."""
+        """A state whose memory has room for a token: a copy where this one's is full or has been written on."""
         rows = self.keys.shape[1]
         full = 2 * self.length == rows
         if not full and bool((self.written == self.length).all()):

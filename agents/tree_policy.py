@@ -13,7 +13,7 @@ from .trunk import Block
 
 
 def with_tree_attention(policy: Policy, config: TreeConfig) -> Policy:
-    """A copy of the policy whose every layer attends through a tree of the episode so far; the weights stay as they are.
+    """A copy of the policy whose layers attend through a tree of the episode so far; the weights stay as they are.
 
     Raises:
         ValueError: the model's mixer is not softmax attention over the tokens, or the rollout keeps no cache of them.

@@ -4,8 +4,8 @@ All masses are not normalised, and are sums over the heads (section 2.4). A samp
 features; the sum of <phi(q), phi(k)> over a bud's tokens is then its transformed alignment. Queries and keys arrive
 scaled by D^(-1/4) each, so that their product is the attention score.
 
-Signs: as printed, equations (4) and (7) have -(x)+ as their second half; equation (4)'s own right-hand side and the kernel
-of equation (8) follow from (-x)+, which is meant. The sum in equation (3) runs from l - t - 1 to l - s - 1.
+Signs: as printed, equations (4) and (7) have -(x)+ as their second half; equation (4)'s own right-hand side and the
+kernel of equation (8) follow from (-x)+, which is meant. The sum in equation (3) runs from l - t - 1 to l - s - 1.
 
 Shape suffixes: R rows of queries, P buds, H heads, D channels, K features (R in the paper).
 """

@@ -82,9 +82,7 @@ def test_buds_are_a_partition_and_the_output_is_their_definition(sampler: str, b
         features = tree.sampler.transform_key(keys)
         state = tree_of(torch.cat([keys, features], -1), values)
         queries = torch.cat([query, tree.sampler.transform_query(query)], -1)
-        view = View(
-            state, queries, state.key_total[:, None], state.value_total[:, None], torch.tensor([length])
-        )
+        view = View(state, queries, state.key_total[:, None], state.value_total[:, None], torch.tensor([length]))
         buds = tree.expand(view)
         output = view.mix(buds)
         for b in range(3):

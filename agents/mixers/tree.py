@@ -45,6 +45,10 @@ class TreeConfig:
         if self.seed < 0:
             raise ValueError(f"seed must be at least 0, not {self.seed}")
 
+    def __str__(self) -> str:
+        """One line for beside a score."""
+        return f"tree attention, E = {self.budget:g}, sampler {self.sampler}, seed {self.seed}"
+
     def terms(self, length: int) -> int:
         """T = ceil(l^E)."""
         # Rounded first: 1000^(1/3) is 9.99...98, and 1000^1 must not become 1001.
@@ -156,8 +160,8 @@ class TreeAttention(nn.Module):
 
 
 class _Draws:
-    """Uniform numbers for one turn of every row, the same for rows of one length: what a row is given depends neither on
-    the other rows nor on how many numbers they used up.
+    """Uniform numbers for one turn of every row, the same for rows of one length: what a row is given depends neither
+    on the other rows nor on how many numbers they used up.
     """
 
     def __init__(self, seed: tuple[int, int], lengths: list[int], count: int, turn: int, device: torch.device) -> None:
