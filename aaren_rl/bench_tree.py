@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -175,7 +176,7 @@ def measure(policy: Policy, card: PolicyCard, name: str, arguments: argparse.Nam
         for config in asked:
             acting = policy if config is None else with_tree_attention(policy, config)
             points.append(_point(acting, card, config, arguments.episodes, clock))
-            bar.write(_line(points[-1]))
+            bar.write(_line(points[-1]), file=sys.stderr)
             bar.update()
     return TreeResult(
         run=name,

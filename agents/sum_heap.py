@@ -50,7 +50,7 @@ class SumHeap:
         return at - (1 << self.depth)
 
     def take(self, wanted: Tensor, most: int, draw: Callable[[], Tensor]) -> Tensor:
-        """Samples slots without replacement, and sets their masses to 0.
+        """Samples slots without replacement; their masses are to be `put` anew before the heap is used again.
 
         Draws are independent; one of a slot that was drawn before is thrown away, which is what drawing one by one from
         what is left comes to. A row takes the same slots whatever the other rows are.
@@ -65,14 +65,17 @@ class SumHeap:
         """
         taken = torch.full((len(wanted), most + 1), self.nowhere, device=wanted.device)
         wanted, count = wanted.unsqueeze(1), torch.zeros_like(wanted).unsqueeze(1)
-        while bool((count < wanted).any()):
-            uniforms = draw()
-            slots = self.find(uniforms)
+        while True:
+            slots = self.find(draw())
             again = (slots.unsqueeze(-1) == slots.unsqueeze(-2)).tril(-1).any(-1)
             place = count + (~again).cumsum(1) - 1
             new = ~again & (place < wanted)
             taken.scatter_(1, place.where(new, most), slots)
-            self.put(slots.where(new, self.nowhere), torch.zeros_like(uniforms))
             count = count + new.sum(1, keepdim=True)
+            if not bool((count < wanted).any()):
+                break
+            # From here on only what is left can be found.
+            found = slots.where(new, self.nowhere)
+            self.put(found, torch.zeros_like(found, dtype=torch.float64))
         taken[:, most] = self.nowhere
         return taken[:, :most]

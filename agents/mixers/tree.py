@@ -144,9 +144,11 @@ class TreeAttention(nn.Module):
             chosen = rank < wanted.unsqueeze(1)
             left, right = view.halves(buds.gather(picked))
             fresh = (size.unsqueeze(1) + rank).where(chosen, heap.nowhere)
-            for place, half in ((picked, right), (fresh, left)):  # the newest token stays in slot 0
-                buds.put(place, half)
-                heap.put(place, self._masses(half, root) * chosen)
+            # The right half takes its parent's slot, so that the newest token stays in slot 0.
+            children = Buds(*(torch.cat(pair, 1) for pair in zip(right[:4], left[:4], strict=True)), buds.length)
+            place = torch.cat([picked, fresh], 1)
+            buds.put(place, children)
+            heap.put(place, self._masses(children, root) * chosen.repeat(1, 2))
             buds.start[:, -1] = buds.count[:, -1] = 0
             size, turn = size + wanted, turn + 1
         return buds
