@@ -28,7 +28,7 @@ def with_tree_attention(policy: Policy, config: TreeConfig) -> Policy:
     model = copy.deepcopy(policy.model)
     for layer, block in enumerate(model.trunk.blocks):
         assert isinstance(block, Block) and isinstance(block.mixer, Attention)
-        block.mixer = TreeAttention(block.mixer, config, layer)  # type: ignore[assignment]  # the same contract
+        block.register_module("mixer", TreeAttention(block.mixer, config, layer))
     return replace(policy, model=model)
 
 
