@@ -6,7 +6,7 @@ from .mixers import Aaren, Attention
 from .mixers.tree import TreeAttention, TreeConfig
 from .policy import ROLLOUTS, NonFiniteActionError, Policy, PolicyState
 from .scan import ScanState, combine, prefix_scan, scan_step
-from .tree_policy import tree_config, with_tree_attention
+from .tree_policy import tree_config, tree_state, with_tree_attention
 from .tree_samplers import SAMPLERS
 from .trunk import MIXERS, Block, Trunk
 
@@ -32,5 +32,6 @@ __all__ = [
     "prefix_scan",
     "scan_step",
     "tree_config",
+    "tree_state",
     "with_tree_attention",
 ]

@@ -139,7 +139,7 @@ class CrossAttention(nn.Module):
 
     def step(self, x: Tensor, state: ScanState) -> tuple[Tensor, ScanState]:
         """One token (B, C) with the state of those before; returns (B, Q, C) and the new state."""
-        return self(x.unsqueeze(1), state)  # type: ignore[no-any-return]
+        return self.forward(x.unsqueeze(1), state)
 
     def initial_state(self, batch_size: int) -> ScanState:
         """The state before any token, in float64."""
@@ -148,4 +148,5 @@ class CrossAttention(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """(..., N, C) -> (..., H, N, D)."""
-        return x.unflatten(-1, (self.heads, self.head_dim)).transpose(-3, -2)
+        heads: Tensor = x.unflatten(-1, (self.heads, self.head_dim)).transpose(-3, -2)
+        return heads

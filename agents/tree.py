@@ -110,14 +110,14 @@ class Buds(NamedTuple):
 
     Attributes:
         start: first token, (R, S).
-        count: |n|, tokens, (R, S); 0 in a slot that holds no bud.
+        tokens: |n|, how many, (R, S); 0 in a slot that holds no bud.
         alignment: A_n, sum of q . k over the block, (R, S, H).
         transformed: the same of the sampler's features, (R, S, H).
         length: l, tokens of the row's sequence, (R, 1).
     """
 
     start: Tensor
-    count: Tensor
+    tokens: Tensor
     alignment: Tensor
     transformed: Tensor
     length: Tensor
@@ -127,17 +127,22 @@ class Buds(NamedTuple):
         every = slots.unsqueeze(-1).expand(*slots.shape, self.alignment.shape[-1])
         return Buds(
             self.start.gather(1, slots),
-            self.count.gather(1, slots),
+            self.tokens.gather(1, slots),
             self.alignment.gather(1, every),
             self.transformed.gather(1, every),
             self.length,
         )
 
+    def beside(self, other: Buds) -> Buds:
+        """These and, after them, other buds of the same rows."""
+        start, tokens, alignment, transformed = (torch.cat(pair, 1) for pair in zip(self[:4], other[:4], strict=True))
+        return Buds(start, tokens, alignment, transformed, self.length)
+
     def put(self, slots: Tensor, buds: Buds) -> None:
         """Writes `buds` (R, P) into `slots`."""
         every = slots.unsqueeze(-1).expand_as(buds.alignment)
         self.start.scatter_(1, slots, buds.start)
-        self.count.scatter_(1, slots, buds.count)
+        self.tokens.scatter_(1, slots, buds.tokens)
         self.alignment.scatter_(1, every, buds.alignment)
         self.transformed.scatter_(1, every, buds.transformed)
 
@@ -169,21 +174,23 @@ class View:
             *self._align(self._key_totals),
             self.lengths,
         )
-        padded = (F.pad(part, (0, 0) * (part.dim() - 2) + (0, slots - 1)) for part in buds[:4])
-        return Buds(*padded, self.lengths)
+        start, tokens, alignment, transformed = (
+            F.pad(part, (0, 0) * (part.dim() - 2) + (0, slots - 1)) for part in buds[:4]
+        )
+        return Buds(start, tokens, alignment, transformed, self.lengths)
 
     def halves(self, buds: Buds) -> tuple[Buds, Buds]:
         """The children of buds of two tokens or more: one inner product gives both (equation 2).
 
         The left child has the largest power of two that leaves something to the right one.
         """
-        level = torch.frexp((buds.count - 1).clamp(min=1).to(DTYPE)).exponent.long() - 1
+        level = torch.frexp((buds.tokens - 1).clamp(min=1).to(DTYPE)).exponent.long() - 1
         half = torch.ones_like(level) << level
         alignment, transformed = self._align(self._keys[self._place(level, buds.start)])
-        left = buds._replace(count=half, alignment=alignment, transformed=transformed)
+        left = buds._replace(tokens=half, alignment=alignment, transformed=transformed)
         right = buds._replace(
             start=buds.start + half,
-            count=buds.count - half,
+            tokens=buds.tokens - half,
             alignment=buds.alignment - alignment,
             transformed=buds.transformed - transformed,
         )
@@ -191,10 +198,10 @@ class View:
 
     def mix(self, buds: Buds) -> Tensor:
         """The output of algorithm 1, (R, H, D); slot 0 must hold the newest token's bud."""
-        scores = buds.alignment / buds.count.clamp(min=1).unsqueeze(-1)
-        size = buds.count.to(DTYPE).unsqueeze(-1)
+        scores = buds.alignment / buds.tokens.clamp(min=1).unsqueeze(-1)
+        size = buds.tokens.to(DTYPE).unsqueeze(-1)
         shares = torch.softmax(scores + size.log(), 1) / size.clamp(min=1)  # log(0) leaves an empty slot out
-        level = torch.frexp(buds.count[:, 1:].clamp(min=1).to(DTYPE)).exponent.long() - 1
+        level = torch.frexp(buds.tokens[:, 1:].clamp(min=1).to(DTYPE)).exponent.long() - 1
         sums = self._values[self._place(level, buds.start[:, 1:])] * (size[:, 1:, :, None] > 0)
         newest = self._value_totals - sums.sum(1)
         return newest * shares[:, 0].unsqueeze(-1) + torch.einsum("rsh,rshd->rhd", shares[:, 1:], sums)

@@ -6,10 +6,10 @@ import copy
 from dataclasses import replace
 
 from .decision import DecisionModel
-from .mixers.attention import Attention
+from .mixers.attention import Attention, AttentionState
 from .mixers.tree import TreeAttention, TreeConfig
 from .policy import Policy
-from .trunk import Block
+from .trunk import Block, TrunkState
 
 
 def with_tree_attention(policy: Policy, config: TreeConfig) -> Policy:
@@ -36,3 +36,14 @@ def tree_config(model: DecisionModel) -> TreeConfig | None:
     """How the model's tree attention is computed; None where it has none."""
     mixer = model.trunk.blocks[0].mixer
     return mixer.config if isinstance(mixer, TreeAttention) else None
+
+
+def tree_state(model: DecisionModel, caches: TrunkState) -> TrunkState:
+    """The state of a model with tree attention after the tokens in the key-value caches of the model it was made of."""
+    states = []
+    for block, cache in zip(model.trunk.blocks, caches, strict=True):
+        assert isinstance(block, Block) and isinstance(cache, AttentionState)
+        mixer = block.get_submodule("mixer")
+        assert isinstance(mixer, TreeAttention)
+        states.append(mixer.from_cache(cache))
+    return tuple(states)  # type: ignore[arg-type]  # a state of its own kind, which only these mixers see

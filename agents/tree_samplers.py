@@ -45,7 +45,7 @@ class Uniform:
 
     def masses(self, buds: Buds, root: Buds) -> Tensor:
         """The mass of every bud, (R, P); `root` is the bud of all tokens, (R, 1)."""
-        return torch.ones_like(buds.count, dtype=DTYPE)
+        return torch.ones_like(buds.tokens, dtype=DTYPE)
 
 
 class ExponentialDecay(Uniform):
@@ -53,8 +53,9 @@ class ExponentialDecay(Uniform):
 
     def masses(self, buds: Buds, root: Buds) -> Tensor:
         """The sum of b^k over the bud's tokens, in closed form."""
-        youngest = (buds.length - buds.start - buds.count).to(DTYPE)
-        return DECAY**youngest * (1 - DECAY ** buds.count.to(DTYPE)) / (1 - DECAY)
+        youngest = (buds.length - buds.start - buds.tokens).to(DTYPE)
+        masses: Tensor = DECAY**youngest * (1 - DECAY ** buds.tokens.to(DTYPE)) / (1 - DECAY)
+        return masses
 
 
 class Alignments(Uniform):
@@ -138,13 +139,14 @@ class FavorRelu(_RandomFeatures):
 def _orthogonal(dim: int, generator: torch.Generator) -> Tensor:
     """A (D, D) orthogonal matrix, uniform (Haar)."""
     q, r = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=DTYPE))
-    return q * r.diagonal().sign()  # QR alone is not uniform: its signs depend on the algorithm
+    uniform: Tensor = q * r.diagonal().sign()  # QR's signs alone depend on its algorithm
+    return uniform
 
 
 def _exponential(sums: Tensor, root_sums: Tensor, buds: Buds, root: Buds) -> Tensor:
     """exp(sum / |n|), over the heads, relative to the root's largest."""
-    reference = (root_sums / root.count.unsqueeze(-1)).amax(-1, keepdim=True)
-    means = sums / buds.count.clamp(min=1).unsqueeze(-1)
+    reference = (root_sums / root.tokens.unsqueeze(-1)).amax(-1, keepdim=True)
+    means = sums / buds.tokens.clamp(min=1).unsqueeze(-1)
     return (means - reference).clamp(-2 * LARGEST, 2 * LARGEST).exp().sum(-1)
 
 

@@ -86,13 +86,13 @@ def test_buds_are_a_partition_and_the_output_is_their_definition(sampler: str, b
         buds = tree.expand(view)
         output = view.mix(buds)
         for b in range(3):
-            blocks = sorted((s, c) for s, c in zip(buds.start[b].tolist(), buds.count[b].tolist(), strict=True) if c)
+            blocks = sorted((s, c) for s, c in zip(buds.start[b].tolist(), buds.tokens[b].tolist(), strict=True) if c)
             assert len(blocks) == tree.config.terms(length)
             assert [s for s, _ in blocks] == [0, *(s + c for s, c in blocks[:-1])] and sum(blocks[-1]) == length
             for h in range(HEADS):
                 wanted = bud_attention(query[b, 0, h], keys[b, :, h], values[b, :, h], blocks)
                 torch.testing.assert_close(output[b, h], wanted, rtol=0, atol=1e-11)
-            for slot, (start, count) in enumerate(zip(buds.start[b].tolist(), buds.count[b].tolist(), strict=True)):
+            for slot, (start, count) in enumerate(zip(buds.start[b].tolist(), buds.tokens[b].tolist(), strict=True)):
                 inner = (keys[b, start : start + count] * query[b]).sum((0, 2))
                 if count:
                     torch.testing.assert_close(buds.alignment[b, slot], inner, rtol=0, atol=1e-11)

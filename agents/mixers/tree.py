@@ -52,7 +52,7 @@ class TreeConfig:
     def terms(self, length: int) -> int:
         """T = ceil(l^E)."""
         # Rounded first: 1000^(1/3) is 9.99...98, and 1000^1 must not become 1001.
-        return min(length, math.ceil(round(length**self.budget, 9)))
+        return min(length, math.ceil(round(math.pow(length, self.budget), 9)))
 
     def at_once(self, length: int) -> int:
         """P = 2^floor(log2 l^(E/2)): buds expanded at once (section 3, with the tokens so far for L)."""
@@ -137,7 +137,7 @@ class TreeAttention(nn.Module):
         heap.put(torch.zeros_like(view.lengths), self._masses(root, root))
         size, turn = torch.ones_like(terms), 0
         while bool((size < terms).any()):
-            expandable = (buds.count[:, :-1] > 1).sum(1)
+            expandable = (buds.tokens[:, :-1] > 1).sum(1)
             wanted = torch.minimum(torch.minimum(at_once, terms - size), expandable)
             picked = heap.take(wanted, most, _Draws(self._seed, lengths, most, turn, device))
             rank = torch.arange(most, device=device)
@@ -145,17 +145,17 @@ class TreeAttention(nn.Module):
             left, right = view.halves(buds.gather(picked))
             fresh = (size.unsqueeze(1) + rank).where(chosen, heap.nowhere)
             # The right half takes its parent's slot, so that the newest token stays in slot 0.
-            children = Buds(*(torch.cat(pair, 1) for pair in zip(right[:4], left[:4], strict=True)), buds.length)
+            children = right.beside(left)
             place = torch.cat([picked, fresh], 1)
             buds.put(place, children)
             heap.put(place, self._masses(children, root) * chosen.repeat(1, 2))
-            buds.start[:, -1] = buds.count[:, -1] = 0
+            buds.start[:, -1] = buds.tokens[:, -1] = 0
             size, turn = size + wanted, turn + 1
         return buds
 
     def _masses(self, buds: Buds, root: Buds) -> Tensor:
         """The sampler's masses; none for a single token, which cannot be expanded."""
-        return self.sampler.masses(buds, root).clamp(min=SMALLEST) * (buds.count > 1)
+        return self.sampler.masses(buds, root).clamp(min=SMALLEST) * (buds.tokens > 1)
 
     def _with_features(self, key: Tensor) -> Tensor:
         return torch.cat([key, self.sampler.transform_key(key * self.attention.head_dim**-0.25)], -1)
