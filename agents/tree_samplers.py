@@ -92,7 +92,7 @@ class _RandomFeatures(Uniform):
 
     def _draw(self, dim: int, generator: torch.Generator) -> Tensor:
         """w, (D, D), one in a row: each is standard normal, any two are orthogonal."""
-        norms = torch.randn(dim, dim, generator=generator, dtype=DTYPE).norm(dim=1, keepdim=True)  # chi distributed
+        norms = torch.randn(dim, dim, generator=generator, dtype=DTYPE).square().sum(1, keepdim=True).sqrt()  # chi
         return _orthogonal(dim, generator) * norms
 
     def project(self, x: Tensor) -> Tensor:
