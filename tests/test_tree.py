@@ -128,13 +128,14 @@ def test_parallel_equals_step_by_step(sampler: str) -> None:
 def test_the_state_is_a_value() -> None:
     """Two futures of one state, though they share its memory; and rows taken out of it."""
     tree, x = make("edh", 0.7), tokens(60)
-    _, state = tree(x[:, :20])
-    one, after = tree(x[:, 20:40], state)
-    other, _ = tree(x[:, 40:], state)
-    torch.testing.assert_close(tree(x[:, 20:40], state)[0], one, rtol=0, atol=0)
-    torch.testing.assert_close(tree(x[:, [*range(20), *range(40, 60)]])[0][:, 20:], other, rtol=0, atol=1e-6)
+    whole, _ = tree(x)
+    _, state = tree(x[:, :36])  # its memory has room for 64 tokens
+    _, after = tree(x[:, 36:48], state)
+    other, _ = tree(x[:, 48:], state)
+    torch.testing.assert_close(tree(x[:, 48:], after)[0], whole[:, 48:], rtol=0, atol=1e-6)
+    torch.testing.assert_close(tree(x[:, [*range(36), *range(48, 60)]])[0][:, 36:], other, rtol=0, atol=1e-6)
     rows = TreeState(*(part if isinstance(part, int) else part[1:] for part in after))
-    torch.testing.assert_close(tree(x[1:, 40:], rows)[0], tree(x[:, 40:], after)[0][1:], rtol=0, atol=1e-6)
+    torch.testing.assert_close(tree(x[1:, 48:], rows)[0], whole[1:, 48:], rtol=0, atol=1e-6)
 
 
 @every_sampler

@@ -68,9 +68,9 @@ def test_masses_are_their_definition(name: str) -> None:
 
 
 def test_the_horizon_in_closed_form_far_back() -> None:
-    buds = Buds(torch.tensor([[0]]), torch.tensor([[4096]]), *torch.zeros(2, 1, 1, 1), torch.tensor([[9000]]))
-    exact = sum(0.99 ** (9000 - t - 1) for t in range(4096))
-    assert float(make("edh").masses(buds, buds)) == pytest.approx(exact, rel=1e-10)
+    buds = Buds(torch.tensor([[0]]), torch.tensor([[4096]]), *torch.zeros(2, 1, 1, 1), torch.tensor([[5000]]))
+    exact = sum(0.99 ** (5000 - t - 1) for t in range(4096))
+    assert float(make("edh").masses(buds, buds)) == pytest.approx(exact, rel=1e-10, abs=0)
 
 
 @pytest.mark.parametrize("name", ["rff", "favor", "favor-relu"])
