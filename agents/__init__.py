@@ -2,10 +2,10 @@
 
 from .cross_attention import CrossAttention, attend
 from .decision import DecisionModel, ModelConfig
-from .encoding import RemConfig
 from .mixers import Aaren, AarenRsa, Attention, Encoded, Rsa
 from .mixers.tree import TreeAttention, TreeConfig
 from .policy import ROLLOUTS, NonFiniteActionError, Policy, PolicyState
+from .rem_config import RemConfig
 from .scan import ScanState, combine, prefix_scan, scan_step
 from .tree_policy import tree_config, tree_state, with_tree_attention
 from .tree_samplers import SAMPLERS
