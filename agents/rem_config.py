@@ -1,4 +1,4 @@
-"""Which of a layer's heads have a recurrence encoding matrix (REM), and of which kind (Huang et al. 2023, section 3)."""
+"""Which heads of a layer have a recurrence encoding matrix (REM), and of which kind (Huang et al. 2023, section 3)."""
 
 from __future__ import annotations
 
