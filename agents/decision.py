@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .encoding import RemConfig, parse_counts
 from .mixers import Aaren
+from .rem_config import RemConfig, parse_counts
 from .trunk import MIXERS, Block, Trunk, TrunkState
 
 TOKENS = 3  # a step

@@ -22,7 +22,6 @@ of Z.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -30,8 +29,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .recurrence import fold, latest, scan, unfold, with_inputs
-
-STATE_DTYPE = torch.float64
+from .rem_config import RemConfig
+from .scan import STATE_DTYPE
 
 
 class EncodingState(NamedTuple):
@@ -44,64 +43,6 @@ class EncodingState(NamedTuple):
 
     sums: Tensor
     values: Tensor
-
-
-@dataclass(frozen=True)
-class RemConfig:
-    """How many of a layer's heads have which REM (section 3, "Hyperparameters"), and how they begin.
-
-    Attributes:
-        counts: k1 to k6: regular, cosine, sine, dilated regular, dilated cosine, dilated sine.
-        dilation: d of the last three, in tokens.
-        max_power: K; larger powers are masked. 0: none are. None: the mixer's own choice.
-        gate: the gate-control parameter mu before training.
-    """
-
-    counts: tuple[int, int, int, int, int, int]
-    dilation: int = 3
-    max_power: int | None = None
-    gate: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for counts below 0 or all 0, and for what lies outside the paper's range."""
-        if len(self.counts) != 6 or min(self.counts) < 0 or sum(self.counts) < 1:
-            raise ValueError(f"REM counts must be six numbers from 0 on, not all 0: {self.counts}")
-        if self.dilation < 2:
-            raise ValueError(f"the REMs' dilation must be at least 2, not {self.dilation}")
-        if self.max_power is not None and self.max_power < 0:
-            raise ValueError(f"the REMs' largest power must be at least 0, not {self.max_power}")
-        if not -3 <= self.gate <= 3:
-            raise ValueError(f"the REMs' gate must begin in [-3, 3], not {self.gate}")
-
-    @property
-    def heads(self) -> int:
-        """R, heads that have a REM; the layer's others are attention alone."""
-        return sum(self.counts)
-
-
-def parse_counts(text: str, heads: int) -> tuple[int, int, int, int, int, int]:
-    """k1 to k6 of a layer with `heads` heads.
-
-    Args:
-        text: six numbers with commas between them, or "auto": every head has a REM, half of them (rounded down) a
-            dilated one, and of either half as many as possible are pairs of cosine and sine while a regular one, or
-            two, remain. It gives (2, 0, 0, 2, 0, 0) for 4 heads and (2, 1, 1, 2, 1, 1) for 8.
-        heads: H of the layer.
-
-    Raises:
-        ValueError: not six numbers, or more than there are heads.
-    """
-    if text == "auto":
-        halves = (heads - heads // 2, heads // 2)
-        (near, pairs), (far, far_pairs) = ((n - 2 * m, m) for n in halves for m in [max(0, (n - 1) // 2)])
-        return near, pairs, pairs, far, far_pairs, far_pairs
-    parts = text.split(",")
-    if len(parts) != 6 or not all(part.strip().isdecimal() for part in parts):
-        raise ValueError(f"{text!r} is not auto or six numbers k1,k2,k3,k4,k5,k6")
-    k1, k2, k3, k4, k5, k6 = map(int, parts)
-    if (total := k1 + k2 + k3 + k4 + k5 + k6) > heads:
-        raise ValueError(f"{text!r} has {total} REMs for {heads} heads")
-    return k1, k2, k3, k4, k5, k6
 
 
 class Recurrence(nn.Module):

@@ -7,8 +7,8 @@ from typing import TypeAlias
 from torch import Tensor, nn
 
 from .dropout import Dropout
-from .encoding import RemConfig
 from .mixers import Aaren, AarenRsa, Attention, AttentionState, Encoded, EncodedState, Rsa
+from .rem_config import RemConfig
 from .scan import ScanState
 
 MIXERS: dict[str, type[Aaren] | type[Attention] | type[Encoded]] = {

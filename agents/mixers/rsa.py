@@ -14,7 +14,8 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
-from ..encoding import EncodingState, GatedEncoding, RemConfig, parse_counts
+from ..encoding import EncodingState, GatedEncoding
+from ..rem_config import RemConfig, parse_counts
 from ..scan import ScanState
 from .aaren import Aaren
 from .attention import Attention, AttentionState
