@@ -83,7 +83,7 @@ class Layers:
     def rest(self, block: Block, x: str, mixed: str) -> str:
         """The block after its mixer's heads: `Block._rest` of tokens (N Q, C)."""
         nodes, mlp = self.nodes, block.mlp
-        x = self.norm(nodes.add("Add", x, self.linear(mixed, layer(block.mixer.output))), block.norm1)
+        x = self.norm(nodes.add("Add", x, self.linear(mixed, layer(cast(nn.Linear, block.mixer.output)))), block.norm1)
         hidden = self.gelu(self.linear(x, layer(cast(nn.Linear, mlp[0]))))
         return self.norm(nodes.add("Add", x, self.linear(hidden, layer(cast(nn.Linear, mlp[2])))), block.norm2)
 
