@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from . import bench_data, bench_evaluate, bench_rollout, bench_runtime
+from . import bench_data, bench_evaluate, bench_rollout, bench_runtime, bench_tree
 from .cli import Parser, positive
 from .errors import UsageError, run_command
 from .files import write_json
@@ -39,6 +39,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "data": bench_data,
     "evaluate": bench_evaluate,
     "runtime": bench_runtime,
+    "tree": bench_tree,
 }
 
 

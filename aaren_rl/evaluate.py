@@ -7,7 +7,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -19,12 +19,16 @@ from .runtime import load
 from .scoring import ScoredPolicy, format_table, mismatch, score_policy
 from .video import open_video
 
+if TYPE_CHECKING:
+    from .agents import Policy
+
 DESCRIPTION = """\
 Play episodes with a trained policy and print its returns and D4RL-normalised scores.
 
   python -m aaren_rl.evaluate runs/hopper-medium/decision-aaren/seed0
   python -m aaren_rl.evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
   python -m aaren_rl.evaluate RUN --rollout rolling       # constant cost, short memory
+  python -m aaren_rl.evaluate RUN --attention tree --budget 0.5 --sampler edh   # a Transformer, l^0.5 terms
   python -m aaren_rl.evaluate RUN --video episode.mp4     # the first episode; .gif needs no ffmpeg
   python -m aaren_rl.evaluate policy.onnx                 # an exported policy, without PyTorch
 
@@ -34,6 +38,7 @@ RUN is a run folder, a policy folder in it such as RUN/policy_best, or a file of
 # As in aaren_rl.agents and aaren_rl.checkpoint, which import torch; an exported policy is scored without it.
 ROLLOUTS = ("carry", "rolling", "window")
 WEIGHTS = ("average", "raw")
+SAMPLERS = ("uniform", "edh", "align", "pos-align", "rff", "favor", "favor-relu")
 FIXED = {"rollout": "--rollout", "rollout_context": "--rollout-context", "weights": "--weights"}
 
 
@@ -48,6 +53,11 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--rollout", choices=ROLLOUTS, metavar="MODE", help="carry, rolling or window (as in training)")
     parser.add_argument("--rollout-context", type=int, metavar="K", help="K of rolling and window, in steps")
+    parser.add_argument(
+        "--attention", choices=("softmax", "tree"), default="softmax", help="how a Transformer attends [softmax]"
+    )
+    parser.add_argument("--budget", type=float, metavar="E", help="tree: l^E terms for l tokens; 1 is exact [0.5]")
+    parser.add_argument("--sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
     parser.add_argument("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
     parser.add_argument("--seed", type=int, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
     parser.add_argument("--register", metavar="MODULE", help="import this module, which registers your environment")
@@ -115,12 +125,14 @@ def _open(arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard,
         weights=weights,
         device=choose_device(arguments.device),
     )
-    return policy, card, weights
+    return _attention(arguments, policy), card, weights
 
 
 def _open_exported(arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
     if fixed := [option for name, option in FIXED.items() if getattr(arguments, name) is not None]:
         raise UsageError(f"{', '.join(fixed)}: fixed in {arguments.run}; export it again with what you want")
+    if arguments.attention != "softmax":
+        raise UsageError(f"--attention {arguments.attention}: is for a run folder, not for an exported policy")
     if arguments.device not in ("auto", "cpu"):
         raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
     runner = load(arguments.run)
@@ -130,6 +142,21 @@ def _open_exported(arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], Po
         raise CheckpointError(f"{arguments.run}: its card is of another version: {error}") from error
     precision = runner.export["precision"]
     return runner, card, card.weights if precision == "float32" else f"{card.weights} {precision}"
+
+
+def _attention(arguments: argparse.Namespace, policy: Policy) -> Policy:
+    """The policy with the attention asked for; the episodes' seed is that of the samples too."""
+    asked = {name: value for name in ("budget", "sampler") if (value := getattr(arguments, name)) is not None}
+    from .agents import TreeConfig, with_tree_attention
+
+    if arguments.attention == "softmax":
+        if asked:
+            raise UsageError(f"--{next(iter(asked))} is for --attention tree")
+        return policy
+    try:
+        return with_tree_attention(policy, TreeConfig(**asked, seed=arguments.seed))
+    except ValueError as error:
+        raise UsageError(f"--attention tree: {error}") from error
 
 
 def _progress(bar: tqdm[Any], running: int) -> None:

@@ -67,6 +67,7 @@ class Score:
     length_mean: float
     actions_per_second: float
     returns: list[float]
+    attention: str = "softmax"  # where it is not: how tree attention was computed
 
     @property
     def headline(self) -> float:
@@ -206,13 +207,25 @@ def _score(
         length_mean=float(out.lengths[part].mean()),
         actions_per_second=out.actions_per_second,
         returns=returns.tolist(),
+        attention=_attention(policy),
     )
+
+
+def _attention(policy: ScoredPolicy[State]) -> str:
+    """How attention is computed; an exported policy has no tree, nor torch to ask with."""
+    model = getattr(policy, "model", None)
+    if model is None:
+        return "softmax"
+    from .agents import tree_config
+
+    return str(tree_config(model) or "softmax")
 
 
 def format_table(scores: Sequence[Score]) -> str:
     """The scores of one policy as a table, under a line that says how they were made."""
     first = scores[0]
     how = first.rollout if first.rollout == "carry" else f"{first.rollout} K={first.rollout_context}"
+    how += "" if first.attention == "softmax" else f", {first.attention}"
     lines = [
         f"{first.env}, {first.agent}: {first.updates} updates on {first.context} contexts, training seed "
         f"{first.training_seed}, {first.weights} weights",

@@ -85,3 +85,18 @@ def linear_rnn(weight: Tensor, inputs: Tensor) -> Tensor:
         hidden = weight.double() @ hidden + u
         outputs.append(hidden)
     return torch.stack(outputs)
+
+
+def bud_attention(query: Tensor, keys: Tensor, values: Tensor, buds: list[tuple[int, int]]) -> Tensor:
+    """Tree attention's output by its definition, in float64: every token of a bud has the mean of the bud's scores.
+
+    Args:
+        query: q, shape (D,), scaled.
+        keys: shape (L, D).
+        values: shape (L, V).
+        buds: (first token, tokens) of blocks that cover all L tokens.
+    """
+    scores = (keys.double() @ query.double()).clone()
+    for start, count in buds:
+        scores[start : start + count] = scores[start : start + count].mean()
+    return torch.softmax(scores, 0) @ values.double()

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from policies import ACTION, OBSERVATION, save_run
 
+from aaren_rl import evaluate as evaluate_module
 from aaren_rl import export as module
-from aaren_rl.checkpoint import load_policy, read_card
+from aaren_rl.agents import ROLLOUTS, SAMPLERS
+from aaren_rl.checkpoint import WEIGHTS, load_policy, read_card
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.export import main as export
 from aaren_rl.runtime import load
@@ -177,3 +179,10 @@ def test_a_full_disk_leaves_what_was_there(run: Path, tmp_path: Path, capsys, mo
     code, err = refused(capsys, str(run), "--out", str(file), "--force")
     assert code == 7 and "No space left on device" in err
     assert file.read_text() == "precious" and list(tmp_path.iterdir()) == [file]
+
+
+def test_evaluates_choices_are_the_packages() -> None:
+    """They are written out there, because what they come from imports torch."""
+    assert evaluate_module.ROLLOUTS == ROLLOUTS
+    assert set(evaluate_module.WEIGHTS) == set(WEIGHTS)
+    assert evaluate_module.SAMPLERS == tuple(SAMPLERS)
