@@ -14,7 +14,16 @@ from typing import Any, Protocol
 
 import torch
 
-from . import bench_data, bench_evaluate, bench_resources, bench_rollout, bench_scan, bench_train, bench_tree
+from . import (
+    bench_data,
+    bench_evaluate,
+    bench_resources,
+    bench_rollout,
+    bench_runtime,
+    bench_scan,
+    bench_train,
+    bench_tree,
+)
 from .bench_timing import check_plot, save_plot
 from .cli import Parser, positive
 from .errors import UsageError, run_command
@@ -42,6 +51,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "resources": bench_resources,
     "data": bench_data,
     "evaluate": bench_evaluate,
+    "runtime": bench_runtime,
     "tree": bench_tree,
 }
 

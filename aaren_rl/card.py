@@ -8,12 +8,12 @@ import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from .config import RunConfig
-from .envs import Episodes, Task
-
 if TYPE_CHECKING:
+    # For types alone: a card is read, too, where there is no torch.
+    import torch
+
+    from .config import RunConfig
+    from .envs import Episodes, Task
     from .training import Trainer
 
 
@@ -112,4 +112,6 @@ def make_card(config: RunConfig, task: Task, episodes: Episodes, trainer: Traine
 
 
 def _device_name(device: torch.device) -> str:
+    import torch
+
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -7,13 +7,14 @@ import importlib
 import signal
 import sys
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import torch
 from tqdm import tqdm
 
-from .distributed import is_writer
 from .errors import UsageError
+
+if TYPE_CHECKING:
+    import torch  # otherwise on demand: an exported policy is evaluated without it
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,6 +31,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints the message and leaves with exit code 2."""
+        from .distributed import is_writer
+
         if is_writer():
             print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
@@ -49,6 +52,8 @@ def choose_device(name: str) -> torch.device:
     Raises:
         UsageError: not a device, or not on this machine.
     """
+    import torch
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from .agents import NonFiniteActionError
-from .envs.errors import EnvsError
-
 
 class CommandError(Exception):
     """Base of the commands' own errors: one clear line and an exit code."""
@@ -25,6 +22,12 @@ class CheckpointError(CommandError):
     """A checkpoint or policy cannot be read, or belongs to something else."""
 
     exit_code = 4
+
+
+class NonFiniteActionError(CommandError, FloatingPointError):
+    """An exported policy's action is NaN or infinite; it was not handed out."""
+
+    exit_code = 5
 
 
 class NumericsError(CommandError):
@@ -52,9 +55,13 @@ def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
         command: returns the exit code of success.
         debug: let the error through, with its traceback.
     """
+    # Not above: `aaren_rl.runtime` shares these errors, and must import neither Gymnasium nor torch.
+    from .envs.errors import EnvsError
+
     try:
         return command()
-    except (CommandError, EnvsError, NonFiniteActionError) as error:
+    # FloatingPointError: what `agents.Policy` raises, too, when its action is not finite.
+    except (CommandError, EnvsError, FloatingPointError) as error:
         if debug:
             raise
         if not isinstance(error, PeerError):

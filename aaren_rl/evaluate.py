@@ -7,17 +7,20 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from .agents import ROLLOUTS, SAMPLERS, Policy, TreeConfig, with_tree_attention
-from .checkpoint import WEIGHTS, load_policy, read_card
+from .card import PolicyCard
 from .cli import Parser, choose_device, import_registering, positive
-from .errors import UsageError, run_command
+from .errors import CheckpointError, UsageError, run_command
 from .files import write_json
-from .scoring import format_table, mismatch, score_policy
+from .runtime import load
+from .scoring import ScoredPolicy, format_table, mismatch, score_policy
 from .video import open_video
+
+if TYPE_CHECKING:
+    from .agents import Policy
 
 DESCRIPTION = """\
 Play episodes with a trained policy and print its returns and D4RL-normalised scores.
@@ -27,16 +30,23 @@ Play episodes with a trained policy and print its returns and D4RL-normalised sc
   python -m aaren_rl.evaluate RUN --rollout rolling       # constant cost, short memory
   python -m aaren_rl.evaluate RUN --attention tree --budget 0.5 --sampler edh   # a Transformer, l^0.5 terms
   python -m aaren_rl.evaluate RUN --video episode.mp4     # the first episode; .gif needs no ffmpeg
+  python -m aaren_rl.evaluate policy.onnx                 # an exported policy, without PyTorch
 
-RUN is a run folder, or a policy folder in it such as RUN/policy_best.
+RUN is a run folder, a policy folder in it such as RUN/policy_best, or a file of `python -m aaren_rl.export`.
 """
+
+# As in aaren_rl.agents and aaren_rl.checkpoint, which import torch; an exported policy is scored without it.
+ROLLOUTS = ("carry", "rolling", "window")
+WEIGHTS = ("average", "raw")
+SAMPLERS = ("uniform", "edh", "align", "pos-align", "rff", "favor", "favor-relu")
+FIXED = {"rollout": "--rollout", "rollout_context": "--rollout-context", "weights": "--weights"}
 
 
 def make_parser() -> Parser:
     """The command line."""
     parser = Parser("evaluate", DESCRIPTION)
     parser.usage = "python -m aaren_rl.evaluate RUN [options]"
-    parser.add_argument("run", type=Path, metavar="RUN", help="run folder or policy folder")
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder, policy folder or exported file")
     parser.add_argument("--episodes", type=positive, metavar="N", default=20, help="episodes a target return [20]")
     parser.add_argument(
         "--target-return", type=float, metavar="R", nargs="+", help="returns to ask for (as in training)"
@@ -72,19 +82,10 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if arguments.json is not None and not arguments.json.parent.is_dir():
         raise UsageError(f"--json {arguments.json}: its folder does not exist")
     import_registering(arguments.register)
-    card = read_card(arguments.run)
+    policy, card, weights = _open(arguments)
     if arguments.env_id is not None and arguments.env_id != card.env_id:
         # D4RL's or anyone's reference returns are those of one environment.
         card = dataclasses.replace(card, env_id=arguments.env_id, reference=None, reference_returns=None)
-    weights = arguments.weights or card.weights
-    policy = load_policy(
-        arguments.run,
-        rollout=arguments.rollout,
-        rollout_context=arguments.rollout_context,
-        weights=weights,
-        device=choose_device(arguments.device),
-    )
-    policy = _attention(arguments, policy)
     if note := mismatch(card.context, card.context_length, policy.rollout):
         print(note, file=sys.stderr)
     targets = arguments.target_return or [card.target_return]
@@ -109,9 +110,45 @@ def evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _open(arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
+    """The policy, its card, and which weights it has."""
+    if arguments.run.is_file():
+        return _open_exported(arguments)
+    from .checkpoint import load_policy, read_card
+
+    card = read_card(arguments.run)
+    weights = arguments.weights or card.weights
+    policy = load_policy(
+        arguments.run,
+        rollout=arguments.rollout,
+        rollout_context=arguments.rollout_context,
+        weights=weights,
+        device=choose_device(arguments.device),
+    )
+    return _attention(arguments, policy), card, weights
+
+
+def _open_exported(arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
+    if fixed := [option for name, option in FIXED.items() if getattr(arguments, name) is not None]:
+        raise UsageError(f"{', '.join(fixed)}: fixed in {arguments.run}; export it again with what you want")
+    if arguments.attention != "softmax":
+        raise UsageError(f"--attention {arguments.attention}: is for a run folder, not for an exported policy")
+    if arguments.device not in ("auto", "cpu"):
+        raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
+    runner = load(arguments.run)
+    try:
+        card = PolicyCard(**runner.card)
+    except TypeError as error:
+        raise CheckpointError(f"{arguments.run}: its card is of another version: {error}") from error
+    precision = runner.export["precision"]
+    return runner, card, card.weights if precision == "float32" else f"{card.weights} {precision}"
+
+
 def _attention(arguments: argparse.Namespace, policy: Policy) -> Policy:
     """The policy with the attention asked for; the episodes' seed is that of the samples too."""
     asked = {name: value for name in ("budget", "sampler") if (value := getattr(arguments, name)) is not None}
+    from .agents import TreeConfig, with_tree_attention
+
     if arguments.attention == "softmax":
         if asked:
             raise UsageError(f"--{next(iter(asked))} is for --attention tree")

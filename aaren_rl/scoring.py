@@ -5,18 +5,34 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from .agents import Policy, tree_config
 from .card import PolicyCard
-from .envs import Reference, Rollouts, make_env, normalized_score, rollout
+from .envs import Reference, Rollouts, SequencePolicy, make_env, normalized_score, rollout
 from .envs.rollout import OnAction
 from .errors import CheckpointError
 
 SOURCES = {"d4rl": "D4RL's file", "local": "a local set, not D4RL's", "minari": "Minari", "file": "a file of yours"}
+
+
+State = TypeVar("State")
+
+
+class ScoredPolicy(SequencePolicy[State], Protocol[State]):
+    """What is scored: `agents.Policy`, or `runtime.Runner`."""
+
+    @property
+    def rollout(self) -> str:
+        """The rollout mode."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """K of the modes rolling and window, in steps."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -90,7 +106,7 @@ def mismatch(context: str, context_length: int, rollout: str) -> str | None:
 
 
 def score_policy(
-    policy: Policy,
+    policy: ScoredPolicy[State],
     card: PolicyCard,
     *,
     weights: str,
@@ -117,7 +133,7 @@ def score_policy(
         SimulationError: the environment is unknown or fails.
         NonFiniteActionError: the policy gives NaN.
     """
-    check_fits(policy, card)
+    check_fits(card)
     out = rollout(
         policy,
         card.env_id,
@@ -135,8 +151,8 @@ def score_policy(
     ]
 
 
-def check_fits(policy: Policy, card: PolicyCard) -> None:
-    """Holds the policy's sizes against its environment's.
+def check_fits(card: PolicyCard) -> None:
+    """Holds a policy's sizes against its environment's.
 
     Raises:
         CheckpointError: they differ.
@@ -145,16 +161,16 @@ def check_fits(policy: Policy, card: PolicyCard) -> None:
     env = make_env(card.env_id, **card.env_kwargs)
     found = env.observation_space.shape, env.action_space.shape
     env.close()
-    config = policy.model.config
-    if found != ((config.observation_dim,), (config.action_dim,)):
+    sizes = card.model["observation_dim"], card.model["action_dim"]
+    if found != ((sizes[0],), (sizes[1],)):
         raise CheckpointError(
-            f"the policy was trained on {card.dataset} with {config.observation_dim} observations and "
-            f"{config.action_dim} actions, {card.env_id} has {found[0]} and {found[1]}; choose another environment"
+            f"the policy was trained on {card.dataset} with {sizes[0]} observations and "
+            f"{sizes[1]} actions, {card.env_id} has {found[0]} and {found[1]}; choose another environment"
         )
 
 
 def _score(
-    policy: Policy,
+    policy: ScoredPolicy[State],
     card: PolicyCard,
     weights: str,
     target_return: float,
@@ -191,8 +207,18 @@ def _score(
         length_mean=float(out.lengths[part].mean()),
         actions_per_second=out.actions_per_second,
         returns=returns.tolist(),
-        attention=str(tree_config(policy.model) or "softmax"),
+        attention=_attention(policy),
     )
+
+
+def _attention(policy: ScoredPolicy[State]) -> str:
+    """How attention is computed; an exported policy has no tree, nor torch to ask with."""
+    model = getattr(policy, "model", None)
+    if model is None:
+        return "softmax"
+    from .agents import tree_config
+
+    return str(tree_config(model) or "softmax")
 
 
 def format_table(scores: Sequence[Score]) -> str:

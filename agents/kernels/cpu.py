@@ -34,7 +34,7 @@ EMPTY = torch.finfo(torch.float64).min  # the maximum of no scores
 
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:
     # Sums may be reordered, which lets the compiler use vectors; infinities and NaN keep their meaning.
-    options = {"nogil": True, "fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
+    options: dict[str, Any] = {"nogil": True, "fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
     try:
         compiled: Callable[..., None] = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no folder to keep a cache in: compiled anew by every process

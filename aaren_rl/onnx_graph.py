@@ -1,0 +1,199 @@
+"""One step of a policy as an ONNX graph: state in, action and state out.
+
+Inputs, for B environments: observation (B, O), raw; reward (B,), of the step before; and the state: return_to_go (B,)
+in float64, timestep (B,), previous_action (B, A), memory (B, ...). Outputs: action (B, A) and next_return_to_go,
+next_timestep, next_memory; the next previous_action is the action, or whatever was executed instead. **An episode
+begins with timestep 0**, the asked return as return_to_go and reward 0; the memory and the previous action are ignored
+then, so that an environment is reset by these three numbers.
+
+Each step brings a row of features (previous action, return-to-go, observation), which become three tokens in this
+order.
+
+Shape suffixes: B environments, S states of an environment, N = B S, T steps of context, F = A + 1 + O features,
+C channels, L layers, H heads, D = C / H channels a head, Q positions whose outputs are wanted, M attended ones.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import onnx
+
+from ._version import __version__
+from .agents import Aaren, Policy
+from .errors import UsageError
+from .onnx_layers import TOKENS, Layers
+from .onnx_nodes import Array
+from .onnx_weights import action_range, embedding, exact, layer
+
+EXPORTED = ("aaren", "attention")  # mixers
+# Finite, unlike -inf: a position that may attend to nothing, and that nobody reads, then gives a number and not NaN.
+MASKED = {"float32": -1e30, "float64": -1e300}
+NEVER = -(2**40)  # a time before any episode
+
+
+def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto:
+    """The graph of a policy's step, in its rollout mode.
+
+    Args:
+        policy: the policy, in float32.
+        precision: "float32"; "float64", whose actions do not depend, when rounded to float32, on the order of its sums;
+            or "int8": the trunk's weights as 8-bit integers, by an operator of ONNX Runtime's own.
+
+    Raises:
+        UsageError: the mixer has no graph, or none in this rollout mode.
+    """
+    config = policy.model.config
+    if config.mixer not in EXPORTED:
+        raise UsageError(f"the mixer {config.mixer} has no ONNX graph yet; {' and '.join(EXPORTED)} have")
+    graph = _Graph(policy, precision)
+    if policy.rollout == "window":
+        memory, shape = graph.window()
+    elif config.mixer == "aaren":
+        memory, shape = graph.recurrent()
+    else:
+        raise UsageError(
+            f"the rollout {policy.rollout} of the mixer {config.mixer} has no state of constant size to export; "
+            "choose --rollout window"
+        )
+    state: list[tuple[str, str, list[int | str]]] = [
+        ("return_to_go", "float64", ["batch"]),
+        ("timestep", "int64", ["batch"]),
+        ("memory", memory, ["batch", *shape]),
+    ]
+    actions: list[int | str] = ["batch", config.action_dim]
+    model = graph.nodes.model(
+        [
+            ("observation", "float32", ["batch", config.observation_dim]),
+            ("reward", "float64", ["batch"]),
+            ("previous_action", "float32", actions),
+            *state,
+        ],
+        [("action", "float32", actions), *((f"next_{name}", dtype, size) for name, dtype, size in state)],
+        f"aaren-rl {__version__}",
+    )
+    onnx.checker.check_model(model, full_check=precision != "int8")
+    return model
+
+
+class _Graph(Layers):
+    """The whole step; `window` or `recurrent` once."""
+
+    def recurrent(self) -> tuple[str, list[int | str]]:
+        """The rollouts "carry" and "rolling": the scan's states, memory (B, S, L, H, D + 2) with w, u, m."""
+        nodes, states = self.nodes, 2 if self.policy.rollout == "rolling" else 1
+        layers, heads, size = len(self.blocks), self.heads, self.size
+        x = self._embed(nodes.add("Unsqueeze", self._features(), np.array([1])), 1)
+        fresh = nodes.add("Equal", "timestep", np.array(0))
+        memory = "memory"
+        if states == 2:
+            x, fresh, memory = self._stagger(x)
+        x = nodes.reshape(x, -1, self.width)
+        fresh = nodes.reshape(fresh, -1, 1, 1, 1)
+        causal = _causal(TOKENS, TOKENS + 1, "float64")
+        begin = causal.copy()
+        begin[:, :2] = MASKED["float64"]  # no state yet, and no action before
+        mask = nodes.add("Where", fresh, begin, causal)
+        last = nodes.add("Where", fresh, begin[-1:], causal[-1:])
+
+        w_and_u, m = nodes.split(nodes.reshape(memory, -1, layers * heads, 1, size + 2), [size + 1, 1], -1)
+        old = [nodes.split(part, [heads] * layers, 1) if layers > 1 else [part] for part in (w_and_u, m)]
+        new: list[tuple[str, str]] = []
+        for i, block in enumerate(self.blocks):
+            final = i == layers - 1
+            state = old[0][i], old[1][i]
+            mixed, state = self.scan(cast(Aaren, block.mixer), x, state, last if final else mask, final)
+            new.append(state)
+            if final:
+                x = self.last_token(x, TOKENS)
+            x = self.rest(block, x, mixed)
+        joined = [nodes.add("Concat", *parts, axis=1) for parts in zip(*new, strict=True)]
+        after = nodes.add("Concat", *joined, axis=-1)
+        self._finish(
+            x if states == 1 else self.last_token(x, states, 0),
+            nodes.reshape(after, -1, states, layers, heads, size + 2),
+        )
+        return "float64", [states, layers, heads, size + 2]
+
+    def window(self) -> tuple[str, list[int | str]]:
+        """The rollout "window": memory (B, K - 1, F) with the features of the steps before, scaled but not centred."""
+        nodes, length = self.nodes, self.policy.context_length
+        features = self._features()
+        rows = nodes.add("Concat", "memory", nodes.add("Unsqueeze", features, np.array([1])), axis=1)
+        x = nodes.reshape(self._embed(rows, length), -1, self.width)
+        seen = nodes.add("GreaterOrEqual", self._times(length), np.array(0))
+        seen = nodes.reshape(seen, -1, 1, 1, TOKENS * length)
+        before = nodes.add("Where", seen, self.constant(0), self.constant(MASKED[self.dtype]))
+        mask = nodes.add("Add", before, _causal(TOKENS * length, TOKENS * length, self.dtype))
+        for i, block in enumerate(self.blocks):
+            final = i == len(self.blocks) - 1
+            attend = self.attend_fixed if isinstance(block.mixer, Aaren) else self.attend
+            queried = self.last_token(x, TOKENS * length) if final else x
+            mixed = attend(block.mixer, x, queried, before if final else mask, TOKENS * length)
+            x = self.rest(block, queried, mixed)
+        self._finish(x, nodes.part(rows, 1, 1, length))
+        return "float32", [length - 1, self._feature_count]
+
+    @property
+    def _feature_count(self) -> int:
+        config = self.policy.model.config
+        return config.action_dim + 1 + config.observation_dim
+
+    def _features(self) -> str:
+        """The step's row (B, F); also hands out the next return-to-go and timestep."""
+        nodes = self.nodes
+        to_go = nodes.add("Sub", "return_to_go", "reward")
+        nodes.name(to_go, "next_return_to_go")
+        nodes.name(nodes.add("Add", "timestep", np.array(1)), "next_timestep")
+        scaled = nodes.cast(nodes.add("Div", to_go, np.array(self.policy.return_scale)), "float32")
+        return nodes.add("Concat", "previous_action", nodes.reshape(scaled, -1, 1), "observation", axis=1)
+
+    def _times(self, length: int) -> str:
+        """The timestep of every token, (B, T, 3); below 0 where there was none."""
+        offsets = np.arange(1 - length, 1)[:, None] + np.array([-1, 0, 0])
+        if length > 1:
+            offsets[0, 0] = NEVER  # the action before the window's first step is not in it
+        return self.nodes.add("Add", self.nodes.reshape("timestep", -1, 1, 1), offsets)
+
+    def _embed(self, rows: str, length: int) -> str:
+        """Rows (B, T, F) to normalised tokens (B, T, 3, C)."""
+        nodes, model = self.nodes, self.policy.model
+        center, weights = embedding(self.policy)
+        features = nodes.reshape(
+            nodes.add("Sub", self.as_type(rows, self.dtype, "float32"), self.constant(center)), -1, len(center)
+        )
+        tokens = nodes.reshape(self.gemm(features, weights), -1, length, TOKENS, self.width)
+        rows_of_table = nodes.add("Clip", self._times(length), np.array(0), np.array(model.config.max_timestep - 1))
+        time = nodes.add("Gather", self.constant(exact(model.embed_timestep.weight)), rows_of_table, axis=0)
+        return self.norm(nodes.add("Add", tokens, time), model.norm)
+
+    def _stagger(self, x: str) -> tuple[str, str, str]:
+        """The rollout "rolling": every K / 2 steps the younger state takes the older's place, and a fresh one begins.
+
+        Returns:
+            The tokens and which states begin, for both states, and the memory to start from. The younger state of the
+            first K / 2 steps, which `Policy` leaves out, is a copy of the older and takes its place without effect.
+        """
+        nodes, half = self.nodes, self.policy.context_length // 2
+        turn = nodes.add("Equal", nodes.add("Mod", "timestep", np.array(half)), np.array(0))
+        begin = nodes.add("Equal", "timestep", np.array(0))
+        fresh = nodes.add("Concat", nodes.reshape(begin, -1, 1), nodes.reshape(turn, -1, 1), axis=1)
+        older, younger = nodes.split("memory", [1, 1], 1)
+        older = nodes.add("Where", nodes.reshape(turn, -1, 1, 1, 1, 1), younger, older)
+        return nodes.add("Concat", x, x, axis=1), fresh, nodes.add("Concat", older, younger, axis=1)
+
+    def _finish(self, x: str, memory: str) -> None:
+        """The action from the observation's token (B, C), in the environment's units."""
+        nodes = self.nodes
+        middle, half = action_range(self.policy)
+        action = nodes.add("Tanh", self.gemm(x, layer(self.policy.model.head)))
+        scaled = nodes.add("Mul", self.as_type(action, "float32"), half.astype(np.float32))
+        nodes.name(nodes.add("Add", scaled, middle.astype(np.float32)), "action")
+        nodes.name(memory, "next_memory")
+
+
+def _causal(queries: int, attended: int, dtype: str) -> Array:
+    """Added to scores (Q, M): 0 up to the query's own position, the last query's being the last, else MASKED."""
+    allowed = np.tri(queries, attended, attended - queries, dtype=bool)
+    return np.where(allowed, 0, MASKED[dtype]).astype(dtype)

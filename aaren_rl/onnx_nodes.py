@@ -1,0 +1,84 @@
+"""A small writer of ONNX graphs: nodes in the order they are computed, with constants inline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Array: TypeAlias = npt.NDArray[Any]
+Value: TypeAlias = str | Array  # the name of a computed value, or a constant
+
+OPSET = 20  # the first with Gelu
+IR_VERSION = 9  # ONNX Runtime refuses files of a newer one than its own
+DTYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "int64": TensorProto.INT64}
+
+
+class Nodes:
+    """Collects a graph; every method that adds a node returns the name of what it computes."""
+
+    def __init__(self) -> None:
+        """An empty graph."""
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._tensors: list[TensorProto] = []
+
+    def add(self, op: str, *inputs: Value, domain: str = "", **attributes: Any) -> str:  # noqa: ANN401  any of ONNX's
+        """One node with one output."""
+        return self._add(op, inputs, 1, domain, attributes)[0]
+
+    def split(self, x: Value, sizes: Sequence[int], axis: int) -> list[str]:
+        """Cuts a value into parts of these sizes."""
+        return self._add("Split", (x, np.array(sizes, np.int64)), len(sizes), "", {"axis": axis})
+
+    def reshape(self, x: Value, *shape: int) -> str:
+        """0 keeps a size, -1 is what is left."""
+        return self.add("Reshape", x, np.array(shape, np.int64))
+
+    def part(self, x: Value, axis: int, first: int, last: int) -> str:
+        """The positions first..last-1 of an axis."""
+        return self.add("Slice", x, *(np.array([i], np.int64) for i in (first, last, axis)))
+
+    def cast(self, x: Value, dtype: str) -> str:
+        """The value in another type."""
+        return self.add("Cast", x, to=DTYPES[dtype])
+
+    def name(self, x: str, name: str) -> None:
+        """Gives a value the name that users of the graph see."""
+        self._nodes.append(helper.make_node("Identity", [x], [name], name=name))
+
+    def model(
+        self,
+        inputs: Sequence[tuple[str, str, Sequence[int | str]]],
+        outputs: Sequence[tuple[str, str, Sequence[int | str]]],
+        producer: str,
+    ) -> onnx.ModelProto:
+        """The finished model; inputs and outputs are (name, type, shape), with names for free sizes."""
+        taken, given = (
+            [helper.make_tensor_value_info(name, DTYPES[dtype], shape) for name, dtype, shape in side]
+            for side in (inputs, outputs)
+        )
+        graph = helper.make_graph(self._nodes, "policy_step", taken, given, self._tensors)
+        opsets = [helper.make_opsetid("", OPSET)]
+        if any(node.domain for node in self._nodes):
+            opsets.append(helper.make_opsetid("com.microsoft", 1))
+        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name=producer)
+
+    def _add(
+        self, op: str, inputs: Sequence[Value], outputs: int, domain: str, attributes: dict[str, Any]
+    ) -> list[str]:
+        names = [x if isinstance(x, str) else self._constant(x) for x in inputs]
+        made = [f"{op.lower()}_{len(self._nodes)}" + (f"_{i}" if outputs > 1 else "") for i in range(outputs)]
+        self._nodes.append(helper.make_node(op, names, made, name=made[0], domain=domain, **attributes))
+        return made
+
+    def _constant(self, array: Array) -> str:
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self._constants:
+            self._constants[key] = f"constant_{len(self._constants)}"
+            self._tensors.append(numpy_helper.from_array(np.asarray(array, order="C"), self._constants[key]))
+        return self._constants[key]

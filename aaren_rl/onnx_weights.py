@@ -1,0 +1,133 @@
+"""A policy's weights as its ONNX graph has them: numpy, with what is constant folded together in float64.
+
+Shape suffixes: A action, O observation, F = A + 1 + O features of a step, C channels, H heads, D = C / H channels a
+head.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from numpy.polynomial import chebyshev
+from scipy import special
+from torch import Tensor, nn
+
+from .agents import Aaren, Attention, Policy
+
+BLOCK = 128  # weights that share a scale; a quarter of it takes half as long again and is hardly more exact
+Doubles: TypeAlias = npt.NDArray[np.float64]
+
+
+class Linear(NamedTuple):
+    """x @ weight + bias.
+
+    Attributes:
+        weight: (inputs, outputs).
+        bias: (outputs,).
+    """
+
+    weight: Doubles
+    bias: Doubles
+
+
+def _erfc_coefficients(degree: int) -> Doubles:
+    """Of the polynomial P in y = 2 t - 1 with erfc(z) = t exp(P - z^2), t = 2 / (2 + z), for z >= 0."""
+
+    y = chebyshev.chebpts1(degree + 1)
+    t = (y + 1) / 2
+    fitted = chebyshev.chebfit(y, np.log(special.erfcx(2 / t - 2) / t), degree)
+    return np.asarray(chebyshev.cheb2poly(fitted), np.float64)
+
+
+ERFC = _erfc_coefficients(28)  # to 1e-15
+
+
+def exact(tensor: Tensor | float, size: int | None = None) -> Doubles:
+    """A tensor in float64; a number is repeated `size` times."""
+    array = np.asarray(tensor.detach().cpu() if isinstance(tensor, Tensor) else tensor, np.float64)
+    return array if size is None else np.broadcast_to(array, size)
+
+
+def layer(module: nn.Linear) -> Linear:
+    """One layer."""
+    return Linear(exact(module.weight).T, exact(module.bias))
+
+
+def beside(*layers: Linear) -> Linear:
+    """Several layers of the same inputs as one, their outputs behind one another."""
+    return Linear(*(np.concatenate(parts, -1) for parts in zip(*layers, strict=True)))
+
+
+def action_range(policy: Policy) -> tuple[Doubles, Doubles]:
+    """The middle and half the width of what the environment takes as an action, (A,) each."""
+    size = policy.model.config.action_dim
+    low, high = exact(policy.action_low, size), exact(policy.action_high, size)
+    return (high + low) / 2, (high - low) / 2
+
+
+def embedding(policy: Policy) -> tuple[Doubles, Linear]:
+    """The embedding of a step's features (action, return-to-go, observation), side by side (F,) -> (3 C).
+
+    Returns:
+        What is subtracted from the features first, (F,), and the layer after it, which divides by the rest of the
+        normalisation. Subtracting in the layer's bias would lose digits where a mean is far larger than its deviation.
+    """
+    model = policy.model
+    middle, half = action_range(policy)
+    center = np.concatenate([middle, [0.0], exact(policy.observation_mean)])
+    parts = [layer(model.embed_action), layer(model.embed_return), layer(model.embed_observation)]
+    scales = (half, np.ones(1), exact(policy.observation_std))
+    blocks, row = [], 0
+    for part, scale in zip(parts, scales, strict=True):
+        block = np.zeros((len(center), part.weight.shape[1]))
+        block[row : row + len(scale)] = part.weight / scale[:, None]
+        blocks.append(Linear(block, part.bias))
+        row += len(scale)
+    return center, beside(*blocks)
+
+
+def scores_and_values(mixer: Aaren) -> Linear:
+    """Everything the scan takes from a token, (C,) -> (H (D + 2)): of each head its value, a one and its score.
+
+    The query is the same for every token, so q . (W_k x) = (W_k^T q) . x. The one is the u of the token's state.
+    """
+    heads, size = mixer.heads, mixer.head_dim
+    width = heads * size
+    score = Linear(*(exact(part).T for part in copy.deepcopy(mixer).double().score_projection()))
+    value = layer(mixer.value)
+    weight = np.zeros((width, heads, size + 2))
+    bias = np.zeros((heads, size + 2))
+    weight[..., :size], weight[..., -1] = value.weight.reshape(width, heads, size), score.weight
+    bias[:, :size], bias[:, size], bias[:, -1] = value.bias.reshape(heads, size), 1.0, score.bias
+    return Linear(weight.reshape(width, -1), bias.reshape(-1))
+
+
+def scaled_query(mixer: Attention) -> Linear:
+    """The queries of self-attention, with the scale of the scores."""
+    return Linear(*(part / math.sqrt(mixer.head_dim) for part in layer(mixer.query)))
+
+
+class Blocks(NamedTuple):
+    """Weights as 8-bit integers in blocks of inputs that share a scale.
+
+    Attributes:
+        values: (outputs, blocks, size), unsigned; 128 stands for 0.
+        scales: float32 (outputs * blocks,).
+    """
+
+    values: npt.NDArray[np.uint8]
+    scales: npt.NDArray[np.float32]
+
+
+def in_blocks(weight: Doubles) -> Blocks:
+    """Rounds weights (inputs, outputs) to 255 levels a block; the last block is filled up with zeros."""
+    inputs, outputs = weight.shape
+    size = min(BLOCK, max(16, 1 << (inputs - 1).bit_length()))
+    padded = np.pad(weight, ((0, -inputs % size), (0, 0))).T.reshape(outputs, -1, size)
+    scales = np.abs(padded).max(-1, keepdims=True) / 127
+    scales[scales == 0] = 1
+    return Blocks((np.rint(padded / scales) + 128).astype(np.uint8), scales.astype(np.float32).reshape(-1))

@@ -1,0 +1,180 @@
+"""Run an exported policy with numpy and ONNX Runtime alone, without PyTorch.
+
+    from aaren_rl.runtime import load
+
+    policy = load("policy.onnx")
+    state = policy.initial_state(n, target_return)
+    action, state = policy.act(observation, reward, state)
+
+`python -m aaren_rl.export RUN --out policy.onnx` makes the file. Names and contracts are those of
+`aaren_rl.agents.Policy`, and `aaren_rl.envs.rollout` takes one as it takes the other.
+
+Shape suffixes: B environments, O observation, A action.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import CheckpointError, NonFiniteActionError, ResourcesError, UsageError
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+FORMAT = "1"
+_INPUTS = {"observation", "reward", "return_to_go", "timestep", "previous_action", "memory"}
+_OUTPUTS = ("action", "next_return_to_go", "next_memory")
+
+
+class PolicyState(NamedTuple):
+    """What a policy remembers between two steps of B environments.
+
+    Attributes:
+        timestep: steps taken so far.
+        return_to_go: return still to come, float64 (B,), in the environment's units.
+        previous_action: the action handed out last, float32 (B, A), in the environment's units; None before the first.
+            Replace it (`state._replace(previous_action=...)`) if something else was executed.
+        memory: what the rollout mode keeps, (B, ...).
+    """
+
+    timestep: int
+    return_to_go: npt.NDArray[np.float64]
+    previous_action: npt.NDArray[np.float32] | None
+    memory: npt.NDArray[Any]
+
+
+class Runner:
+    """An exported policy: acts in B environments at once, one call a step. Made by `load`.
+
+    Attributes:
+        card: how the policy was made and what it acts in: the fields of `aaren_rl.card.PolicyCard`.
+        export: how the file was made: its precision, and the check against PyTorch.
+    """
+
+    def __init__(self, session: onnxruntime.InferenceSession, card: dict[str, Any], export: dict[str, Any]) -> None:
+        """Takes a session of ONNX Runtime; raises ValueError if it is not a policy's."""
+        inputs = {value.name: value for value in session.get_inputs()}
+        if set(inputs) != _INPUTS or not set(_OUTPUTS) <= {value.name for value in session.get_outputs()}:
+            raise ValueError(f"inputs {', '.join(inputs)}")
+        if not isinstance(card, dict) or not isinstance(export, dict):
+            raise ValueError("not a mapping")
+        self.card, self.export, self._session = card, export, session
+        self._memory_shape = tuple(inputs["memory"].shape[1:])
+        self._memory_dtype = np.float64 if inputs["memory"].type == "tensor(double)" else np.float32
+        self._observation_dim, self._action_dim = (inputs[name].shape[1] for name in ("observation", "previous_action"))
+
+    @property
+    def rollout(self) -> str:
+        """The rollout mode: "carry", "rolling" or "window"."""
+        return str(self.card["rollout"])
+
+    @property
+    def context_length(self) -> int:
+        """K of the modes rolling and window, in steps."""
+        return int(self.card["rollout_context"])
+
+    def initial_state(self, batch_size: int, target_return: npt.ArrayLike) -> PolicyState:
+        """The state at the begin of an episode in which `target_return` is asked for.
+
+        One number for all environments or one for each, (B,), in the environment's units.
+        """
+        wanted = np.broadcast_to(np.asarray(target_return, np.float64), (batch_size,)).copy()
+        return PolicyState(0, wanted, None, np.zeros((batch_size, *self._memory_shape), self._memory_dtype))
+
+    def act(
+        self, observation: npt.ArrayLike, reward: npt.ArrayLike, state: PolicyState
+    ) -> tuple[npt.NDArray[np.float32], PolicyState]:
+        """The next action of every environment.
+
+        Args:
+            observation: (B, O), raw.
+            reward: (B,), of the step before; 0 at the first.
+            state: from `initial_state` or the last `act`.
+
+        Returns:
+            float32 actions (B, A) in the environment's units, and the new state.
+
+        Raises:
+            UsageError: the shapes are not the policy's and the state's.
+            NonFiniteActionError: the model gave NaN or infinity.
+        """
+        timestep, return_to_go, previous, memory = state
+        batch = len(return_to_go)
+        observation, reward = np.asarray(observation, np.float32), np.asarray(reward, np.float64)
+        if previous is None:
+            previous = np.zeros((batch, self._action_dim), np.float32)
+        previous = np.asarray(previous, np.float32)
+        _check_shape("observation", observation, (batch, self._observation_dim))
+        _check_shape("reward", reward, (batch,))
+        _check_shape("previous_action", previous, (batch, self._action_dim))
+        feed = {
+            "observation": observation,
+            "reward": reward,
+            "return_to_go": return_to_go,
+            "timestep": np.full(batch, timestep, np.int64),
+            "previous_action": previous,
+            "memory": memory,
+        }
+        action, return_to_go, memory = self._session.run(_OUTPUTS, feed)
+        if not np.isfinite(action).all():
+            raise NonFiniteActionError(f"the policy's action at step {timestep} is not finite")
+        # A copy: the caller may write to it.
+        return action.copy(), PolicyState(timestep + 1, return_to_go, action, memory)
+
+    def select(self, state: PolicyState, rows: npt.NDArray[np.int64]) -> PolicyState:
+        """The state of some of the environments, in the order of their indices `rows` (R,)."""
+        previous = None if state.previous_action is None else state.previous_action[rows]
+        return PolicyState(state.timestep, state.return_to_go[rows], previous, state.memory[rows])
+
+
+def load(path: str | Path, *, threads: int = 1) -> Runner:
+    """An exported policy, ready to act.
+
+    Args:
+        path: the file that `python -m aaren_rl.export` wrote. Nothing in it is executed and no other file is read.
+        threads: that ONNX Runtime computes on; one is fastest for a policy of the default size.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or not an exported policy.
+        ResourcesError: ONNX Runtime is not installed.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: not readable: {error.strerror}") from error
+    return from_bytes(content, str(path), threads=threads)
+
+
+def from_bytes(content: bytes, name: str, *, threads: int = 1) -> Runner:
+    """`load` of a file's content; `name` is what messages call it."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ResourcesError("an exported policy needs ONNX Runtime: pip install 'aaren-rl[runtime]'") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # what is wrong is raised, too
+    try:
+        # From memory: a model in a file may ask for other files beside it.
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    # ONNX Runtime raises a dozen classes of its own, derived from Exception.
+    except Exception as error:
+        raise CheckpointError(f"{name}: not an ONNX file, or damaged: {' '.join(str(error).split())[:200]}") from error
+    found = session.get_modelmeta().custom_metadata_map
+    if found.get("aaren_rl_format") != FORMAT:
+        raise CheckpointError(f"{name}: not a policy that `python -m aaren_rl.export` of this version wrote")
+    try:
+        return Runner(session, json.loads(found["policy"]), json.loads(found["export"]))
+    except (KeyError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{name}: the description of the policy in it is damaged: {error}") from error
+
+
+def _check_shape(name: str, array: npt.NDArray[Any], shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise UsageError(f"{name}: must have shape {shape} for this policy and state, not {array.shape}")

@@ -1,0 +1,99 @@
+"""Policies that nobody trained, and their folders, for the tests of export and runtime."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+
+import torch
+
+from aaren_rl.agents import DecisionModel, ModelConfig, Policy
+from aaren_rl.card import PolicyCard
+from aaren_rl.checkpoint import save_policy
+
+OBSERVATION, ACTION, TARGET, SCALE = 11, 3, 300.0, 50.0
+MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATION)
+LOW, HIGH = torch.tensor([-1.0, -2.0, 0.5]), torch.tensor([1.0, 1.0, 0.75])
+
+
+def make_model(mixer: str = "aaren", *, width: int = 16, max_timestep: int = 20, seed: int = 0) -> DecisionModel:
+    torch.manual_seed(seed)
+    model = DecisionModel(
+        ModelConfig(OBSERVATION, ACTION, mixer, width=width, layers=2, heads=2, max_timestep=max_timestep)
+    )
+    for parameter in model.parameters():  # norms and biases that are 1 and 0 would hide where they are left out
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+def make_policy(mixer: str = "aaren", rollout: str = "carry", context_length: int = 8, **model) -> Policy:
+    return Policy(make_model(mixer, **model), MEAN, STD, SCALE, rollout, context_length, LOW, HIGH)
+
+
+def make_card(model: DecisionModel, **changes) -> PolicyCard:
+    """A card that plays in Hopper-v4."""
+    attention = model.config.mixer == "attention"
+    card = PolicyCard(
+        agent="decision-transformer" if attention else "decision-aaren",
+        env="hopper-medium",
+        env_id="Hopper-v4",
+        env_kwargs={},
+        horizon=1000,
+        action_low=[-1.0] * ACTION,
+        action_high=[1.0] * ACTION,
+        reference="D4RL v2",
+        reference_returns=[-20.272305, 3234.3],
+        dataset="hopper-medium",
+        source="local",
+        source_path="/data/hopper-medium.hdf5",
+        context="window" if attention else "mixed",
+        context_length=20,
+        rollout="window" if attention else "carry",
+        rollout_context=20,
+        target_return=TARGET,
+        return_scale=SCALE,
+        observation_mean=MEAN.tolist(),
+        observation_std=STD.tolist(),
+        model=dataclasses.asdict(model.config),
+        updates=1500,
+        seed=0,
+        weights="average",
+        versions={"aaren-rl": "0.1.0", "device": "cpu"},
+    )
+    return dataclasses.replace(card, **changes)
+
+
+def save_run(folder: Path, mixer: str = "aaren", **changes) -> Path:
+    """A run folder with a policy in it; raw and averaged weights differ."""
+    model = make_model(mixer)
+    weights = (make_model(mixer, seed=seed).state_dict() for seed in (1, 0))
+    save_policy(folder / "policy", make_card(model, **changes), *weights)
+    return folder
+
+
+class InFloat64:
+    """A decision model that computes its steps in float64 and answers in float32, as a float64 export does."""
+
+    def __init__(self, model: DecisionModel) -> None:
+        self.config, self.trunk = model.config, model.trunk
+        self._model = copy.deepcopy(model).double().for_rollout()
+
+    def eval(self) -> None:
+        pass
+
+    def for_rollout(self) -> InFloat64:
+        return self
+
+    def step(self, observation, return_to_go, timestep, previous_action, state):
+        before = None if previous_action is None else previous_action.double()
+        action, state = self._model.step(observation.double(), return_to_go.double(), timestep, before, state)
+        return action.float(), state
+
+
+def in_float64(policy: Policy) -> Policy:
+    """The policy computed in float64."""
+    statistics = policy.observation_mean.double(), policy.observation_std.double()
+    return dataclasses.replace(
+        policy, model=InFloat64(policy.model), observation_mean=statistics[0], observation_std=statistics[1]
+    )

@@ -1,0 +1,188 @@
+"""The command `export`: what it checks, writes and refuses; and `evaluate` of what it wrote."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from policies import ACTION, OBSERVATION, save_run
+
+from aaren_rl import evaluate as evaluate_module
+from aaren_rl import export as module
+from aaren_rl.agents import ROLLOUTS, SAMPLERS
+from aaren_rl.checkpoint import WEIGHTS, load_policy, read_card
+from aaren_rl.evaluate import main as evaluate
+from aaren_rl.export import main as export
+from aaren_rl.runtime import load
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_run(tmp_path_factory.mktemp("runs") / "seed0")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module.CHECKED_STEPS == 1000  # which test_runtime_long.py takes the time for
+    monkeypatch.setattr(module, "CHECKED_STEPS", 50)
+
+
+def last_action(policy, steps: int = 30) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    state = policy.initial_state(2, 3000.0)
+    for _ in range(steps):
+        action, state = policy.act(rng.normal(size=(2, OBSERVATION)).astype(np.float32), np.ones(2), state)
+    return action
+
+
+def test_one_file_with_weights_and_card(run: Path, tmp_path: Path, capsys) -> None:
+    assert export([str(run), "--out", str(tmp_path / "policy.onnx")]) == 0
+    out = capsys.readouterr().out
+    assert "checked against PyTorch over 50 steps of Hopper-v4" in out and "rollout carry" in out
+    assert [file.name for file in tmp_path.iterdir()] == ["policy.onnx"]
+    model = onnx.load(tmp_path / "policy.onnx", load_external_data=False)
+    onnx.checker.check_model(model, full_check=True)
+    assert not any(tensor.HasField("data_location") for tensor in model.graph.initializer)
+    assert {node.domain for node in model.graph.node} == {""}  # anything that reads ONNX can run it
+    assert {value.type.tensor_type.shape.dim[0].dim_param for value in model.graph.input} == {"batch"}
+    runner, card = load(tmp_path / "policy.onnx"), read_card(run)
+    assert runner.card == card.__dict__
+    assert runner.export["checked_steps"] == 50 and 0 < runner.export["largest_difference"] < 1e-5
+    assert runner.export["precision"] == "float32"
+    np.testing.assert_allclose(last_action(runner), last_action(load_policy(run)), rtol=0, atol=1e-5)
+
+
+def test_other_weights_and_rollouts(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "policy.onnx"
+    options = {"weights": "raw", "rollout": "rolling", "rollout_context": 6}
+    given = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    assert export([str(run), "--out", str(file), *given]) == 0
+    runner = load(file)
+    assert (runner.rollout, runner.context_length, runner.card["weights"]) == ("rolling", 6, "raw")
+    np.testing.assert_allclose(last_action(runner), last_action(load_policy(run, **options)), rtol=0, atol=1e-5)
+    assert not np.allclose(last_action(runner), last_action(load_policy(run)), rtol=0, atol=1e-3)
+
+
+def test_evaluate_scores_the_file_as_the_run(run: Path, tmp_path: Path, capsys) -> None:
+    file = tmp_path / "policy.onnx"
+    assert export([str(run), "--out", str(file)]) == 0
+    scores = []
+    for name, path in (("run", run), ("file", file)):
+        assert evaluate([str(path), "--episodes", "3", "--json", str(tmp_path / f"{name}.json")]) == 0
+        scores += json.loads((tmp_path / f"{name}.json").read_text())
+    np.testing.assert_allclose(scores[1].pop("returns"), scores[0].pop("returns"), rtol=1e-3)
+    measured = {key for key, value in scores[0].items() if isinstance(value, float)} - {"target_return"}
+    assert {k: v for k, v in scores[0].items() if k not in measured} == {
+        k: v for k, v in scores[1].items() if k not in measured
+    }
+    capsys.readouterr()
+    assert evaluate([str(file), "--rollout", "window", "--weights", "raw"]) == 2
+    assert "--rollout, --weights: fixed in" in capsys.readouterr().err
+
+
+def test_int8_is_smaller_and_says_what_it_costs(run: Path, tmp_path: Path, capsys) -> None:
+    full, small = tmp_path / "full.onnx", tmp_path / "small.onnx"
+    assert export([str(run), "--out", str(full)]) == 0
+    assert export([str(run), "--out", str(small), "--quantize", "int8", "--episodes", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("float32", "int8"):
+        (line,) = (line for line in lines if line.startswith(name))
+        assert "score" in line and "over 2 episodes" in line
+    assert load(small).export["precision"] == "int8"
+    assert small.stat().st_size < 0.75 * full.stat().st_size  # a model of this size has much that is no weight
+    difference = np.abs(last_action(load(small)) - last_action(load(full))).max()
+    assert 1e-5 < difference < 0.05
+    assert evaluate([str(small), "--episodes", "2"]) == 0
+    assert "average int8 weights" in capsys.readouterr().out
+
+
+def test_a_file_that_exists_is_kept_without_force(run: Path, tmp_path: Path, capsys) -> None:
+    file = tmp_path / "policy.onnx"
+    file.write_text("precious")
+    assert export([str(run), "--out", str(file)]) == 2
+    assert "exists; --force replaces it" in capsys.readouterr().err and file.read_text() == "precious"
+    assert export([str(run), "--out", str(file), "--force"]) == 0
+    assert load(file).rollout == "carry"
+
+
+def test_a_mismatch_writes_nothing(run: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph is of weights that are one part in a thousand off."""
+    made = module.make_model
+
+    def off(policy, card, precision):
+        policy.model.head.weight.data *= 1.001
+        model = made(policy, card, precision)
+        policy.model.head.weight.data /= 1.001
+        return model
+
+    monkeypatch.setattr(module, "make_model", off)
+    assert export([str(run), "--out", str(tmp_path / "policy.onnx")]) == 6
+    err = capsys.readouterr().err
+    assert "differs from PyTorch's by" in err and "nothing was written" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_decision_transformer_exports_its_window_alone(tmp_path: Path, capsys) -> None:
+    run = save_run(tmp_path / "seed0", "attention")
+    for rollout in ("carry", "rolling"):
+        assert export([str(run), "--out", str(tmp_path / "policy.onnx"), "--rollout", rollout]) == 2
+        assert "choose --rollout window" in capsys.readouterr().err
+    assert export([str(run), "--out", str(tmp_path / "policy.onnx")]) == 0
+    runner = load(tmp_path / "policy.onnx")
+    assert (runner.rollout, runner.initial_state(4, 1.0).memory.shape) == ("window", (4, 19, ACTION + 1 + OBSERVATION))
+
+
+def refused(capsys, *arguments: str) -> tuple[int, str]:
+    """The exit code and the one line of an export that fails."""
+    code, err = export([*arguments]), capsys.readouterr().err
+    assert err.count("error: ") == err.count("\n") == 1  # a progress bar may stand before it
+    return code, err
+
+
+def test_what_cannot_be_exported_is_one_clear_line(run: Path, tmp_path: Path, capsys) -> None:
+    for out, message in ((tmp_path / "absent" / "p.onnx", "its folder does not exist"), (tmp_path, "is a folder")):
+        code, err = refused(capsys, str(run), "--out", str(out))
+        assert code == 2 and message in err
+    code, err = refused(capsys, str(run), "--out", str(tmp_path / "p.onnx"), "--rollout-context", "1")
+    assert code == 2 and "--rollout-context" in err
+    code, err = refused(capsys, str(tmp_path), "--out", str(tmp_path / "p.onnx"))
+    assert code == 4 and "no policy here" in err
+    other = save_run(tmp_path / "seed0", env_id="HalfCheetah-v4")
+    code, err = refused(capsys, str(other), "--out", str(tmp_path / "p.onnx"))
+    assert code == 4 and "choose another environment" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["seed0"]
+
+
+def test_without_onnx_the_extra_is_named(run: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("onnx", "aaren_rl.onnx_graph", "aaren_rl.onnx_nodes"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    code, err = refused(capsys, str(run), "--out", str(tmp_path / "p.onnx"))
+    assert code == 7 and "pip install 'aaren-rl[export]'" in err
+
+
+def test_a_full_disk_leaves_what_was_there(run: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = tmp_path / "policy.onnx"
+    file.write_text("precious")
+    monkeypatch.setattr(os, "fsync", full)
+    code, err = refused(capsys, str(run), "--out", str(file), "--force")
+    assert code == 7 and "No space left on device" in err
+    assert file.read_text() == "precious" and list(tmp_path.iterdir()) == [file]
+
+
+def test_evaluates_choices_are_the_packages() -> None:
+    """They are written out there, because what they come from imports torch."""
+    assert evaluate_module.ROLLOUTS == ROLLOUTS
+    assert set(evaluate_module.WEIGHTS) == set(WEIGHTS)
+    assert evaluate_module.SAMPLERS == tuple(SAMPLERS)

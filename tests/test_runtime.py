@@ -1,0 +1,281 @@
+"""The exported step against `Policy`, and the runner: state, errors, and what it does without."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from policies import (
+    ACTION,
+    HIGH,
+    LOW,
+    MEAN,
+    OBSERVATION,
+    SCALE,
+    STD,
+    TARGET,
+    in_float64,
+    make_card,
+    make_model,
+    make_policy,
+)
+
+from aaren_rl.agents import MIXERS, Policy
+from aaren_rl.errors import CheckpointError, NonFiniteActionError, ResourcesError, UsageError
+from aaren_rl.runtime import Runner, load
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from aaren_rl.export import make_model as make_onnx  # noqa: E402
+from aaren_rl.export import make_runner  # noqa: E402
+
+STEPS = 30
+MODES = [("aaren", "carry", 8), *(("aaren", "rolling", k) for k in (2, 3, 8)), ("aaren", "window", 8)]
+MODES += [("attention", "window", k) for k in (2, 8)]
+every_mode = pytest.mark.parametrize(("mixer", "rollout", "context_length"), MODES)
+
+
+def runner_of(policy: Policy) -> Runner:
+    return make_runner(make_onnx(policy, make_card(policy.model)))
+
+
+def episode(batch: int, length: int = STEPS) -> tuple[np.ndarray, np.ndarray]:
+    """Raw observations (T, B, O) and the reward before each step (T, B), 0 at the first."""
+    rng = np.random.default_rng(batch)
+    rewards = rng.uniform(0, 3, (length, batch)).astype(np.float32)
+    rewards[0] = 0
+    return rng.normal(size=(length, batch, OBSERVATION)).astype(np.float32), rewards
+
+
+def assert_equal(policy: Policy, runner: Runner, batch: int, *, tolerance: float = 1e-5, length: int = STEPS) -> None:
+    """Both play the same observations; every third action is replaced by what was executed instead."""
+    targets = TARGET * np.arange(1.0, batch + 1)
+    state, exported = policy.initial_state(batch, targets), runner.initial_state(batch, targets)
+    executed = np.random.default_rng(0).uniform(LOW, HIGH, (batch, ACTION)).astype(np.float32)
+    for t, (observation, reward) in enumerate(zip(*episode(batch, length), strict=True)):
+        wanted, state = policy.act(observation, reward, state)
+        action, exported = runner.act(observation, reward, exported)
+        assert action.dtype == np.float32
+        np.testing.assert_allclose(action, wanted, rtol=0, atol=tolerance, err_msg=f"step {t}")
+        np.testing.assert_array_equal(exported.return_to_go, state.return_to_go.numpy())
+        assert exported.timestep == state.timestep == t + 1
+        if t % 3 == 0:
+            state = state._replace(previous_action=torch.from_numpy(executed))
+            exported = exported._replace(previous_action=executed)
+
+
+@every_mode
+@pytest.mark.parametrize("batch", [1, 3, 16])
+def test_the_exported_step_is_the_policy(mixer: str, rollout: str, context_length: int, batch: int) -> None:
+    """Longer than the timestep embedding's table (20 rows), with action ranges that are not -1 to 1."""
+    policy = make_policy(mixer, rollout, context_length)
+    assert_equal(policy, runner_of(policy), batch)
+
+
+def test_one_layer_and_large_scores() -> None:
+    """Scores of some hundreds: exp of them overflows float32, of their differences float64."""
+    model = make_model()
+    del model.trunk.blocks[1]
+    model.trunk.blocks[0].mixer.query_token.data *= 300
+    policy = Policy(model, MEAN, STD, SCALE, "carry", 8, LOW, HIGH)
+    assert_equal(policy, runner_of(policy), 2, tolerance=1e-3)
+
+
+def test_a_mixer_without_a_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MIXERS, "other", MIXERS["aaren"])
+    with pytest.raises(UsageError, match="the mixer other has no ONNX graph yet; aaren and attention have"):
+        runner_of(make_policy("other"))
+
+
+def test_in_float64_actions_are_equal_to_the_last_bit() -> None:
+    """Sums in another order differ by 1e-16, which float32 rounds away: long episodes stay the same, falls included."""
+    model = make_model()
+    policy = Policy(model, MEAN, STD, SCALE, "carry", 8)
+    runner = make_runner(make_onnx(policy, make_card(model), "float64"))
+    assert_equal(in_float64(policy), runner, 3, tolerance=0)
+
+
+@pytest.mark.parametrize(("mixer", "rollout"), [("aaren", "rolling"), ("aaren", "window"), ("attention", "window")])
+def test_every_mode_in_float64(mixer: str, rollout: str) -> None:
+    policy = make_policy(mixer, rollout)
+    assert_equal(policy, make_runner(make_onnx(policy, make_card(policy.model), "float64")), 2)
+
+
+@every_mode
+def test_timestep_0_begins_anew(mixer: str, rollout: str, context_length: int) -> None:
+    """An environment is reset by timestep, return-to-go and reward; what its memory holds does not matter."""
+    runner = runner_of(make_policy(mixer, rollout, context_length))
+    observations, rewards = episode(2, 12)
+    state = runner.initial_state(2, TARGET)
+    for observation, reward in zip(observations, rewards, strict=True):
+        _, state = runner.act(observation, reward, state)
+    old, new = state._replace(timestep=0), runner.initial_state(2, 0.0)._replace(return_to_go=state.return_to_go)
+    for observation, reward in zip(observations, rewards, strict=True):
+        action, old = runner.act(observation, reward, old)
+        wanted, new = runner.act(observation, reward, new)
+        np.testing.assert_array_equal(action, wanted)
+
+
+def test_the_state_is_a_value() -> None:
+    runner = runner_of(make_policy())
+    (first, second), (zero, reward) = episode(2, 2)
+    action, state = runner.act(first, zero, runner.initial_state(2, TARGET))
+    wanted, _ = runner.act(second, reward, state)
+    action[:] = 7  # the caller's own
+    again, _ = runner.act(second, reward, state)
+    np.testing.assert_array_equal(again, wanted)
+    assert not np.shares_memory(action, state.previous_action)
+
+
+@every_mode
+def test_select_takes_rows_of_the_state(mixer: str, rollout: str, context_length: int) -> None:
+    runner, rows = runner_of(make_policy(mixer, rollout, context_length)), np.array([2, 0])
+    observations, rewards = episode(3, 12)
+    whole, part = (runner.select(runner.initial_state(3, TARGET), order) for order in (np.arange(3), rows))
+    for t, (observation, reward) in enumerate(zip(observations, rewards, strict=True)):
+        wanted, whole = runner.act(observation, reward, whole)
+        if t == 5:
+            part = runner.select(whole, rows)
+            continue
+        action, part = runner.act(observation[rows], reward[rows], part)
+        np.testing.assert_allclose(action, wanted[rows], rtol=0, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = make_model()
+    file = tmp_path_factory.mktemp("exported") / "policy.onnx"
+    policy = Policy(model, torch.zeros(OBSERVATION), torch.ones(OBSERVATION), 1000.0, "carry", 20)
+    file.write_bytes(make_onnx(policy, make_card(model)).SerializeToString())
+    return file
+
+
+def test_what_is_not_the_policys_is_one_clear_error(exported: Path) -> None:
+    runner = load(exported)
+    state, right, zero = runner.initial_state(2, TARGET), np.zeros((2, OBSERVATION)), np.zeros(2)
+    with pytest.raises(UsageError, match=r"observation: must have shape \(2, 11\).*not \(2, 12\)"):
+        runner.act(np.zeros((2, 12)), zero, state)
+    with pytest.raises(UsageError, match=r"observation: .*not \(3, 11\)"):
+        runner.act(np.zeros((3, OBSERVATION)), zero, state)
+    with pytest.raises(UsageError, match=r"reward: .*\(2,\).*not \(2, 1\)"):
+        runner.act(right, zero[:, None], state)
+    with pytest.raises(UsageError, match=r"previous_action: .*\(2, 3\).*not \(3,\)"):
+        runner.act(right, zero, state._replace(previous_action=np.zeros(3)))
+    right[1, 3] = np.nan
+    with pytest.raises(NonFiniteActionError, match="action at step 0 is not finite"):
+        runner.act(right, zero, state)
+
+
+def foreign() -> bytes:
+    """ONNX, but no policy."""
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    other = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["y"])], "g", [value], [other])
+    return onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9
+    ).SerializeToString()
+
+
+def changed(content: bytes, **props: str) -> bytes:
+    """The file with other metadata."""
+    model = onnx.load_from_string(content)
+    onnx.helper.set_model_props(model, {p.key: p.value for p in model.metadata_props} | props)
+    return model.SerializeToString()
+
+
+def relabelled(content: bytes) -> bytes:
+    """Another model under a policy's metadata."""
+    model = onnx.load_from_string(foreign())
+    onnx.helper.set_model_props(model, {p.key: p.value for p in onnx.load_from_string(content).metadata_props})
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda content: b"", "not an ONNX file, or damaged"),
+        (lambda content: b"hello, world\n", "not an ONNX file, or damaged"),
+        (lambda content: content[: len(content) // 2], "not an ONNX file, or damaged"),
+        (lambda content: content[:-1], "not an ONNX file, or damaged"),
+        (lambda content: foreign(), "not a policy that"),
+        (lambda content: changed(content, aaren_rl_format="9"), "not a policy that"),
+        (lambda content: changed(content, policy="{"), "description of the policy in it is damaged"),
+        (lambda content: changed(content, export="[]"), "description of the policy in it is damaged"),
+        (relabelled, "description of the policy in it is damaged"),
+    ],
+)
+def test_files_that_are_no_policy_are_refused(exported: Path, tmp_path: Path, spoil, message: str) -> None:
+    file = tmp_path / "spoiled.onnx"
+    file.write_bytes(spoil(exported.read_bytes()))
+    with pytest.raises(CheckpointError, match=message) as raised:
+        load(file)
+    assert str(file) in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="No such file"):
+        load(tmp_path / "absent.onnx")
+
+
+def test_without_onnxruntime_the_extra_is_named(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ResourcesError, match=r"pip install 'aaren-rl\[runtime\]'"):
+        load(exported)
+
+
+def in_a_process(code: str, *arguments: str) -> Any:
+    """The JSON that a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+NOTHING = """
+import json, sys
+print(json.dumps(sorted({m.partition(".")[0] for m in sys.modules})))
+"""
+
+ACTING = """
+import json, sys
+import numpy as np
+from aaren_rl.runtime import load
+policy = load(sys.argv[1])
+state = policy.initial_state(3, 3600.0)
+for _ in range(3):
+    action, state = policy.act(np.zeros((3, 11)), np.zeros(3), state)
+print(json.dumps({"modules": sorted({m.partition(".")[0] for m in sys.modules}), "shape": action.shape}))
+"""
+
+
+def test_the_runner_needs_numpy_and_onnxruntime_alone(exported: Path) -> None:
+    found = in_a_process(ACTING, str(exported))
+    assert found["shape"] == [3, ACTION]
+    ours = {name for name in found["modules"] if name not in sys.stdlib_module_names and not name.startswith("_")}
+    # site-packages may have hooks of their own, which every interpreter imports.
+    assert ours - set(in_a_process(NOTHING)) == {"aaren_rl", "numpy", "onnxruntime"}
+
+
+PLAYING = """
+import json, sys
+from aaren_rl.envs import rollout
+from aaren_rl.runtime import load
+out = rollout(load(sys.argv[1]), "Hopper-v4", episodes=8, target_return=3600.0, seed=7, workers=0)
+print(json.dumps({"torch": "torch" in sys.modules, "returns": out.returns.tolist()}))
+"""
+
+
+def test_episodes_without_torch_have_pytorchs_returns(exported: Path) -> None:
+    from aaren_rl.envs import rollout
+
+    policy = Policy(make_model(), torch.zeros(OBSERVATION), torch.ones(OBSERVATION), 1000.0, "carry", 20)
+    wanted = rollout(policy, "Hopper-v4", episodes=8, target_return=3600.0, seed=7, workers=0)
+    found = in_a_process(PLAYING, str(exported))
+    assert not found["torch"] and len(set(found["returns"])) == 8
+    np.testing.assert_allclose(found["returns"], wanted.returns, rtol=1e-3)
