@@ -105,11 +105,13 @@ class OptimizerConfig:
     clip_norm: float = _help(0.25, "largest norm of the gradient")
     average_decay: float = _help(0.999, "decay of the moving average of the weights, per update")
     precision: str = _help("auto", "auto (bfloat16 where the processor has it), bfloat16 or float32")
+    non_finite: str = _help("stop", "update with a loss or gradient that is not finite: stop, or skip and count it")
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field."""
         _choice("schedule", self.schedule, ("cosine", "constant"))
         _choice("precision", self.precision, ("auto", "bfloat16", "float32"))
+        _choice("non_finite", self.non_finite, ("stop", "skip"))
         _at_least(1, updates=self.updates)
         _at_least(0, warmup_updates=self.warmup_updates, weight_decay=self.weight_decay)
         if self.learning_rate <= 0 or self.clip_norm <= 0:

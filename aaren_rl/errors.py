@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+import torch
+
 from .agents import NonFiniteActionError
-from .envs.errors import EnvsError
+from .envs.errors import DISK_FULL, EnvsError
 
 
 class CommandError(Exception):
@@ -27,6 +29,10 @@ class CheckpointError(CommandError):
     exit_code = 4
 
 
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint is not as it was written: an older one may do."""
+
+
 class NumericsError(CommandError):
     """Training produced NaN or infinity."""
 
@@ -44,9 +50,10 @@ class PeerError(CommandError):
 
 
 def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
-    """Runs a command; a known error becomes one line on standard error and its exit code.
+    """Runs a command; what goes wrong becomes one line on standard error and an exit code.
 
-    Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment or policy, 6 numerics, 7 resources.
+    Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment or policy, 6 numerics, 7 resources, 130 interrupted, 1 a
+    fault of the package itself.
 
     Args:
         command: returns the exit code of success.
@@ -54,9 +61,45 @@ def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
     """
     try:
         return command()
-    except (CommandError, EnvsError, NonFiniteActionError) as error:
+    except PeerError as error:
         if debug:
             raise
-        if not isinstance(error, PeerError):
-            print(f"error: {error}", file=sys.stderr)
-        return getattr(error, "exit_code", 5)
+        return error.exit_code
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print("interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:  # also what nobody thought of: a traceback helps no user
+        if debug:
+            raise
+        message, code = explain(error)
+        print(f"error: {message}", file=sys.stderr)
+        return code
+
+
+def explain(error: Exception) -> tuple[str, int]:
+    """The line that a user gets for an error, and the exit code."""
+    if isinstance(error, CommandError | EnvsError):
+        return str(error), error.exit_code
+    if isinstance(error, NonFiniteActionError):
+        return str(error), 5
+    said = " ".join(str(error).split())[:300]
+    if _is_out_of_memory(error):
+        return f"out of memory ({said}); {SMALLER}", ResourcesError.exit_code
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        reason = error.strerror or said or type(error).__name__
+        way_out = "make room; what was saved before is intact" if error.errno in DISK_FULL else "see --debug for where"
+        return f"{where}{reason}; {way_out}", ResourcesError.exit_code
+    return f"{type(error).__name__}: {said}; this is a fault of aaren-rl: please report it with what --debug shows", 1
+
+
+SMALLER = "use smaller batches: --steps-per-update or --width in training, --episodes in evaluation"
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # On the CPU torch raises a plain RuntimeError.
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )

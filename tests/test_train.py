@@ -17,11 +17,12 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aaren_rl import load_policy
-from aaren_rl.checkpoint import load_checkpoint, read_card
+from aaren_rl.checkpoint import read_card
 from aaren_rl.envs import normalized_score
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.run import RunFolder
 from aaren_rl.train import main as train
+from aaren_rl.training_checkpoint import load_checkpoint
 
 KEYS = """env dataset source env_id agent context rollout target_return episodes seed return_mean return_std
     normalized_score_mean normalized_score_std length_mean actions_per_second""".split()
