@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -60,7 +62,12 @@ def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
         debug: let the error through, with its traceback.
     """
     try:
-        return command()
+        code = command()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever reads the output has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more on its way out
+        return 128 + signal.SIGPIPE
     except PeerError as error:
         if debug:
             raise

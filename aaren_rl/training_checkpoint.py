@@ -1,7 +1,7 @@
 """The checkpoints that training goes on from: weights, optimiser, every random state, and the scores so far.
 
 A checkpoint is a folder that appears whole or not at all: two safetensors files, trainer.pt (tensors and plain values)
-and manifest.json with the SHA-256 of each. Nothing that is read here is executed: JSON, safetensors, and tensors through
+and manifest.json with the SHA-256 of each. Nothing that is read here is executed: JSON, safetensors, and tensors by
 torch.load(weights_only=True).
 """
 
