@@ -122,8 +122,8 @@ def _read_trainer(file: Path) -> dict[str, Any]:
             warnings.simplefilter("ignore")  # of torch, about the types in a file that is refused
             trainer = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises whatever its readers meet in a file of unknown origin
-        reason = " ".join(str(error).split())[:200]
-        raise CheckpointError(f"{file}: not readable, and not executed: {reason}; {way_out}") from error
+        # Its message is not passed on: it tells how to execute the file all the same.
+        raise CheckpointError(f"{file}: holds other things than tensors, nothing was executed; {way_out}") from error
     kinds = trainer if isinstance(trainer, dict) else {}
     lacking = [name for name, kind in STATES.items() if not isinstance(kinds.get(name), kind)]
     if lacking:

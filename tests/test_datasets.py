@@ -151,6 +151,7 @@ def test_info_of_every_source(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert "mean score    -" in out and "[-2.9" in out
 
 
+@pytest.mark.faults(36)
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a:b", "", "hoper-medium", "minari:../x", "minari:/x-v0"])
 @pytest.mark.parametrize("command", ["info", "verify", "download", "convert"])
 def test_36_names_that_are_none(folder: Path, name: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:

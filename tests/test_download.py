@@ -237,6 +237,7 @@ def test_auto_prefers_the_local_set(server, folder, monkeypatch, capsys):
     assert server.requests == []
 
 
+@pytest.mark.faults(40)
 def test_40_a_dropped_connection_is_resumed(server, folder):
     half = len(server.content) // 2
     server.cuts = [half]
@@ -246,6 +247,7 @@ def test_40_a_dropped_connection_is_resumed(server, folder):
     assert sum(server.sent) == len(server.content), "bytes were fetched twice"
 
 
+@pytest.mark.faults(40)
 def test_40_a_reset_connection_is_resumed(server, folder):
     server.cuts, server.reset = [len(server.content) // 2], True
     fetch(server.url, folder / NAME, progress=False)
@@ -253,6 +255,7 @@ def test_40_a_reset_connection_is_resumed(server, folder):
     assert fetched(server, folder)
 
 
+@pytest.mark.faults(40)
 def test_40_a_later_call_resumes(server, folder, monkeypatch):
     third = len(server.content) // 3
     server.cuts = [third] + [0] * 5
@@ -265,6 +268,7 @@ def test_40_a_later_call_resumes(server, folder, monkeypatch):
     assert fetched(server, folder)
 
 
+@pytest.mark.faults(40)
 def test_40_a_short_body(server, folder):
     server.claimed = len(server.content) + 1000
     server.ranges = False
@@ -353,6 +357,7 @@ def flipped(content):
     return bytes(changed)
 
 
+@pytest.mark.faults(39)
 def test_39_a_flipped_byte_in_a_download_with_a_pin(server, folder):
     folder.mkdir()
     digest = hashlib.sha256(server.content).hexdigest()
@@ -365,6 +370,7 @@ def test_39_a_flipped_byte_in_a_download_with_a_pin(server, folder):
     assert fetched(server, folder)
 
 
+@pytest.mark.faults(4)
 @pytest.mark.parametrize("source", ["d4rl", "auto"])
 def test_4_a_flipped_byte_after_the_download(server, folder, source):
     load_episodes(TASK, "d4rl", progress=False)
@@ -470,6 +476,7 @@ def test_no_room(server, folder):
     assert names(folder) == set()
 
 
+@pytest.mark.faults(17)
 def test_a_disk_that_fills_up(server, folder):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
@@ -538,6 +545,7 @@ def wait_for(condition):
         time.sleep(0.02)
 
 
+@pytest.mark.faults(42)
 def test_42_two_processes_fetch_once(server, folder):
     server.gate = threading.Event()
     with start() as first, start() as second:
@@ -554,6 +562,7 @@ def test_42_two_processes_fetch_once(server, folder):
     assert fetched(server, folder)
 
 
+@pytest.mark.faults(42)
 def test_42_a_killed_lock_holder_frees_the_lock_and_its_part_is_continued(server, folder):
     server.gate = threading.Event()
     part = folder / f".{NAME}.part"
