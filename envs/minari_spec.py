@@ -280,7 +280,7 @@ def _reference_returns(metadata: dict[str, Any], notes: list[str]) -> tuple[floa
     values = [metadata.get(key) for key in ("ref_min_score", "ref_max_score")]
     if values == [None, None]:
         return None
-    low, high = (float(v) if isinstance(v, int | float) and not isinstance(v, bool) else math.nan for v in values)
+    low, high = (float(v) if type(v) in (int, float) and abs(v) < 1e300 else math.nan for v in values)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         notes.append(f"left out reference scores that do not rise from one number to another: {_shown(values)}")
         return None
