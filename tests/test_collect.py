@@ -503,7 +503,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(
         return whole(*given)
 
     monkeypatch.setattr(collect_training, "write_chunk", write)
-    assert collect(arguments(tmp_path)) == 3
+    assert collect(arguments(tmp_path)) == 7
     assert "No space left on device" in capsys.readouterr().err
     assert load_run(folder(tmp_path)).steps == 200
     assert collect(arguments(tmp_path, "--resume", "--levels", "medium-replay")) == 0

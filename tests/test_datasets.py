@@ -310,7 +310,7 @@ def test_a_full_disk_while_converting(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("aaren_rl.envs.d4rl.write_whole", full)
-    refused(capsys, 3, "convert minari:my/set-v0 new.hdf5", "new.hdf5: cannot be written", "No space left")
+    refused(capsys, 7, "convert minari:my/set-v0 new.hdf5", "new.hdf5: cannot be written", "No space left")
 
 
 def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from aaren_rl.envs import TASKS, DataError, UsageError, load_episodes
 from aaren_rl.envs import download as download_module
 from aaren_rl.envs.d4rl import d4rl_url
 from aaren_rl.envs.download import fetch
+from aaren_rl.envs.errors import ResourcesError
 
 TASK = "walker2d-full-replay"
 NAME = "walker2d_full_replay-v2.hdf5"
@@ -195,7 +196,7 @@ def refused(*parts, source="d4rl", error=DataError, name=TASK):
     with pytest.raises(error) as caught:
         load_episodes(name, source, progress=False)
     message = str(caught.value)
-    assert caught.value.exit_code == (3 if error is DataError else 2)
+    assert caught.value.exit_code == {DataError: 3, UsageError: 2, ResourcesError: 7}[error]
     assert "\n" not in message
     for part in parts:
         assert str(part) in message, message
@@ -481,7 +482,7 @@ def test_a_disk_that_fills_up(server, folder):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        refused(folder / NAME, "cannot be written", "make room")
+        refused(folder / NAME, "cannot be written", "make room", error=ResourcesError)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(server.requests) == 1 and not (folder / NAME).exists()

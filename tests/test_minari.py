@@ -591,14 +591,14 @@ def test_written_as_minari_writes(tmp_path, monkeypatch):
 
 FULL_DISK = """
 import resource, signal, sys
-from aaren_rl.envs import DataError
+from aaren_rl.envs.errors import ResourcesError
 from aaren_rl.envs.minari import read_minari, write_minari
 episodes = read_minari(sys.argv[1]).episodes
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
 try:
     write_minari("test/new-v0", episodes, env_id="Hopper-v5")
-except DataError as error:
+except ResourcesError as error:
     print(error)
 """
 
