@@ -90,11 +90,11 @@ def table(results: dict[str, dict[str, int]], numbers: dict[str, tuple[int, ...]
         "|-|-|-|-|-|",
     ]
     for number, (fault, seen) in MATRIX.items():
-        tests = [test for test, found in numbers.items() if number in found and test in results]
+        tests = [test for test, found in numbers.items() if number in found]
         counts: dict[str, int] = {}
         for test in tests:
-            for outcome, count in results[test].items():
+            for outcome, count in results.get(test, {"not run": 1}).items():
                 counts[outcome] = counts.get(outcome, 0) + count
-        shown = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "not run"
+        shown = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "no test"
         lines.append(f"|{number}|{fault}|{seen}|{'<br>'.join(f'`{test}`' for test in tests)}|{shown}|")
     return "\n".join([*lines, ""])
