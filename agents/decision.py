@@ -6,12 +6,15 @@ return-to-go, observation, action; the action is predicted from the observation'
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from .trunk import MIXERS, Trunk, TrunkState
+from .encoding import RemConfig, parse_counts
+from .mixers import Aaren
+from .trunk import MIXERS, Block, Trunk, TrunkState
 
 TOKENS = 3  # a step
 OBSERVATION = 1  # the observation's place among them
@@ -24,12 +27,16 @@ class ModelConfig:
     Attributes:
         observation_dim: O.
         action_dim: A.
-        mixer: "aaren" or "attention".
+        mixer: a name in MIXERS.
         width: C, channels of a token.
         layers: number of blocks.
         heads: heads of every mixer; must divide `width`.
         dropout: probability, after the embedding and inside the blocks.
         max_timestep: rows of the timestep embedding; later steps use the last row.
+        rem_counts: recurrence encoding, of the mixers that have one: "auto" or "k1,...,k6"; see `parse_counts`.
+        rem_dilation: of the dilated ones, in tokens; a step is three.
+        rem_max_power: powers beyond are masked; 0: none are. None: 200 for "rsa", 0 for "aaren-rsa".
+        rem_gate: mu before training; sigmoid(mu) is the encoding's share.
     """
 
     observation_dim: int
@@ -40,6 +47,10 @@ class ModelConfig:
     heads: int = 4
     dropout: float = 0.1
     max_timestep: int = 1000
+    rem_counts: str = "auto"
+    rem_dilation: int = 3
+    rem_max_power: int | None = None
+    rem_gate: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field that does not fit."""
@@ -52,10 +63,16 @@ class ModelConfig:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), not {self.dropout}")
+        self.rems()
+
+    def rems(self) -> RemConfig:
+        """Recurrence encoding of a layer, for the mixers that have one; raises ValueError where it does not fit."""
+        counts = parse_counts(self.rem_counts, self.heads)
+        return RemConfig(counts, self.rem_dilation, self.rem_max_power, self.rem_gate)
 
 
 class DecisionModel(nn.Module):
-    """Decision-Aaren (mixer "aaren") or Decision Transformer (mixer "attention").
+    """Decision-Aaren (mixer "aaren"), Decision Transformer ("attention"), or either with recurrence encoding.
 
     Observations are expected normalised and returns-to-go scaled; `Policy` does both at rollout.
     """
@@ -69,7 +86,7 @@ class DecisionModel(nn.Module):
         self.embed_action = nn.Linear(config.action_dim, config.width)
         self.embed_timestep = nn.Embedding(config.max_timestep, config.width)
         self.norm = nn.LayerNorm(config.width)
-        self.trunk = Trunk(config.mixer, config.width, config.layers, config.heads, config.dropout)
+        self.trunk = Trunk(config.mixer, config.width, config.layers, config.heads, config.dropout, config.rems())
         self.head = nn.Linear(config.width, config.action_dim)
 
     def forward(
@@ -130,13 +147,27 @@ class DecisionModel(nn.Module):
         Returns:
             The action (B, A) in (-1, 1), and the state of the trunk after s_t.
         """
-        now = self._time(torch.tensor([timestep], device=observation.device))
+        now = self._moment(timestep)
         tokens = [self.embed_return(return_to_go.unsqueeze(-1)) + now, self.embed_observation(observation) + now]
         if previous_action is not None:
-            before = self._time(torch.tensor([timestep - 1], device=observation.device))
-            tokens.insert(0, self.embed_action(previous_action) + before)
+            tokens.insert(0, self.embed_action(previous_action) + self._moment(timestep - 1))
         x, state = self.trunk(self.norm(torch.stack(tokens, 1)), state, keep=slice(-1, None))
         return torch.tanh(self.head(x[:, 0])), state
+
+    @torch.no_grad()
+    def for_rollout(self) -> DecisionModel:
+        """A copy whose `step` does the same sooner: today's weights, no dropout, mixers in their form for rollouts."""
+        model = copy.deepcopy(self).eval().requires_grad_(False)
+        for block in model.trunk.blocks:
+            assert isinstance(block, Block) and isinstance(block.mlp, nn.Sequential)
+            block.register_module("mlp", block.mlp[:-1])  # all but the dropout
+            if isinstance(block.mixer, Aaren):
+                block.register_module("mixer", block.mixer.for_rollout())
+        return model
+
+    def _moment(self, timestep: int) -> Tensor:
+        """The embedding (C,) of one time step."""
+        return self.embed_timestep.weight[min(timestep, self.config.max_timestep - 1)]
 
     def _time(self, timesteps: Tensor) -> Tensor:
         out: Tensor = self.embed_timestep(timesteps.clamp(max=self.config.max_timestep - 1))

@@ -6,11 +6,17 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
-from .mixers import Aaren, Attention, AttentionState
+from .encoding import RemConfig
+from .mixers import Aaren, AarenRsa, Attention, AttentionState, Encoded, EncodedState, Rsa
 from .scan import ScanState
 
-MIXERS: dict[str, type[Aaren] | type[Attention]] = {"aaren": Aaren, "attention": Attention}
-MixerState: TypeAlias = ScanState | AttentionState
+MIXERS: dict[str, type[Aaren] | type[Attention] | type[Encoded]] = {
+    "aaren": Aaren,
+    "attention": Attention,
+    "aaren-rsa": AarenRsa,
+    "rsa": Rsa,
+}
+MixerState: TypeAlias = ScanState | AttentionState | EncodedState
 TrunkState: TypeAlias = tuple[MixerState, ...]
 
 
@@ -22,12 +28,15 @@ class Block(nn.Module):
         width: C, channels of a token; the MLP has 4 C hidden units with GELU.
         heads: heads of the mixer.
         dropout: probability, on the outputs of the mixer and of the MLP.
+        rems: recurrence encoding, of the mixers that have one.
     """
 
-    def __init__(self, mixer: str, width: int, heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, mixer: str, width: int, heads: int, dropout: float = 0.0, rems: RemConfig | None = None) -> None:
         """Builds mixer, layer norms and MLP; raises ValueError if `heads` does not divide `width`."""
         super().__init__()
-        self.mixer = MIXERS[mixer](width, heads, dropout)
+        kind = MIXERS[mixer]
+        more = (rems,) if issubclass(kind, Encoded) else ()
+        self.mixer = kind(width, heads, dropout, *more)
         self.norm1 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
@@ -61,12 +70,15 @@ class Trunk(nn.Module):
         layers: number of blocks.
         heads: heads of every mixer.
         dropout: probability.
+        rems: recurrence encoding of every layer, where the mixer has one.
     """
 
-    def __init__(self, mixer: str, width: int, layers: int, heads: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, mixer: str, width: int, layers: int, heads: int, dropout: float = 0.0, rems: RemConfig | None = None
+    ) -> None:
         """Builds the blocks; raises ValueError if `heads` does not divide `width`."""
         super().__init__()
-        self.blocks = nn.ModuleList(Block(mixer, width, heads, dropout) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(mixer, width, heads, dropout, rems) for _ in range(layers))
 
     def forward(
         self,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..scan import ScanState, prefix_scan, scan_step
+from .fused import FusedAaren
 
 
 class Aaren(nn.Module):
@@ -52,18 +53,33 @@ class Aaren(nn.Module):
         Returns:
             Outputs (B, N or fewer, C) and the state after the last token, in float64.
         """
-        values = self.value(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-        scores = self._scores(x).transpose(1, 2)
-        mixed, state = prefix_scan(scores, values, state, starts=None if starts is None else starts.unsqueeze(1))
-        if keep is not None:
-            mixed = mixed[:, :, keep]
-        return self.dropout(self.output(mixed.transpose(1, 2).flatten(-2))), state
+        mixed, _, state = self.mix(x, state, starts=starts, keep=keep)
+        return self.project(mixed.transpose(1, 2)), state
 
     def step(self, x: Tensor, state: ScanState) -> tuple[Tensor, ScanState]:
         """One token (B, C) with the state of those before; returns its output (B, C) and the new state."""
+        mixed, _, state = self.mix_step(x, state)
+        return self.project(mixed), state
+
+    def mix(
+        self, x: Tensor, state: ScanState | None, *, starts: Tensor | None = None, keep: slice | None = None
+    ) -> tuple[Tensor, Tensor, ScanState]:
+        """`forward` up to the heads' outputs where kept (B, H, N', D); also all values (B, H, N, D) and the state."""
+        values = self.value(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        scores = self._scores(x).transpose(1, 2)
+        mixed, state = prefix_scan(scores, values, state, starts=None if starts is None else starts.unsqueeze(1))
+        return mixed if keep is None else mixed[:, :, keep], values, state
+
+    def mix_step(self, x: Tensor, state: ScanState) -> tuple[Tensor, Tensor, ScanState]:
+        """`step` up to the heads' outputs (B, H, D); the value (B, H, D); the new state."""
         value = self.value(x).unflatten(-1, (self.heads, self.head_dim))
         mixed, state = scan_step(self._scores(x), value, state)
-        return self.dropout(self.output(mixed.flatten(-2))), state
+        return mixed, value, state
+
+    def project(self, mixed: Tensor) -> Tensor:
+        """The heads' outputs (..., H, D) joined, through W_o and dropout: (..., C)."""
+        out: Tensor = self.dropout(self.output(mixed.flatten(-2)))
+        return out
 
     def initial_state(self, batch_size: int) -> ScanState:
         """The state before any token, in float64."""
@@ -75,9 +91,17 @@ class Aaren(nn.Module):
         The query is the same for every token, so q . (W_k x) = (W_k^T q) . x: a C x H product instead of C x C.
         """
         with torch.autocast(x.device.type, enabled=False):
-            dtype, shape = torch.promote_types(self.key.weight.dtype, torch.float32), (self.heads, self.head_dim)
-            query = F.linear(self.query_token.to(dtype), self.query.weight.to(dtype), self.query.bias.to(dtype))
-            query = query.unflatten(-1, shape) / math.sqrt(self.head_dim)
-            weight = torch.einsum("hd,hdc->hc", query, self.key.weight.to(dtype).unflatten(0, shape))
-            bias = torch.einsum("hd,hd->h", query, self.key.bias.to(dtype).unflatten(0, shape))
-            return F.linear(x.to(dtype), weight, bias)
+            weight, bias = self.score_projection()
+            return F.linear(x.to(weight.dtype), weight, bias)
+
+    def score_projection(self) -> tuple[Tensor, Tensor]:
+        """The scores as a linear map of a token: weight W_k^T q of every head, (H, C), and bias (H,)."""
+        dtype, shape = torch.promote_types(self.key.weight.dtype, torch.float32), (self.heads, self.head_dim)
+        query = F.linear(self.query_token.to(dtype), self.query.weight.to(dtype), self.query.bias.to(dtype))
+        query = query.unflatten(-1, shape) / math.sqrt(self.head_dim)
+        weight = torch.einsum("hd,hdc->hc", query, self.key.weight.to(dtype).unflatten(0, shape))
+        return weight, torch.einsum("hd,hd->h", query, self.key.bias.to(dtype).unflatten(0, shape))
+
+    def for_rollout(self) -> FusedAaren:
+        """The same map for a few tokens after a state, with today's weights."""
+        return FusedAaren(self)
