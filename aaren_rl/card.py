@@ -108,7 +108,7 @@ def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401  a type as an annot
     if isinstance(hint, types.UnionType):
         return any(_fits(value, kind) for kind in typing.get_args(hint))
     if hint is float:
-        return type(value) in (int, float) and abs(value) <= 1e300 and not math.isnan(value)  # type: ignore[arg-type,operator]
+        return type(value) in (int, float) and abs(value) <= 1e300 and not math.isnan(value)  # type: ignore[arg-type]
     parts = typing.get_args(hint)
     if isinstance(value, list):
         return typing.get_origin(hint) is list and all(_fits(item, parts[0]) for item in value)

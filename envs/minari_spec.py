@@ -281,8 +281,14 @@ def _reference_returns(metadata: dict[str, Any], notes: list[str]) -> tuple[floa
     values = [metadata.get(key) for key in ("ref_min_score", "ref_max_score")]
     if values == [None, None]:
         return None
-    low, high = (float(v) if type(v) in (int, float) and abs(v) < 1e300 else math.nan for v in values)
+    low, high = (_number(v) for v in values)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         notes.append(f"left out reference scores that do not rise from one number to another: {_shown(values)}")
         return None
     return low, high
+
+
+def _number(value: object) -> float:
+    """A number of JSON, which may be an integer of any size; NaN for what is none."""
+    plain = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return float(value) if plain and isinstance(value, int | float) else math.nan

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from itertools import count, islice
-from typing import Self
+from typing import Self, cast
 
 from .errors import EnvsError
 from .process import Worker, serve
@@ -62,7 +62,7 @@ class WorkerPool:
         try:
             while pending:
                 # A failure is told at once, not when its turn comes: the jobs before it may take long.
-                wait((pending[0], self._failed), return_when=FIRST_COMPLETED)
+                wait(cast("list[Future[object]]", [pending[0], self._failed]), return_when=FIRST_COMPLETED)
                 if self._failed.done():
                     self._failed.result()
                 yield pending.popleft().result()
