@@ -1,44 +1,43 @@
-"""What a run leaves behind: the policy folder that others load, and the checkpoints that training resumes from.
+"""What a run leaves behind for others: the policy folder.
 
-A policy folder holds policy.json (how the policy was made, and all it needs to act), weights.safetensors (the raw
-weights) and weights_average.safetensors (their moving average). A checkpoint adds the optimiser and every random state.
-Nothing that is read here is executed: JSON, safetensors, and tensors through torch.load(weights_only=True).
+It holds policy.json (how the policy was made, all it needs to act, and the SHA-256 of the other files),
+weights.safetensors (the raw weights) and weights_average.safetensors (their moving average). Nothing that is read here
+is executed: JSON and safetensors.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import pickle
-import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 
 from .agents import DecisionModel, ModelConfig, Policy
-from .card import PolicyCard
+from .card import PolicyCard, card_from_json
 from .envs.files import sha256
 from .errors import CheckpointError
 from .files import write_folder, write_json
 
 FORMAT = 2
 WEIGHTS = {"raw": "weights.safetensors", "average": "weights_average.safetensors"}
-KEPT = 2  # checkpoints of a run
+FOLDERS = ("policy", "policy_best")  # of a run
 
 
 def save_policy(folder: Path, card: PolicyCard, raw: Mapping[str, Tensor], average: Mapping[str, Tensor]) -> None:
     """Writes a policy folder, whole or not at all; one that stood there is replaced."""
 
     def fill(fresh: Path) -> None:
-        _save_tensors(raw, fresh / WEIGHTS["raw"])
-        _save_tensors(average, fresh / WEIGHTS["average"])
-        write_json(fresh / "policy.json", {"format": FORMAT, **dataclasses.asdict(card)})
+        save_tensors(raw, fresh / WEIGHTS["raw"])
+        save_tensors(average, fresh / WEIGHTS["average"])
+        digests = {name: sha256(fresh / name) for name in WEIGHTS.values()}
+        write_json(fresh / "policy.json", {"format": FORMAT, "sha256": digests, **dataclasses.asdict(card)})
 
     write_folder(folder, fill)
 
@@ -50,7 +49,7 @@ def policy_folder(path: str | Path) -> Path:
         CheckpointError: there is none.
     """
     path = Path(path)
-    for folder in (path, path / "policy"):
+    for folder in (path, path / FOLDERS[0]):
         if (folder / "policy.json").is_file():
             return folder
     raise CheckpointError(f"{path}: no policy here; give a run folder or its policy/ (is its training finished?)")
@@ -62,17 +61,9 @@ def read_card(path: str | Path) -> PolicyCard:
     Raises:
         CheckpointError: no policy, not readable, or of another format.
     """
-    file = policy_folder(path) / "policy.json"
-    try:
-        tree = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file}: not readable: {error}") from error
-    if not isinstance(tree, dict) or tree.pop("format", None) != FORMAT:
-        raise CheckpointError(f"{file}: not a policy of format {FORMAT}")
-    fields = {f.name for f in dataclasses.fields(PolicyCard)}
-    if set(tree) != fields:
-        raise CheckpointError(f"{file}: missing or unknown keys: {', '.join(sorted(set(tree) ^ fields))}")
-    return PolicyCard(**tree)
+    folder = policy_folder(path)
+    with _offering_the_other(folder):
+        return _read_json(folder)[0]
 
 
 def load_policy(
@@ -96,14 +87,10 @@ def load_policy(
         CheckpointError: the folder is missing, damaged or does not fit together, or an argument is unknown.
     """
     folder = policy_folder(path)
-    card = read_card(folder)
-    weights = weights or card.weights
-    if weights not in WEIGHTS:
-        raise CheckpointError(f"weights {weights!r} is not one of {', '.join(WEIGHTS)}")
-    tensors = load_tensors(folder / WEIGHTS[weights])
+    with _offering_the_other(folder):
+        card, digests = _read_json(folder)
+        model = _load_model(folder, card, digests, weights or card.weights)
     try:
-        model = DecisionModel(ModelConfig(**card.model))
-        model.load_state_dict(tensors)
         return Policy(
             model.to(device),
             torch.tensor(card.observation_mean, dtype=torch.float32, device=device),
@@ -118,6 +105,72 @@ def load_policy(
         raise CheckpointError(f"{folder}: {' '.join(str(error).split())}") from error
 
 
+def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:
+    """The card, and the SHA-256 of the other files; a policy of an older version has none."""
+    file = folder / "policy.json"
+    try:
+        tree = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(tree, dict) or tree.pop("format", None) != FORMAT:
+            raise ValueError(f"not a policy of format {FORMAT}")
+        digests = tree.pop("sha256", {})
+        if not isinstance(digests, dict):
+            raise ValueError("sha256 is not an object")
+        return card_from_json(tree), digests
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: not readable: {' '.join(str(error).split())}") from error
+
+
+def _load_model(folder: Path, card: PolicyCard, digests: dict[str, Any], weights: str) -> DecisionModel:
+    if weights not in WEIGHTS:
+        raise CheckpointError(f"weights {weights!r} is not one of {', '.join(WEIGHTS)}")
+    file = folder / WEIGHTS[weights]
+    tensors = load_tensors(file)
+    if file.name in digests and sha256(file) != digests[file.name]:
+        raise CheckpointError(f"{file}: damaged (its SHA-256 is not the one in policy.json)")
+    try:
+        config = ModelConfig(**card.model)
+        _check_shapes(config, tensors)
+        model = DecisionModel(config)
+        model.load_state_dict(tensors)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise CheckpointError(f"{folder}: {' '.join(str(error).split())[:300]}") from error
+    return model
+
+
+def _check_shapes(config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
+    """Refuses a description that the weights do not bear out, before memory is taken for the model described."""
+    if config.layers > len(tensors):
+        raise ValueError(f"the model has {config.layers} layers, its weights are {len(tensors)} tensors")
+    with torch.device("meta"):
+        wanted = {name: tensor.shape for name, tensor in DecisionModel(config).state_dict().items()}
+    for name in sorted({*wanted, *tensors}):
+        shape = tensors[name].shape if name in tensors else None
+        if shape != wanted.get(name):
+            raise ValueError(f"weight {name!r:.60} is of shape {shape}, the model described needs {wanted.get(name)}")
+
+
+@contextmanager
+def _offering_the_other(folder: Path) -> Iterator[None]:
+    """Adds to the error of a damaged policy that the run's other one is whole, where it is."""
+    try:
+        yield
+    except CheckpointError as error:
+        for other in (folder.parent / name for name in FOLDERS if folder.name in FOLDERS and name != folder.name):
+            if _is_whole(other):
+                raise CheckpointError(f"{error}; {other} is whole") from error
+        raise
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        card, digests = _read_json(folder)
+        for weights in WEIGHTS:
+            _load_model(folder, card, digests, weights)
+    except CheckpointError:
+        return False
+    return True
+
+
 def load_tensors(file: Path) -> dict[str, Tensor]:
     """Reads safetensors.
 
@@ -125,91 +178,11 @@ def load_tensors(file: Path) -> dict[str, Tensor]:
         CheckpointError: missing or damaged.
     """
     try:
-        return load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{file}: not readable: {error}") from error
+        return load(file.read_bytes())
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{file}: not readable: {' '.join(str(error).split())[:300]}") from error
 
 
-def _save_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, file)
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Everything training needs to go on as if it had not stopped.
-
-    Attributes:
-        update: updates done.
-        raw: the weights.
-        average: their moving average.
-        trainer: optimiser state and random states, as tensors and plain values.
-        progress: scores so far, as JSON values.
-    """
-
-    update: int
-    raw: Mapping[str, Tensor]
-    average: Mapping[str, Tensor]
-    trainer: dict[str, Any]
-    progress: dict[str, Any]
-
-
-def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Adds `checkpoint` to a run's checkpoints folder and drops all but the last KEPT."""
-
-    def fill(fresh: Path) -> None:
-        _save_tensors(checkpoint.raw, fresh / WEIGHTS["raw"])
-        _save_tensors(checkpoint.average, fresh / WEIGHTS["average"])
-        torch.save(checkpoint.trainer, fresh / "trainer.pt")
-        files = {file.name: sha256(file) for file in sorted(fresh.iterdir())}
-        manifest = {"format": FORMAT, "update": checkpoint.update, "progress": checkpoint.progress, "sha256": files}
-        write_json(fresh / "manifest.json", manifest)
-
-    write_folder(folder / f"{checkpoint.update:08d}", fill)
-    for old in _checkpoints(folder)[:-KEPT]:
-        shutil.rmtree(old)
-
-
-def find_checkpoint(folder: Path) -> Checkpoint | None:
-    """`load_checkpoint`, or None where a run was stopped before its first."""
-    return load_checkpoint(folder) if _checkpoints(folder) else None
-
-
-def load_checkpoint(folder: Path) -> Checkpoint:
-    """The newest checkpoint of a run that is whole.
-
-    Raises:
-        CheckpointError: there is none, or all are damaged; the message names what is wrong with the newest.
-    """
-    problems = []
-    for candidate in reversed(_checkpoints(folder)):
-        try:
-            return _read_checkpoint(candidate)
-        except CheckpointError as error:
-            problems.append(str(error))
-    raise CheckpointError(problems[0] if problems else f"{folder}: no checkpoint to resume from")
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.glob("[0-9]*") if p.is_dir()) if folder.is_dir() else []
-
-
-def _read_checkpoint(folder: Path) -> Checkpoint:
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        files = manifest["sha256"]
-        wanted = {*WEIGHTS.values(), "trainer.pt"}
-        if manifest["format"] != FORMAT or set(files) != wanted:
-            raise CheckpointError(f"{folder}: not a checkpoint of format {FORMAT}")
-        for name, digest in files.items():
-            if sha256(folder / name) != digest:
-                raise CheckpointError(f"{folder / name}: damaged (its SHA-256 is not the manifest's)")
-        trainer = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
-    except (OSError, ValueError, KeyError, TypeError, pickle.UnpicklingError, RuntimeError) as error:
-        raise CheckpointError(f"{folder}: not readable: {' '.join(str(error).split())[:200]}") from error
-    return Checkpoint(
-        manifest["update"],
-        load_tensors(folder / WEIGHTS["raw"]),
-        load_tensors(folder / WEIGHTS["average"]),
-        trainer,
-        manifest["progress"],
-    )
+def save_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Writes safetensors; raises OSError where that cannot be done."""
+    file.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))

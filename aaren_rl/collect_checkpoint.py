@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,15 +16,15 @@ from typing import Any
 
 import torch
 
+from .checkpoint_folders import drop_old, newest_whole
 from .envs.collect import Evaluation
-from .envs.errors import DataError
+from .envs.errors import cannot_write
 from .envs.files import sha256
 from .envs.replay import Chunk, Replay, read_chunks
-from .errors import CheckpointError
+from .errors import DamagedCheckpointError
 from .files import write_folder, write_json
 
 FORMAT = 1
-KEPT = 2  # checkpoints of a run
 TRAINER = "trainer.pt"
 
 
@@ -95,8 +94,7 @@ def save_run(run: Path, steps: int, trainer: dict[str, Any], progress: Progress)
 
     folder = run / "checkpoints"
     write_folder(folder / f"{steps:010d}", fill)
-    for old in _checkpoints(folder)[:-KEPT]:
-        shutil.rmtree(old)
+    drop_old(folder)
 
 
 def load_run(run: Path) -> Saved | None:
@@ -105,33 +103,21 @@ def load_run(run: Path) -> Saved | None:
     Raises:
         CheckpointError: all are damaged; the message names what is wrong with the newest.
     """
-    problems = []
-    for candidate in reversed(_checkpoints(run / "checkpoints")):
-        try:
-            return _read(candidate, run / "replay")
-        except (CheckpointError, DataError) as error:
-            problems.append(str(error))
-    if problems:
-        raise CheckpointError(problems[0])
-    return None
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.glob("[0-9]*") if p.is_dir()) if folder.is_dir() else []
+    return newest_whole(run / "checkpoints", lambda folder: _read(folder, run / "replay"))
 
 
 def _read(folder: Path, replay: Path) -> Saved:
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
-            raise CheckpointError(f"{folder}: not a checkpoint of format {FORMAT}")
+            raise DamagedCheckpointError(f"{folder}: not a checkpoint of format {FORMAT}")
         if sha256(folder / TRAINER) != manifest["sha256"][TRAINER]:
-            raise CheckpointError(f"{folder / TRAINER}: damaged (its SHA-256 is not the manifest's)")
+            raise DamagedCheckpointError(f"{folder / TRAINER}: damaged (its SHA-256 is not the manifest's)")
         trainer = torch.load(folder / TRAINER, weights_only=True, map_location="cpu")
         progress = Progress.from_json(manifest["progress"])
         return Saved(int(manifest["steps"]), trainer, read_chunks(replay, progress.chunks), progress)
     except (OSError, ValueError, KeyError, TypeError, pickle.UnpicklingError, RuntimeError) as error:
-        raise CheckpointError(f"{folder}: not readable: {' '.join(str(error).split())[:200]}") from error
+        raise DamagedCheckpointError(f"{folder}: not readable: {' '.join(str(error).split())[:200]}") from error
 
 
 @contextmanager
@@ -140,6 +126,4 @@ def saving(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(
-            f"{path}: cannot be written ({error.strerror or error}); make room; --resume goes on from the last save"
-        ) from error
+        raise cannot_write(path, error, "move it; --resume goes on from the last save") from error

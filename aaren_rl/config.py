@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
+import reprlib
 import types
 import typing
 from dataclasses import dataclass, field
@@ -121,11 +123,13 @@ class OptimizerConfig:
     clip_norm: float = _help(0.25, "largest norm of the gradient")
     average_decay: float = _help(0.999, "decay of the moving average of the weights, per update")
     precision: str = _help("auto", "auto (bfloat16 where the processor has it), bfloat16 or float32")
+    non_finite: str = _help("stop", "update with a loss or gradient that is not finite: stop, or skip and count it")
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field."""
         _choice("schedule", self.schedule, ("cosine", "constant"))
         _choice("precision", self.precision, ("auto", "bfloat16", "float32"))
+        _choice("non_finite", self.non_finite, ("stop", "skip"))
         _at_least(1, updates=self.updates)
         _at_least(0, warmup_updates=self.warmup_updates, weight_decay=self.weight_decay)
         if self.learning_rate <= 0 or self.clip_norm <= 0:
@@ -233,11 +237,12 @@ def _section(cls: type, values: Any, where: str) -> Any:  # noqa: ANN401  one of
 
 def _checked(value: Any, hint: Any, where: str) -> Any:  # noqa: ANN401  values come from YAML
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if float in kinds and type(value) is int:
+    if float in kinds and type(value) is int and abs(value) < 2**53:
         return float(value)
-    if type(value) in kinds:
+    if type(value) in kinds and not (isinstance(value, float) and not math.isfinite(value)):
         return value
-    raise ValueError(f"{where}: {value!r} is not {' or '.join(kind.__name__ for kind in kinds)}")
+    # What a file holds may be far longer than a line.
+    raise ValueError(f"{where}: {reprlib.repr(value)} is not {' or '.join(kind.__name__ for kind in kinds)}")
 
 
 def to_dict(config: RunConfig) -> dict[str, Any]:
@@ -264,8 +269,9 @@ def read_config(path: Path) -> RunConfig:
     """
     try:
         return from_dict(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{path}: {' '.join(str(error).split())}") from error
+    # ValueError: of YAML's numbers and dates too.
+    except (OSError, ValueError, RecursionError, yaml.YAMLError, UsageError) as error:
+        raise UsageError(f"{path}: {' '.join(str(error).split())[:300]}") from error
 
 
 def add_settings(parser: argparse.ArgumentParser, shown: set[str], *, show_all: bool) -> None:

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 from .dataset_sources import Name, Options, load
-from .envs import DataError, Episodes, get_task
+from .envs import Episodes, get_task
 from .envs.d4rl import write_hdf5
+from .envs.errors import cannot_write
 from .envs.minari import read_minari, write_minari
 from .envs.minari_spec import minari_data_dir
 from .errors import UsageError
@@ -66,6 +67,5 @@ def _to_file(dataset_id: str, path: Path, options: Options) -> tuple[Path, Episo
     try:
         write_hdf5(path, data.episodes, attributes)
     except OSError as error:
-        reason = error.strerror or error
-        raise DataError(f"{path}: cannot be written ({reason}); make room, or choose another folder") from error
+        raise cannot_write(path, error, "choose another folder") from error
     return path, data.episodes

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -93,16 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     arguments = make_parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
-    try:
-        code = run_command(lambda: run(arguments), debug=arguments.debug)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # whoever reads the output has seen enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more on its way out
-        return 128 + signal.SIGPIPE
-    except KeyboardInterrupt:
-        print("interrupted; a download goes on from there when it is started again", file=sys.stderr)
-        return 130
+    return run_command(lambda: run(arguments), debug=arguments.debug)
 
 
 def _options(arguments: argparse.Namespace) -> Options:

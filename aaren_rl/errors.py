@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -30,6 +32,10 @@ class NonFiniteActionError(CommandError, FloatingPointError):
     exit_code = 5
 
 
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint is not as it was written: an older one may do."""
+
+
 class NumericsError(CommandError):
     """Training produced NaN or infinity."""
 
@@ -47,23 +53,65 @@ class PeerError(CommandError):
 
 
 def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
-    """Runs a command; a known error becomes one line on standard error and its exit code.
+    """Runs a command; what goes wrong becomes one line on standard error and an exit code.
 
-    Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment or policy, 6 numerics, 7 resources.
+    Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment or policy, 6 numerics, 7 resources, 130 interrupted, 1 a
+    fault of the package itself.
 
     Args:
         command: returns the exit code of success.
         debug: let the error through, with its traceback.
     """
-    # Not above: `aaren_rl.runtime` shares these errors, and must import neither Gymnasium nor torch.
-    from .envs.errors import EnvsError
-
     try:
-        return command()
-    # FloatingPointError: what `agents.Policy` raises, too, when its action is not finite.
-    except (CommandError, EnvsError, FloatingPointError) as error:
+        code = command()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever reads the output has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more on its way out
+        return 128 + signal.SIGPIPE
+    except PeerError as error:
         if debug:
             raise
-        if not isinstance(error, PeerError):
-            print(f"error: {error}", file=sys.stderr)
-        return getattr(error, "exit_code", 5)
+        return error.exit_code
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print("interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:  # also what nobody thought of: a traceback helps no user
+        if debug:
+            raise
+        message, code = explain(error)
+        print(f"error: {message}", file=sys.stderr)
+        return code
+
+
+def explain(error: Exception) -> tuple[str, int]:
+    """The line that a user gets for an error, and the exit code."""
+    # Not above: `aaren_rl.runtime` shares these errors, and must import neither Gymnasium nor torch.
+    from .envs.errors import DISK_FULL, EnvsError
+
+    if isinstance(error, CommandError | EnvsError):
+        return str(error), error.exit_code
+    if isinstance(error, FloatingPointError):  # `agents.Policy` raises its own kind where an action is not finite
+        return str(error), NonFiniteActionError.exit_code
+    said = " ".join(str(error).split())[:300]
+    if _is_out_of_memory(error):
+        return f"out of memory ({said}); {SMALLER}", ResourcesError.exit_code
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        reason = error.strerror or said or type(error).__name__
+        way_out = "make room; what was saved before is intact" if error.errno in DISK_FULL else "see --debug for where"
+        return f"{where}{reason}; {way_out}", ResourcesError.exit_code
+    return f"{type(error).__name__}: {said}; this is a fault of aaren-rl: please report it with what --debug shows", 1
+
+
+SMALLER = "use smaller batches: --steps-per-update or --width in training, --episodes in evaluation"
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # torch's own errors are RuntimeErrors: of their own class on a GPU, plain on the CPU.
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)
+        and (type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error))
+    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +19,8 @@ from .envs.files import sync, write_whole
 def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
     """Makes a folder appear whole or not at all: filled beside its place, synced, then renamed into it.
 
-    An older folder of the name is moved aside first and removed last.
+    One that is there already is replaced. Linux swaps the two in one step; where the file system cannot, there is a
+    moment without a folder of that name, and `clear_leftovers` puts the old one back after a kill in it.
 
     Args:
         target: the folder.
@@ -29,16 +33,42 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
         for file in fresh.iterdir():
             sync(file)
         sync(fresh)
-        if target.exists():
+        if not target.exists():
+            os.replace(fresh, target)
+        elif not _swap(fresh, target):
             old = fresh.with_name(fresh.name + "-old")
             os.replace(target, old)
             os.replace(fresh, target)
             shutil.rmtree(old)
-        else:
-            os.replace(fresh, target)
         sync(target.parent)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _swap(one: Path, other: Path) -> bool:
+    """Gives each of two folders the other's name in one step; False where the system cannot."""
+    if sys.platform != "linux":
+        return False
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE; the C library has the call since glibc 2.28
+    call = getattr(ctypes.CDLL(None), "renameat2", None)
+    return call is not None and call(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
+
+
+_LEFTOVER = re.compile(r"\.(.+)-[a-z0-9_]{8}(-old)?")
+
+
+def clear_leftovers(parent: Path) -> None:
+    """Removes what a killed process left of `write_folder` and `write_text` in a folder that nobody else writes in."""
+    for folder in parent.glob(".*-*"):
+        found = _LEFTOVER.fullmatch(folder.name)
+        if found is None or not folder.is_dir():
+            continue
+        if found[2] and not (target := parent / found[1]).exists():
+            os.replace(folder, target)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    for file in parent.glob(".*.tmp"):
+        file.unlink(missing_ok=True)
 
 
 def write_text(target: Path, text: str) -> None:

@@ -13,7 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from .config import Nested, RunConfig, differences, read_config, to_dict
 from .errors import CheckpointError, UsageError
-from .files import write_text
+from .files import clear_leftovers, write_text
 
 
 class RunFolder:
@@ -47,6 +47,8 @@ class RunFolder:
         except BlockingIOError:
             self._lock.close()
             raise UsageError(f"{path}: in use by another process; choose another --seed or --out") from None
+        for folder in (path, path / "checkpoints"):
+            clear_leftovers(folder)
 
     def __enter__(self) -> RunFolder:
         """The folder itself."""
@@ -116,14 +118,20 @@ class Metrics:
     def __init__(self, folder: Path, resumed_at: int = 0, clock: str = "update") -> None:
         """Opens both files for appending."""
         self._clock = clock
-        path = folder / "metrics.jsonl"
+        path, resumed = folder / "metrics.jsonl", False
         if path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            # A kill may have cut the last line short; it is after the checkpoint in any case.
-            whole = [line for line in lines if line.endswith("}") and json.loads(line)[clock] <= resumed_at]
-            write_text(path, "".join(line + "\n" for line in whole))
+            lines, resumed = path.read_text(encoding="utf-8", errors="replace").splitlines(), True
+            write_text(path, "".join(line + "\n" for line in lines if self._is_before(line, resumed_at)))
         self._file = path.open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(folder), purge_step=resumed_at + 1 if resumed_at else None)
+        # TensorBoard leaves out what earlier event files have of the purged step and after it.
+        self._board = SummaryWriter(str(folder), purge_step=resumed_at + 1 if resumed else None)
+
+    def _is_before(self, line: str, resumed_at: int) -> bool:
+        """False also for what a kill cut short: that is after the checkpoint in any case."""
+        try:
+            return bool(json.loads(line)[self._clock] <= resumed_at)
+        except (ValueError, LookupError, TypeError):
+            return False
 
     def log(self, now: int, values: dict[str, float]) -> None:
         """Writes scalars, tag -> value, at an update or a step."""

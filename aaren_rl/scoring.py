@@ -89,6 +89,18 @@ class Score:
         """Plain values."""
         return dataclasses.asdict(self)
 
+    @staticmethod
+    def from_json(tree: Any) -> Score | None:  # noqa: ANN401  read from a file
+        """The inverse; None stays None.
+
+        Raises:
+            CheckpointError: the values are no score.
+        """
+        try:
+            return None if tree is None else Score(**tree)
+        except TypeError as error:
+            raise CheckpointError(f"the checkpoint's scores are not readable: {error}") from error
+
 
 def mismatch(context: str, context_length: int, rollout: str) -> str | None:
     """A line to show where the rollout mode asks for contexts that training did not show; None where it does not."""

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from .agents import DecisionModel, Policy
 from .card import PolicyCard, make_card
-from .checkpoint import find_checkpoint, save_checkpoint, save_policy
+from .checkpoint import save_policy
 from .cli import Parser, StopRequest, choose_device, import_registering, positive, progress_bar
 from .config import (
     AGENTS,
@@ -39,6 +39,7 @@ from .errors import NumericsError, run_command
 from .run import Metrics, RunFolder
 from .scoring import SOURCES, Score, format_table, mismatch, score_policy
 from .training import Stopwatch, Trainer
+from .training_checkpoint import find_checkpoint, save_checkpoint
 
 LOG_EVERY = 50  # updates
 SHOWN = {"env", "source", "env_id", "context", "rollout", "target_return", "updates"}  # settings that --help lists
@@ -53,7 +54,8 @@ Train an agent offline on a MuJoCo task, score it while it trains, and save the 
 EPILOG = """\
 The data set is D4RL's file where it lies in ~/.d4rl/datasets (or $D4RL_DATASET_DIR); otherwise a local set, made
 on first use by behaviour policies that ship with the package. The policy lands in <out>/<env>/<agent>/seed<N>/;
-score it with python -m aaren_rl.evaluate. Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment, 6 numerics.
+score it with python -m aaren_rl.evaluate. Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment, 6 numerics,
+7 resources; 143 and 130 after SIGTERM and Ctrl-C, which save first (a second Ctrl-C leaves at once).
 """
 
 
@@ -198,8 +200,7 @@ class _Run:
             return self.ranks.share(lambda: print("no checkpoint yet: starting over", file=sys.stderr))
         self.trainer.restore(checkpoint)
         self.recent = list(checkpoint.trainer["recent"].to(self.trainer.data.device).unbind())
-        last, best = checkpoint.progress["last"], checkpoint.progress["best"]
-        self.last, self.best = last and Score(**last), best and Score(**best)
+        self.last, self.best = (Score.from_json(checkpoint.progress.get(name)) for name in ("last", "best"))
 
     def _save(self) -> None:
         recent = self._checked()
@@ -207,16 +208,18 @@ class _Run:
         save_checkpoint(self.path / "checkpoints", self.trainer.checkpoint(progress, recent))
 
     def _checked(self) -> Tensor:
-        """Losses and gradient norms since the last log, (updates, 2)."""
+        """Losses and gradient norms since the last log, (updates, 2), without those of skipped updates."""
         recent = torch.stack(self.recent) if self.recent else torch.zeros(0, 2)
-        bad = ~recent.isfinite().all(1)
-        if bool(bad.any()):
-            update = self.trainer.update - len(recent) + 1 + int(bad.int().argmax())
-            raise NumericsError(
-                f"loss or gradient is not finite at update {update}; the last good checkpoint is kept in "
-                f"{self.path / 'checkpoints'}; lower --learning-rate or use --precision float32"
-            )
-        return recent
+        good = recent.isfinite().all(1)
+        skip = self.config.optimizer.non_finite == "skip"
+        if bool(good.all()) or (skip and bool(good.any())):
+            return recent[good]
+        update = self.trainer.update - len(recent) + 1 + int(good.int().argmin())
+        every = "is not finite in any update from" if skip else "is not finite at"
+        raise NumericsError(
+            f"loss or gradient {every} update {update}; the last good checkpoint is kept in "
+            f"{self.path / 'checkpoints'}; lower --learning-rate or use --precision float32"
+        )
 
     def _announce(self) -> None:
         """Says what is trained, and opens the logs."""
@@ -247,6 +250,8 @@ class _Run:
             "train/updates_per_second": (self.trainer.update - self.timed_from) / self.watch.seconds,
             **self.trainer.recurrence(),
         }
+        if self.config.optimizer.non_finite == "skip":
+            values["train/skipped_updates"] = self.trainer.skipped
         self.recent, self.timed_from, self.watch = [], self.trainer.update, Stopwatch()
         self._metrics.log(self.trainer.update, values)
         score = "-" if self.last is None else f"{self.last.headline:.1f}"

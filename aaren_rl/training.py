@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from .agents import Block, DecisionModel, Encoded
-from .checkpoint import Checkpoint
 from .config import OptimizerConfig, RunConfig
 from .distributed import ALONE, Ranks
 from .envs.windows import StepData, make_sampler, part
+from .errors import CheckpointError
+from .training_checkpoint import Checkpoint
 
 
 def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
@@ -85,7 +86,8 @@ class Trainer:
 
     def __init__(self, config: RunConfig, data: StepData, action_dim: int, horizon: int, ranks: Ranks = ALONE) -> None:
         """Draws weights from the run's seed."""
-        self.config, self.data, self.ranks, self.update = config, data, ranks, 0
+        self.config, self.data, self.ranks = config, data, ranks
+        self.update = self.skipped = 0  # updates done, and those among them that changed nothing
         torch.manual_seed(config.seed)
         self.generator = torch.Generator(data.device).manual_seed(config.seed)
         observation_dim = data.observations.shape[1]
@@ -120,10 +122,15 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         (loss * self.ranks.size).backward()  # the ranks' gradients are averaged, and their losses are to be added up
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
-        self.optimizer.step()
-        self._average()
+        loss = self.ranks.sum(loss.detach())
+        # Looking at them waits for the device: only where somebody asked for it.
+        if config.non_finite == "stop" or bool(loss.isfinite() & norm.isfinite()):
+            self.optimizer.step()
+            self._average()
+        else:
+            self.skipped += 1
         self.update += 1
-        return self.ranks.sum(loss.detach()), norm.detach()
+        return loss, norm.detach()
 
     @torch.no_grad()
     def _average(self) -> None:
@@ -145,18 +152,37 @@ class Trainer:
     def checkpoint(self, progress: dict[str, Any], recent: Tensor) -> Checkpoint:
         """Everything that `restore` needs, the scores so far, and the losses and norms that are not logged yet."""
         states = {"optimizer": self.optimizer.state_dict(), "sampler": self.generator.get_state(), "recent": recent}
-        states["torch"] = torch.get_rng_state()
+        states |= {"torch": torch.get_rng_state(), "skipped": self.skipped}
         if self.data.device.type == "cuda":
             states["cuda"] = torch.cuda.get_rng_state(self.data.device)
         return Checkpoint(self.update, self.model.state_dict(), self.average.state_dict(), states, progress)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Goes on where `checkpoint` was taken, bit for bit on the same device with one thread."""
-        self.update = checkpoint.update
-        self.model.load_state_dict(checkpoint.raw)
-        self.average.load_state_dict(checkpoint.average)
-        self.optimizer.load_state_dict(checkpoint.trainer["optimizer"])
-        self.generator.set_state(checkpoint.trainer["sampler"])
-        torch.set_rng_state(checkpoint.trainer["torch"])
-        if self.data.device.type == "cuda":
-            torch.cuda.set_rng_state(checkpoint.trainer["cuda"], self.data.device)
+        """Goes on where `checkpoint` was taken, bit for bit on the same device with one thread.
+
+        Raises:
+            CheckpointError: it is of another model, or of another kind of device.
+        """
+        states = checkpoint.trainer
+        try:
+            self.model.load_state_dict(checkpoint.raw)
+            self.average.load_state_dict(checkpoint.average)
+            self.optimizer.load_state_dict(states["optimizer"])
+            self._check_moments()
+            self.generator.set_state(states["sampler"])
+            torch.set_rng_state(states["torch"])
+            if self.data.device.type == "cuda":
+                torch.cuda.set_rng_state(states["cuda"], self.data.device)
+            self.update, self.skipped = checkpoint.update, int(states.get("skipped", 0))
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise CheckpointError(
+                f"the checkpoint of update {checkpoint.update} does not fit this run on {self.data.device} ({reason}); "
+                "go on where it was trained, or start anew with another --out"
+            ) from error
+
+    def _check_moments(self) -> None:
+        """The optimiser takes moments of any shape, and fails at its next step."""
+        for parameter, moments in self.optimizer.state.items():
+            if any(moments[name].shape != parameter.shape for name in ("exp_avg", "exp_avg_sq")):
+                raise ValueError("moments of other shapes than the weights")

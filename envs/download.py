@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 
 from tqdm import tqdm
 
-from .errors import DataError
+from .errors import DataError, cannot_write
 from .files import open_lock, sync, wait_for_lock, write_whole
 from .http import BrokenOff, blocks, content_range, open_url, reason_of, require_http, validator_of
 from .pins import pin_path, read_pin, sha256, write_pin
@@ -248,6 +248,4 @@ def _writing(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(
-            f"{target}: cannot be written ({error.strerror or error}); make room, or choose another folder"
-        ) from error
+        raise cannot_write(target, error, "choose another folder") from error

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from .d4rl import write_hdf5
 from .episodes import Episodes
-from .errors import DataError
+from .errors import DataError, cannot_write
 from .files import open_lock, wait_for_lock
 from .simulate import Job, Track, join_tracks
 from .specs import D4RLTask
@@ -148,9 +148,7 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(
-            f"{path}: cannot be written ({error.strerror or error}); make room, or set AAREN_RL_CACHE to another folder"
-        ) from error
+        raise cannot_write(path, error, "set AAREN_RL_CACHE to another folder") from error
 
 
 def _attributes(task: D4RLTask, recipe: Recipe) -> dict[str, str | int]:

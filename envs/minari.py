@@ -13,6 +13,7 @@ from .checks import hold_to_bounds, not_finite
 from .episodes import Episodes
 from .errors import DataError
 from .hdf5 import check_size, claimed_bytes, open_hdf5, plain_dataset, plain_group
+from .hdf5_guard import try_file
 from .minari_fetch import fetch_minari
 from .minari_spec import MinariSpec, check_minari_id, minari_data_dir, read_spec
 from .minari_write import write_minari
@@ -83,14 +84,20 @@ def read_minari(
     """
     folder = minari_data_dir(dataset_id)
     if download and not folder.exists():
-        fetch_minari(dataset_id, check=lambda data: _read(dataset_id, data, progress, True), progress=progress)
+        fetch_minari(dataset_id, check=lambda data: _check(dataset_id, data, progress), progress=progress)
     if not folder.exists():
         raise DataError(
             f"{folder}: does not exist; fetch it with `python -m aaren_rl.datasets download {dataset_id} --source "
             "minari`, or set MINARI_DATASETS_PATH to the folder that has it"
         )
-    verify_pin(folder / "main_data.hdf5")
+    if not verify_pin(folder / "main_data.hdf5"):
+        try_file(folder / "main_data.hdf5")
     return _read(dataset_id, folder, progress, clip_actions)
+
+
+def _check(dataset_id: str, folder: Path, progress: bool) -> None:
+    try_file(folder / "main_data.hdf5")
+    _read(dataset_id, folder, progress, True)
 
 
 def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> MinariData:

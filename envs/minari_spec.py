@@ -19,7 +19,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from .errors import DataError, UsageError
+from .errors import DataError, UsageError, cannot_write
 
 # The package's own pattern, without the letters of other alphabets.
 _ID = re.compile(r"(?:[A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+-v[0-9]{1,9}")
@@ -128,10 +128,7 @@ def writing(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or one_line(str(error))
-        raise DataError(
-            f"{target}: cannot be written ({reason}); make room, or set MINARI_DATASETS_PATH to another folder"
-        ) from error
+        raise cannot_write(target, error, "set MINARI_DATASETS_PATH to another folder") from error
 
 
 def one_line(text: str) -> str:
@@ -256,7 +253,7 @@ def _kwargs(path: Path, env: dict[str, Any], notes: list[str]) -> dict[str, Any]
     if not isinstance(kwargs, dict):
         raise DataError(f"{path}:env_spec.kwargs is not an object; get the dataset again")
     for key, value in kwargs.items():
-        if not key.isidentifier() or _FORBIDDEN_KEY.search(key) or not _is_plain(value):
+        if not is_plain_argument(key, value):
             raise DataError(
                 f"{path}:env_spec.kwargs has {_shown(key)} = {_shown(value)}; only finite numbers, words and lists of "
                 "them are passed on to an environment, and nothing that names files or modules; use another dataset"
@@ -264,6 +261,11 @@ def _kwargs(path: Path, env: dict[str, Any], notes: list[str]) -> dict[str, Any]
     if "render_mode" in kwargs:
         notes.append("left out the environment's render_mode")
     return {key: value for key, value in kwargs.items() if key != "render_mode"}
+
+
+def is_plain_argument(key: str, value: object) -> bool:
+    """Whether an environment's argument that a file gives is harmless: plain values that name no file or module."""
+    return key.isidentifier() and not _FORBIDDEN_KEY.search(key) and _is_plain(value)
 
 
 def _is_plain(value: object, depth: int = 4) -> bool:
@@ -279,8 +281,14 @@ def _reference_returns(metadata: dict[str, Any], notes: list[str]) -> tuple[floa
     values = [metadata.get(key) for key in ("ref_min_score", "ref_max_score")]
     if values == [None, None]:
         return None
-    low, high = (float(v) if isinstance(v, int | float) and not isinstance(v, bool) else math.nan for v in values)
+    low, high = (_number(v) for v in values)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         notes.append(f"left out reference scores that do not rise from one number to another: {_shown(values)}")
         return None
     return low, high
+
+
+def _number(value: object) -> float:
+    """A number of JSON, which may be an integer of any size; NaN for what is none."""
+    plain = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return float(value) if plain and isinstance(value, int | float) else math.nan

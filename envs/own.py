@@ -14,13 +14,18 @@ from .specs import TASKS, Reference, Task
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+def is_safe_name(name: str) -> bool:
+    """Whether a name may become part of a path."""
+    return _NAME.fullmatch(name) is not None
+
+
 def check_own_name(name: str) -> str:
     """A name that may become part of a path and is not one of the table's.
 
     Raises:
         UsageError: it is neither.
     """
-    if not _NAME.fullmatch(name):
+    if not is_safe_name(name):
         raise UsageError(
             f"name {name[:60]!r}: use letters, digits, '.', '_' and '-', up to 100, a letter or digit first"
         )

@@ -40,21 +40,22 @@ def read_pin(path: Path) -> str | None:
     return match[1].lower()
 
 
-def verify_pin(path: Path) -> None:
-    """Compare a file with its pin; without one there is no check.
+def verify_pin(path: Path) -> bool:
+    """Compare a file with its pin; False where it has none.
 
     Raises:
         DataError: the file is not the one that was pinned, or one of both cannot be read.
     """
     pinned = read_pin(path)
     if pinned is None:
-        return
+        return False
     found = sha256(path)
     if found != pinned:
         raise DataError(
             f"{path}: SHA-256 is {found[:16]}..., {pin_path(path).name} has {pinned[:16]}...: the file was changed or "
             f"damaged; delete it to fetch it again, or delete {pin_path(path).name} if the change is meant"
         )
+    return True
 
 
 def sha256(path: Path) -> str:

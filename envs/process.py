@@ -4,15 +4,26 @@ They are fresh interpreters, not multiprocessing's: those import the caller's ma
 without an `if __name__ == "__main__"` guard and loads the caller's whole program into every worker.
 """
 
+import fcntl
 import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
-from .errors import SimulationError
+from .errors import EnvsError, ResourcesError, SimulationError
+
+# Room for a request to be written while the worker still writes its last answer: neither may wait for the other. Some
+# thousand environments' actions fit; more would use up what Linux grants a user for pipes.
+_PIPE_BYTES = 2**18
+
+
+class _Failure(NamedTuple):
+    """What a worker answers in place of a result."""
+
+    message: str
 
 
 def serve(answer: Callable[[Any], Any]) -> None:
@@ -26,11 +37,21 @@ def serve(answer: Callable[[Any], Any]) -> None:
         except EOFError:
             return
         try:
-            pickle.dump(answer(request), results, protocol=pickle.HIGHEST_PROTOCOL)
+            pickle.dump(_attempt(answer, request), results, protocol=pickle.HIGHEST_PROTOCOL)
             results.flush()
         except BrokenPipeError:
             # The caller was killed. Leave without the interpreter's attempt to flush what is left.
             os._exit(0)
+
+
+def _attempt(answer: Callable[[Any], Any], request: Any) -> Any:  # noqa: ANN401  whatever the worker takes and answers
+    try:
+        return answer(request)
+    except EnvsError as error:
+        return _Failure(str(error))
+    # The user's environment may raise anything: its message reaches the user, as one line, by the other process.
+    except Exception as error:
+        return _Failure(f"a worker raised {' '.join(repr(error).split())}")
 
 
 class Worker:
@@ -43,24 +64,35 @@ class Worker:
     def __init__(
         self, module: str, doing: str, variables: Mapping[str, str] | None = None, errors: IO[bytes] | None = None
     ) -> None:
-        """Start the process."""
+        """Start the process.
+
+        Raises:
+            ResourcesError: the system has no room for another process or its pipes.
+        """
         self._doing = doing
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         # One process per core already; threads of the matrix product would only get in each other's way.
         environment.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", OMP_NUM_THREADS="1", **(variables or {}))
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", f"from {module} import serve_requests; serve_requests()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=environment,
-            # Room for a request to be written while the worker still writes its last answer: neither may wait for the
-            # other. Some thousand environments' actions fit; more would use up what Linux grants a user for pipes.
-            pipesize=2**18,
-            # Ctrl-C goes to this process alone, which then ends the workers without tracebacks from each.
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", f"from {module} import serve_requests; serve_requests()"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                # Ctrl-C goes to this process alone, which then ends the workers without tracebacks from each.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ResourcesError(
+                f"no process that {doing} can be started ({error.strerror or error}); use fewer processes, end others"
+            ) from error
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            # A user has so much room for pipes, whatever program they belong to: then these stay as they are.
+            with suppress(PermissionError):
+                fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def send(self, request: Any) -> None:  # noqa: ANN401  whatever the worker's module takes
         """Hand a request over.
@@ -79,13 +111,16 @@ class Worker:
         """Wait for the answer to the oldest request that has none yet.
 
         Raises:
-            SimulationError: the worker has died.
+            SimulationError: the worker has died, or raised (the message is its own).
         """
         assert self._process.stdout is not None
         try:
-            return pickle.load(self._process.stdout)
+            answer = pickle.load(self._process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             raise self._death() from error
+        if isinstance(answer, _Failure):
+            raise SimulationError(answer.message)
+        return answer
 
     def kill(self) -> None:
         """End the process, whatever it is doing."""

@@ -10,6 +10,7 @@ from .d4rl import d4rl_dataset_dir, d4rl_url, read_hdf5
 from .download import fetch
 from .episodes import Episodes
 from .errors import DataError, UsageError
+from .hdf5_guard import try_file
 from .local import local_levels, make_local
 from .pins import verify_pin
 from .specs import D4RLTask, Task, get_task
@@ -46,6 +47,8 @@ def load_episodes(
     """
     task = get_task(name)
     kind, path = _resolve(task, source, progress)
+    if kind == "file":
+        try_file(path)
     episodes = read_hdf5(
         path,
         dataset=task.name,
@@ -83,7 +86,8 @@ def _d4rl_file(task: D4RLTask, progress: bool) -> Path:
     """D4RL's file: the one that is there, if it is still the one that was fetched, else D4RL's server's."""
     path = d4rl_dataset_dir() / task.d4rl_file
     if path.is_file():
-        verify_pin(path)
+        if not verify_pin(path):
+            try_file(path)
         return path
     url = d4rl_url(task)
     print(f"{task.name}: fetching D4RL's file, which is not at {path}, from {url}", file=sys.stderr)
@@ -100,6 +104,7 @@ def _d4rl_file(task: D4RLTask, progress: bool) -> Path:
 
 def _check_download(task: D4RLTask, path: Path) -> None:
     """Refuse a file that is not the task's. What options of the load can mend is left to the load."""
+    try_file(path)
     episodes = read_hdf5(
         path,
         observation_dim=task.observation_dim,

@@ -112,7 +112,7 @@ class ProcessStepper:
         Raises:
             SimulationError: an environment raised, or a worker died.
         """
-        return np.concatenate([_checked(worker.receive()) for worker in self._workers])
+        return np.concatenate([worker.receive() for worker in self._workers])
 
     def send(self, which: Indices, actions: Floats) -> None:
         """Hand each worker its part of the step.
@@ -133,7 +133,7 @@ class ProcessStepper:
         Raises:
             SimulationError: an environment raised, or a worker died.
         """
-        parts = [_checked(self._workers[w].receive()) for w in self._asked.pop(0)]
+        parts = [self._workers[w].receive() for w in self._asked.pop(0)]
         return Steps(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def close(self) -> None:
@@ -176,25 +176,16 @@ def serve_requests() -> None:
 
     def answer(request: Any) -> Any:  # noqa: ANN401  either kind of request
         nonlocal stepper
-        try:
-            if stepper is None:
-                spec, env_kwargs, seeds = request
-                spec = pickle.loads(spec)
-                gym.registry[spec.id] = spec
-                stepper = LocalStepper(spec.id, env_kwargs, seeds)
-                return stepper.reset()
-            stepper.send(*request)
-            return tuple(stepper.receive())
-        except SimulationError as error:
-            return str(error)
+        if stepper is None:
+            spec, env_kwargs, seeds = request
+            spec = pickle.loads(spec)
+            gym.registry[spec.id] = spec
+            stepper = LocalStepper(spec.id, env_kwargs, seeds)
+            return stepper.reset()
+        stepper.send(*request)
+        return tuple(stepper.receive())
 
     serve(answer)
-
-
-def _checked(answer: Any) -> Any:  # noqa: ANN401  either kind of answer
-    if isinstance(answer, str):
-        raise SimulationError(answer)
-    return answer
 
 
 def _reset(env: gym.Env[Any, Any], seed: int) -> Floats:

@@ -1,10 +1,12 @@
 """What the user asks for to a task and its data: D4RL's table, Minari's datasets, an environment of your own."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from .d4rl import read_hdf5
 from .episodes import Episodes
 from .errors import DataError, UsageError
+from .hdf5_guard import try_file
 from .minari import minari_id, read_minari
 from .own import check_own_name, own_task
 from .sources import check_fits, is_path, load_episodes
@@ -85,6 +87,7 @@ def _load_file(asked: _Asked, env_id: str) -> tuple[Task, Episodes]:
     if not is_path(asked.source):
         raise UsageError(f"--env-id {env_id} needs data of its own: --source PATH of an HDF5 file in D4RL's layout")
     own = own_task(asked.name, env_id, reference=asked.reference, max_episode_steps=asked.max_episode_steps)
+    try_file(Path(asked.source))
     episodes = read_hdf5(
         asked.source,
         dataset=asked.name,

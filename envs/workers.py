@@ -4,11 +4,12 @@ import os
 import queue
 from collections import deque
 from collections.abc import Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
+from contextlib import closing, suppress
 from itertools import count, islice
-from typing import Self
+from typing import Self, cast
 
+from .errors import EnvsError
 from .process import Worker, serve
 from .simulate import Job, Track, simulate
 
@@ -27,6 +28,7 @@ class WorkerPool:
         self._workers: list[Worker] = []
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(size)
+        self._failed: Future[None] = Future()  # has the error of the first worker that failed
 
     def __enter__(self) -> Self:
         """Start the processes."""
@@ -54,11 +56,15 @@ class WorkerPool:
         Closing the generator drops the jobs that no worker has begun.
 
         Raises:
-            SimulationError: a worker died.
+            SimulationError: a worker died, or what it simulates raised.
         """
         pending = deque(self._threads.submit(self._run, job) for job in islice(jobs, 2 * self._size))
         try:
             while pending:
+                # A failure is told at once, not when its turn comes: the jobs before it may take long.
+                wait(cast("list[Future[object]]", [pending[0], self._failed]), return_when=FIRST_COMPLETED)
+                if self._failed.done():
+                    self._failed.result()
                 yield pending.popleft().result()
                 pending.extend(self._threads.submit(self._run, job) for job in islice(jobs, 1))
         finally:
@@ -71,6 +77,10 @@ class WorkerPool:
             worker.send(job)
             tracks: list[Track] = worker.receive()
             return tracks
+        except EnvsError as error:
+            with suppress(InvalidStateError):  # another was first
+                self._failed.set_exception(error)
+            raise
         finally:
             self._idle.put(worker)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter, defaultdict
 from pathlib import Path
 
+import fault_matrix
 import h5py
 import minari_sets
 import numpy as np
@@ -23,6 +25,44 @@ if not torch.cuda.is_available():
 # A shell starts background jobs with SIGINT ignored, and what the tests start would inherit that: those that interrupt
 # a process would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+FAULTS = pytest.StashKey[dict[str, tuple[int, ...]]]()
+RESULTS = pytest.StashKey[dict[str, Counter[str]]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fault-table", metavar="FILE", help="write the results of the tests marked faults as a table")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FAULTS], config.stash[RESULTS] = {}, defaultdict(Counter)
+
+
+def name_of(nodeid: str) -> str:
+    """FILE::TEST, without the folder and the parameters."""
+    return nodeid.split("[")[0].rsplit("/", 1)[-1]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    for item in session.items:
+        if numbers := tuple(number for mark in item.iter_markers("faults") for number in mark.args):
+            session.config.stash[FAULTS][name_of(item.nodeid)] = numbers
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
+    report = yield
+    # A test counts once: in its call, or where it does not get there.
+    if report.when == "call" or report.outcome != "passed":
+        item.config.stash[RESULTS][name_of(item.nodeid)][report.outcome] += 1
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if file := session.config.getoption("--fault-table"):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).write_text(fault_matrix.table(session.config.stash[RESULTS], session.config.stash[FAULTS]))
 
 
 @pytest.fixture(scope="session")

@@ -392,12 +392,14 @@ def test_a_run_is_not_overwritten(copied: Path, capsys: pytest.CaptureFixture[st
     assert before == {p: p.stat().st_mtime_ns for p in before}
 
 
+@pytest.mark.faults(20)
 def test_resume_names_what_differs(collected: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert collect(arguments(collected, "--resume", "--envs", "2", "--random-steps", "7")) == 4
     message = capsys.readouterr().err
     assert "envs (run: 4, asked: 2)" in message and "random_steps (run: 100, asked: 7)" in message
 
 
+@pytest.mark.faults(15, 16)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     def evaluate(*_: object) -> Evaluation:
@@ -453,6 +455,7 @@ def newest(run: Path) -> Path:
     return max((run / "checkpoints").iterdir())
 
 
+@pytest.mark.faults(33)
 def test_a_pickle_is_not_executed(copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     touched = tmp_path / "executed"
 
@@ -471,6 +474,7 @@ def test_a_pickle_is_not_executed(copied: Path, tmp_path: Path, capsys: pytest.C
     assert touched.exists()  # it would have been
 
 
+@pytest.mark.faults(23)
 @pytest.mark.parametrize("damage", ["trainer", "manifest", "chunk", "chunk missing", "kill"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(copied: Path, damage: str) -> None:
     run, last = folder(copied), max((folder(copied) / "replay").iterdir())
@@ -486,6 +490,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(copied: Path, damage:
     assert load_run(run).steps == 400
 
 
+@pytest.mark.faults(17)
 def test_a_full_disk_keeps_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -498,7 +503,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(
         return whole(*given)
 
     monkeypatch.setattr(collect_training, "write_chunk", write)
-    assert collect(arguments(tmp_path)) == 3
+    assert collect(arguments(tmp_path)) == 7
     assert "No space left on device" in capsys.readouterr().err
     assert load_run(folder(tmp_path)).steps == 200
     assert collect(arguments(tmp_path, "--resume", "--levels", "medium-replay")) == 0
@@ -538,6 +543,7 @@ def test_bad_input_is_one_line_and_a_code(
         assert not out.exists()
 
 
+@pytest.mark.faults(24)
 @pytest.mark.filterwarnings("ignore:.*NaN:UserWarning")  # Gymnasium's, about the reward
 @pytest.mark.parametrize(
     ("name", "more", "code", "message"),

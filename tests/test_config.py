@@ -49,6 +49,7 @@ def test_what_does_not_fit_is_named(sections: dict[str, dict[str, object]], mess
         build_config("decision-aaren", 0, sections)
 
 
+@pytest.mark.faults(35)
 def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
     file, mark = tmp_path / "config.yaml", tmp_path / "executed"
     file.write_text(f"!!python/object/apply:os.system ['touch {mark}']")

@@ -78,11 +78,13 @@ def test_a_terminal_that_is_a_timeout_too_terminates(save):
     assert read_hdf5(save(data))[0].terminated
 
 
+@pytest.mark.faults(1)
 def test_1_missing_file(tmp_path):
     refused(tmp_path / "none.hdf5", "does not exist")
     refused(tmp_path, "is not a file")
 
 
+@pytest.mark.faults(2)
 @pytest.mark.parametrize("key", ["observations", "actions", "rewards"])
 def test_2_wrong_keys(save, key):
     data = arrays()
@@ -90,6 +92,7 @@ def test_2_wrong_keys(save, key):
     refused(save(data), f"missing {key}", "found: ", "reward")
 
 
+@pytest.mark.faults(2)
 def test_2_a_group_where_a_dataset_belongs(save):
     data = arrays()
     path = save({k: v for k, v in data.items() if k != "rewards"})
@@ -98,12 +101,14 @@ def test_2_a_group_where_a_dataset_belongs(save):
     refused(path, ":rewards", "group")
 
 
+@pytest.mark.faults(3)
 def test_3_truncated(save):
     path = save(arrays(n=5000))
     os.truncate(path, path.stat().st_size // 2)
     refused(path, "truncated", "get the file again")
 
 
+@pytest.mark.faults(3)
 def test_3_empty_and_foreign(tmp_path):
     path = tmp_path / "set.hdf5"
     path.write_bytes(b"")
@@ -112,6 +117,7 @@ def test_3_empty_and_foreign(tmp_path):
     refused(path, "not a readable HDF5 file")
 
 
+@pytest.mark.faults(4)
 def test_4_a_flipped_byte_in_compressed_data(save):
     path = save(arrays(n=5000), compression="gzip")
     with h5py.File(path) as file:
@@ -124,30 +130,35 @@ def test_4_a_flipped_byte_in_compressed_data(save):
     refused(path, "not a readable HDF5 file")
 
 
+@pytest.mark.faults(5)
 def test_5_nan_reward(save):
     data = arrays()
     data["rewards"][[7, 20]] = np.nan
     refused(save(data), ":rewards", "2 values", "NaN", "step 7;")
 
 
+@pytest.mark.faults(5)
 def test_5_nan_far_into_the_file(save):
     data = arrays(n=140_000)
     data["rewards"][[70_000, 139_999]] = np.nan
     refused(save(data), ":rewards", "2 values", "step 70000;")
 
 
+@pytest.mark.faults(6)
 def test_6_infinite_observation(save):
     data = arrays()
     data["observations"][5, 3] = -np.inf
     refused(save(data), ":observations", "1 values", "infinite", "step 5, column 3")
 
 
+@pytest.mark.faults(6)
 def test_6_nan_action(save):
     data = arrays()
     data["actions"][5, 1] = np.nan
     refused(save(data), ":actions", "step 5, column 1", clip_actions=True)
 
 
+@pytest.mark.faults(7)
 @pytest.mark.parametrize("key", ["observations", "actions", "terminals", "timeouts"])
 def test_7_unequal_lengths(save, key):
     data = arrays()
@@ -155,6 +166,7 @@ def test_7_unequal_lengths(save, key):
     refused(save(data), f":{key}", "59", "60")
 
 
+@pytest.mark.faults(7)
 @pytest.mark.parametrize(("key", "shape"), [("observations", (N,)), ("actions", (N, 3, 1)), ("rewards", (N, 1))])
 def test_7_wrong_axes(save, key, shape):
     data = arrays()
@@ -162,11 +174,13 @@ def test_7_wrong_axes(save, key, shape):
     refused(save(data), f":{key}", str(shape))
 
 
+@pytest.mark.faults(8)
 def test_8_no_steps(save):
     refused(save(arrays(n=0)), "no steps")
     refused(save(arrays(observation_dim=0), "columns.hdf5"), ":observations", "(60, 0)")
 
 
+@pytest.mark.faults(9)
 def test_9_one_step_episodes_work(save):
     data = arrays()
     data["terminals"][:] = True
@@ -176,6 +190,7 @@ def test_9_one_step_episodes_work(save):
     np.testing.assert_array_equal(episodes.returns_to_go(), data["rewards"])
 
 
+@pytest.mark.faults(10)
 @pytest.mark.parametrize("absent", [True, False])
 def test_10_no_ends(save, absent):
     data = arrays()
@@ -205,6 +220,7 @@ def test_10_max_episode_steps_cuts_beside_the_terminals(save):
         read_hdf5(path, max_episode_steps=0)
 
 
+@pytest.mark.faults(11)
 def test_11_actions_out_of_range(save):
     data = arrays()
     data["actions"][3, 0] = 1.5
@@ -217,6 +233,7 @@ def test_11_actions_out_of_range(save):
     assert episodes.notes == ("clipped actions from [-2, 1.5] to [-1, 1]",)
 
 
+@pytest.mark.faults(12)
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ">f4"])
 def test_12_other_float_types_become_float32(save, dtype):
     data = arrays()
@@ -226,6 +243,7 @@ def test_12_other_float_types_become_float32(save, dtype):
     np.testing.assert_array_equal(episodes.observations, data["observations"].astype(np.float32))
 
 
+@pytest.mark.faults(12)
 def test_12_overflow(save):
     data = arrays()
     data["rewards"] = data["rewards"].astype(np.float64)
@@ -250,6 +268,7 @@ def test_12_flags_that_are_not_flags(save, value):
     refused(save(data), ":terminals", "0 and 1")
 
 
+@pytest.mark.faults(13)
 def test_13_other_sizes(save):
     path = save(arrays(observation_dim=12))
     refused(path, ":observations", "12", "11", observation_dim=11)
@@ -276,6 +295,7 @@ def test_13_ant_contact_forces_are_left_out(save, options):
             file["observations"][row, column] = 0.0
 
 
+@pytest.mark.faults(37)
 def test_37_links(save, tmp_path):
     data = arrays()
     other = save(data, "other.hdf5")
@@ -290,6 +310,7 @@ def test_37_links(save, tmp_path):
     refused(external, ":rewards", "external link")
 
 
+@pytest.mark.faults(37)
 def test_37_virtual_and_external_storage(save, tmp_path):
     data = arrays()
     other = save(data, "other.hdf5")
@@ -312,6 +333,7 @@ def peak_mib():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+@pytest.mark.faults(38)
 def test_38_shape_bomb(tmp_path):
     path = tmp_path / "bomb.hdf5"
     with h5py.File(path, "w") as file:
@@ -322,6 +344,7 @@ def test_38_shape_bomb(tmp_path):
     assert peak_mib() - before < 50
 
 
+@pytest.mark.faults(38)
 def test_38_chunk_bomb(tmp_path, save):
     data = arrays()
     path = save({k: v for k, v in data.items() if k != "rewards"})
@@ -367,6 +390,7 @@ def test_write_and_read_again(save, tmp_path):
         assert file["observations"].compression == "gzip" and file.attrs["seed"] == 3
 
 
+@pytest.mark.faults(17)
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
     n = 20_000
     rng = np.random.default_rng(0)

@@ -151,6 +151,7 @@ def test_info_of_every_source(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert "mean score    -" in out and "[-2.9" in out
 
 
+@pytest.mark.faults(36)
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a:b", "", "hoper-medium", "minari:../x", "minari:/x-v0"])
 @pytest.mark.parametrize("command", ["info", "verify", "download", "convert"])
 def test_36_names_that_are_none(folder: Path, name: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -309,7 +310,7 @@ def test_a_full_disk_while_converting(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("aaren_rl.envs.d4rl.write_whole", full)
-    refused(capsys, 3, "convert minari:my/set-v0 new.hdf5", "new.hdf5: cannot be written", "No space left")
+    refused(capsys, 7, "convert minari:my/set-v0 new.hdf5", "new.hdf5: cannot be written", "No space left")
 
 
 def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from aaren_rl.envs import TASKS, DataError, UsageError, load_episodes
 from aaren_rl.envs import download as download_module
 from aaren_rl.envs.d4rl import d4rl_url
 from aaren_rl.envs.download import fetch
+from aaren_rl.envs.errors import ResourcesError
 
 TASK = "walker2d-full-replay"
 NAME = "walker2d_full_replay-v2.hdf5"
@@ -195,7 +196,7 @@ def refused(*parts, source="d4rl", error=DataError, name=TASK):
     with pytest.raises(error) as caught:
         load_episodes(name, source, progress=False)
     message = str(caught.value)
-    assert caught.value.exit_code == (3 if error is DataError else 2)
+    assert caught.value.exit_code == {DataError: 3, UsageError: 2, ResourcesError: 7}[error]
     assert "\n" not in message
     for part in parts:
         assert str(part) in message, message
@@ -237,6 +238,7 @@ def test_auto_prefers_the_local_set(server, folder, monkeypatch, capsys):
     assert server.requests == []
 
 
+@pytest.mark.faults(40)
 def test_40_a_dropped_connection_is_resumed(server, folder):
     half = len(server.content) // 2
     server.cuts = [half]
@@ -246,6 +248,7 @@ def test_40_a_dropped_connection_is_resumed(server, folder):
     assert sum(server.sent) == len(server.content), "bytes were fetched twice"
 
 
+@pytest.mark.faults(40)
 def test_40_a_reset_connection_is_resumed(server, folder):
     server.cuts, server.reset = [len(server.content) // 2], True
     fetch(server.url, folder / NAME, progress=False)
@@ -253,6 +256,7 @@ def test_40_a_reset_connection_is_resumed(server, folder):
     assert fetched(server, folder)
 
 
+@pytest.mark.faults(40)
 def test_40_a_later_call_resumes(server, folder, monkeypatch):
     third = len(server.content) // 3
     server.cuts = [third] + [0] * 5
@@ -265,6 +269,7 @@ def test_40_a_later_call_resumes(server, folder, monkeypatch):
     assert fetched(server, folder)
 
 
+@pytest.mark.faults(40)
 def test_40_a_short_body(server, folder):
     server.claimed = len(server.content) + 1000
     server.ranges = False
@@ -353,6 +358,7 @@ def flipped(content):
     return bytes(changed)
 
 
+@pytest.mark.faults(39)
 def test_39_a_flipped_byte_in_a_download_with_a_pin(server, folder):
     folder.mkdir()
     digest = hashlib.sha256(server.content).hexdigest()
@@ -365,6 +371,7 @@ def test_39_a_flipped_byte_in_a_download_with_a_pin(server, folder):
     assert fetched(server, folder)
 
 
+@pytest.mark.faults(4)
 @pytest.mark.parametrize("source", ["d4rl", "auto"])
 def test_4_a_flipped_byte_after_the_download(server, folder, source):
     load_episodes(TASK, "d4rl", progress=False)
@@ -470,11 +477,12 @@ def test_no_room(server, folder):
     assert names(folder) == set()
 
 
+@pytest.mark.faults(17)
 def test_a_disk_that_fills_up(server, folder):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        refused(folder / NAME, "cannot be written", "make room")
+        refused(folder / NAME, "cannot be written", "make room", error=ResourcesError)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(server.requests) == 1 and not (folder / NAME).exists()
@@ -538,6 +546,7 @@ def wait_for(condition):
         time.sleep(0.02)
 
 
+@pytest.mark.faults(42)
 def test_42_two_processes_fetch_once(server, folder):
     server.gate = threading.Event()
     with start() as first, start() as second:
@@ -554,6 +563,7 @@ def test_42_two_processes_fetch_once(server, folder):
     assert fetched(server, folder)
 
 
+@pytest.mark.faults(42)
 def test_42_a_killed_lock_holder_frees_the_lock_and_its_part_is_continued(server, folder):
     server.gate = threading.Event()
     part = folder / f".{NAME}.part"

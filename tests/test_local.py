@@ -161,6 +161,7 @@ def children(pid):
     return {int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
 
 
+@pytest.mark.faults(25)
 def test_a_dead_worker_is_an_error_and_leaves_none_behind():
     jobs = (Job("Hopper-v4", None, 1000, (0,), first, 4) for first in range(0, 10**9, 4))
     before = children(os.getpid())
@@ -223,6 +224,7 @@ def test_a_plain_script(tmp_path):
     assert first == "started" and int(steps) >= 500
 
 
+@pytest.mark.faults(16)
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupt_leaves_no_worker_and_no_file(tmp_path, cache, sign):
     with start(tmp_path, 10**9) as process:
@@ -258,6 +260,7 @@ def test_a_set_that_another_process_is_making_is_waited_for(tmp_path, cache):
         assert (process.returncode, err) == (0, "")
 
 
+@pytest.mark.faults(42)
 def test_two_processes_make_one_set(tmp_path, cache):
     first = start(tmp_path, 1000)
     second = start(tmp_path, 1000)

@@ -62,6 +62,7 @@ def test_tasks_and_ids():
         minari_id("hoper-medium")
 
 
+@pytest.mark.faults(36)
 @pytest.mark.parametrize(
     "name", ["../x-v0", "/tmp/x-v0", "a:b-v0", "x", "", "a//b-v0", "x-v0\n", "a/-v0/..", "x" * 999]
 )
@@ -116,12 +117,14 @@ def test_absent(tmp_path, monkeypatch):
     refused(tmp_path, "does not exist", "datasets download", "MINARI_DATASETS_PATH", download=False)
 
 
+@pytest.mark.faults(1)
 @pytest.mark.parametrize("name", ["metadata.json", "main_data.hdf5"])
 def test_1_a_file_is_missing(data, name):
     (data / name).unlink()
     refused(data / name, "does not exist")
 
 
+@pytest.mark.faults(2)
 def test_2_missing_parts(data):
     with sets.episode(data) as group:
         group.move("truncations", "timeouts")
@@ -134,6 +137,7 @@ def test_2_episodes_that_are_not_numbered_from_0(data):
     refused("missing episode_2")
 
 
+@pytest.mark.faults(3, 4)
 def test_3_truncated_and_4_changed(data):
     path = data / "main_data.hdf5"
     write_pin(path, "0" * 64)
@@ -159,6 +163,7 @@ def test_3_counts_that_are_not_the_files(data, key, value, shown):
     refused(data / "main_data.hdf5", shown, "get it again")
 
 
+@pytest.mark.faults(5, 6)
 def test_5_and_6_values_that_are_not_finite(data):
     with sets.episode(data, 1) as group:
         group["rewards"][[2, 3]] = np.nan
@@ -179,6 +184,7 @@ def test_the_observation_behind_the_last_step_is_not_read(data):
     np.testing.assert_array_equal(read_minari(ID).episodes.observations, before.observations)
 
 
+@pytest.mark.faults(7)
 @pytest.mark.parametrize("key", ["observations", "actions", "terminations", "truncations"])
 @pytest.mark.parametrize("change", [-1, 1])
 def test_7_other_lengths(data, key, change):
@@ -203,6 +209,7 @@ def test_7_columns_that_are_not_the_spaces(data, key, columns):
     refused(f"episode_0/{key}s has {columns} columns, its space in metadata.json 2")
 
 
+@pytest.mark.faults(8)
 def test_8_no_steps(data):
     with sets.episode(data) as group:
         for key in ("rewards", "actions", "terminations", "truncations"):
@@ -210,6 +217,7 @@ def test_8_no_steps(data):
     refused("episode_1/rewards", "(0,)")
 
 
+@pytest.mark.faults(9)
 def test_9_one_step_episodes(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     write_minari(ID, small(lengths=(1, 1, 1)), env_id="Hopper-v5")
@@ -227,6 +235,7 @@ def test_10_an_unfinished_last_episode_is_left_out(data):
     assert "took 1 episodes without a mark at their end for cut by a time limit" in episodes.notes
 
 
+@pytest.mark.faults(10)
 def test_10_nothing_but_an_unfinished_episode(data):
     with sets.episode(data, 0) as group:
         group["terminations"][-1] = False
@@ -244,6 +253,7 @@ def test_10_an_end_before_the_end(data):
     refused("episode_1/truncations", "step 3", "split")
 
 
+@pytest.mark.faults(11)
 def test_11_actions_are_held_to_the_datasets_own_bounds(data):
     with sets.episode(data) as group:
         group["actions"][2, 1] = 1.5
@@ -256,6 +266,7 @@ def test_11_actions_are_held_to_the_datasets_own_bounds(data):
     assert read_minari(ID).episodes.actions.max() == 1.5
 
 
+@pytest.mark.faults(12)
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, ">f4", np.int32])
 def test_12_other_number_types(data, dtype):
     with sets.episode(data) as group:
@@ -313,6 +324,7 @@ def test_13_other_formats(data):
     refused("data_format", "arrow", "hdf5")
 
 
+@pytest.mark.faults(37)
 @pytest.mark.parametrize("part", ["", "/rewards"])
 @pytest.mark.parametrize("link", [h5py.SoftLink("/episode_0"), h5py.ExternalLink("other.hdf5", "/x")])
 def test_37_links(data, part, link):
@@ -323,6 +335,7 @@ def test_37_links(data, part, link):
     refused(name, "external link" if isinstance(link, h5py.ExternalLink) else "soft link")
 
 
+@pytest.mark.faults(37)
 def test_37_virtual_and_external_storage(data, tmp_path):
     secret = tmp_path / "secret"
     with sets.episode(data) as group:
@@ -339,6 +352,7 @@ def test_37_virtual_and_external_storage(data, tmp_path):
     refused("episode_1/rewards", "virtual")
 
 
+@pytest.mark.faults(38)
 def test_38_bombs(data):
     with sets.episode(data) as group:
         shape = group["actions"].shape
@@ -367,6 +381,7 @@ def evil(tmp_path, monkeypatch):
     assert not (tmp_path / "trace").exists() and "evil_module" not in sys.modules
 
 
+@pytest.mark.faults(41)
 @pytest.mark.parametrize("key", ["env_spec", "eval_env_spec"])
 @pytest.mark.parametrize(
     ("env_id", "entry"),
@@ -390,6 +405,7 @@ def test_41_a_foreign_entry_point_is_not_imported(data, evil, key, env_id, entry
     refused(f"metadata.json:{key}", entry if isinstance(env_id, str) and entry else "", "not imported")
 
 
+@pytest.mark.faults(41)
 def test_41_wrappers(data, evil):
     with sets.spec(data) as spec:
         spec["additional_wrappers"] = [{"name": "Evil", "entry_point": "evil_module:Wrapper", "kwargs": {}}]
@@ -399,6 +415,7 @@ def test_41_wrappers(data, evil):
     assert "left out wrappers that only watch: RecordEpisodeStatistics" in read_minari(ID).episodes.notes
 
 
+@pytest.mark.faults(41)
 @pytest.mark.parametrize(
     "kwargs",
     [
@@ -575,18 +592,19 @@ def test_written_as_minari_writes(tmp_path, monkeypatch):
 
 FULL_DISK = """
 import resource, signal, sys
-from aaren_rl.envs import DataError
+from aaren_rl.envs.errors import ResourcesError
 from aaren_rl.envs.minari import read_minari, write_minari
 episodes = read_minari(sys.argv[1]).episodes
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
 try:
     write_minari("test/new-v0", episodes, env_id="Hopper-v5")
-except DataError as error:
+except ResourcesError as error:
     print(error)
 """
 
 
+@pytest.mark.faults(17)
 def test_17_nothing_half_written_stays(data):
     done = subprocess.run([sys.executable, "-c", FULL_DISK, ID], capture_output=True, text=True, check=True)
     assert "new-v0: cannot be written (File too large); make room" in done.stdout and done.stderr == ""

@@ -171,6 +171,7 @@ def test_it_is_fetched_once_checked_and_pinned(hub, folder, capfd):
     assert hub.paths == [] and capfd.readouterr() == ("", "")
 
 
+@pytest.mark.faults(41)
 def test_41_what_fails_the_checks_is_deleted_and_not_imported(hub, folder, tmp_path, monkeypatch):
     trace = tmp_path / "trace"
     (tmp_path / "evil_module.py").write_text(f"open({str(trace)!r}, 'w').close()")

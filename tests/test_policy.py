@@ -169,6 +169,7 @@ def test_arrays_and_tensors_in_float32_arrays_out(rollout: str) -> None:
         assert np.array_equal(action, expected) and not state.previous_action.requires_grad
 
 
+@pytest.mark.faults(26)
 @every_mixer
 @every_rollout
 def test_a_nan_weight_is_noticed_before_the_action_is_used(mixer: str, rollout: str) -> None:

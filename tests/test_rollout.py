@@ -132,6 +132,7 @@ def test_an_environment_that_has_ended_is_left_alone(countdown: str) -> None:
     assert result.lengths.tolist() == lengths and result.returns.tolist() == lengths
 
 
+@pytest.mark.faults(24)
 @pytest.mark.parametrize(
     ("failure", "message"),
     [({"fail_at": 3}, "the simulation blew up"), ({"fail_at_reset": True}, "no ground to stand on")],
@@ -152,6 +153,7 @@ def test_an_unknown_environment() -> None:
         play(env_id="Hoper-v4")
 
 
+@pytest.mark.faults(24)
 def test_an_environment_that_raises_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "stumbling.py").write_text(
         "from gymnasium.envs.classic_control import PendulumEnv\n"
@@ -178,6 +180,7 @@ def children() -> set[int]:
     return {int(pid) for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()}
 
 
+@pytest.mark.faults(25)
 def test_25_a_killed_worker_is_noticed_at_once_and_leaves_none_behind() -> None:
     before, killed_at = children(), 0.0
 

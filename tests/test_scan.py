@@ -65,6 +65,7 @@ def extreme(kind: str, length: int) -> Tensor:
     }[kind]
 
 
+@pytest.mark.faults(29)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", ["+1e4", "-1e4", "+-1e4", "-95", "-110", "rising", "falling", "constant"])
 def test_extreme_scores(method: str, kind: str) -> None:
@@ -91,6 +92,7 @@ MASKS = {
 }
 
 
+@pytest.mark.faults(30)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("where", MASKS)
 @pytest.mark.parametrize("by", ["mask", "score"])
@@ -113,6 +115,7 @@ def test_masks(method: str, where: str, by: str) -> None:
     torch.testing.assert_close(outputs, scan_method(clean, values, mask=mask)[0], rtol=0, atol=0)
 
 
+@pytest.mark.faults(30)
 @pytest.mark.parametrize("method", METHODS)
 def test_all_masked_is_zero_with_finite_gradients(method: str) -> None:
     scores = torch.full((2, 70), -torch.inf, requires_grad=True)

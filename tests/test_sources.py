@@ -39,6 +39,7 @@ def refused(error, *parts, name="hopper-medium", source="auto"):
     return message
 
 
+@pytest.mark.faults(28)
 def test_did_you_mean():
     refused(UnknownTaskError, "'hoper-medium'", "did you mean hopper-medium?", name="hoper-medium")
     refused(UnknownTaskError, "did you mean walker2d-medium-replay?", name="Walker2d_Medium_Replay")
@@ -50,6 +51,7 @@ def test_a_family_alone_lists_its_tasks():
     assert "walker2d" not in message
 
 
+@pytest.mark.faults(36)
 @pytest.mark.parametrize("name", ["../x", "a:b", "/etc/passwd", "", "x\ny", "humanoid-medium", "z" * 5000])
 def test_names_that_are_no_task_list_all_and_touch_nothing(name, tmp_path):
     before = sorted(tmp_path.rglob("*"))

@@ -17,12 +17,13 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aaren_rl import load_policy
-from aaren_rl.checkpoint import load_checkpoint, read_card
+from aaren_rl.checkpoint import read_card
 from aaren_rl.config import AGENTS
 from aaren_rl.envs import normalized_score
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.run import RunFolder
 from aaren_rl.train import main as train
+from aaren_rl.training_checkpoint import load_checkpoint
 
 KEYS = """env dataset source env_id agent context rollout target_return episodes seed return_mean return_std
     normalized_score_mean normalized_score_std length_mean actions_per_second""".split()
@@ -110,6 +111,7 @@ def test_the_moving_average_is_not_the_raw_weights(trained: Path) -> None:
     assert torch.equal(load_policy(folder(trained), weights="raw").model.head.weight, raw["head.weight"])
 
 
+@pytest.mark.faults(18)
 @pytest.mark.parametrize("agent", ["decision-aaren", "decision-aaren-rsa"])
 def test_an_interrupted_run_ends_with_the_same_weights(hopper_file: Path, tmp_path: Path, agent: str) -> None:
     """Dropout is on; 20 updates at once against a kill after the checkpoint at 10, one thread."""
@@ -134,6 +136,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(hopper_file: Path, tmp_pa
     assert timeless[0] == timeless[1]
 
 
+@pytest.mark.faults(20)
 def test_resume_names_what_differs(trained: Path, hopper_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train([*arguments(hopper_file, trained), "--resume", "--width", "32"]) == 4
     assert "network.width (run: 16, asked: 32)" in capsys.readouterr().err
@@ -145,6 +148,7 @@ def test_a_finished_run_can_be_resumed(trained: Path, hopper_file: Path, capsys:
     assert "score" in capsys.readouterr().out and records(folder(trained)) == before
 
 
+@pytest.mark.faults(23)
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(trained: Path, tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     subprocess.run(["cp", "-r", folder(trained) / "checkpoints", checkpoints], check=True)
@@ -160,6 +164,7 @@ def test_a_run_is_not_overwritten(trained: Path, hopper_file: Path, capsys: pyte
     assert before == {p: p.stat().st_mtime_ns for p in before}
 
 
+@pytest.mark.faults(43)
 def test_a_folder_in_use_is_refused(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with RunFolder(folder(tmp_path)):
         assert train(arguments(hopper_file, tmp_path)) == 2
@@ -199,6 +204,7 @@ def test_a_mistyped_source_leaves_no_run_behind(hopper_file: Path, tmp_path: Pat
     assert train(arguments(hopper_file, tmp_path)) == 0
 
 
+@pytest.mark.faults(15, 16)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_leaves(hopper_file: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
     endless = arguments(hopper_file, tmp_path, "--eval-every", "100000")
@@ -278,6 +284,7 @@ def test_evaluate_refuses(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.faults(23)
 @pytest.mark.parametrize("damage", ["json", "key", "weights", "shape"])
 def test_a_damaged_policy_is_refused(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
@@ -307,6 +314,7 @@ def test_another_environment_is_played_without_a_score(
     assert score["env_id"] == "Hopper-v5" and score["normalized_score_mean"] is None
 
 
+@pytest.mark.faults(27)
 def test_27_an_environment_of_other_sizes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate([str(folder(trained)), "--env-id", "Walker2d-v4"]) == 4
     error = capsys.readouterr().err

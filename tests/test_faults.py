@@ -1,0 +1,505 @@
+"""Faults injected into real commands: what is said, the exit code, and what is still there afterwards.
+
+The numbers are those of docs/faults.md; faults of data files are in test_d4rl.py, test_minari.py and test_download.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_train import arguments, folder, records
+
+from aaren_rl import training as training_module
+from aaren_rl.checkpoint import read_card
+from aaren_rl.evaluate import main as evaluate
+from aaren_rl.train import main as train
+from aaren_rl.training import Trainer
+from aaren_rl.training_checkpoint import load_checkpoint
+
+
+@pytest.fixture(scope="module")
+def finished(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output folder of a run of 20 updates with checkpoints at 10 and 20."""
+    out = tmp_path_factory.mktemp("finished")
+    assert train(arguments(hopper_file, out)) == 0
+    return out
+
+
+@pytest.fixture
+def half(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it without the checkpoint at 20: what a kill before that leaves."""
+    shutil.copytree(finished, tmp_path / "half")
+    shutil.rmtree(folder(tmp_path / "half") / "checkpoints" / "00000020")
+    return tmp_path / "half"
+
+
+def resume(data: Path, out: Path, *more: str) -> int:
+    return train([*arguments(data, out, *more), "--resume"])
+
+
+def the_error(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of an error."""
+    errors = capsys.readouterr().err
+    assert "Traceback" not in errors and errors.count("error: ") == 1, errors
+    return errors[errors.index("error: ") :].splitlines()[0]
+
+
+def hidden(run: Path) -> list[str]:
+    return [p.name for p in run.rglob(".*") if p.name != ".lock"]
+
+
+def change_trainer(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes what trainer.pt of the checkpoint at 10 holds, with a SHA-256 that fits."""
+    checkpoint = run / "checkpoints" / "00000010"
+    states = torch.load(checkpoint / "trainer.pt", weights_only=True)
+    change(states)
+    torch.save(states, checkpoint / "trainer.pt")
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    manifest["sha256"]["trainer.pt"] = hashlib.sha256((checkpoint / "trainer.pt").read_bytes()).hexdigest()
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+
+
+KILLED_WHILE_SAVING = """
+import dataclasses, json, os, shutil, signal, sys
+from pathlib import Path
+import torch
+from aaren_rl import files
+from aaren_rl.card import card_from_json
+from aaren_rl.checkpoint import read_card, save_policy, load_policy
+from aaren_rl.training_checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+
+source, root, swaps = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "swap"
+card, old = read_card(source), load_checkpoint(source / "checkpoints")
+if not swaps:
+    files._swap = lambda one, other: False
+
+def save(run, update):
+    save_checkpoint(run / "checkpoints", dataclasses.replace(old, update=update))
+    save_policy(run / "policy", dataclasses.replace(card, updates=update), old.raw, old.average)
+
+def save_and_die(run, update, calls):
+    # SIGKILL before the call number `calls` of anything that changes the disk.
+    left = [calls]
+    def dying(call):
+        def counted(*given, **named):
+            left[0] -= 1
+            if left[0] < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*given, **named)
+        return counted
+    for owner, name in ((os, "fsync"), (os, "replace"), (Path, "write_bytes"), (shutil, "rmtree"), (files, "_swap")):
+        setattr(owner, name, dying(getattr(owner, name)))
+    save(run, update)
+
+killed, seen = 0, []
+while True:
+    run = root / str(killed)
+    for update in (1, 2):
+        save(run, update)
+    child = os.fork()
+    if child == 0:
+        save_and_die(run, 3, killed)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    if not (swaps or (run / "policy").exists()):
+        files.clear_leftovers(run)  # what the next start of the run does
+    seen.append([load_checkpoint(run / "checkpoints").update, read_card(run).updates])
+    load_policy(run)
+    for parent in (run, run / "checkpoints"):
+        files.clear_leftovers(parent)
+    assert not [p for p in run.rglob(".*")], list(run.rglob(".*"))
+    if os.WIFEXITED(status):
+        break
+    killed += 1
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.faults(14)
+@pytest.mark.parametrize("how", ["swap", "rename"])
+def test_14_a_kill_at_any_moment_of_a_save_leaves_a_whole_one(finished: Path, tmp_path: Path, how: str) -> None:
+    """Before every write, fsync, rename and removal, by which the next step is reached or not."""
+    command = [sys.executable, "-c", KILLED_WHILE_SAVING, str(folder(finished)), str(tmp_path), how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert len(seen) > 20 and seen[0] == [2, 2] and seen[-1] == [3, 3]
+    assert {tuple(pair) for pair in seen} == {(2, 2), (3, 2), (3, 3)} and seen == sorted(seen)
+
+
+STUCK = """
+import time
+from aaren_rl.cli import StopRequest
+with StopRequest() as stop:
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.01)  # never looks
+"""
+
+
+@pytest.mark.faults(16)
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_16_a_second_ctrl_c_leaves_at_once(first: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        process.send_signal(first)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(5) == 130
+
+
+@pytest.mark.faults(16)
+def test_16_ctrl_c_before_the_first_update(
+    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("aaren_rl.train.load_data", interrupted)
+    assert train(arguments(hopper_file, tmp_path)) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.faults(17)
+@pytest.mark.parametrize("where", ["policy", "checkpoint"])
+def test_17_a_full_disk_keeps_what_was_saved(
+    hopper_file: Path, half: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    run = folder(half)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if where == "policy":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    else:
+        write = Path.write_bytes
+
+        def full(path: Path, data: bytes) -> int:
+            if path.name == "trainer.pt":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            return write(path, data)
+
+        monkeypatch.setattr(Path, "write_bytes", full)
+    try:
+        assert resume(hopper_file, half) == 7
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "make room; what was saved before is intact" in the_error(capsys)
+    monkeypatch.undo()
+    assert hidden(run) == [] and load_checkpoint(run / "checkpoints").update == 10
+    assert read_card(run).updates == 20
+    assert resume(hopper_file, half) == 0
+
+
+@pytest.mark.faults(19)
+@pytest.mark.parametrize("state", ["sampler", "torch", "optimizer"])
+def test_19_a_checkpoint_without_a_state_is_refused(
+    hopper_file: Path, half: Path, capsys: pytest.CaptureFixture[str], state: str
+) -> None:
+    change_trainer(folder(half), lambda states: states.pop(state))
+    assert resume(hopper_file, half) == 4
+    assert f"has no state of {state}; training cannot go on from it exactly" in the_error(capsys)
+
+
+@pytest.mark.faults(19)
+def test_19_moments_of_another_model_are_refused(
+    hopper_file: Path, half: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def grow(states: dict[str, Any]) -> None:
+        states["optimizer"]["state"][0]["exp_avg"] = torch.zeros(7)
+
+    change_trainer(folder(half), grow)
+    assert resume(hopper_file, half) == 4
+    assert "does not fit this run" in the_error(capsys)
+
+
+def nan_at(monkeypatch: pytest.MonkeyPatch, *updates: int) -> None:
+    """Makes the loss of the update calls with these numbers, from 1, NaN."""
+    calls, right = [0], training_module.masked_mse
+
+    def loss(*given: Any) -> torch.Tensor:
+        calls[0] += 1
+        return right(*given) * (torch.nan if calls[0] in updates else 1.0)
+
+    monkeypatch.setattr(training_module, "masked_mse", loss)
+
+
+@pytest.mark.faults(21)
+def test_21_a_loss_that_is_nan_stops_the_run(
+    hopper_file: Path, half: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nan_at(monkeypatch, 3)
+    assert resume(hopper_file, half) == 6
+    error = the_error(capsys)
+    assert "loss or gradient is not finite at update 13; the last good checkpoint is kept in" in error
+    last = load_checkpoint(folder(half) / "checkpoints")
+    assert last.update == 10 and all(bool(tensor.isfinite().all()) for tensor in last.raw.values())
+    assert read_card(folder(half)).updates == 20  # of before: none was made of NaN
+
+
+@pytest.mark.faults(21)
+def test_21_an_update_that_is_nan_can_be_skipped_and_counted(
+    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nan_at(monkeypatch, 3, 12)
+    weights: list[torch.Tensor] = []
+    step = Trainer.step
+
+    def watched(self: Trainer) -> tuple[torch.Tensor, torch.Tensor]:
+        result = step(self)
+        weights.append(torch.cat([p.detach().flatten() for p in self.model.parameters()]))
+        return result
+
+    monkeypatch.setattr(Trainer, "step", watched)
+    assert train(arguments(hopper_file, tmp_path, "--non-finite", "skip")) == 0
+    same = [i + 1 for i in range(1, 20) if torch.equal(weights[i - 1], weights[i])]
+    assert same == [3, 12] and bool(weights[-1].isfinite().all())
+    counted = [record["train/skipped_updates"] for record in records(folder(tmp_path)) if "train/loss" in record]
+    assert counted == [2] and load_checkpoint(folder(tmp_path) / "checkpoints").trainer["skipped"] == 2
+
+
+@pytest.mark.faults(21)
+def test_21_skipping_ends_where_nothing_is_left(
+    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nan_at(monkeypatch, *range(1, 21))
+    assert train(arguments(hopper_file, tmp_path, "--non-finite", "skip")) == 6
+    assert "is not finite in any update from update 1;" in the_error(capsys)
+
+
+@pytest.mark.faults(22)
+@pytest.mark.parametrize("error", [None, MemoryError("no room"), torch.OutOfMemoryError("CUDA out of memory")])
+def test_22_out_of_memory_names_the_batch_size(
+    hopper_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception | None,
+) -> None:
+    """A batch that no machine holds, and what NumPy and a GPU would raise."""
+
+    def fail(_: Trainer) -> None:
+        raise error  # type: ignore[misc]
+
+    more = ["--steps-per-update", str(10**15)]
+    if error is not None:
+        monkeypatch.setattr(Trainer, "step", fail)
+        more = []
+    assert train(arguments(hopper_file, tmp_path, *more)) == 7
+    line = the_error(capsys)
+    assert "out of memory (" in line and "--steps-per-update" in line
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+@pytest.mark.faults(23)
+@pytest.mark.parametrize("name", ["manifest.json", "trainer.pt", "weights.safetensors"])
+def test_23_a_corrupt_checkpoint_is_passed_over_with_a_line(
+    hopper_file: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    shutil.copytree(finished, tmp_path / "copy")
+    checkpoints = folder(tmp_path / "copy") / "checkpoints"
+    cut(checkpoints / "00000020" / name)
+    assert load_checkpoint(checkpoints).update == 10
+    note = capsys.readouterr().err
+    assert note.startswith(f"note: {checkpoints / '00000020'}") and "going on from the last good one, 00000010" in note
+    cut(checkpoints / "00000010" / name)
+    assert resume(hopper_file, tmp_path / "copy") == 4
+    error = the_error(capsys)
+    assert str(checkpoints / "00000020") in error and "no older checkpoint is whole" in error
+
+
+@pytest.mark.faults(23)
+@pytest.mark.parametrize("name", ["policy.json", "weights_average.safetensors", "a flipped bit"])
+def test_23_a_corrupt_policy_names_the_other(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(folder(finished), run)
+    if name == "a flipped bit":
+        file = run / "policy" / "weights_average.safetensors"
+        content = bytearray(file.read_bytes())
+        content[-3] ^= 1
+        file.write_bytes(content)
+    else:
+        cut(run / "policy" / name)
+    assert evaluate([str(run), "--episodes", "1"]) == 4
+    assert the_error(capsys).endswith(f"; {run / 'policy_best'} is whole")
+    assert evaluate([str(run / "policy_best"), "--episodes", "1"]) == 0
+
+
+def change_card(run: Path, change: Callable[[dict[str, Any]], object]) -> list[str]:
+    """The arguments to evaluate the policy with a changed policy.json, which is the only one of its run."""
+    shutil.rmtree(run / "policy_best")
+    file = run / "policy" / "policy.json"
+    card = json.loads(file.read_text())
+    del card["sha256"]
+    change(card)
+    file.write_text(json.dumps(card))
+    return [str(run), "--episodes", "1"]
+
+
+@pytest.mark.faults(26)
+def test_26_a_policy_that_gives_nan(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = change_card(folder(half), lambda card: None)
+    file = folder(half) / "policy" / "weights_average.safetensors"
+    weights = load_file(file)
+    weights["head.weight"][0, 0] = torch.nan
+    save_file(weights, file)
+    assert evaluate(asked) == 5
+    assert "action at step 0 is not finite" in the_error(capsys)
+
+
+@pytest.mark.faults(28)
+def test_28_a_mistyped_name(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train([*arguments(hopper_file, tmp_path), "--env", "hoper-medium"]) == 2
+    assert "did you mean hopper-medium?" in the_error(capsys)
+
+
+class Evil:
+    """Pickled, it touches a file when it is loaded."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.mark}",)
+
+
+@pytest.mark.faults(33)
+def test_33_a_pickle_is_not_executed(hopper_file: Path, half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, mark = folder(half), half / "executed"
+    change_trainer(run, lambda states: states.update(torch=Evil(mark)))
+    assert resume(hopper_file, half) == 4
+    assert "holds other things than tensors, nothing was executed" in the_error(capsys) and not mark.exists()
+    asked = change_card(run, lambda card: None)
+    torch.save(Evil(mark), run / "policy" / "weights_average.safetensors")
+    assert evaluate(asked) == 4
+    assert "weights_average.safetensors: not readable" in the_error(capsys) and not mark.exists()
+    torch.load(io.BytesIO((run / "policy" / "weights_average.safetensors").read_bytes()), weights_only=False)
+    assert mark.exists()  # it would have been
+
+
+@pytest.fixture
+def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that is there once the module `evil_module` has been imported."""
+    mark = tmp_path / "imported"
+    (tmp_path / "evil_module.py").write_text(f"open({str(mark)!r}, 'w')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return mark
+
+
+@pytest.mark.faults(34)
+@pytest.mark.parametrize(
+    ("key", "value", "code"),
+    [
+        ("env_id", "evil_module:Env-v0", 5),
+        ("env_kwargs", {"xml_file": "/etc/passwd"}, 4),
+        ("env_kwargs", {"entry_point": "evil_module:Env"}, 4),
+        ("model", {"mixer": "evil_module", "observation_dim": 11, "action_dim": 3}, 4),
+        ("env", "../evil", 4),
+        ("agent", "\x1b[2J", 4),
+        ("observation_mean", ["evil_module"], 4),
+        ("model", {"observation_dim": 11, "action_dim": 3, "width": 10**9, "heads": 1}, 4),
+        ("model", {"observation_dim": 11, "action_dim": 3, "layers": 10**9}, 4),
+    ],
+)
+def test_34_a_policy_names_no_code(
+    half: Path, evil: Path, capsys: pytest.CaptureFixture[str], key: str, value: object, code: int
+) -> None:
+    assert evaluate(change_card(folder(half), lambda card: card.update({key: value}))) == code
+    assert the_error(capsys).isprintable() and not evil.exists()
+
+
+@pytest.mark.faults(34)
+@pytest.mark.parametrize(
+    ("section", "key", "value"), [(None, "agent", "os.system"), ("data", "env_id", "evil_module:Env-v0")]
+)
+def test_34_a_configuration_names_no_code(
+    hopper_file: Path,
+    half: Path,
+    evil: Path,
+    capsys: pytest.CaptureFixture[str],
+    section: str | None,
+    key: str,
+    value: str,
+) -> None:
+    file = folder(half) / "config.yaml"
+    tree = yaml.safe_load(file.read_text())
+    (tree if section is None else tree[section])[key] = value
+    file.write_text(yaml.safe_dump(tree))
+    assert resume(hopper_file, half) in (2, 4, 5)
+    the_error(capsys)
+    assert not evil.exists()
+
+
+@pytest.mark.faults(35)
+def test_35_a_yaml_tag_is_not_executed(hopper_file: Path, half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mark = half / "executed"
+    (folder(half) / "config.yaml").write_text(f"agent: !!python/object/apply:os.system ['touch {mark}']")
+    assert resume(hopper_file, half) == 2
+    assert "config.yaml" in the_error(capsys) and not mark.exists()
+
+
+@pytest.mark.faults(36)
+@pytest.mark.parametrize("name", ["../x", "/tmp/aaren-x", "a:b", "..", ".hidden", "a/b", "", "x\ny"])
+@pytest.mark.parametrize("own", [False, True])
+def test_36_names_that_are_none_write_nothing(
+    hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, own: bool
+) -> None:
+    more = ["--env-id", "Hopper-v4"] if own else []
+    assert train([*arguments(hopper_file, tmp_path / "out"), *more, f"--env={name}"]) == 2
+    the_error(capsys)
+    assert list(tmp_path.iterdir()) == [] and not Path("/tmp/aaren-x").exists()
+
+
+@pytest.mark.faults(43)
+def test_43_two_processes_start_the_same_run(hopper_file: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "aaren_rl.train", *arguments(hopper_file, tmp_path)]
+    pipe = subprocess.PIPE
+    both = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
+    ends = [(process.communicate(timeout=300)[1], process.returncode) for process in both]
+    (loser,) = (errors for errors, code in ends if code == 2)
+    assert sorted(code for _, code in ends) == [0, 2]
+    # Whichever came later: while the other ran, or when it was done.
+    assert "in use by another process" in loser or "holds a run already" in loser
+    assert [record["update"] for record in records(folder(tmp_path))] == [10, 20, 20]
+
+
+@pytest.mark.faults(44)
+@pytest.mark.parametrize("kept", [["00000010"], []])
+def test_44_tensorboard_shows_no_step_twice(hopper_file: Path, finished: Path, tmp_path: Path, kept: list[str]) -> None:
+    """Both evaluations were logged; the run goes on from the first, or from nothing."""
+    shutil.copytree(finished, tmp_path / "run")
+    run = folder(tmp_path / "run")
+    for checkpoint in (run / "checkpoints").iterdir():
+        if checkpoint.name not in kept:
+            shutil.rmtree(checkpoint)
+    time.sleep(1.1)  # event files are named, and so ordered, by the second
+    assert resume(hopper_file, tmp_path / "run") == 0
+    assert len(list(run.glob("events.*"))) == 2
+    events = EventAccumulator(str(run)).Reload()
+    for tag in events.Tags()["scalars"]:
+        steps = [event.step for event in events.Scalars(tag)]
+        assert steps == sorted(set(steps)), tag
+    assert [event.step for event in events.Scalars("eval/normalized_score")] == [10, 20]
+    assert [record["update"] for record in records(run)] == [10, 20, 20]

@@ -1,0 +1,156 @@
+"""Whatever the data: the scan, the samplers, the splitting of steps into episodes, configurations."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_windows import make_data, sampler, stretches
+
+from aaren_rl.agents import ScanState, prefix_scan, scan_step
+from aaren_rl.agents.scan import METHODS
+from aaren_rl.config import AGENTS, SECTIONS, build_config, differences, from_dict, to_dict
+from aaren_rl.envs import DataError
+from aaren_rl.envs.d4rl import read_hdf5, write_hdf5
+from aaren_rl.envs.windows import CONTEXTS
+
+quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+scores = st.lists(st.one_of(st.floats(-1e4, 1e4, width=32), st.just(-math.inf)), min_size=1, max_size=40)
+
+
+@quick
+@given(scores, st.lists(st.booleans(), min_size=40, max_size=40), st.integers(0, 40), st.sampled_from(METHODS))
+def test_a_scan_is_a_softmax_average_cut_anywhere(
+    column: list[float], begins: list[bool], cut: int, method: str
+) -> None:
+    """In parallel, in two calls and step by step: float64 softmax over every stretch's own steps."""
+    n, cut = len(column), min(cut, len(column))
+    s, starts = torch.tensor(column).unsqueeze(0), torch.tensor(begins[:n]).unsqueeze(0)
+    v = torch.linspace(-3, 5, 2 * n).reshape(1, n, 2)
+    expected = torch.zeros(n, 2, dtype=torch.float64)
+    for k in range(n):
+        first = max((j for j in range(k + 1) if begins[j]), default=0)
+        part = s[0, first : k + 1].double()
+        if bool((part > -math.inf).any()):
+            expected[k] = part.softmax(0) @ v[0, first : k + 1].double()
+    outputs, _ = prefix_scan(s, v, method=method, starts=starts)
+    torch.testing.assert_close(outputs[0].double(), expected, rtol=1e-5, atol=1e-5)
+    pieces, state = [], None
+    for here in (slice(0, cut), slice(cut, n)):
+        if here.stop > here.start:
+            piece, state = prefix_scan(s[:, here], v[:, here], state, method, starts=starts[:, here])
+            pieces.append(piece)
+    torch.testing.assert_close(torch.cat(pieces, 1)[0].double(), expected, rtol=1e-5, atol=1e-5)
+    state = ScanState.identity((1,), 2)
+    for k in range(n):
+        if begins[k]:
+            state = ScanState.identity((1,), 2)
+        output, state = scan_step(s[:, k], v[:, k], state)
+        torch.testing.assert_close(output[0].double(), expected[k], rtol=1e-5, atol=1e-5)
+
+
+@quick
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=12).map(tuple),
+    st.sampled_from(CONTEXTS),
+    st.integers(1, 300),
+    st.integers(0, 2**31),
+)
+def test_every_batch_is_made_of_stretches_of_episodes(
+    lengths: tuple[int, ...], context: str, steps: int, seed: int
+) -> None:
+    """`stretches` checks every number of the batch against the data; the same seed draws the same batch."""
+    data = make_data(lengths)
+    drawn = [sampler(context, data, steps).sample(torch.Generator().manual_seed(seed)) for _ in range(2)]
+    assert torch.equal(drawn[0].observations, drawn[1].observations)
+    found = stretches(drawn[0], data)
+    if context == "mixed":
+        assert sum(length for _, _, length in found) == steps
+    elif context == "window":
+        assert len(found) == max(1, round(steps / 20)) and max(length for _, _, length in found) <= 20
+    else:
+        assert all(first == 0 for _, first, _ in found)
+
+
+@quick
+@given(
+    st.lists(st.sampled_from(["", "terminal", "timeout", "both"]), min_size=1, max_size=50),
+    st.one_of(st.none(), st.integers(1, 20)),
+)
+def test_steps_are_split_at_their_ends(tmp_path_factory: Any, ends: list[str], limit: int | None) -> None:
+    """Against a loop over the steps; nothing is lost but an unfinished last episode."""
+    import h5py
+
+    wanted: list[tuple[int, int, bool]] = []
+    first = 0
+    for k, end in enumerate(ends):
+        if end or (limit is not None and k + 1 - first == limit):
+            wanted.append((first, k + 1, end in ("terminal", "both")))
+            first = k + 1
+    path = tmp_path_factory.mktemp("split") / "x.hdf5"
+    n = len(ends)
+    with h5py.File(path, "w") as file:
+        file["observations"] = np.arange(n, dtype=np.float32).reshape(n, 1)
+        file["actions"], file["rewards"] = np.zeros((n, 1), np.float32), np.arange(n, dtype=np.float32)
+        file["terminals"] = np.array([end in ("terminal", "both") for end in ends])
+        file["timeouts"] = np.array([end in ("timeout", "both") for end in ends])
+    try:
+        episodes = read_hdf5(path, max_episode_steps=limit)
+    except DataError as error:
+        assert not wanted and "--max-episode-steps" in str(error)
+        return
+    offsets = episodes.offsets.tolist()
+    assert list(zip(offsets[:-1], offsets[1:], episodes.terminated.tolist(), strict=True)) == wanted
+    assert episodes.rewards.tolist() == list(range(offsets[-1]))
+    write_hdf5(path, episodes, {})
+    again = read_hdf5(path)
+    assert again.offsets.tolist() == offsets and again.terminated.tolist() == episodes.terminated.tolist()
+
+
+positive, floats = st.integers(1, 10**6), st.floats(1e-6, 1e6)
+SETTINGS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "data": {
+        "env": st.text(max_size=20),
+        "source": st.text(max_size=20),
+        "env_id": st.none() | st.text(max_size=20),
+        "context": st.sampled_from(CONTEXTS),
+        "context_length": st.integers(2, 1000),
+        "steps_per_update": positive,
+        "return_scale": floats,
+        "clip_actions": st.booleans(),
+        "max_episode_steps": st.none() | positive,
+    },
+    "network": {"layers": st.integers(1, 9), "dropout": st.floats(0, 0.9)},
+    "optimizer": {
+        "updates": positive,
+        "learning_rate": floats,
+        "schedule": st.sampled_from(["constant", "cosine"]),
+        "clip_norm": floats | st.integers(1, 100),
+        "average_decay": st.floats(0, 0.999),
+        "non_finite": st.sampled_from(["stop", "skip"]),
+    },
+    "evaluation": {"target_return": st.none() | st.floats(-1e6, 1e6), "eval_every": positive, "eval_seed": positive},
+}
+
+
+@quick
+@given(
+    st.sampled_from(sorted(AGENTS)),
+    st.integers(0, 2**31),
+    st.fixed_dictionaries({name: st.fixed_dictionaries({}, optional=keys) for name, keys in SETTINGS.items()}),
+)
+def test_a_configuration_comes_back_from_yaml(agent: str, seed: int, sections: dict[str, dict[str, Any]]) -> None:
+    config = build_config(agent, seed, sections)
+    again = from_dict(yaml.safe_load(yaml.safe_dump(to_dict(config), sort_keys=False)))
+    assert again == config and differences(to_dict(config), to_dict(again)) == []
+    for name in SECTIONS:
+        for key, value in sections.get(name, {}).items():
+            assert getattr(getattr(config, name), key) == value
+    changed = dataclasses.replace(config, seed=seed + 1)
+    assert differences(to_dict(config), to_dict(changed)) == [f"seed (run: {seed}, asked: {seed + 1})"]

@@ -1,0 +1,74 @@
+"""A run that is killed between two checkpoints and resumed against one that is not: bit for bit the same.
+
+Dropout is on, one thread, and the kill is in the middle of what the samplers draw. scripts/soak does it 50 times.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from run_differences import differences
+from test_train import arguments, folder
+
+from aaren_rl.train import main as train
+from aaren_rl.training import Trainer
+from aaren_rl.training_checkpoint import load_checkpoint
+
+
+class KilledError(BaseException):
+    """Goes through everything, as a kill does."""
+
+
+@pytest.mark.faults(18)
+@pytest.mark.parametrize(
+    ("agent", "context"),
+    [
+        ("decision-aaren", "mixed"),
+        ("decision-transformer", "window"),
+        pytest.param("decision-aaren", "window", marks=pytest.mark.slow),
+        pytest.param("decision-aaren", "episode", marks=pytest.mark.slow),
+        pytest.param("decision-transformer", "mixed", marks=pytest.mark.slow),
+    ],
+)
+def test_18_a_killed_run_ends_as_if_it_had_not_been(
+    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str, context: str
+) -> None:
+    more = ["--agent", agent, "--context", context, "--rollout", "carry" if context != "window" else "window"]
+    whole, cut = (arguments(hopper_file, tmp_path / name, *more) for name in ("whole", "cut"))
+    assert train(whole) == 0
+    step = Trainer.step
+
+    def killed(self: Trainer) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.update == 13:
+            raise KilledError
+        return step(self)
+
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(Trainer, "step", killed)
+        train(cut)
+    run = folder(tmp_path / "cut", agent)
+    assert load_checkpoint(run / "checkpoints").update == 10
+    torch.manual_seed(1234)  # whatever the process has drawn before
+    assert train([*cut, "--resume"]) == 0
+    assert differences(folder(tmp_path / "whole", agent), run) == []
+
+
+def test_differences_are_noticed(hopper_file: Path, tmp_path: Path) -> None:
+    """The comparison itself: another seed is another run, one metric is enough."""
+    for seed in ("0", "1"):
+        assert train(arguments(hopper_file, tmp_path, "--seed", seed)) == 0
+    one, other = folder(tmp_path), folder(tmp_path, seed=1)
+    assert differences(one, one) == []
+    found = differences(one, other)
+    for part in ("raw.", "average.", "trainer.optimizer", "trainer.sampler", "trainer.torch", "progress", "metrics"):
+        assert any(name.startswith(part) for name in found), part
+
+
+@pytest.mark.faults(18)
+def test_18_the_best_checkpoint_stays(hopper_file: Path, tmp_path: Path) -> None:
+    assert train(arguments(hopper_file, tmp_path, "--eval-every", "4")) == 0
+    checkpoints = folder(tmp_path) / "checkpoints"
+    best = load_checkpoint(checkpoints).progress["best"]["updates"]
+    assert sorted(int(p.name) for p in checkpoints.iterdir()) == sorted({16, 20, best})
