@@ -132,7 +132,7 @@ class _Group(Generic[State]):
         targets: npt.NDArray[np.float64],
     ) -> None:
         self._policy, self.running, self.seconds = policy, environments, 0.0
-        rows = _padded(np.arange(len(environments)))
+        rows = padded(np.arange(len(environments)))
         self._places = np.arange(len(environments))  # the running environments' rows
         self._observations, self._rewards = observations[rows], np.zeros(len(rows), np.float32)
         self._state = policy.initial_state(len(rows), targets[rows])
@@ -154,7 +154,7 @@ class _Group(Generic[State]):
         select = getattr(self._policy, "select", None)
         if select is None or going.size == 0 or _round_up(going.size) == len(self._rewards):
             return
-        rows = _padded(self._places)
+        rows = padded(self._places)
         self._observations, self._rewards = self._observations[rows], self._rewards[rows]
         self._state, self._places = select(self._state, rows), np.arange(going.size)
 
@@ -163,6 +163,6 @@ def _round_up(count: int) -> int:
     return -(-count // ROWS) * ROWS
 
 
-def _padded(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def padded(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """`rows` up to a multiple of ROWS, by repeating the last."""
     return np.pad(rows, (0, _round_up(len(rows)) - len(rows)), mode="edge")
