@@ -13,6 +13,7 @@ COMMANDS = {
     "datasets": "list, describe, verify, download and convert data sets",
     "collect": "train SAC in any environment and write D4RL-like data sets",
     "sweep": "train a grid of runs",
+    "hub": "write a trained policy in the layout of the Hugging Face hub",
     "bench": "measure time and memory",
 }
 

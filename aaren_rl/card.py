@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import platform
+import types
+import typing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +111,23 @@ def make_card(config: RunConfig, task: Task, episodes: Episodes, trainer: Traine
             **{name: importlib.metadata.version(name) for name in ("aaren-rl", "torch", "gymnasium", "mujoco")},
         },
     )
+
+
+def misfits(tree: dict[str, Any]) -> list[str]:
+    """The keys of a card read from a file whose values are not of the card's types."""
+    hints = typing.get_type_hints(PolicyCard)
+    return [key for key, hint in hints.items() if not _is(tree[key], hint)]
+
+
+def _is(value: Any, hint: Any) -> bool:  # noqa: ANN401  values come from JSON
+    if isinstance(hint, types.UnionType):
+        return any(_is(value, part) for part in typing.get_args(hint))
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is list:
+        return isinstance(value, list) and all(_is(item, parts[0]) for item in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(parts[1] is Any or _is(item, parts[1]) for item in value.values())
+    return type(value) in ((int, float) if hint is float else (hint,))
 
 
 def _device_name(device: torch.device) -> str:

@@ -22,13 +22,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from .agents import DecisionModel, ModelConfig, Policy
-from .card import PolicyCard
+from .card import PolicyCard, misfits
 from .envs.files import sha256
 from .errors import CheckpointError
 from .files import write_folder, write_json
 
 FORMAT = 2
 WEIGHTS = {"raw": "weights.safetensors", "average": "weights_average.safetensors"}
+CARD = "policy.json"
+# The same card, and the weights that it names, as the Hugging Face hub has them (hub.py).
+HUB_CARD, HUB_WEIGHTS = "config.json", "model.safetensors"
 KEPT = 2  # checkpoints of a run
 
 
@@ -36,22 +39,27 @@ def save_policy(folder: Path, card: PolicyCard, raw: Mapping[str, Tensor], avera
     """Writes a policy folder, whole or not at all; one that stood there is replaced."""
 
     def fill(fresh: Path) -> None:
-        _save_tensors(raw, fresh / WEIGHTS["raw"])
-        _save_tensors(average, fresh / WEIGHTS["average"])
-        write_json(fresh / "policy.json", {"format": FORMAT, **dataclasses.asdict(card)})
+        save_tensors(raw, fresh / WEIGHTS["raw"])
+        save_tensors(average, fresh / WEIGHTS["average"])
+        write_card(fresh / CARD, card)
 
     write_folder(folder, fill)
 
 
+def write_card(file: Path, card: PolicyCard) -> None:
+    """Writes a card as `read_card` reads it."""
+    write_json(file, {"format": FORMAT, **dataclasses.asdict(card)})
+
+
 def policy_folder(path: str | Path) -> Path:
-    """The policy folder meant by a run folder or by itself.
+    """The policy folder meant by a run folder or by itself; one in the hub's layout is a policy folder too.
 
     Raises:
         CheckpointError: there is none.
     """
     path = Path(path)
     for folder in (path, path / "policy"):
-        if (folder / "policy.json").is_file():
+        if (folder / CARD).is_file() or (folder / HUB_CARD).is_file():
             return folder
     raise CheckpointError(f"{path}: no policy here; give a run folder or its policy/ (is its training finished?)")
 
@@ -62,7 +70,8 @@ def read_card(path: str | Path) -> PolicyCard:
     Raises:
         CheckpointError: no policy, not readable, or of another format.
     """
-    file = policy_folder(path) / "policy.json"
+    folder = policy_folder(path)
+    file = folder / (CARD if (folder / CARD).is_file() else HUB_CARD)
     try:
         tree = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -72,6 +81,8 @@ def read_card(path: str | Path) -> PolicyCard:
     fields = {f.name for f in dataclasses.fields(PolicyCard)}
     if set(tree) != fields:
         raise CheckpointError(f"{file}: missing or unknown keys: {', '.join(sorted(set(tree) ^ fields))}")
+    if wrong := misfits(tree):
+        raise CheckpointError(f"{file}: values of the wrong type: {', '.join(wrong)}; write it anew from its run")
     return PolicyCard(**tree)
 
 
@@ -100,7 +111,12 @@ def load_policy(
     weights = weights or card.weights
     if weights not in WEIGHTS:
         raise CheckpointError(f"weights {weights!r} is not one of {', '.join(WEIGHTS)}")
-    tensors = load_tensors(folder / WEIGHTS[weights])
+    file = folder / WEIGHTS[weights]
+    if not (folder / CARD).is_file():
+        if weights != card.weights:
+            raise CheckpointError(f"{folder}: holds the {card.weights} weights only; {weights} ones are in its run")
+        file = folder / HUB_WEIGHTS
+    tensors = load_tensors(file)
     try:
         model = DecisionModel(ModelConfig(**card.model))
         model.load_state_dict(tensors)
@@ -130,7 +146,8 @@ def load_tensors(file: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{file}: not readable: {error}") from error
 
 
-def _save_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
+def save_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Writes safetensors."""
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, file)
 
 
@@ -157,8 +174,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Adds `checkpoint` to a run's checkpoints folder and drops all but the last KEPT."""
 
     def fill(fresh: Path) -> None:
-        _save_tensors(checkpoint.raw, fresh / WEIGHTS["raw"])
-        _save_tensors(checkpoint.average, fresh / WEIGHTS["average"])
+        save_tensors(checkpoint.raw, fresh / WEIGHTS["raw"])
+        save_tensors(checkpoint.average, fresh / WEIGHTS["average"])
         torch.save(checkpoint.trainer, fresh / "trainer.pt")
         files = {file.name: sha256(file) for file in sorted(fresh.iterdir())}
         manifest = {"format": FORMAT, "update": checkpoint.update, "progress": checkpoint.progress, "sha256": files}

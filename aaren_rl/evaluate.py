@@ -11,12 +11,14 @@ from typing import Any
 
 from tqdm import tqdm
 
-from .agents import ROLLOUTS
+from .agents import ROLLOUTS, Policy
+from .card import PolicyCard
 from .checkpoint import WEIGHTS, load_policy, read_card
 from .cli import Parser, choose_device, import_registering, positive
+from .envs.rollout import OnAction
 from .errors import UsageError, run_command
 from .files import write_json
-from .scoring import format_table, mismatch, score_policy
+from .scoring import Score, format_table, mismatch, score_policy
 from .video import open_video
 
 DESCRIPTION = """\
@@ -81,25 +83,47 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if note := mismatch(card.context, card.context_length, policy.rollout):
         print(note, file=sys.stderr)
     targets = arguments.target_return or [card.target_return]
-    count = len(targets) * arguments.episodes
     with open_video(arguments.video, card, arguments.seed) as video:
-        with tqdm(total=card.horizon, desc=f"{count} episodes", unit="step", leave=False) as bar:
-            scores = score_policy(
-                policy,
-                card,
-                weights=weights,
-                episodes=arguments.episodes,
-                target_returns=targets,
-                seed=arguments.seed,
-                on_step=lambda step, running: _progress(bar, running),
-                on_action=None if video is None else video.note,
-            )
+        scores = play(
+            policy,
+            card,
+            weights=weights,
+            episodes=arguments.episodes,
+            target_returns=targets,
+            seed=arguments.seed,
+            on_action=None if video is None else video.note,
+        )
         print(format_table(scores))
         if arguments.json is not None:
             write_json(arguments.json, [score.to_json() for score in scores])
         if video is not None:
             print(video.write(scores[0], arguments.run))
     return 0
+
+
+def play(
+    policy: Policy,
+    card: PolicyCard,
+    *,
+    weights: str,
+    episodes: int,
+    target_returns: Sequence[float],
+    seed: int,
+    on_action: OnAction | None = None,
+) -> list[Score]:
+    """`score_policy` with a progress bar."""
+    count = len(target_returns) * episodes
+    with tqdm(total=card.horizon, desc=f"{count} episodes", unit="step", leave=False) as bar:
+        return score_policy(
+            policy,
+            card,
+            weights=weights,
+            episodes=episodes,
+            target_returns=target_returns,
+            seed=seed,
+            on_step=lambda step, running: _progress(bar, running),
+            on_action=on_action,
+        )
 
 
 def _progress(bar: tqdm[Any], running: int) -> None:

@@ -157,7 +157,7 @@ class SB3Policy:
 
     def _checked(self, observation: Any) -> npt.NDArray[np.float32]:  # noqa: ANN401  whatever SB3 hands out
         last = self._env.observations
-        if isinstance(observation, dict) or last is None or not np.array_equal(observation, last, equal_nan=True):
+        if not isinstance(last, np.ndarray) or not np.array_equal(observation, last, equal_nan=True):
             raise ValueError(
                 "the observation is not the last one of the environments whose rewards are read; give the loop the "
                 "very LastRewards that the policy was made with"

@@ -16,7 +16,13 @@ from .envs import Reference, Rollouts, make_env, normalized_score, rollout
 from .envs.rollout import OnAction
 from .errors import CheckpointError
 
-SOURCES = {"d4rl": "D4RL's file", "local": "a local set, not D4RL's", "minari": "Minari", "file": "a file of yours"}
+SOURCES = {
+    "d4rl": "D4RL's file",
+    "local": "a local set, not D4RL's",
+    "minari": "Minari",
+    "file": "a file of yours",
+    "imported": "training elsewhere (imported weights)",
+}
 
 
 @dataclass(frozen=True)
@@ -200,8 +206,8 @@ def format_table(scores: Sequence[Score]) -> str:
     lines = [
         f"{first.env}, {first.agent}: {first.updates} updates on {first.context} contexts, training seed "
         f"{first.training_seed}, {first.weights} weights",
-        f"data: {first.dataset} from {SOURCES[first.source]}; rollout {how}; {first.env_id}, {first.episodes} episodes "
-        f"from seed {first.seed}",
+        f"data: {first.dataset} from {SOURCES.get(first.source, first.source)}; rollout {how}; {first.env_id}, "
+        f"{first.episodes} episodes from seed {first.seed}",
         "",
         f"{'target':>8} {'return':>8} {'+-':>7} {'score':>7} {'+-':>6} {'length':>7} {'actions/s':>10}",
     ]
