@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .envs.files import sync, write_whole
+from .errors import UsageError
 
 
 def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
@@ -39,6 +40,12 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
         sync(target.parent)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def check_free(folder: Path) -> None:
+    """Raises UsageError where a folder would be written over something."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder}: is there already; choose another folder, or empty it")
 
 
 def write_text(target: Path, text: str) -> None:

@@ -26,7 +26,7 @@ from .checkpoint import (
 from .cli import Parser, import_registering, positive
 from .errors import CheckpointError, UsageError, run_command
 from .evaluate import play
-from .files import write_folder, write_text
+from .files import check_free, write_folder, write_text
 from .model_card import model_card
 from .scoring import Score
 
@@ -99,12 +99,6 @@ def from_pretrained(
         if not Path(folder, name).is_file():
             raise CheckpointError(f"{folder}: no {name} here; give a folder that save_pretrained wrote")
     return load_policy(folder, rollout=rollout, rollout_context=rollout_context, device=device)
-
-
-def check_free(folder: Path) -> None:
-    """Raises UsageError where a folder would be written over something."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder}: is there already; choose another folder, or empty it")
 
 
 def read_scores(file: Path) -> list[Score]:

@@ -203,9 +203,9 @@ def format_table(scores: Sequence[Score]) -> str:
     """The scores of one policy as a table, under a line that says how they were made."""
     first = scores[0]
     how = first.rollout if first.rollout == "carry" else f"{first.rollout} K={first.rollout_context}"
+    made = f"{first.updates} updates on {first.context} contexts, training seed {first.training_seed}"
     lines = [
-        f"{first.env}, {first.agent}: {first.updates} updates on {first.context} contexts, training seed "
-        f"{first.training_seed}, {first.weights} weights",
+        f"{first.env}, {first.agent}: {'weights' if first.source == 'imported' else made}, {first.weights} weights",
         f"data: {first.dataset} from {SOURCES.get(first.source, first.source)}; rollout {how}; {first.env_id}, "
         f"{first.episodes} episodes from seed {first.seed}",
         "",

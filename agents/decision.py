@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .trunk import MIXERS, Trunk, TrunkState
+from .trunk import ACTIVATIONS, BLOCKS, MIXERS, Trunk, TrunkState
 
 TOKENS = 3  # a step
 OBSERVATION = 1  # the observation's place among them
@@ -30,6 +30,8 @@ class ModelConfig:
         heads: heads of every mixer; must divide `width`.
         dropout: probability, after the embedding and inside the blocks.
         max_timestep: rows of the timestep embedding; later steps use the last row.
+        block: "post-norm" (min-decision-transformer, the paper's code base) or "pre-norm" (GPT-2).
+        activation: of the MLPs, "gelu", "gelu-tanh" or "relu".
     """
 
     observation_dim: int
@@ -40,11 +42,14 @@ class ModelConfig:
     heads: int = 4
     dropout: float = 0.1
     max_timestep: int = 1000
+    block: str = "post-norm"
+    activation: str = "gelu"
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field that does not fit."""
-        if self.mixer not in MIXERS:
-            raise ValueError(f"mixer {self.mixer!r} is not one of {', '.join(MIXERS)}")
+        for name, allowed in (("mixer", MIXERS), ("block", BLOCKS), ("activation", ACTIVATIONS)):
+            if (value := getattr(self, name)) not in allowed:
+                raise ValueError(f"{name} {value!r} is not one of {', '.join(allowed)}")
         for name in ("observation_dim", "action_dim", "width", "layers", "heads", "max_timestep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -69,7 +74,9 @@ class DecisionModel(nn.Module):
         self.embed_action = nn.Linear(config.action_dim, config.width)
         self.embed_timestep = nn.Embedding(config.max_timestep, config.width)
         self.norm = nn.LayerNorm(config.width)
-        self.trunk = Trunk(config.mixer, config.width, config.layers, config.heads, config.dropout)
+        self.trunk = Trunk(
+            config.mixer, config.width, config.layers, config.heads, config.dropout, config.block, config.activation
+        )
         self.head = nn.Linear(config.width, config.action_dim)
 
     def forward(
