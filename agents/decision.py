@@ -6,12 +6,14 @@ return-to-go, observation, action; the action is predicted from the observation'
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from .trunk import ACTIVATIONS, BLOCKS, MIXERS, Trunk, TrunkState
+from .mixers import Aaren
+from .trunk import ACTIVATIONS, BLOCKS, MIXERS, Block, Trunk, TrunkState
 
 TOKENS = 3  # a step
 OBSERVATION = 1  # the observation's place among them
@@ -137,13 +139,27 @@ class DecisionModel(nn.Module):
         Returns:
             The action (B, A) in (-1, 1), and the state of the trunk after s_t.
         """
-        now = self._time(torch.tensor([timestep], device=observation.device))
+        now = self._moment(timestep)
         tokens = [self.embed_return(return_to_go.unsqueeze(-1)) + now, self.embed_observation(observation) + now]
         if previous_action is not None:
-            before = self._time(torch.tensor([timestep - 1], device=observation.device))
-            tokens.insert(0, self.embed_action(previous_action) + before)
+            tokens.insert(0, self.embed_action(previous_action) + self._moment(timestep - 1))
         x, state = self.trunk(self.norm(torch.stack(tokens, 1)), state, keep=slice(-1, None))
         return torch.tanh(self.head(x[:, 0])), state
+
+    @torch.no_grad()
+    def for_rollout(self) -> DecisionModel:
+        """A copy whose `step` does the same sooner: today's weights, no dropout, mixers in their form for rollouts."""
+        model = copy.deepcopy(self).eval().requires_grad_(False)
+        for block in model.trunk.blocks:
+            assert isinstance(block, Block) and isinstance(block.mlp, nn.Sequential)
+            block.register_module("mlp", block.mlp[:-1])  # all but the dropout
+            if isinstance(block.mixer, Aaren):
+                block.register_module("mixer", block.mixer.for_rollout())
+        return model
+
+    def _moment(self, timestep: int) -> Tensor:
+        """The embedding (C,) of one time step."""
+        return self.embed_timestep.weight[min(timestep, self.config.max_timestep - 1)]
 
     def _time(self, timesteps: Tensor) -> Tensor:
         out: Tensor = self.embed_timestep(timesteps.clamp(max=self.config.max_timestep - 1))

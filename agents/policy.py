@@ -5,7 +5,7 @@ Shape suffixes: B environments, O observation, A action, K steps of context.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
@@ -82,7 +82,8 @@ class Policy:
     """Acts in B environments at once, one call a step.
 
     Attributes:
-        model: the decision model; put into evaluation mode.
+        model: the decision model; put into evaluation mode. "carry" and "rolling" act with a copy of the weights it has
+            when the policy is made.
         observation_mean: (O,), of the training data.
         observation_std: (O,), of the training data.
         return_scale: returns-to-go are divided by it, as in training.
@@ -101,6 +102,7 @@ class Policy:
     context_length: int
     action_low: Tensor | float = -1.0
     action_high: Tensor | float = 1.0
+    _stepper: DecisionModel = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raises ValueError for an unknown rollout mode, a context under 2 steps or statistics of the wrong size."""
@@ -112,6 +114,7 @@ class Policy:
         if self.observation_mean.shape != size or self.observation_std.shape != size:
             raise ValueError(f"observation statistics must have shape {size}")
         self.model.eval()
+        object.__setattr__(self, "_stepper", self.model if self.rollout == "window" else self.model.for_rollout())
 
     @torch.no_grad()
     def initial_state(self, batch_size: int, target_return: float | Targets | Tensor) -> PolicyState:
@@ -171,7 +174,7 @@ class Policy:
 
     def _carry(self, step: _Step, memory: Memory) -> tuple[Tensor, Carry]:
         assert isinstance(memory, Carry)
-        action, state = self.model.step(*step, memory.state)
+        action, state = self._stepper.step(*step, memory.state)
         return action, Carry(state)
 
     def _rolling(self, step: _Step, memory: Memory) -> tuple[Tensor, Rolling]:
@@ -181,11 +184,11 @@ class Policy:
         fresh = step.timestep > 0 and step.timestep % half == 0
         if fresh and younger is not None:
             older = younger
-        action, older = self.model.step(*step, older)
+        action, older = self._stepper.step(*step, older)
         if fresh:
             step, younger = step._replace(previous_action=None), self.model.trunk.initial_state(len(action))
         if younger is not None:
-            _, younger = self.model.step(*step, younger)
+            _, younger = self._stepper.step(*step, younger)
         return action, Rolling(older, younger)
 
     def _window(self, step: _Step, memory: Memory) -> tuple[Tensor, Window]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
@@ -14,7 +15,11 @@ MIXERS: dict[str, type[Aaren] | type[Attention]] = {"aaren": Aaren, "attention":
 MixerState: TypeAlias = ScanState | AttentionState
 TrunkState: TypeAlias = tuple[MixerState, ...]
 
-ACTIVATIONS = {"gelu": nn.GELU, "gelu-tanh": partial(nn.GELU, approximate="tanh"), "relu": nn.ReLU}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "gelu": nn.GELU,
+    "gelu-tanh": partial(nn.GELU, approximate="tanh"),
+    "relu": nn.ReLU,
+}
 
 
 class Block(nn.Module):

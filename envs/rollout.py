@@ -95,26 +95,25 @@ def rollout(
         began = time.perf_counter()
         observations = stepper.reset()
         # Two halves: the processes simulate one while the policy thinks about the other.
-        halves = np.array_split(np.arange(len(targets)), 2 if len(targets) > ROWS else 1)
-        groups = [_Group(policy, half, observations[half], targets[half]) for half in halves]
+        halves = np.split(np.arange(len(targets)), [_round_up(len(targets) // 2)])
+        groups = [_Group(policy, half, observations[half], targets[half]) for half in halves if half.size]
         returns, lengths = np.zeros(len(targets)), np.zeros(len(targets), np.int64)
         step = 0
         while any(group.running.size for group in groups):
             for group in groups:
+                if group.running.size and step > 0:
+                    playing, answer = group.running, stepper.receive()
+                    returns[playing] += answer.rewards
+                    lengths[playing] += 1
+                    group.take(answer)
                 if group.running.size:
                     actions = group.act()
                     if on_action is not None:
                         on_action(group.running, actions)
                     stepper.send(group.running, actions)
-            for group in groups:
-                if group.running.size:
-                    playing, answer = group.running, stepper.receive()
-                    returns[playing] += answer.rewards
-                    lengths[playing] += 1
-                    group.take(answer)
-            step += 1
-            if on_step is not None:
+            if on_step is not None and step > 0:
                 on_step(step, sum(group.running.size for group in groups))
+            step += 1
         seconds = time.perf_counter() - began
     finally:
         stepper.close()

@@ -67,9 +67,10 @@ def test_carry_is_the_model_stepped_by_hand(mixer: str) -> None:
         to_go = to_go - torch.from_numpy(rewards[t])
         observed = (torch.from_numpy(observations[t]) - MEAN) / STD
         action, memory = policy.model.step(observed, (to_go / SCALE).float(), t, previous, memory)
-        assert torch.equal(action, actions[:, t]) and torch.equal(states[t].return_to_go, to_go)
+        torch.testing.assert_close(actions[:, t], action, rtol=0, atol=1e-6)  # the policy has its own, faster step
+        assert torch.equal(states[t].return_to_go, to_go)
         assert states[t].timestep == t + 1
-        previous = action
+        previous = actions[:, t]
     assert float(to_go[0]) == pytest.approx(TARGET - rewards[:, 0].sum(), abs=1e-4)
     whole, _ = policy.model(*(inputs(observations, rewards)[0], actions, *inputs(observations, rewards)[1:]))
     torch.testing.assert_close(actions, whole, rtol=0, atol=1e-5)
@@ -175,6 +176,7 @@ def test_a_nan_weight_is_noticed_before_the_action_is_used(mixer: str, rollout: 
     _, states = play(policy, observations, rewards)
     with torch.no_grad():
         policy.model.head.weight[0, 0] = torch.nan
+    policy = replace(policy)  # takes the weights as they are now
     with pytest.raises(NonFiniteActionError, match="action at step 3 is not finite"):
         policy.act(observations[0], rewards[0], states[-1])
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..scan import ScanState, prefix_scan, scan_step
+from .fused import FusedAaren
 
 
 class Aaren(nn.Module):
@@ -75,9 +76,17 @@ class Aaren(nn.Module):
         The query is the same for every token, so q . (W_k x) = (W_k^T q) . x: a C x H product instead of C x C.
         """
         with torch.autocast(x.device.type, enabled=False):
-            dtype, shape = torch.promote_types(self.key.weight.dtype, torch.float32), (self.heads, self.head_dim)
-            query = F.linear(self.query_token.to(dtype), self.query.weight.to(dtype), self.query.bias.to(dtype))
-            query = query.unflatten(-1, shape) / math.sqrt(self.head_dim)
-            weight = torch.einsum("hd,hdc->hc", query, self.key.weight.to(dtype).unflatten(0, shape))
-            bias = torch.einsum("hd,hd->h", query, self.key.bias.to(dtype).unflatten(0, shape))
-            return F.linear(x.to(dtype), weight, bias)
+            weight, bias = self.score_projection()
+            return F.linear(x.to(weight.dtype), weight, bias)
+
+    def score_projection(self) -> tuple[Tensor, Tensor]:
+        """The scores as a linear map of a token: weight W_k^T q of every head, (H, C), and bias (H,)."""
+        dtype, shape = torch.promote_types(self.key.weight.dtype, torch.float32), (self.heads, self.head_dim)
+        query = F.linear(self.query_token.to(dtype), self.query.weight.to(dtype), self.query.bias.to(dtype))
+        query = query.unflatten(-1, shape) / math.sqrt(self.head_dim)
+        weight = torch.einsum("hd,hdc->hc", query, self.key.weight.to(dtype).unflatten(0, shape))
+        return weight, torch.einsum("hd,hd->h", query, self.key.bias.to(dtype).unflatten(0, shape))
+
+    def for_rollout(self) -> FusedAaren:
+        """The same map for a few tokens after a state, with today's weights."""
+        return FusedAaren(self)

@@ -1,0 +1,76 @@
+"""Aaren's form for the rollout against Aaren itself in float64."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from aaren_rl.agents import Aaren, ScanState
+
+WIDTH, HEADS, BATCH = 16, 4, 2
+
+
+def make(spread: float = 1.0) -> Aaren:
+    torch.manual_seed(0)
+    mixer = Aaren(WIDTH, HEADS, dropout=0.5).eval()
+    with torch.no_grad():
+        mixer.query_token *= spread  # the scores are linear in it
+        mixer.key.bias += 1.0
+    return mixer
+
+
+@pytest.mark.parametrize("spread", [1.0, 100.0, 1e4])
+@torch.no_grad()
+def test_a_few_tokens_at_a_time_are_the_whole_sequence(spread: float) -> None:
+    """Outputs and state; scores up to 1e4 of either sign, so that exp of a later token's score would overflow."""
+    mixer, x = make(spread), torch.randn(BATCH, 300, WIDTH)
+    wanted, last = copy.deepcopy(mixer).double()(x.double())
+    fused, state, outputs, at = mixer.for_rollout(), None, [], 0
+    for few in (1, 2, 3, 8) * 30:
+        y, state = fused(x[:, at : at + few], state)
+        outputs.append(y)
+        at += few
+        if at >= 300:
+            break
+    assert state is not None and all(part.dtype == torch.float64 for part in state)
+    # Float32 scores of 1e4 are rounded at 1e-3, and a weight changes by as much.
+    tolerance = 1e-6 * max(1.0, spread)
+    torch.testing.assert_close(torch.cat(outputs, 1).double(), wanted, rtol=0, atol=tolerance)
+    torch.testing.assert_close(state.output(), last.output(), rtol=0, atol=tolerance)
+
+
+@torch.no_grad()
+def test_the_state_is_aarens_and_keep_is_slicing() -> None:
+    mixer, x = make(), torch.randn(BATCH, 6, WIDTH)
+    fused, (_, state) = mixer.for_rollout(), mixer(x[:, :3])
+    y, after = fused(x[:, 3:], state)
+    kept, same = fused(x[:, 3:], state, keep=slice(-1, None))
+    torch.testing.assert_close(kept, y[:, -1:], rtol=0, atol=1e-6)
+    assert all(torch.equal(a, b) for a, b in zip(after, same, strict=True))
+    for part, wanted in zip(after, mixer(x)[1], strict=True):
+        torch.testing.assert_close(part, wanted, rtol=0, atol=1e-6)
+    one, _ = mixer.step(x[:, 0], after)  # either form goes on from it
+    torch.testing.assert_close(one.unsqueeze(1), fused(x[:, :1], after)[0], rtol=0, atol=1e-6)
+    assert isinstance(after, ScanState)
+
+
+@torch.no_grad()
+def test_the_weights_are_those_of_when_it_was_made() -> None:
+    mixer, x = make(), torch.randn(BATCH, 2, WIDTH)
+    before, fused = mixer(x)[0], copy.deepcopy(mixer).for_rollout()
+    mixer.value.weight *= 2
+    torch.testing.assert_close(fused(x)[0], before, rtol=0, atol=1e-6)
+    mixer.to(torch.bfloat16)
+    y = mixer.for_rollout()(x.to(torch.bfloat16))[0]
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), mixer.float()(x)[0], rtol=0, atol=0.05)
+
+
+def test_what_it_does_not_do_is_refused() -> None:
+    fused = make().for_rollout()
+    with pytest.raises(ValueError, match="not 9"):
+        fused(torch.randn(1, 9, WIDTH))
+    with pytest.raises(ValueError, match="one sequence"):
+        fused(torch.randn(1, 3, WIDTH), starts=torch.zeros(1, 3, dtype=torch.bool))
