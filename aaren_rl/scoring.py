@@ -13,6 +13,7 @@ import numpy.typing as npt
 from .agents import Policy
 from .card import PolicyCard
 from .envs import Reference, Rollouts, make_env, normalized_score, rollout
+from .envs.recording import Recorder
 from .envs.rollout import OnAction
 from .errors import CheckpointError
 
@@ -104,6 +105,7 @@ def score_policy(
     seed: int,
     on_step: Callable[[int, int], None] | None = None,
     on_action: OnAction | None = None,
+    recorder: Recorder | None = None,
 ) -> list[Score]:
     """Rolls a policy out for every asked return, all at once, and scores it.
 
@@ -116,6 +118,7 @@ def score_policy(
         seed: environment i is reset with seed + i, the same for every asked return.
         on_step: progress, see `envs.rollout`.
         on_action: the actions, see `envs.rollout`.
+        recorder: keeps the episodes, see `envs.rollout`.
 
     Raises:
         CheckpointError: the environment's sizes are not the policy's.
@@ -132,6 +135,7 @@ def score_policy(
         seed=seed,
         on_step=on_step,
         on_action=on_action,
+        recorder=recorder,
     )
     parts = np.split(np.arange(len(out.returns)), len(target_returns))
     return [

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from .recording import Recorder
 from .stepping import Steps, make_stepper
 
 State = TypeVar("State")
@@ -68,6 +69,7 @@ def rollout(
     workers: int | None = None,
     on_step: Callable[[int, int], None] | None = None,
     on_action: OnAction | None = None,
+    recorder: Recorder | None = None,
 ) -> Rollouts:
     """Plays each environment's first episode to its end, all environments in step.
 
@@ -84,6 +86,7 @@ def rollout(
         workers: processes that simulate; 0: this one; None: as many as cores, where there are enough episodes.
         on_step: called after every step with (step, episodes still running).
         on_action: called with every action, see `OnAction`.
+        recorder: keeps the episodes.
 
     Raises:
         SimulationError: the environment is unknown, or raised (the message is its own), or a worker process died.
@@ -91,6 +94,8 @@ def rollout(
     targets = np.repeat(np.atleast_1d(np.asarray(target_return, dtype=np.float64)), episodes)
     seeds = [seed + i for i in range(episodes)] * (len(targets) // episodes)
     stepper = make_stepper(env_id, env_kwargs or {}, seeds, workers)
+    if recorder is not None:
+        stepper = recorder.around(stepper)
     try:
         began = time.perf_counter()
         observations = stepper.reset()
