@@ -15,7 +15,7 @@ Shape suffixes: B environments, O observation, A action.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,19 +23,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from .envs import SequencePolicy, make_env
-from .envs.rollout import padded
-
-State = TypeVar("State")
-Rows = npt.NDArray[np.int64]
-
-
-class SelectingPolicy(SequencePolicy[State], Protocol[State]):
-    """What the adapter needs of a policy: `aaren_rl.agents.Policy` or anything with these three methods."""
-
-    def select(self, state: State, rows: Rows) -> State:
-        """The state of some rows, (R,), in their order."""
-        ...
+from .envs import make_env
+from .vector import SelectingPolicy, VectorPolicy
 
 
 class LastRewards(VecEnvWrapper):
@@ -77,17 +66,6 @@ def make_vec_env(env_id: str, *, n_envs: int, seed: int, env_kwargs: Mapping[str
     return LastRewards(env)
 
 
-class _Cohort(NamedTuple):
-    """Environments whose episodes began at the same step, and so share the state of one batch.
-
-    `environments` (n,) are their numbers; the batch has `padded` rows, so that an episode does not depend on how many
-    others are played.
-    """
-
-    environments: Rows
-    state: Any
-
-
 class SB3Policy:
     """A policy as stable-baselines3 calls one.
 
@@ -101,8 +79,7 @@ class SB3Policy:
 
     def __init__(self, policy: SelectingPolicy[Any], env: LastRewards, *, target_return: float | npt.ArrayLike) -> None:
         """Raises ValueError if `target_return` does not fit the number of environments."""
-        self._policy, self._env = policy, env
-        self._targets = np.broadcast_to(np.asarray(target_return, np.float64), (env.num_envs,))
+        self._policy, self._env = VectorPolicy(policy, n_envs=env.num_envs, target_return=target_return), env
 
     def predict(
         self,
@@ -126,34 +103,8 @@ class SB3Policy:
             ValueError: the observation is not the last one of `env`, so neither would the rewards be.
         """
         observed = self._checked(observation)
-        started = np.ones(len(observed), bool)
-        if state is not None and episode_start is not None:
-            started = np.asarray(episode_start, bool)
-        elif state is not None:
-            started = np.zeros(len(observed), bool)
-        rewards = np.where(started, np.float32(0), self._env.rewards)
-        actions, cohorts = np.empty((len(observed), *self._action_shape()), np.float32), []
-        for cohort in self._cohorts(state or (), started):
-            rows = padded(cohort.environments)
-            acted, after = self._policy.act(observed[rows], rewards[rows], cohort.state)
-            actions[cohort.environments] = acted[: len(cohort.environments)]
-            cohorts.append(cohort._replace(state=after))
-        return actions, tuple(cohorts)
-
-    def _cohorts(self, state: tuple[_Cohort, ...], started: npt.NDArray[np.bool_]) -> list[_Cohort]:
-        """Those going on, without the environments whose episodes begin, and one of the latter."""
-        cohorts = []
-        for cohort in state:
-            going = np.flatnonzero(~started[cohort.environments])
-            if going.size == len(cohort.environments):
-                cohorts.append(cohort)
-            elif going.size:
-                cohorts.append(_Cohort(cohort.environments[going], self._policy.select(cohort.state, padded(going))))
-        if started.any():
-            fresh = np.flatnonzero(started)
-            targets = self._targets[padded(fresh)]
-            cohorts.append(_Cohort(fresh, self._policy.initial_state(len(targets), targets)))
-        return cohorts
+        started = None if episode_start is None else np.asarray(episode_start, bool)
+        return self._policy.act(observed, self._env.rewards, started, state)
 
     def _checked(self, observation: Any) -> npt.NDArray[np.float32]:  # noqa: ANN401  whatever SB3 hands out
         last = self._env.observations
@@ -163,8 +114,3 @@ class SB3Policy:
                 "very LastRewards that the policy was made with"
             )
         return np.asarray(observation, np.float32)
-
-    def _action_shape(self) -> tuple[int, ...]:
-        shape = self._env.action_space.shape
-        assert shape is not None
-        return shape
