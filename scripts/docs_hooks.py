@@ -21,6 +21,7 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 _HELP = re.compile(r"<!-- help: ([a-z_]+(?: [a-z]+)?) -->")
@@ -37,12 +38,27 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     return config
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fills in what is generated."""
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Fills in what is generated, and takes the formulas out: Markdown would take a <math> for a block."""
     markdown = _HELP.sub(lambda found: f"```text\n{_help(found[1])}```", markdown)
     markdown = markdown.replace("<!-- benchmarks -->", _benchmarks())
+    formulas: list[str] = []
+
+    def take(found: re.Match[str]) -> str:
+        block, inline = found.groups()
+        text = " ".join((block or inline).split())
+        formulas.append(convert(text, display="block" if block else "inline"))
+        return f"FORMULA{len(formulas) - 1}END"
+
     parts = _FENCED.split(markdown)
-    return "".join(part if i % 2 else _FORMULA.sub(_mathml, part) for i, part in enumerate(parts))
+    markdown = "".join(part if i % 2 else _FORMULA.sub(take, part) for i, part in enumerate(parts))
+    page.meta["formulas"] = formulas
+    return markdown
+
+
+def on_page_content(html: str, page: Page, **_: object) -> str:
+    """Puts the formulas back, as MathML."""
+    return re.sub(r"FORMULA(\d+)END", lambda found: str(page.meta["formulas"][int(found[1])]), html)
 
 
 def _package() -> Path:
@@ -93,8 +109,3 @@ def _rows(tree: Any, prefix: str = "") -> Any:  # noqa: ANN401  whatever JSON ho
         return
     for key, value in items:
         yield from _rows(value, f"{prefix} {key}".strip().replace("_", " "))
-
-
-def _mathml(found: re.Match[str]) -> str:
-    block, inline = found.groups()
-    return convert(" ".join((block or inline).split()), display="block" if block else "inline")
