@@ -1,7 +1,8 @@
 """What mkdocs does beside rendering Markdown: sources for the API reference, output of commands, tables, formulas.
 
-In a page, `<!-- help: train -->` becomes the command's --help, `<!-- benchmarks -->` a table of every JSON file in
-docs/benchmarks/ (written by `python -m aaren_rl.bench NAME --json FILE`), and formulas between dollars become MathML.
+In a page, `<!-- help: train -->` becomes the command's --help, `<!-- file: examples/x.py -->` that file,
+`<!-- benchmarks -->` a table of every JSON file in docs/benchmarks/ (which `python -m aaren_rl.bench NAME --json FILE`
+writes), and formulas between dollars become MathML.
 docs/faults.md, where it is there, joins the navigation.
 """
 
@@ -25,6 +26,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 _HELP = re.compile(r"<!-- help: ([a-z_]+(?: [a-z]+)?) -->")
+_FILE = re.compile(r"<!-- file: (examples/(\w+\.py)) -->")
 _FENCED = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTALL)
 
@@ -41,6 +43,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Fills in what is generated, and takes the formulas out: Markdown would take a <math> for a block."""
     markdown = _HELP.sub(lambda found: f"```text\n{_help(found[1])}```", markdown)
+    markdown = _FILE.sub(lambda found: f'```python title="{found[2]}"\n{_text(found[1])}```', markdown)
     markdown = markdown.replace("<!-- benchmarks -->", _benchmarks())
     formulas: list[str] = []
 
@@ -72,6 +75,10 @@ def _package() -> Path:
     for name, source in mapping.items():
         (package / name.removeprefix("aaren_rl.")).symlink_to(ROOT / source)
     return folder
+
+
+def _text(file: str) -> str:
+    return (ROOT / "docs" / file).read_text(encoding="utf-8")
 
 
 def _help(command: str) -> str:

@@ -33,11 +33,13 @@ class Step(NamedTuple):
 
 
 def steps(page: Path) -> list[Step]:
-    found = []
-    for language, title, fenced, indented in BLOCK.findall(page.read_text(encoding="utf-8")):
+    found, text = [], page.read_text(encoding="utf-8")
+    for name in re.findall(r"<!-- file: (\S+) -->", text):
+        found.append(Step("file", (ROOT / "docs" / name).read_text(encoding="utf-8"), Path(name).name))
+    for language, title, fenced, indented in BLOCK.findall(text):
         text = fenced or "".join(line[4:] for line in indented.splitlines(keepends=True))
         if title:
-            found.append(Step("file", include(text), title))
+            found.append(Step("file", text, title))
         elif language == "python":
             found.append(Step("python", text))
         elif language == "bash":
@@ -45,10 +47,6 @@ def steps(page: Path) -> list[Step]:
         elif indented:
             found += [Step("command", line) for line in text.splitlines() if line.startswith(PROGRAMS)]
     return found
-
-
-def include(text: str) -> str:
-    return re.sub(r'--8<-- "(.+?)"\n', lambda found: (ROOT / "docs" / found[1]).read_text(encoding="utf-8"), text)
 
 
 def commands(page: Path) -> list[str]:
