@@ -9,7 +9,8 @@ import numpy as np
 
 from .errors import EnvsError, SimulationError, UsageError
 from .simulate import Job, Track, simulate
-from .specs import REFERENCE_RETURNS, make_env
+from .spaces import inspect_spaces
+from .specs import REFERENCE_RETURNS
 
 EVALUATION_EPISODES = 10
 
@@ -59,22 +60,13 @@ def inspect_env(env_id: str, max_episode_steps: int | None = None) -> Target:
     """
     env_name(env_id)
     try:
-        spec = gym.spec(env_id)
+        gym.spec(env_id)
     except gym.error.UnregisteredEnv as error:
         reason = " ".join(str(error).split())
         raise UsageError(f"--env {env_id}: {reason} (--register imports a module of yours)") from error
     except gym.error.Error:
-        spec = None  # a version that Gymnasium dropped: `make_env` says so
-    env = make_env(env_id)
-    try:
-        seen, acted = env.observation_space, env.action_space
-    finally:
-        env.close()
-    if not isinstance(seen, gym.spaces.Box) or len(seen.shape) != 1:
-        raise UsageError(f"--env {env_id}: observations are {seen}, not a 1-d Box; choose another environment")
-    if not isinstance(acted, gym.spaces.Box) or len(acted.shape) != 1 or not acted.is_bounded():
-        raise UsageError(f"--env {env_id}: actions are {acted}, not a bounded 1-d Box; choose another environment")
-    own = spec.max_episode_steps if spec is not None else None
+        pass  # a version that Gymnasium dropped: `inspect_spaces` says so
+    seen, acted, own = inspect_spaces(env_id)
     horizon = max_episode_steps or own
     if horizon is None:
         raise UsageError(f"--env {env_id}: its episodes have no longest length; give --max-episode-steps")

@@ -258,8 +258,8 @@ def _kwargs(path: Path, env: dict[str, Any], notes: list[str]) -> dict[str, Any]
     for key, value in kwargs.items():
         if not key.isidentifier() or _FORBIDDEN_KEY.search(key) or not _is_plain(value):
             raise DataError(
-                f"{path}:env_spec.kwargs has {_shown(key)} = {_shown(value)}; only numbers, words and lists of them "
-                "are passed on to an environment, and nothing that names files or modules; use another dataset"
+                f"{path}:env_spec.kwargs has {_shown(key)} = {_shown(value)}; only finite numbers, words and lists of "
+                "them are passed on to an environment, and nothing that names files or modules; use another dataset"
             )
     if "render_mode" in kwargs:
         notes.append("left out the environment's render_mode")
@@ -271,7 +271,8 @@ def _is_plain(value: object, depth: int = 4) -> bool:
         return not _FORBIDDEN_TEXT.search(value)
     if isinstance(value, list):
         return depth > 0 and all(_is_plain(item, depth - 1) for item in value)
-    return value is None or isinstance(value, bool | int | float)
+    # A policy's card is JSON, which has no infinity.
+    return value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _reference_returns(metadata: dict[str, Any], notes: list[str]) -> tuple[float, float] | None:

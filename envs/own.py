@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import numpy.typing as npt
 
 from .errors import UsageError
-from .specs import TASKS, Reference, Task, make_env
+from .spaces import inspect_spaces
+from .specs import TASKS, Reference, Task
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -60,17 +59,9 @@ def own_task(
     kwargs = dict(env_kwargs or {})
     if max_episode_steps is not None:
         kwargs["max_episode_steps"] = max_episode_steps
-    env = make_env(env_id, **kwargs)
-    try:
-        horizon = env.spec.max_episode_steps if env.spec is not None else None
-        if horizon is None:
-            raise UsageError(f"{env_id} has no time limit; give one with --max-episode-steps")
-        observation = _vector(env_id, "observations", env.observation_space)
-        action = _vector(env_id, "actions", env.action_space)
-    finally:
-        env.close()
-    if not (np.isfinite(action.low).all() and np.isfinite(action.high).all()):
-        raise UsageError(f"{env_id}: actions are not bounded ({action}); wrap the environment in RescaleAction")
+    observation, action, horizon = inspect_spaces(env_id, **kwargs)
+    if horizon is None:
+        raise UsageError(f"{env_id} has no time limit; give one with --max-episode-steps")
     return Task(
         name=name,
         env_id=env_id,
@@ -83,12 +74,6 @@ def own_task(
         env_kwargs=kwargs,
         reference=reference,
     )
-
-
-def _vector(env_id: str, what: str, space: gym.Space[Any]) -> gym.spaces.Box:
-    if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
-        raise UsageError(f"{env_id}: {what} are {space}, not a vector of numbers (a Box with one axis)")
-    return space
 
 
 def _numbers(values: npt.NDArray[Any]) -> tuple[float, ...]:

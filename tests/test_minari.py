@@ -411,6 +411,7 @@ def test_41_wrappers(data, evil):
         {"x": ["a", ["/etc/passwd"]]},
         {"x": "model.xml"},
         {"x": {}},
+        {"healthy_z_range": [0.7, float("inf")]},  # a card could not be written
         {"not a name": 1},
         [1],
     ],

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,37 @@ def test_a_killed_run_goes_on(hopper_file: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ray_starts_a_killed_workers_run_again(hopper_file: Path, tmp_path: Path) -> None:
     four_runs(hopper_file, tmp_path, parent, "local")
+
+
+@pytest.fixture
+def cluster() -> Iterator[str]:
+    """The address of a Ray cluster that somebody else started."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: see RayBackend
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", f"--port={port}"]
+    options = ["--num-cpus=2", "--include-dashboard=false", f"--temp-dir={folder}", "--disable-usage-stats"]
+    head = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and head.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.2)
+        yield f"127.0.0.1:{port}"
+    finally:
+        head.terminate()
+        head.wait(60)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_cluster_by_its_address(hopper_file: Path, tmp_path: Path, cluster: str) -> None:
+    four_runs(hopper_file, tmp_path, parent, cluster)
 
 
 def test_a_failing_run_does_not_stop_the_others(hopper_file: Path, tmp_path: Path) -> None:
