@@ -115,7 +115,7 @@ SMALL = {
     "collect": "--steps 600 --checkpoint-every 200 --envs 2 --dataset-steps 200 --updates-per-step 0.05",
     "bench rollout": "--steps 60 --width 16 --layers 1",
     "bench data": "--steps 5000",
-    "bench evaluate": "--width 16 --layers 1 --episodes 2",
+    "bench evaluate": "--episodes 2 --repeats 1",
 }
 RUNNING = [page for page in PAGES if "howto" in page.parts or page.name in ("tutorial.md", "benchmarks.md")]
 
@@ -137,7 +137,7 @@ def test_a_page_runs_from_top_to_bottom(page: Path, hopper_file: Path, trained_r
     work = tmp_path / "work"
     work.mkdir()
     given = steps(page)
-    if not any("train" in step.text for step in given):
+    if not any("aaren_rl.train" in step.text for step in given):
         shutil.copytree(trained_run, work / "runs" / "hopper-medium" / "decision-aaren" / "seed0")
     for step in given:
         if step.kind == "file":
