@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from . import bench_data, bench_evaluate, bench_rollout
+from . import bench_data, bench_evaluate, bench_rollout, bench_tree
 from .cli import Parser, positive
 from .errors import UsageError, run_command
 from .files import write_json
@@ -34,7 +34,12 @@ class Benchmark(Protocol):
         """Measures; returns the table to print and the figures for JSON."""
 
 
-BENCHMARKS: dict[str, Benchmark] = {"rollout": bench_rollout, "data": bench_data, "evaluate": bench_evaluate}
+BENCHMARKS: dict[str, Benchmark] = {
+    "rollout": bench_rollout,
+    "data": bench_data,
+    "evaluate": bench_evaluate,
+    "tree": bench_tree,
+}
 
 
 class _BenchmarkParser(Parser):

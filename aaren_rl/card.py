@@ -24,7 +24,7 @@ class PolicyCard:
     """How a policy was made, and what it needs to act: policy.json.
 
     Attributes:
-        agent: "decision-aaren" or "decision-transformer".
+        agent: "decision-aaren", "decision-transformer", ...
         env: the task, e.g. "hopper-medium".
         env_id: the Gymnasium environment it is evaluated in.
         env_kwargs: passed on to `gymnasium.make`.

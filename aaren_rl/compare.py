@@ -19,6 +19,7 @@ from .results import Cell, write_results
 from .sweep import run_cells
 from .sweep_local import CellJob
 
+COMPARED = ["decision-aaren", "decision-transformer"]  # where no others are asked for
 DESCRIPTION = """\
 Train agents over several seeds, score them on the same episodes, and write a report: report.html, report.md,
 results.json and a TensorBoard folder. What is trained already is read, what is missing is trained.
@@ -39,7 +40,14 @@ def make_parser() -> Parser:
     parser.usage = "python -m aaren_rl.compare --env NAME [NAME ...] [options] [-- settings of train]"
     add = parser.add_argument
     add("--env", nargs="+", metavar="NAME", required=True, help="tasks, such as hopper-medium")
-    add("--agents", nargs="+", choices=AGENTS, metavar="NAME", default=list(AGENTS), help="agents [all]")
+    add(
+        "--agents",
+        nargs="+",
+        choices=AGENTS,
+        metavar="NAME",
+        default=COMPARED,
+        help=f"of {', '.join(AGENTS)} [first two]",
+    )
     add("--seeds", type=positive, metavar="N", default=3, help="training seeds 0 to N - 1 [3]")
     add("--updates", type=positive, metavar="N", help="training updates, for every agent (the preset's)")
     add("--source", metavar="S", default="auto", help="data, as train's [auto]")

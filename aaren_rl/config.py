@@ -17,7 +17,13 @@ from .agents import ROLLOUTS, ModelConfig
 from .envs.windows import CONTEXTS
 from .errors import UsageError
 
-AGENTS = {"decision-aaren": "aaren", "decision-transformer": "attention"}  # agent -> mixer
+# agent -> mixer
+AGENTS = {
+    "decision-aaren": "aaren",
+    "decision-transformer": "attention",
+    "decision-aaren-rsa": "aaren-rsa",
+    "decision-rsa": "rsa",
+}
 
 
 def _help(default: Any, text: str) -> Any:  # noqa: ANN401  a dataclass field takes any default
@@ -70,6 +76,12 @@ class NetworkConfig:
     layers: int = _help(3, "number of blocks")
     heads: int = _help(4, "heads of a mixer")
     dropout: float = _help(0.1, "dropout probability")
+    rem_counts: str = _help(
+        "auto", "of the -rsa agents: heads with each recurrence encoding, k1,...,k6 (RSA, section 3)"
+    )
+    rem_dilation: int = _help(3, "dilation of k4 to k6, in tokens; a step is three")
+    rem_max_power: int | None = _help(None, "mask larger powers; 0: none (default: 200 for decision-rsa, else 0)")
+    rem_gate: float = _help(0.0, "mu before training; sigmoid(mu) is the encoding's share")
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field."""
@@ -86,6 +98,10 @@ class NetworkConfig:
             self.heads,
             self.dropout,
             max_timestep,
+            self.rem_counts,
+            self.rem_dilation,
+            self.rem_max_power,
+            self.rem_gate,
         )
 
 
@@ -141,7 +157,7 @@ class EvaluationConfig:
 class RunConfig:
     """Everything that decides a run's result. Where it is written and on which device is not part of it."""
 
-    agent: str = _help("decision-aaren", "decision-aaren or decision-transformer")
+    agent: str = _help("decision-aaren", "a name in AGENTS")
     seed: int = _help(0, "seed of weights, batches and dropout")
     data: DataConfig = field(default_factory=DataConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from .agents import ROLLOUTS, Policy
+from .agents import ROLLOUTS, SAMPLERS, Policy, TreeConfig, with_tree_attention
 from .card import PolicyCard
 from .checkpoint import WEIGHTS, load_policy, read_card
 from .cli import Parser, choose_device, import_registering, positive
@@ -29,6 +29,7 @@ Play episodes with a trained policy and print its returns and D4RL-normalised sc
   python -m aaren_rl.evaluate runs/hopper-medium/decision-aaren/seed0
   python -m aaren_rl.evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
   python -m aaren_rl.evaluate RUN --rollout rolling       # constant cost, short memory
+  python -m aaren_rl.evaluate RUN --attention tree --budget 0.5 --sampler edh   # a Transformer, l^0.5 terms
   python -m aaren_rl.evaluate RUN --video episode.mp4     # the first episode; .gif needs no ffmpeg
   python -m aaren_rl.evaluate RUN --record-minari me/hopper/aaren-v0
 
@@ -47,6 +48,11 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--rollout", choices=ROLLOUTS, metavar="MODE", help="carry, rolling or window (as in training)")
     parser.add_argument("--rollout-context", type=int, metavar="K", help="K of rolling and window, in steps")
+    parser.add_argument(
+        "--attention", choices=("softmax", "tree"), default="softmax", help="how a Transformer attends [softmax]"
+    )
+    parser.add_argument("--budget", type=float, metavar="E", help="tree: l^E terms for l tokens; 1 is exact [0.5]")
+    parser.add_argument("--sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
     parser.add_argument("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
     parser.add_argument("--seed", type=int, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
     parser.add_argument("--register", metavar="MODULE", help="import this module, which registers your environment")
@@ -88,6 +94,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         weights=weights,
         device=choose_device(arguments.device),
     )
+    policy = _attention(arguments, policy)
     if note := mismatch(card.context, card.context_length, policy.rollout):
         print(note, file=sys.stderr)
     targets = arguments.target_return or [card.target_return]
@@ -161,6 +168,19 @@ def play(
             on_action=on_action,
             recorder=recorder,
         )
+
+
+def _attention(arguments: argparse.Namespace, policy: Policy) -> Policy:
+    """The policy with the attention asked for; the episodes' seed is that of the samples too."""
+    asked = {name: value for name in ("budget", "sampler") if (value := getattr(arguments, name)) is not None}
+    if arguments.attention == "softmax":
+        if asked:
+            raise UsageError(f"--{next(iter(asked))} is for --attention tree")
+        return policy
+    try:
+        return with_tree_attention(policy, TreeConfig(**asked, seed=arguments.seed))
+    except ValueError as error:
+        raise UsageError(f"--attention tree: {error}") from error
 
 
 def _progress(bar: tqdm[Any], running: int) -> None:

@@ -100,7 +100,8 @@ def _table(scores: Sequence[Score]) -> str:
         normalized = score.normalized_score_mean
         cells = (
             f"{score.target_return:g}",
-            _rollout(score.rollout, score.rollout_context),
+            _rollout(score.rollout, score.rollout_context)
+            + ("" if score.attention == "softmax" else f", {score.attention}"),
             str(score.episodes),
             str(score.seed),
             f"{score.return_mean:.1f} ± {score.return_std:.1f}",

@@ -13,8 +13,13 @@ from .results import ActionCost, Cell
 from .statistics import group
 
 # Okabe and Ito's colours, which stay apart for the colour-blind; markers differ as well, for print in grey.
-_FIXED = {"decision-aaren": ("#0072B2", "o"), "decision-transformer": ("#D55E00", "s")}
-_OTHERS = [("#009E73", "^"), ("#CC79A7", "D"), ("#56B4E9", "v"), ("#E69F00", "P"), ("#000000", "X")]
+_FIXED = {
+    "decision-aaren": ("#0072B2", "o"),
+    "decision-transformer": ("#D55E00", "s"),
+    "decision-aaren-rsa": ("#56B4E9", "v"),
+    "decision-rsa": ("#CC79A7", "D"),
+}
+_OTHERS = [("#009E73", "^"), ("#E69F00", "P"), ("#000000", "X")]
 
 _SIZE = (5.6, 3.7)  # inches
 # An axis becomes logarithmic where its values span more than this factor.

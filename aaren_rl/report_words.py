@@ -8,7 +8,12 @@ from statistics import median
 from .results import Cell
 from .statistics import Aggregate, Estimate, Summary, aggregate, group, improvements, summarize
 
-LABELS = {"decision-aaren": "Decision-Aaren", "decision-transformer": "Decision Transformer"}
+LABELS = {
+    "decision-aaren": "Decision-Aaren",
+    "decision-transformer": "Decision Transformer",
+    "decision-aaren-rsa": "Decision-Aaren-RSA",
+    "decision-rsa": "Decision-RSA",
+}
 
 # What stands at every score of such data, so that none is taken for another's.
 MARKS = {"d4rl": "D4RL", "local": "local", "minari": "Minari", "file": "your file"}

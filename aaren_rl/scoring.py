@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .agents import Policy
+from .agents import Policy, tree_config
 from .card import PolicyCard
 from .envs import Reference, Rollouts, make_env, normalized_score, rollout
 from .envs.recording import Recorder
@@ -58,6 +58,7 @@ class Score:
     length_mean: float
     actions_per_second: float
     returns: list[float]
+    attention: str = "softmax"  # where it is not: how tree attention was computed
 
     @property
     def headline(self) -> float:
@@ -200,6 +201,7 @@ def _score(
         length_mean=float(out.lengths[part].mean()),
         actions_per_second=out.actions_per_second,
         returns=returns.tolist(),
+        attention=str(tree_config(policy.model) or "softmax"),
     )
 
 
@@ -207,6 +209,7 @@ def format_table(scores: Sequence[Score]) -> str:
     """The scores of one policy as a table, under a line that says how they were made."""
     first = scores[0]
     how = first.rollout if first.rollout == "carry" else f"{first.rollout} K={first.rollout_context}"
+    how += "" if first.attention == "softmax" else f", {first.attention}"
     made = f"{first.updates} updates on {first.context} contexts, training seed {first.training_seed}"
     lines = [
         f"{first.env}, {first.agent}: {'weights' if first.source == 'imported' else made}, {first.weights} weights",

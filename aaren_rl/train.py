@@ -65,7 +65,7 @@ def make_parser(*, show_all: bool) -> Parser:
         parser.usage = "python -m aaren_rl.train --env NAME [options]"
     add_settings(parser, SHOWN, show_all=show_all)
     parser.add_argument(
-        "--agent", choices=AGENTS, metavar="NAME", default="decision-aaren", help=f"{' or '.join(AGENTS)} [%(default)s]"
+        "--agent", choices=AGENTS, metavar="NAME", default="decision-aaren", help=f"{', '.join(AGENTS)} [the first]"
     )
     parser.add_argument(
         "--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(preset_names())}"
@@ -245,6 +245,7 @@ class _Run:
             "train/gradient_norm": norm,
             "train/learning_rate": self.trainer.optimizer.param_groups[0]["lr"],
             "train/updates_per_second": (self.trainer.update - self.timed_from) / self.watch.seconds,
+            **self.trainer.recurrence(),
         }
         self.recent, self.timed_from, self.watch = [], self.trainer.update, Stopwatch()
         self._metrics.log(self.trainer.update, values)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .agents import DecisionModel
+from .agents import Block, DecisionModel, Encoded
 from .checkpoint import Checkpoint
 from .config import OptimizerConfig, RunConfig
 from .distributed import ALONE, Ranks
@@ -126,6 +126,17 @@ class Trainer:
         # The decay rises from 0.1, or the first weights would stay in the average for a thousand updates.
         decay = min(self.config.optimizer.average_decay, (1 + self.update) / (10 + self.update))
         torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
+
+    def recurrence(self) -> dict[str, float]:
+        """Gate, lambdas, gammas and thetas of every layer's recurrence encoding, by tag; nothing without one."""
+        blocks = enumerate(self.model.trunk.blocks)
+        found = {f"recurrence/layer{i}": block.mixer for i, block in blocks if isinstance(block, Block)}
+        return {
+            f"{tag}/{name}": value
+            for tag, mixer in found.items()
+            if isinstance(mixer, Encoded)
+            for name, value in mixer.encoding.scalars().items()
+        }
 
     def checkpoint(self, progress: dict[str, Any], recent: Tensor) -> Checkpoint:
         """Everything that `restore` needs, the scores so far, and the losses and norms that are not logged yet."""

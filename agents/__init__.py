@@ -1,25 +1,42 @@
 """The models: the scan, the mixers, the decision model and the policy. Imports torch only."""
 
+from .cross_attention import CrossAttention, attend
 from .decision import DecisionModel, ModelConfig
-from .mixers import Aaren, Attention
+from .encoding import RemConfig
+from .mixers import Aaren, AarenRsa, Attention, Encoded, Rsa
+from .mixers.tree import TreeAttention, TreeConfig
 from .policy import ROLLOUTS, NonFiniteActionError, Policy, PolicyState
 from .scan import ScanState, combine, prefix_scan, scan_step
+from .tree_policy import tree_config, tree_state, with_tree_attention
+from .tree_samplers import SAMPLERS
 from .trunk import MIXERS, Block, Trunk
 
 __all__ = [
     "MIXERS",
     "ROLLOUTS",
+    "SAMPLERS",
     "Aaren",
+    "AarenRsa",
     "Attention",
     "Block",
+    "CrossAttention",
     "DecisionModel",
+    "Encoded",
     "ModelConfig",
     "NonFiniteActionError",
     "Policy",
     "PolicyState",
+    "RemConfig",
+    "Rsa",
     "ScanState",
+    "TreeAttention",
+    "TreeConfig",
     "Trunk",
+    "attend",
     "combine",
     "prefix_scan",
     "scan_step",
+    "tree_config",
+    "tree_state",
+    "with_tree_attention",
 ]

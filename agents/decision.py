@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from .encoding import RemConfig, parse_counts
 from .mixers import Aaren
 from .trunk import ACTIVATIONS, BLOCKS, MIXERS, Block, Trunk, TrunkState
 
@@ -26,12 +27,16 @@ class ModelConfig:
     Attributes:
         observation_dim: O.
         action_dim: A.
-        mixer: "aaren" or "attention".
+        mixer: a name in MIXERS.
         width: C, channels of a token.
         layers: number of blocks.
         heads: heads of every mixer; must divide `width`.
         dropout: probability, after the embedding and inside the blocks.
         max_timestep: rows of the timestep embedding; later steps use the last row.
+        rem_counts: recurrence encoding, of the mixers that have one: "auto" or "k1,...,k6"; see `parse_counts`.
+        rem_dilation: of the dilated ones, in tokens; a step is three.
+        rem_max_power: powers beyond are masked; 0: none are. None: 200 for "rsa", 0 for "aaren-rsa".
+        rem_gate: mu before training; sigmoid(mu) is the encoding's share.
         block: "post-norm" (min-decision-transformer, the paper's code base) or "pre-norm" (GPT-2).
         activation: of the MLPs, "gelu", "gelu-tanh" or "relu".
     """
@@ -44,6 +49,10 @@ class ModelConfig:
     heads: int = 4
     dropout: float = 0.1
     max_timestep: int = 1000
+    rem_counts: str = "auto"
+    rem_dilation: int = 3
+    rem_max_power: int | None = None
+    rem_gate: float = 0.0
     block: str = "post-norm"
     activation: str = "gelu"
 
@@ -59,10 +68,16 @@ class ModelConfig:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), not {self.dropout}")
+        self.rems()
+
+    def rems(self) -> RemConfig:
+        """Recurrence encoding of a layer, for the mixers that have one; raises ValueError where it does not fit."""
+        counts = parse_counts(self.rem_counts, self.heads)
+        return RemConfig(counts, self.rem_dilation, self.rem_max_power, self.rem_gate)
 
 
 class DecisionModel(nn.Module):
-    """Decision-Aaren (mixer "aaren") or Decision Transformer (mixer "attention").
+    """Decision-Aaren (mixer "aaren"), Decision Transformer ("attention"), or either with recurrence encoding.
 
     Observations are expected normalised and returns-to-go scaled; `Policy` does both at rollout.
     """
@@ -77,7 +92,14 @@ class DecisionModel(nn.Module):
         self.embed_timestep = nn.Embedding(config.max_timestep, config.width)
         self.norm = nn.LayerNorm(config.width)
         self.trunk = Trunk(
-            config.mixer, config.width, config.layers, config.heads, config.dropout, config.block, config.activation
+            config.mixer,
+            config.width,
+            config.layers,
+            config.heads,
+            config.dropout,
+            config.rems(),
+            config.block,
+            config.activation,
         )
         self.head = nn.Linear(config.width, config.action_dim)
 

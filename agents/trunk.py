@@ -8,11 +8,17 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
-from .mixers import Aaren, Attention, AttentionState
+from .encoding import RemConfig
+from .mixers import Aaren, AarenRsa, Attention, AttentionState, Encoded, EncodedState, Rsa
 from .scan import ScanState
 
-MIXERS: dict[str, type[Aaren] | type[Attention]] = {"aaren": Aaren, "attention": Attention}
-MixerState: TypeAlias = ScanState | AttentionState
+MIXERS: dict[str, type[Aaren] | type[Attention] | type[Encoded]] = {
+    "aaren": Aaren,
+    "attention": Attention,
+    "aaren-rsa": AarenRsa,
+    "rsa": Rsa,
+}
+MixerState: TypeAlias = ScanState | AttentionState | EncodedState
 TrunkState: TypeAlias = tuple[MixerState, ...]
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -30,13 +36,24 @@ class Block(nn.Module):
         width: C, channels of a token; the MLP has 4 C hidden units.
         heads: heads of the mixer.
         dropout: probability, on the outputs of the mixer and of the MLP.
+        rems: recurrence encoding, of the mixers that have one.
         activation: of the MLP, a name in ACTIVATIONS.
     """
 
-    def __init__(self, mixer: str, width: int, heads: int, dropout: float = 0.0, activation: str = "gelu") -> None:
+    def __init__(
+        self,
+        mixer: str,
+        width: int,
+        heads: int,
+        dropout: float = 0.0,
+        rems: RemConfig | None = None,
+        activation: str = "gelu",
+    ) -> None:
         """Builds mixer, layer norms and MLP; raises ValueError if `heads` does not divide `width`."""
         super().__init__()
-        self.mixer = MIXERS[mixer](width, heads, dropout)
+        kind = MIXERS[mixer]
+        more = (rems,) if issubclass(kind, Encoded) else ()
+        self.mixer = kind(width, heads, dropout, *more)
         self.norm1 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width), ACTIVATIONS[activation](), nn.Linear(4 * width, width), nn.Dropout(dropout)
@@ -94,6 +111,7 @@ class Trunk(nn.Module):
         layers: number of blocks.
         heads: heads of every mixer.
         dropout: probability.
+        rems: recurrence encoding of every layer, where the mixer has one.
         block: a name in BLOCKS; after "pre-norm" blocks there is one more layer norm, as in GPT-2.
         activation: of the MLPs, a name in ACTIVATIONS.
     """
@@ -105,12 +123,15 @@ class Trunk(nn.Module):
         layers: int,
         heads: int,
         dropout: float = 0.0,
+        rems: RemConfig | None = None,
         block: str = "post-norm",
         activation: str = "gelu",
     ) -> None:
         """Builds the blocks; raises ValueError if `heads` does not divide `width`."""
         super().__init__()
-        self.blocks = nn.ModuleList(BLOCKS[block](mixer, width, heads, dropout, activation) for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            BLOCKS[block](mixer, width, heads, dropout, rems, activation) for _ in range(layers)
+        )
         self.norm = nn.LayerNorm(width) if block == "pre-norm" else nn.Identity()
 
     def forward(

@@ -7,24 +7,56 @@ from itertools import pairwise
 
 import pytest
 import torch
+from rem_matrices import matrices
 from torch import Tensor
 
-from aaren_rl.agents import MIXERS, Aaren, Attention, Block, ScanState, Trunk, reference
+from aaren_rl.agents import MIXERS, Aaren, Attention, Block, Encoded, RemConfig, ScanState, Trunk
 
 WIDTH, HEADS = 16, 4
 every_mixer = pytest.mark.parametrize("name", MIXERS)
+Mixer = Aaren | Attention | Encoded
+
+# Every kind of REM but the plain ones, which are the default; and a mask that 70 tokens meet.
+REMS = RemConfig((0, 1, 1, 1, 0, 1), max_power=20)
+OTHERS = {"aaren-rsa cyclical": ("aaren-rsa", REMS), "rsa cyclical": ("rsa", REMS)}
+every_encoding = pytest.mark.parametrize("name", [*MIXERS, *OTHERS])
 
 
-def make(name: str, dtype: torch.dtype = torch.float32, width: int = WIDTH, heads: int = HEADS) -> Aaren | Attention:
+def make(name: str, dtype: torch.dtype = torch.float32) -> Mixer:
     torch.manual_seed(0)
-    return MIXERS[name](width, heads).to(dtype).eval()
+    if name in OTHERS:
+        kind, rems = OTHERS[name]
+        return MIXERS[kind](WIDTH, HEADS, 0.0, rems).to(dtype).eval()
+    return MIXERS[name](WIDTH, HEADS).to(dtype).eval()
+
+
+def rows(state: object, which: slice) -> object:
+    """Some rows of the batch of every tensor in a state."""
+    if isinstance(state, Tensor):
+        return state[which]
+    parts = [rows(part, which) for part in state]
+    return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+
+
+def comparable(state: object) -> list[Tensor]:
+    """A state's tensors, of a scan's its output: m may differ where u and w differ as well. A cache is left out."""
+    if isinstance(state, ScanState):
+        assert all(part.dtype == torch.float64 for part in state)
+        return [state.output()]
+    return [state] if isinstance(state, Tensor) else [tensor for part in state for tensor in comparable(part)]
 
 
 def tokens(length: int, dtype: torch.dtype = torch.float32, batch: int = 2) -> Tensor:
     return torch.randn(batch, length, WIDTH, generator=torch.Generator().manual_seed(length)).to(dtype)
 
 
-def steps(mixer: Aaren | Attention | Trunk, x: Tensor) -> tuple[Tensor, object]:
+def aligned(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Two states' values, of which one remembers more zeros."""
+    short = min(one.shape[2], other.shape[2]) if one.dim() > 3 else None
+    return (one, other) if short is None else (one[:, :, one.shape[2] - short :], other[:, :, other.shape[2] - short :])
+
+
+def steps(mixer: Mixer | Trunk, x: Tensor) -> tuple[Tensor, object]:
     outputs, state = [], mixer.initial_state(len(x))
     for token in x.unbind(1):
         y, state = mixer.step(token, state)
@@ -32,7 +64,7 @@ def steps(mixer: Aaren | Attention | Trunk, x: Tensor) -> tuple[Tensor, object]:
     return torch.stack(outputs, 1), state
 
 
-@every_mixer
+@every_encoding
 @torch.no_grad()
 def test_parallel_is_recurrent(name: str) -> None:
     """Over 3,000 tokens, outputs and final state."""
@@ -40,14 +72,11 @@ def test_parallel_is_recurrent(name: str) -> None:
     parallel, last = mixer(x)
     recurrent, state = steps(mixer, x)
     torch.testing.assert_close(parallel, recurrent, rtol=0, atol=1e-5)
-    if isinstance(last, ScanState):
-        torch.testing.assert_close(last.output(), state.output(), rtol=0, atol=1e-5)
-        assert all(part.dtype == torch.float64 for part in (*last, *state))
-    else:
-        torch.testing.assert_close(tuple(last), tuple(state), rtol=0, atol=1e-5)
+    for mine, stepped in zip(comparable(last), comparable(state), strict=True):
+        torch.testing.assert_close(mine, stepped, rtol=0, atol=1e-5)
 
 
-@every_mixer
+@every_encoding
 @pytest.mark.parametrize("cut", [1, 63, 64, 69])
 @torch.no_grad()
 def test_two_calls_are_one(name: str, cut: int) -> None:
@@ -60,7 +89,7 @@ def test_two_calls_are_one(name: str, cut: int) -> None:
     torch.testing.assert_close(one_more, mixer.step(x[:, 0], last)[0], rtol=0, atol=1e-12)
 
 
-@every_mixer
+@every_encoding
 @torch.no_grad()
 def test_packed_sequences_are_separate(name: str) -> None:
     """Rows cut at different places, one row continuing from a state until its first start."""
@@ -75,15 +104,16 @@ def test_packed_sequences_are_separate(name: str) -> None:
         for begin, end in pairwise(edges):
             if begin == end:
                 continue
-            past = None if starts[row, begin] else type(state)(*(part[row : row + 1] for part in state))
+            past = None if starts[row, begin] else rows(state, slice(row, row + 1))
             alone, last = mixer(x[row : row + 1, begin:end], past)
             torch.testing.assert_close(packed[row : row + 1, begin:end], alone, rtol=0, atol=1e-12)
-        if isinstance(after, ScanState):  # its state is the last sequence's; a cache keeps every token
-            torch.testing.assert_close(after.output()[row : row + 1], last.output(), rtol=0, atol=1e-12)
+        if name != "attention" and not name.startswith("rsa"):  # the last sequence's; a cache keeps every token
+            for packed_part, part in zip(comparable(rows(after, slice(row, row + 1))), comparable(last), strict=True):
+                torch.testing.assert_close(*aligned(packed_part, part), rtol=0, atol=1e-12)
     assert before.shape == (2, 9, WIDTH)
 
 
-@every_mixer
+@every_encoding
 @pytest.mark.parametrize("keep", [slice(1, None, 3), slice(-1, None), slice(None), slice(2, 5)])
 @torch.no_grad()
 def test_keep_is_slicing(name: str, keep: slice) -> None:
@@ -94,10 +124,10 @@ def test_keep_is_slicing(name: str, keep: slice) -> None:
         whole, last = mixer(x, **keywords)
         kept, same = mixer(x, keep=keep, **keywords)
         torch.testing.assert_close(kept, whole[:, keep], rtol=0, atol=1e-13)
-        torch.testing.assert_close(tuple(same), tuple(last), rtol=0, atol=1e-13)
+        torch.testing.assert_close(comparable(same), comparable(last), rtol=0, atol=1e-13)
 
 
-@every_mixer
+@every_encoding
 def test_gradients_in_parallel_are_those_of_steps(name: str) -> None:
     mixer, up = make(name, torch.float64), tokens(66, torch.float64)
     gradients = []
@@ -122,41 +152,59 @@ def test_causality(name: str) -> None:
         assert bool((after[:, k] - before[:, k]).abs().amax(-1).gt(1e-4).all())
 
 
-@torch.no_grad()
-def test_aaren_is_softmax_attention_of_one_learned_query() -> None:
-    """W_o softmax(q k^T / sqrt(d)) v with q = W_q of the query token, straight from the weights."""
-    mixer, x = make("aaren", torch.float64), tokens(80, torch.float64)
+def plain(mixer: Mixer, x: Tensor, starts: Tensor) -> Tensor:
+    """W_o of weights times values, straight from the parameters, every matrix of weights written out.
+
+    Softmax of q k^T / sqrt(D) over the same sequence's earlier tokens, where Aaren's q is W_q of its query token; with
+    recurrence encoding equation (4): {[1 - sigmoid(mu)] softmax + sigmoid(mu) P} V.
+    """
+    inner, n = (mixer.inner if isinstance(mixer, Encoded) else mixer), x.shape[1]
 
     def split(y: Tensor) -> Tensor:
-        return y.unflatten(-1, (HEADS, WIDTH // HEADS))
+        return y.unflatten(-1, (HEADS, WIDTH // HEADS)).transpose(-3, -2)
 
-    query, keys, values = split(mixer.query(mixer.query_token)), split(mixer.key(x)), split(mixer.value(x))
-    scores = torch.einsum("hd,bnhd->bhn", query, keys) / math.sqrt(WIDTH // HEADS)
-    mixed = reference.masked_softmax(scores, values.transpose(1, 2))
-    plain = mixer.output(mixed.transpose(1, 2).flatten(-2))
-    torch.testing.assert_close(mixer(x)[0], plain, rtol=0, atol=1e-13)
+    asking = inner.query_token.expand(x.shape) if isinstance(inner, Aaren) else x
+    scores = split(inner.query(asking)) @ split(inner.key(x)).transpose(-1, -2) / math.sqrt(WIDTH // HEADS)
+    segments = starts.cumsum(-1)
+    same = (segments.unsqueeze(-1) == segments.unsqueeze(-2)).unsqueeze(1)
+    weights = torch.softmax(scores.masked_fill(~(same & torch.ones(n, n).tril().bool()), -torch.inf), -1)
+    if isinstance(mixer, Encoded):
+        rems = torch.cat([matrices(group, n) for group in mixer.encoding.groups])
+        gate, encoded = torch.sigmoid(mixer.encoding.mu), len(rems)
+        gated = (1 - gate) * weights[:, :encoded] + gate * rems * same
+        weights = torch.cat([gated, weights[:, encoded:]], 1)
+    return inner.output((weights @ split(inner.value(x))).transpose(1, 2).flatten(-2))
 
 
-@torch.no_grad()
-def test_attention_is_softmax_attention_of_every_token() -> None:
-    mixer, x = make("attention", torch.float64), tokens(20, torch.float64)
-
-    def split(y: Tensor) -> Tensor:
-        return y.unflatten(-1, (HEADS, WIDTH // HEADS)).transpose(1, 2)
-
-    queries, keys, values = split(mixer.query(x)), split(mixer.key(x)), split(mixer.value(x))
-    scores = queries @ keys.transpose(-1, -2) / math.sqrt(WIDTH // HEADS)
-    # The k-th prefix of a scan whose scores are those of query k.
-    mixed = torch.stack([reference.masked_softmax(scores[..., k, :], values)[..., k, :] for k in range(20)], -2)
-    plain = mixer.output(mixed.transpose(1, 2).flatten(-2))
-    torch.testing.assert_close(mixer(x)[0], plain, rtol=0, atol=1e-13)
+@every_encoding
+def test_it_is_the_papers_equation_and_so_are_its_gradients(name: str) -> None:
+    """In float64 to rounding, and in float32 against float64, to inputs and every parameter; sequences packed."""
+    starts = torch.zeros(2, 90, dtype=torch.bool)
+    starts[0, 0] = starts[0, 30] = starts[1, 71] = True
+    for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 1e-5)):
+        fast, slow = make(name, dtype), make(name, dtype).double()
+        x, up = tokens(90, dtype).requires_grad_(), tokens(91, dtype)[:, :90]
+        exact = x.detach().double().requires_grad_()
+        mine, true = fast(x, starts=starts)[0], plain(slow, exact, starts)
+        torch.testing.assert_close(mine.double(), true, rtol=0, atol=tolerance)
+        gradients = torch.autograd.grad((mine * up).sum(), [x, *fast.parameters()])
+        expected = torch.autograd.grad((true * up.double()).sum(), [exact, *slow.parameters()])
+        for (parameter, _), got, want in zip([("x", x), *fast.named_parameters()], gradients, expected, strict=True):
+            scale = max(1.0, float(want.abs().max()))
+            torch.testing.assert_close(got.double() / scale, want / scale, rtol=0, atol=tolerance, msg=parameter)
+            # A key's bias adds the same to all scores of a query, which softmax does not see.
+            assert bool(want.abs().gt(1e-9).any()) or parameter.endswith("key.bias")
 
 
 @every_mixer
 def test_parameters_are_the_papers(name: str) -> None:
-    """Section 4.5: Aaren's block has the query token's 512 numbers more than the Transformer's."""
+    """Section 4.5: Aaren's block has the query token's 512 numbers more than the Transformer's.
+
+    Recurrence encoding adds mu, and lambda for each of 4 regular heads, half of them dilated (RSA, table 7).
+    """
     count = sum(parameter.numel() for parameter in Block(name, 512, 4).parameters())
-    assert count == {"aaren": 3_152_896, "attention": 3_152_384}[name]
+    inner = 3_152_896 if name.startswith("aaren") else 3_152_384
+    assert count == inner + (1 + 4 if name.endswith("rsa") else 0)
 
 
 @every_mixer

@@ -18,6 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from aaren_rl import load_policy
 from aaren_rl.checkpoint import load_checkpoint, read_card
+from aaren_rl.config import AGENTS
 from aaren_rl.envs import normalized_score
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.run import RunFolder
@@ -44,9 +45,9 @@ def records(run: Path) -> list[dict[str, float]]:
 
 @pytest.fixture(scope="module")
 def trained(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output folder of both agents."""
+    """The output folder of every agent."""
     out = tmp_path_factory.mktemp("runs")
-    for agent in ("decision-aaren", "decision-transformer"):
+    for agent in AGENTS:
         assert train(arguments(hopper_file, out, "--agent", agent)) == 0
     return out
 
@@ -79,6 +80,20 @@ def test_both_agents_log_the_same_tags(trained: Path) -> None:
     assert {"train/loss", "train/learning_rate", "eval/normalized_score", "eval_raw/normalized_score"} <= set(tags[0])
 
 
+@pytest.mark.parametrize("agent", ["decision-aaren-rsa", "decision-rsa"])
+def test_the_learnt_recurrence_is_logged(trained: Path, agent: str) -> None:
+    """Under TensorBoard and in metrics.jsonl, a curve a number; those of the weights at the last update."""
+    mixers = [block.mixer for block in load_policy(folder(trained, agent), weights="raw").model.trunk.blocks]
+    (last,) = (r for r in records(folder(trained, agent)) if r["update"] == 20 and "train/loss" in r)
+    events = EventAccumulator(str(folder(trained, agent))).Reload()
+    for i, mixer in enumerate(mixers):
+        for name in ("gate", "lambda_0", "lambda_dilated3_0"):
+            tag = f"recurrence/layer{i}/{name}"
+            assert last[tag] == pytest.approx(mixer.encoding.scalars()[name])
+            assert events.Scalars(tag)[-1].value == pytest.approx(last[tag])
+        assert last[f"recurrence/layer{i}/gate"] != 0.5  # it moved
+
+
 def test_the_loss_falls(trained: Path, hopper_file: Path, tmp_path: Path) -> None:
     longer = arguments(hopper_file, tmp_path, "--learning-rate", "3e-3")
     longer[longer.index("--updates") + 1] = "150"
@@ -95,17 +110,18 @@ def test_the_moving_average_is_not_the_raw_weights(trained: Path) -> None:
     assert torch.equal(load_policy(folder(trained), weights="raw").model.head.weight, raw["head.weight"])
 
 
-def test_an_interrupted_run_ends_with_the_same_weights(hopper_file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("agent", ["decision-aaren", "decision-aaren-rsa"])
+def test_an_interrupted_run_ends_with_the_same_weights(hopper_file: Path, tmp_path: Path, agent: str) -> None:
     """Dropout is on; 20 updates at once against a kill after the checkpoint at 10, one thread."""
-    assert train(arguments(hopper_file, tmp_path / "whole")) == 0
-    assert train(arguments(hopper_file, tmp_path / "cut")) == 0
-    cut = folder(tmp_path / "cut")
+    assert train(arguments(hopper_file, tmp_path / "whole", "--agent", agent)) == 0
+    assert train(arguments(hopper_file, tmp_path / "cut", "--agent", agent)) == 0
+    cut = folder(tmp_path / "cut", agent)
     for later in (cut / "checkpoints").glob("00000020/*"):  # what a kill between the two checkpoints leaves behind
         later.unlink()
     with (cut / "metrics.jsonl").open("a") as file:
         file.write('{"update": 13, "train/lo')
-    assert train([*arguments(hopper_file, tmp_path / "cut"), "--resume"]) == 0
-    whole = folder(tmp_path / "whole")
+    assert train([*arguments(hopper_file, tmp_path / "cut", "--agent", agent), "--resume"]) == 0
+    whole = folder(tmp_path / "whole", agent)
     a, b = (load_checkpoint(run / "checkpoints") for run in (whole, cut))
     assert a.update == b.update == 20
     for name in a.raw:
@@ -223,7 +239,7 @@ def test_evaluate_prints_a_table_and_writes_the_same(
     assert "a file of yours" in table and "rollout carry" in table and "mixed contexts" in table
 
 
-@pytest.mark.parametrize("agent", ["decision-aaren", "decision-transformer"])
+@pytest.mark.parametrize("agent", AGENTS)
 def test_every_rollout_of_every_agent(trained: Path, tmp_path: Path, agent: str) -> None:
     returns = {}
     for mode in ("carry", "rolling", "window"):

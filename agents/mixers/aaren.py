@@ -53,18 +53,33 @@ class Aaren(nn.Module):
         Returns:
             Outputs (B, N or fewer, C) and the state after the last token, in float64.
         """
-        values = self.value(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-        scores = self._scores(x).transpose(1, 2)
-        mixed, state = prefix_scan(scores, values, state, starts=None if starts is None else starts.unsqueeze(1))
-        if keep is not None:
-            mixed = mixed[:, :, keep]
-        return self.dropout(self.output(mixed.transpose(1, 2).flatten(-2))), state
+        mixed, _, state = self.mix(x, state, starts=starts, keep=keep)
+        return self.project(mixed.transpose(1, 2)), state
 
     def step(self, x: Tensor, state: ScanState) -> tuple[Tensor, ScanState]:
         """One token (B, C) with the state of those before; returns its output (B, C) and the new state."""
+        mixed, _, state = self.mix_step(x, state)
+        return self.project(mixed), state
+
+    def mix(
+        self, x: Tensor, state: ScanState | None, *, starts: Tensor | None = None, keep: slice | None = None
+    ) -> tuple[Tensor, Tensor, ScanState]:
+        """`forward` up to the heads' outputs where kept (B, H, N', D); also all values (B, H, N, D) and the state."""
+        values = self.value(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        scores = self._scores(x).transpose(1, 2)
+        mixed, state = prefix_scan(scores, values, state, starts=None if starts is None else starts.unsqueeze(1))
+        return mixed if keep is None else mixed[:, :, keep], values, state
+
+    def mix_step(self, x: Tensor, state: ScanState) -> tuple[Tensor, Tensor, ScanState]:
+        """`step` up to the heads' outputs (B, H, D); the value (B, H, D); the new state."""
         value = self.value(x).unflatten(-1, (self.heads, self.head_dim))
         mixed, state = scan_step(self._scores(x), value, state)
-        return self.dropout(self.output(mixed.flatten(-2))), state
+        return mixed, value, state
+
+    def project(self, mixed: Tensor) -> Tensor:
+        """The heads' outputs (..., H, D) joined, through W_o and dropout: (..., C)."""
+        out: Tensor = self.dropout(self.output(mixed.flatten(-2)))
+        return out
 
     def initial_state(self, batch_size: int) -> ScanState:
         """The state before any token, in float64."""

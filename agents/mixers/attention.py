@@ -59,26 +59,43 @@ class Attention(nn.Module):
         Returns:
             Outputs (B, N or fewer, C) and the cache with the N tokens appended.
         """
-        keep = keep if keep is not None else slice(None)
-        queries = self._heads(self.query(x[:, keep]))
-        keys, values = self._heads(self.key(x)), self._heads(self.value(x))
-        if state is not None:
-            keys, values = torch.cat([state.keys, keys], -2), torch.cat([state.values, values], -2)
-        plain = state is None and starts is None and keep == slice(None)
-        mixed = F.scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            attn_mask=None if plain else _causal_mask(x.shape[1], keys.shape[-2], starts, x.device)[..., keep, :],
-            is_causal=plain,
-            dropout_p=self.dropout.p if self.training else 0.0,
-        )
-        return self.dropout(self.output(mixed.transpose(1, 2).flatten(-2))), AttentionState(keys, values)
+        mixed, _, state = self.mix(x, state, starts=starts, keep=keep)
+        return self.project(mixed.transpose(1, 2)), state
 
     def step(self, x: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
         """One token (B, C) with the cache of those before; returns its output (B, C) and the new cache."""
-        y, state = self(x.unsqueeze(1), state)
-        return y.squeeze(1), state
+        mixed, _, state = self.mix_step(x, state)
+        return self.project(mixed), state
+
+    def mix(
+        self, x: Tensor, state: AttentionState | None, *, starts: Tensor | None = None, keep: slice | None = None
+    ) -> tuple[Tensor, Tensor, AttentionState]:
+        """`forward` up to the heads' outputs where kept (B, H, N', D); also all values (B, H, N, D) and the cache."""
+        keep = keep if keep is not None else slice(None)
+        queries = self._heads(self.query(x[:, keep]))
+        keys, values = self._heads(self.key(x)), self._heads(self.value(x))
+        cache = AttentionState(keys, values)
+        if state is not None:
+            cache = AttentionState(torch.cat([state.keys, keys], -2), torch.cat([state.values, values], -2))
+        plain = state is None and starts is None and keep == slice(None)
+        mixed = F.scaled_dot_product_attention(
+            queries,
+            *cache,
+            attn_mask=None if plain else _causal_mask(x.shape[1], cache.keys.shape[-2], starts, x.device)[..., keep, :],
+            is_causal=plain,
+            dropout_p=self.dropout.p if self.training else 0.0,
+        )
+        return mixed, values, cache
+
+    def mix_step(self, x: Tensor, state: AttentionState) -> tuple[Tensor, Tensor, AttentionState]:
+        """`step` up to the heads' outputs (B, H, D); the value (B, H, D); the new cache."""
+        mixed, values, state = self.mix(x.unsqueeze(1), state)
+        return mixed.squeeze(2), values.squeeze(2), state
+
+    def project(self, mixed: Tensor) -> Tensor:
+        """The heads' outputs (..., H, D) joined, through W_o and dropout: (..., C)."""
+        out: Tensor = self.dropout(self.output(mixed.flatten(-2)))
+        return out
 
     def initial_state(self, batch_size: int) -> AttentionState:
         """The cache before any token: M = 0."""

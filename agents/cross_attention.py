@@ -1,0 +1,152 @@
+"""Attention of given queries over a stream: the many-to-one RNN of *Attention as an RNN* (Feng et al. 2024).
+
+The state (m, u, w) of section 3.1 is all that is kept of the tokens seen, so a stream of any length is attended to in
+constant memory. `attend` takes the tokens all at once, one at a time, or block by block (appendix A): the result is the
+same.
+
+Shape suffixes: B batch, H heads, Q queries, N tokens, D channels of a key, V channels of a value, C channels of a
+token.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from .scan import STATE_DTYPE, ScanState, combine
+
+
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    state: ScanState | None = None,
+    *,
+    mask: Tensor | None = None,
+    block: int | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, ScanState]:
+    """Softmax attention of queries over the tokens in `state` and those given (section 3.1, appendix A):
+
+        o = sum_i exp(s_i) v_i / sum_i exp(s_i),    s_i = scale q . k_i
+
+    The state after any tokens may be passed on with the next ones; where a stream is cut only changes the rounding.
+
+    Args:
+        query: (..., Q, D); the same for every part of a stream.
+        keys: (..., N, D); N may be 0.
+        values: (..., N, V).
+        state: of the tokens before, m and u of shape (..., Q), w of shape (..., Q, V).
+        mask: bool, broadcastable to (..., Q, N); False: this query does not see this token.
+        block: b of appendix A, tokens taken at once, for O(b) memory where no gradient is asked for; 1: token by token;
+            None: all in parallel.
+        scale: of the scores; 1 / sqrt(D) by default.
+
+    Returns:
+        The outputs (..., Q, V) in the values' type, zeros for a query that has seen no token; and the state in float64.
+
+    Raises:
+        ValueError: shapes that do not fit, or a block under 1.
+    """
+    if query.dim() < 2 or keys.dim() < 2 or query.shape[-1] != keys.shape[-1] or keys.shape[:-1] != values.shape[:-1]:
+        raise ValueError(
+            f"query {tuple(query.shape)}, keys {tuple(keys.shape)} and values {tuple(values.shape)} must be "
+            "(..., Q, D), (..., N, D), (..., N, V)"
+        )
+    if block is not None and block < 1:
+        raise ValueError(f"block must be at least 1, not {block}")
+    count = keys.shape[-2]
+    batch = torch.broadcast_shapes(query.shape[:-2], keys.shape[:-2])
+    if state is None:
+        state = ScanState.identity((*batch, query.shape[-2]), values.shape[-1], device=values.device)
+    state = state.to(STATE_DTYPE)
+    if mask is not None:
+        mask = mask.expand(torch.broadcast_shapes(mask.shape, (1, count)))
+    scaled = query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    for first in range(0, count, block or max(count, 1)):
+        here = slice(first, first + (block or count))
+        seen = None if mask is None else mask[..., here]
+        state = combine(state, _stretch(scaled, keys[..., here, :], values[..., here, :], seen))
+    return state.output().to(values.dtype), state
+
+
+def _stretch(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> ScanState:
+    """The state of a stretch by itself, computed densely in float32 at least; a query that sees nothing of it has the
+    identity.
+    """
+    dtype = torch.promote_types(torch.promote_types(query.dtype, values.dtype), torch.float32)
+    query, keys, values = query.to(dtype), keys.to(dtype), values.to(dtype)
+    with torch.autocast(query.device.type, enabled=False):
+        if mask is not None:
+            # A token that nobody sees may hold anything, NaN included, which 0 times it would let through.
+            unseen = ~mask.any(-2).unsqueeze(-1)
+            keys, values = keys.masked_fill(unseen, 0.0), values.masked_fill(unseen, 0.0)
+        scores = query @ keys.transpose(-2, -1)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        m = scores.detach().amax(-1).clamp(min=torch.finfo(dtype).min)  # it cancels in w / u
+        weights = torch.exp(scores - m.unsqueeze(-1))
+        return ScanState(m, weights.sum(-1), weights @ values).to(STATE_DTYPE)
+
+
+class CrossAttention(nn.Module):
+    """Learned queries that read a stream: Perceiver's cross-attention with latents that do not depend on the input.
+
+    Their attention is a recurrent network with a state of constant size (figure 1c), updated by `step`.
+
+    Args:
+        width: C, channels of a token, of a latent and of an output.
+        latents: Q, the number of queries.
+        heads: H, must divide C. Scores are scaled by 1 / sqrt(C / H).
+        dropout: probability, on the output.
+    """
+
+    def __init__(self, width: int, latents: int, heads: int = 1, dropout: float = 0.0) -> None:
+        """Builds the projections; raises ValueError if `heads` does not divide `width` or there are no latents."""
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width {width} is not a multiple of heads {heads}")
+        if latents < 1:
+            raise ValueError(f"latents must be at least 1, not {latents}")
+        self.heads, self.head_dim = heads, width // heads
+        self.latents = nn.Parameter(torch.randn(latents, width))
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.output = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Tensor, state: ScanState | None = None, *, mask: Tensor | None = None, block: int | None = None
+    ) -> tuple[Tensor, ScanState]:
+        """Reads tokens.
+
+        Args:
+            x: tokens (B, N, C); N may be 0.
+            state: of the tokens before.
+            mask: bool (B, N), False where a row is padded.
+            block: tokens taken at once, see `attend`.
+
+        Returns:
+            One output a latent, (B, Q, C), over all tokens so far, and the state, m and u of shape (B, H, Q).
+        """
+        keys, values = self._split(self.key(x)), self._split(self.value(x))
+        seen = None if mask is None else mask[:, None, None, :]
+        mixed, state = attend(self._split(self.query(self.latents)), keys, values, state, mask=seen, block=block)
+        return self.dropout(self.output(mixed.transpose(1, 2).flatten(-2))), state
+
+    def step(self, x: Tensor, state: ScanState) -> tuple[Tensor, ScanState]:
+        """One token (B, C) with the state of those before; returns (B, Q, C) and the new state."""
+        return self.forward(x.unsqueeze(1), state)
+
+    def initial_state(self, batch_size: int) -> ScanState:
+        """The state before any token, in float64."""
+        shape = (batch_size, self.heads, len(self.latents))
+        return ScanState.identity(shape, self.head_dim, device=self.latents.device)
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(..., N, C) -> (..., H, N, D)."""
+        heads: Tensor = x.unflatten(-1, (self.heads, self.head_dim)).transpose(-3, -2)
+        return heads

@@ -1,0 +1,326 @@
+"""Recurrence encoding matrices (REMs) of *Encoding Recurrence into Transformers* (Huang et al. 2023), as recurrences.
+
+A REM multiplies a head's values by f_j of their distance j > 0 (equation (3)): the head's output at token t is
+
+    h_t = sum_{j=1..K} f_j v_{t - j d}        f_j = lambda^j,  gamma^j cos(j theta)  or  gamma^j sin(j theta)
+
+with dilation d, and powers beyond K masked (appendix D.1). All three are entries of powers Z^j of a block Z of the real
+Jordan form: (lambda), or gamma times a rotation by theta. So the sum is also a recurrence in constant memory,
+
+    h_t = Z (h_{t-d} + u_{t-d}),   u_t = v_t - Z^K v_{t-Kd}
+
+where u is v itself without a mask. In training, all tokens are computed in parallel: dense in blocks, carried between
+them.
+
+Where the paper's two forms differ, (3) and P (x) I_d stand, for which the propositions are proved: appendix D.1 as
+printed puts -1 on the diagonal of a sine's REM, and 1 where a dilated REM has 0.
+
+Shape suffixes: B batch, R heads with a REM, N tokens, D channels a head, d dilation, K largest power, P = 1 or 2 rows
+of Z.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .recurrence import fold, latest, scan, unfold, with_inputs
+
+STATE_DTYPE = torch.float64
+
+
+class EncodingState(NamedTuple):
+    """The recurrences of the heads of one dilation, in constant memory.
+
+    Attributes:
+        sums: h + u of the last d tokens, the oldest first, (B, R, d, P, D), in float64.
+        values: v of the last tokens, K d at most, (B, R, n <= K d, D); without a mask, none.
+    """
+
+    sums: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class RemConfig:
+    """How many of a layer's heads have which REM (section 3, "Hyperparameters"), and how they begin.
+
+    Attributes:
+        counts: k1 to k6: regular, cosine, sine, dilated regular, dilated cosine, dilated sine.
+        dilation: d of the last three, in tokens.
+        max_power: K; larger powers are masked. 0: none are. None: the mixer's own choice.
+        gate: the gate-control parameter mu before training.
+    """
+
+    counts: tuple[int, int, int, int, int, int]
+    dilation: int = 3
+    max_power: int | None = None
+    gate: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for counts below 0 or all 0, and for what lies outside the paper's range."""
+        if len(self.counts) != 6 or min(self.counts) < 0 or sum(self.counts) < 1:
+            raise ValueError(f"REM counts must be six numbers from 0 on, not all 0: {self.counts}")
+        if self.dilation < 2:
+            raise ValueError(f"the REMs' dilation must be at least 2, not {self.dilation}")
+        if self.max_power is not None and self.max_power < 0:
+            raise ValueError(f"the REMs' largest power must be at least 0, not {self.max_power}")
+        if not -3 <= self.gate <= 3:
+            raise ValueError(f"the REMs' gate must begin in [-3, 3], not {self.gate}")
+
+    @property
+    def heads(self) -> int:
+        """R, heads that have a REM; the layer's others are attention alone."""
+        return sum(self.counts)
+
+
+def parse_counts(text: str, heads: int) -> tuple[int, int, int, int, int, int]:
+    """k1 to k6 of a layer with `heads` heads.
+
+    Args:
+        text: six numbers with commas between them, or "auto": every head has a REM, half of them (rounded down) a
+            dilated one, and of either half as many as possible are pairs of cosine and sine while a regular one, or
+            two, remain. It gives (2, 0, 0, 2, 0, 0) for 4 heads and (2, 1, 1, 2, 1, 1) for 8.
+        heads: H of the layer.
+
+    Raises:
+        ValueError: not six numbers, or more than there are heads.
+    """
+    if text == "auto":
+        halves = (heads - heads // 2, heads // 2)
+        (near, pairs), (far, far_pairs) = ((n - 2 * m, m) for n in halves for m in [max(0, (n - 1) // 2)])
+        return near, pairs, pairs, far, far_pairs, far_pairs
+    parts = text.split(",")
+    if len(parts) != 6 or not all(part.strip().isdecimal() for part in parts):
+        raise ValueError(f"{text!r} is not auto or six numbers k1,k2,k3,k4,k5,k6")
+    k1, k2, k3, k4, k5, k6 = map(int, parts)
+    if (total := k1 + k2 + k3 + k4 + k5 + k6) > heads:
+        raise ValueError(f"{text!r} has {total} REMs for {heads} heads")
+    return k1, k2, k3, k4, k5, k6
+
+
+class Recurrence(nn.Module):
+    """REM heads of one kind and dilation; `Regular` and `Cyclical` say which powers.
+
+    Args:
+        heads: R.
+        rows: P.
+        dilation: d, in tokens.
+        max_power: K, or 0.
+    """
+
+    def __init__(self, heads: int, rows: int, dilation: int, max_power: int) -> None:
+        """Without parameters; the subclasses add theirs."""
+        super().__init__()
+        self.heads, self.rows, self.dilation, self.max_power = heads, rows, dilation, max_power
+
+    def powers(self, exponents: Tensor) -> Tensor:
+        """Z to the power of integer exponents (M,), in float64: (R, M, P, P)."""
+        raise NotImplementedError
+
+    def outputs(self, sums: Tensor) -> Tensor:
+        """Each head's own row of the sums (B, R, N, P, D): (B, R, N, D)."""
+        raise NotImplementedError
+
+    def scalars(self) -> dict[str, Tensor]:
+        """What was learnt: name -> one number a head or pair."""
+        raise NotImplementedError
+
+    def forward(
+        self, values: Tensor, state: EncodingState | None, *, starts: Tensor | None = None, keep: slice | None = None
+    ) -> tuple[Tensor, EncodingState]:
+        """P V of every head, all tokens in parallel.
+
+        Args:
+            values: (B, R, N, D).
+            state: of the tokens before; None where there are none.
+            starts: bool (B, N), True where a new sequence begins.
+            keep: the positions whose outputs are wanted; all by default.
+
+        Returns:
+            Outputs (B, R, N or fewer, D) in float32 at least, and the state after the last token.
+        """
+        n, dilation = values.shape[-2], self.dilation
+        values = values.to(torch.promote_types(values.dtype, torch.float32))
+        segments = None if starts is None else starts.cumsum(-1).unsqueeze(1)  # (B, 1, N); the state is of segment 0
+        past = self.initial_state(len(values), values.shape[-1], values) if state is None else state
+        inputs = self._inputs(values, past.values, segments)
+        sums = scan(
+            self.powers,
+            fold(inputs, dilation),
+            None if state is None else state.sums,
+            None if segments is None else fold(segments, dilation),
+        )
+        sums = unfold(sums, n)
+        recent = slice(-min(n, dilation), None)
+        after = EncodingState(
+            latest(
+                past.sums,
+                with_inputs(sums[:, :, recent], inputs[:, :, recent]),
+                dilation,
+                None if segments is None else segments[..., recent],
+            ),
+            latest(past.values, values, self.max_power * dilation, segments),
+        )
+        kept = sums if keep is None else sums[:, :, keep]
+        return self.outputs(kept).to(values.dtype), after
+
+    def step(self, value: Tensor, state: EncodingState) -> tuple[Tensor, EncodingState]:
+        """One token (B, R, D) by the recurrence; returns its output (B, R, D) and the new state."""
+        value = value.to(torch.promote_types(value.dtype, torch.float32)).unsqueeze(2)
+        sums = self.powers(torch.ones(1, device=value.device)) @ state.sums[:, :, :1]
+        after = with_inputs(sums, self._inputs(value, state.values, None))
+        new = EncodingState(
+            torch.cat([state.sums[:, :, 1:], after], 2),
+            latest(state.values, value, self.max_power * self.dilation, None),
+        )
+        return self.outputs(sums).squeeze(2).to(value.dtype), new
+
+    def initial_state(self, batch_size: int, head_dim: int, like: Tensor) -> EncodingState:
+        """The state before any token, for values of `like`'s type and device."""
+        shape = (batch_size, self.heads)
+        sums = like.new_zeros(*shape, self.dilation, self.rows, head_dim, dtype=STATE_DTYPE)
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        return EncodingState(sums, like.new_zeros(*shape, 0, head_dim, dtype=dtype))
+
+    def _inputs(self, values: Tensor, past: Tensor, segments: Tensor | None) -> Tensor:
+        """u (B, R, N, Q, D): the values in Z's first row, less what the mask takes back K d tokens later."""
+        inputs = values.unsqueeze(-2)
+        n, old, span = values.shape[-2], past.shape[-2], self.max_power * self.dilation
+        if not span or old + n <= span:
+            return inputs
+        left = F.pad(torch.cat([past.to(values.dtype), values], 2), (0, 0, span - old, 0))[:, :, :n]
+        if segments is not None:
+            same = F.pad(segments, (span, 0))[..., :n] == segments
+            left = left * same.unsqueeze(-1)
+        highest = self.powers(torch.full((1,), self.max_power, device=values.device))[..., :1].to(values.dtype)
+        return with_inputs(-highest * left.unsqueeze(-2), inputs)
+
+
+class Regular(Recurrence):
+    """Heads with f_j = lambda^j, lambda = tanh(eta): Z = (lambda)."""
+
+    def __init__(self, heads: int, dilation: int, max_power: int) -> None:
+        """Starts with eta spread over [-2, -1] and [1, 2] (section 3)."""
+        super().__init__(heads, 1, dilation, max_power)
+        self.eta = nn.Parameter(torch.linspace(2, 1, heads) * (1.0 - 2.0 * (torch.arange(heads) % 2)))
+
+    def powers(self, exponents: Tensor) -> Tensor:
+        """lambda to the power of integer exponents (M,): (R, M, 1, 1)."""
+        return (self.eta.double().tanh().unsqueeze(-1) ** exponents).unsqueeze(-1).unsqueeze(-1)
+
+    def outputs(self, sums: Tensor) -> Tensor:
+        """The only row."""
+        return sums.squeeze(-2)
+
+    def scalars(self) -> dict[str, Tensor]:
+        """lambda."""
+        return {"lambda": self.eta.tanh()}
+
+
+class Cyclical(Recurrence):
+    """Heads with f_j = gamma^j cos(j theta), then ones with sin: Z is gamma = sigmoid(nu) times a rotation by theta.
+
+    The i-th cosine and the i-th sine are a pair with one (gamma, theta), as in proposition 1 and in table 7's counts.
+    """
+
+    def __init__(self, cosines: int, sines: int, dilation: int, max_power: int) -> None:
+        """Starts with nu spread over [1, 2] and theta = pi / 4 (section 3)."""
+        super().__init__(cosines + sines, 2, dilation, max_power)
+        self.cosines, self.sines = cosines, sines
+        pairs = max(cosines, sines)
+        self.nu = nn.Parameter(torch.linspace(2, 1, pairs))
+        self.theta = nn.Parameter(torch.full((pairs,), math.pi / 4))
+
+    def powers(self, exponents: Tensor) -> Tensor:
+        """Z to the power of integer exponents (M,): (R, M, 2, 2)."""
+        size = self.nu.double().sigmoid().unsqueeze(-1) ** exponents
+        angle = self.theta.double().unsqueeze(-1) * exponents
+        cosine, sine = size * angle.cos(), size * angle.sin()
+        pairs = torch.stack([torch.stack([cosine, -sine], -1), torch.stack([sine, cosine], -1)], -2)
+        return torch.cat([pairs[: self.cosines], pairs[: self.sines]])
+
+    def outputs(self, sums: Tensor) -> Tensor:
+        """The first row for a cosine, the second for a sine."""
+        return torch.cat([sums[:, : self.cosines, :, 0], sums[:, self.cosines :, :, 1]], 1)
+
+    def scalars(self) -> dict[str, Tensor]:
+        """gamma and theta."""
+        return {"gamma": self.nu.sigmoid(), "theta": self.theta}
+
+
+class GatedEncoding(nn.Module):
+    """The gate of equation (4) around a mixer's heads: (1 - sigmoid(mu)) attention + sigmoid(mu) P V, one mu a layer.
+
+    Heads beyond the REMs' number are attention alone, without a gate (appendix E.3).
+
+    Args:
+        rems: the heads' REMs.
+        heads: H of the mixer.
+    """
+
+    def __init__(self, rems: RemConfig, heads: int) -> None:
+        """Raises ValueError if there are more REMs than heads."""
+        super().__init__()
+        if rems.heads > heads:
+            raise ValueError(f"{rems.heads} REMs for {heads} heads")
+        self.mu = nn.Parameter(torch.tensor(float(rems.gate)))
+        (k1, k2, k3, k4, k5, k6), d, most = rems.counts, rems.dilation, rems.max_power or 0
+        groups = [Regular(k1, 1, most), Cyclical(k2, k3, 1, most), Regular(k4, d, most), Cyclical(k5, k6, d, most)]
+        self.groups = nn.ModuleList(group for group in groups if group.heads)
+        self.sizes = [group.heads for group in groups if group.heads]
+
+    def forward(
+        self,
+        mixed: Tensor,
+        values: Tensor,
+        state: tuple[EncodingState, ...] | None,
+        *,
+        starts: Tensor | None = None,
+        keep: slice | None = None,
+    ) -> tuple[Tensor, tuple[EncodingState, ...]]:
+        """All tokens: attention at the kept ones (B, H, N', D) and all values (B, H, N, D) -> (B, H, N', D)."""
+        # Autocast would do the products, and so round the state, in bfloat16.
+        with torch.autocast(values.device.type, enabled=False):
+            parts, states = self._split(values), state or [None] * len(self.sizes)
+            runs = [g(v, s, starts=starts, keep=keep) for g, v, s in zip(self.groups, parts, states, strict=True)]
+            return self._gate(mixed, [y for y, _ in runs]), tuple(s for _, s in runs)
+
+    def step(
+        self, mixed: Tensor, value: Tensor, state: tuple[EncodingState, ...]
+    ) -> tuple[Tensor, tuple[EncodingState, ...]]:
+        """One token: attention's output and the value, both (B, H, D)."""
+        with torch.autocast(value.device.type, enabled=False):
+            parts = self._split(value)
+            runs = [g.step(v, s) for g, v, s in zip(self.groups, parts, state, strict=True)]  # type: ignore[operator]
+            return self._gate(mixed, [y for y, _ in runs]), tuple(s for _, s in runs)
+
+    def initial_state(self, batch_size: int, head_dim: int) -> tuple[EncodingState, ...]:
+        """The state before any token."""
+        return tuple(group.initial_state(batch_size, head_dim, self.mu) for group in self.groups)  # type: ignore[operator]
+
+    def scalars(self) -> dict[str, float]:
+        """What the layer has learnt: the gate sigmoid(mu), and every lambda, gamma and theta."""
+        found = {"gate": float(self.mu.detach().sigmoid())}
+        for group in self.groups:
+            assert isinstance(group, Recurrence)
+            suffix = "" if group.dilation == 1 else f"_dilated{group.dilation}"
+            for name, values in group.scalars().items():
+                found |= {f"{name}{suffix}_{i}": value for i, value in enumerate(values.tolist())}
+        return found
+
+    def _split(self, values: Tensor) -> list[Tensor]:
+        """The values of every group's heads; those without a REM are left out."""
+        return list(values[:, : sum(self.sizes)].split(self.sizes, 1))
+
+    def _gate(self, mixed: Tensor, encoded: list[Tensor]) -> Tensor:
+        """Attention (B, H, ..., D) and the REM heads' outputs, in attention's type."""
+        both = torch.cat(encoded, 1)
+        heads = both.shape[1]
+        gated = torch.lerp(mixed[:, :heads].to(both.dtype), both, torch.sigmoid(self.mu).to(both.dtype))
+        return torch.cat([gated.to(mixed.dtype), mixed[:, heads:]], 1)

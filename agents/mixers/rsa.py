@@ -1,0 +1,103 @@
+"""Mixers with recurrence encoding: a gate between attention and REMs over its values (Huang et al. 2023, section 3).
+
+    RSA(X) = {[1 - sigmoid(mu)] softmax(Q K') + sigmoid(mu) P} V      (equation (4), for each head)
+
+P multiplies the values V of its own head, those that the softmax weights multiply too.
+
+Shape suffixes: B batch, N tokens, C channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from ..encoding import EncodingState, GatedEncoding, RemConfig, parse_counts
+from ..scan import ScanState
+from .aaren import Aaren
+from .attention import Attention, AttentionState
+
+
+class EncodedState(NamedTuple):
+    """What a mixer with recurrence encoding carries.
+
+    Attributes:
+        inner: the state of the mixer inside.
+        encoding: the REMs' recurrences, one state for every dilation.
+    """
+
+    inner: ScanState | AttentionState
+    encoding: tuple[EncodingState, ...]
+
+
+class Encoded(nn.Module):
+    """A mixer with recurrence encoding; see the subclasses for which.
+
+    Args:
+        width: C, channels of a token.
+        heads: H, must divide C.
+        dropout: probability, as the mixer inside uses it; the REMs have none.
+        rems: counts, dilation, mask and gate of the REMs; by default "auto" counts and the paper's rest.
+    """
+
+    INNER: ClassVar[type[Aaren] | type[Attention]]
+    MAX_POWER: ClassVar[int]
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: RemConfig | None = None) -> None:
+        """Raises ValueError if `heads` does not divide `width` or there are more REMs than heads."""
+        super().__init__()
+        self.inner = self.INNER(width, heads, dropout)
+        rems = rems or RemConfig(parse_counts("auto", heads))
+        self.encoding = GatedEncoding(
+            rems if rems.max_power is not None else replace(rems, max_power=self.MAX_POWER), heads
+        )
+
+    def forward(
+        self, x: Tensor, state: EncodedState | None = None, *, starts: Tensor | None = None, keep: slice | None = None
+    ) -> tuple[Tensor, EncodedState]:
+        """All tokens of a sequence in parallel.
+
+        Args:
+            x: tokens (B, N, C).
+            state: of the tokens before.
+            starts: bool (B, N), True where a new sequence begins.
+            keep: the positions whose outputs are wanted; all by default.
+
+        Returns:
+            Outputs (B, N or fewer, C) and the state after the last token.
+        """
+        inner, encoding = (None, None) if state is None else state
+        mixed, values, after = self.inner.mix(x, inner, starts=starts, keep=keep)  # type: ignore[arg-type]  # its own
+        gated, encoded = self.encoding(mixed, values, encoding, starts=starts, keep=keep)
+        return self.inner.project(gated.transpose(1, 2)), EncodedState(after, encoded)
+
+    def step(self, x: Tensor, state: EncodedState) -> tuple[Tensor, EncodedState]:
+        """One token (B, C) with the state of those before; returns its output (B, C) and the new state."""
+        mixed, value, after = self.inner.mix_step(x, state.inner)  # type: ignore[arg-type]  # its own
+        gated, encoded = self.encoding.step(mixed, value, state.encoding)
+        return self.inner.project(gated), EncodedState(after, encoded)
+
+    def initial_state(self, batch_size: int) -> EncodedState:
+        """The state before any token."""
+        inner = self.inner.initial_state(batch_size)
+        return EncodedState(inner, self.encoding.initial_state(batch_size, self.inner.head_dim))
+
+
+class Rsa(Encoded):
+    """Causal self-attention with recurrence encoding; powers beyond 200 are masked, as in the paper (appendix D.1)."""
+
+    INNER = Attention
+    MAX_POWER = 200
+
+
+class AarenRsa(Encoded):
+    """Aaren with recurrence encoding: content weights and exponential memory, in a small state of constant size.
+
+    By default no power is masked: that would take the last 200 values of every head (600 of a dilated one) into the
+    state. The paper masks against extreme numbers, which a recurrence with |lambda| < 1 does not meet.
+    """
+
+    INNER = Aaren
+    MAX_POWER = 0

@@ -1,0 +1,182 @@
+"""Tree attention in the place of a trained model's softmax attention, at rollout.
+
+*High Attention Scores And Where To Find Them* (Menet, Choi, de Viragh, Chettata), algorithm 1.
+
+Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a head, F = D + features, R = B N rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..sum_heap import SumHeap
+from ..tree import Buds, TreeState, View
+from ..tree_samplers import SAMPLERS, Uniform
+from .attention import Attention, AttentionState
+
+SMALLEST = 1e-290  # mass of a bud that could be expanded but has none: chosen where no other is left
+
+
+@dataclass(frozen=True)
+class TreeConfig:
+    """How tree attention is computed.
+
+    Attributes:
+        budget: E; with l tokens, attention is approximated by T = ceil(l^E) terms. 1 is exact.
+        sampler: a name in SAMPLERS.
+        seed: of the samples; the same seed gives the same output.
+    """
+
+    budget: float = 0.5
+    sampler: str = "edh"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the field that does not fit."""
+        if not 0 <= self.budget <= 1:
+            raise ValueError(f"budget must be from 0 to 1, not {self.budget:g}")
+        if self.sampler not in SAMPLERS:
+            raise ValueError(f"sampler {self.sampler!r} is not one of {', '.join(SAMPLERS)}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, not {self.seed}")
+
+    def __str__(self) -> str:
+        """One line for beside a score."""
+        return f"tree attention, E = {self.budget:g}, sampler {self.sampler}, seed {self.seed}"
+
+    def terms(self, length: int) -> int:
+        """T = ceil(l^E)."""
+        # Rounded first: 1000^(1/3) is 9.99...98, and 1000^1 must not become 1001.
+        return min(length, math.ceil(round(math.pow(length, self.budget), 9)))
+
+    def at_once(self, length: int) -> int:
+        """P = 2^floor(log2 l^(E/2)): buds expanded at once (section 3, with the tokens so far for L)."""
+        return 1 << math.floor(math.log2(length) * self.budget / 2 + 1e-9)
+
+
+class TreeAttention(nn.Module):
+    """The mixer contract of `Attention`, with its weights, for evaluation; the state is a tree of block sums.
+
+    Args:
+        attention: the trained mixer; its weights are used, not copied.
+        config: budget, sampler and seed.
+        layer: the block's number: every block draws samples of its own.
+    """
+
+    def __init__(self, attention: Attention, config: TreeConfig, layer: int = 0) -> None:
+        """Draws the sampler's random features from the seed."""
+        super().__init__()
+        self.attention, self.config = attention, config
+        self._seed = (config.seed, layer)
+        generator = _generator(*self._seed)
+        self.sampler: Uniform = SAMPLERS[config.sampler](attention.head_dim, generator)
+
+    @torch.no_grad()
+    def forward(
+        self, x: Tensor, state: TreeState | None = None, *, starts: Tensor | None = None, keep: slice | None = None
+    ) -> tuple[Tensor, TreeState]:
+        """Tokens (B, N, C), after those in `state`; see `Attention.forward`.
+
+        Raises:
+            ValueError: `starts` is given: several sequences in a row are for training.
+        """
+        if starts is not None:
+            raise ValueError("tree attention is for rollout: one sequence a row")
+        mixer = self.attention
+        query, key, value = (
+            layer(x).unflatten(-1, (mixer.heads, mixer.head_dim)) for layer in (mixer.query, mixer.key, mixer.value)
+        )
+        state = self.initial_state(len(x)) if state is None else state
+        keys, root = self._with_features(key), mixer.head_dim**-0.25
+        totals, first = [], state.length
+        for n in range(x.shape[1]):
+            state = state.append(keys[:, n], value[:, n])
+            totals.append((state.key_total, state.value_total))
+        wanted = torch.arange(x.shape[1])[keep if keep is not None else slice(None)]
+        query = query[:, wanted]
+        queries = torch.cat([query / math.sqrt(mixer.head_dim), self.sampler.transform_query(query * root)], -1)
+        key_totals, value_totals = (torch.stack([totals[n][i] for n in wanted.tolist()], 1) for i in (0, 1))
+        view = View(state, queries, key_totals, value_totals, (first + 1 + wanted).to(x.device))
+        mixed = view.mix(self.expand(view)).unflatten(0, (len(x), -1)).flatten(-2)
+        return mixer.dropout(mixer.output(mixed.to(value.dtype))), state
+
+    def step(self, x: Tensor, state: TreeState) -> tuple[Tensor, TreeState]:
+        """One token (B, C) after those in `state`; returns its output (B, C) and the new state."""
+        y, state = self(x.unsqueeze(1), state)
+        return y.squeeze(1), state
+
+    def initial_state(self, batch_size: int) -> TreeState:
+        """The tree before any token."""
+        heads, dim = self.attention.heads, self.attention.head_dim
+        device = self.attention.key.weight.device
+        return TreeState.empty(batch_size, heads, dim + self.sampler.features, dim, device)
+
+    def from_cache(self, cache: AttentionState) -> TreeState:
+        """The tree of the tokens in a key-value cache."""
+        state = self.initial_state(len(cache.keys))
+        keys, values = self._with_features(cache.keys.transpose(1, 2)), cache.values.transpose(1, 2)
+        for n in range(keys.shape[1]):
+            state = state.append(keys[:, n], values[:, n])
+        return state
+
+    def expand(self, view: View) -> Buds:
+        """Algorithm 1: the buds of every query, P expanded at once (section 2.4)."""
+        lengths = view.lengths[:, 0].tolist()
+        device = view.lengths.device
+        terms = torch.tensor([self.config.terms(n) for n in lengths], device=device)
+        at_once = torch.tensor([self.config.at_once(n) for n in lengths], device=device)
+        slots, most = int(terms.max()) + 1, int(at_once.max())
+        buds = view.root(slots)  # the last slot is never a bud: it takes what is not expanded
+        root = buds.gather(torch.zeros_like(view.lengths))
+        heap = SumHeap(len(lengths), slots, device)
+        heap.put(torch.zeros_like(view.lengths), self._masses(root, root))
+        size, turn = torch.ones_like(terms), 0
+        while bool((size < terms).any()):
+            expandable = (buds.tokens[:, :-1] > 1).sum(1)
+            wanted = torch.minimum(torch.minimum(at_once, terms - size), expandable)
+            picked = heap.take(wanted, most, _Draws(self._seed, lengths, most, turn, device))
+            rank = torch.arange(most, device=device)
+            chosen = rank < wanted.unsqueeze(1)
+            left, right = view.halves(buds.gather(picked))
+            fresh = (size.unsqueeze(1) + rank).where(chosen, heap.nowhere)
+            # The right half takes its parent's slot, so that the newest token stays in slot 0.
+            children = right.beside(left)
+            place = torch.cat([picked, fresh], 1)
+            buds.put(place, children)
+            heap.put(place, self._masses(children, root) * chosen.repeat(1, 2))
+            buds.start[:, -1] = buds.tokens[:, -1] = 0
+            size, turn = size + wanted, turn + 1
+        return buds
+
+    def _masses(self, buds: Buds, root: Buds) -> Tensor:
+        """The sampler's masses; none for a single token, which cannot be expanded."""
+        return self.sampler.masses(buds, root).clamp(min=SMALLEST) * (buds.tokens > 1)
+
+    def _with_features(self, key: Tensor) -> Tensor:
+        return torch.cat([key, self.sampler.transform_key(key * self.attention.head_dim**-0.25)], -1)
+
+
+class _Draws:
+    """Uniform numbers for one turn of every row, the same for rows of one length: what a row is given depends neither
+    on the other rows nor on how many numbers they used up.
+    """
+
+    def __init__(self, seed: tuple[int, int], lengths: list[int], count: int, turn: int, device: torch.device) -> None:
+        self._count, self._device = count, device
+        self._generators = {n: _generator(*seed, n, turn) for n in dict.fromkeys(lengths)}
+        self._which = torch.tensor([list(self._generators).index(n) for n in lengths])
+
+    def __call__(self) -> Tensor:
+        drawn = [torch.rand(self._count, generator=g, dtype=torch.float64) for g in self._generators.values()]
+        return torch.stack(drawn)[self._which].to(self._device)
+
+
+def _generator(*parts: int) -> torch.Generator:
+    """A stream of random numbers for these integers alone."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)

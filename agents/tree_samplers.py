@@ -1,0 +1,161 @@
+"""How tree attention chooses the buds that it expands: the probability masses of section 2.3.
+
+All masses are not normalised, and are sums over the heads (section 2.4). A sampler may transform queries and keys to
+features; the sum of <phi(q), phi(k)> over a bud's tokens is then its transformed alignment. Queries and keys arrive
+scaled by D^(-1/4) each, so that their product is the attention score.
+
+Signs: as printed, equations (4) and (7) have -(x)+ as their second half; equation (4)'s own right-hand side and the
+kernel of equation (8) follow from (-x)+, which is meant. The sum in equation (3) runs from l - t - 1 to l - s - 1.
+
+Shape suffixes: R rows of queries, P buds, H heads, D channels, K features (R in the paper).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .tree import DTYPE, Buds
+
+DECAY = 0.99  # b of equation (3), the paper's
+LARGEST = 300.0  # exponents are cut here: two such factors and a sum over any memory stay finite in float64
+
+
+class Uniform:
+    """The unselective baseline: every bud has the same mass."""
+
+    features = 0
+
+    def __init__(self, dim: int, generator: torch.Generator) -> None:
+        """Takes D, and the source of what a sampler draws once."""
+
+    def transform_query(self, x: Tensor) -> Tensor:
+        """phi(q), (..., D) -> (..., K)."""
+        return self.transform(x)
+
+    def transform_key(self, x: Tensor) -> Tensor:
+        """phi(k), (..., D) -> (..., K)."""
+        return self.transform(x)
+
+    def transform(self, x: Tensor) -> Tensor:
+        """phi of either, where they are the same: no features."""
+        return x[..., :0]
+
+    def masses(self, buds: Buds, root: Buds) -> Tensor:
+        """The mass of every bud, (R, P); `root` is the bud of all tokens, (R, 1)."""
+        return torch.ones_like(buds.tokens, dtype=DTYPE)
+
+
+class ExponentialDecay(Uniform):
+    """Exponentially decaying horizon, equation (3): a token that is k tokens old has the mass b^k."""
+
+    def masses(self, buds: Buds, root: Buds) -> Tensor:
+        """The sum of b^k over the bud's tokens, in closed form."""
+        youngest = (buds.length - buds.start - buds.tokens).to(DTYPE)
+        masses: Tensor = DECAY**youngest * (1 - DECAY ** buds.tokens.to(DTYPE)) / (1 - DECAY)
+        return masses
+
+
+class Alignments(Uniform):
+    """The geometric mean of the bud's attention weights, exp(A_n / |n|)."""
+
+    def masses(self, buds: Buds, root: Buds) -> Tensor:
+        """Relative to the largest head's over all tokens, so that nothing overflows; that changes no probability."""
+        return _exponential(buds.alignment, root.alignment, buds, root)
+
+
+class PositiveAlignments(Uniform):
+    """Equation (4): exp of the mean of what is positive in the inner products."""
+
+    def __init__(self, dim: int, generator: torch.Generator) -> None:
+        """K = 2 D."""
+        self.features = 2 * dim
+
+    def transform(self, x: Tensor) -> Tensor:
+        """(x)+ and (-x)+: <phi(q), phi(k)> is the sum of the positive q_i k_i."""
+        return torch.cat([x.clamp(min=0), (-x).clamp(min=0)], -1)
+
+    def masses(self, buds: Buds, root: Buds) -> Tensor:
+        """As of the alignments, but of the transformed ones."""
+        return _exponential(buds.transformed, root.transformed, buds, root)
+
+
+class _RandomFeatures(Uniform):
+    """Features from K / 2 = D random directions, which are orthogonal; the mass is the positive part of their sum."""
+
+    def __init__(self, dim: int, generator: torch.Generator) -> None:
+        """K = 2 D, as in the paper's experiments."""
+        self.features = 2 * dim
+        self.directions = self._draw(dim, generator)
+
+    def _draw(self, dim: int, generator: torch.Generator) -> Tensor:
+        """w, (D, D), one in a row: each is standard normal, any two are orthogonal."""
+        norms = torch.randn(dim, dim, generator=generator, dtype=DTYPE).square().sum(1, keepdim=True).sqrt()  # chi
+        return _orthogonal(dim, generator) * norms
+
+    def project(self, x: Tensor) -> Tensor:
+        """w^T x, (..., D) -> (..., D), in float64."""
+        return x.to(DTYPE) @ self.directions.to(x.device).T
+
+    def masses(self, buds: Buds, root: Buds) -> Tensor:
+        """The transformed alignments' positive parts, clamped for each head by itself."""
+        return buds.transformed.clamp(min=0).sum(-1)
+
+
+class RandomFourier(_RandomFeatures):
+    """Random Fourier features, equation (5): an unbiased estimate of exp(q . k) that may be negative."""
+
+    def transform(self, x: Tensor) -> Tensor:
+        """exp(|x|^2 / 2) / sqrt(K / 2) times the sines and cosines of w^T x."""
+        angle = self.project(x)
+        size = (x.to(DTYPE).square().sum(-1, keepdim=True) / 2).clamp(max=LARGEST).exp()
+        return torch.cat([angle.sin(), angle.cos()], -1) * size / math.sqrt(self.features / 2)
+
+
+class Favor(_RandomFeatures):
+    """FAVOR+, equation (6): positive hyperbolic features, an unbiased estimate of exp(q . k)."""
+
+    def transform(self, x: Tensor) -> Tensor:
+        """exp(-|x|^2 / 2) / sqrt(K) times exp(w^T x) and exp(-w^T x)."""
+        along, size = self.project(x), x.to(DTYPE).square().sum(-1, keepdim=True) / 2
+        return (torch.cat([along, -along], -1) - size).clamp(max=LARGEST).exp() / math.sqrt(self.features)
+
+
+class FavorRelu(_RandomFeatures):
+    """FAVOR+ReLU, equation (7): a kernel that grows with the norms and with the cosine of the angle."""
+
+    def _draw(self, dim: int, generator: torch.Generator) -> Tensor:
+        """w, (D, D): orthogonal, each of length sqrt(D)."""
+        return _orthogonal(dim, generator) * math.sqrt(dim)
+
+    def transform(self, x: Tensor) -> Tensor:
+        """(w^T x)+ and (-w^T x)+ over sqrt(K)."""
+        along = self.project(x)
+        return torch.cat([along.clamp(min=0), (-along).clamp(min=0)], -1) / math.sqrt(self.features)
+
+
+def _orthogonal(dim: int, generator: torch.Generator) -> Tensor:
+    """A (D, D) orthogonal matrix, uniform (Haar)."""
+    q, r = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=DTYPE))
+    uniform: Tensor = q * r.diagonal().sign()  # QR's signs alone depend on its algorithm
+    return uniform
+
+
+def _exponential(sums: Tensor, root_sums: Tensor, buds: Buds, root: Buds) -> Tensor:
+    """exp(sum / |n|), over the heads, relative to the root's largest."""
+    reference = (root_sums / root.tokens.unsqueeze(-1)).amax(-1, keepdim=True)
+    means = sums / buds.tokens.clamp(min=1).unsqueeze(-1)
+    return (means - reference).clamp(-2 * LARGEST, 2 * LARGEST).exp().sum(-1)
+
+
+SAMPLERS: dict[str, type[Uniform]] = {
+    "uniform": Uniform,
+    "edh": ExponentialDecay,
+    "align": Alignments,
+    "pos-align": PositiveAlignments,
+    "rff": RandomFourier,
+    "favor": Favor,
+    "favor-relu": FavorRelu,
+}

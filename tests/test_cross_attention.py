@@ -1,0 +1,181 @@
+"""Attention over a stream: all at once, token by token and block by block, against softmax attention in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from aaren_rl.agents import CrossAttention, ScanState, attend
+
+BLOCKS = [None, 1, 7, 64]
+every_block = pytest.mark.parametrize("block", BLOCKS)
+
+
+def draw(n: int, *, scores: float = 1.0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries (2, 3, 5, 4), keys (2, 3, n, 4) and values (2, 3, n, 6)."""
+    generator = torch.Generator().manual_seed(n)
+    shapes = ((2, 3, 5, 4), (2, 3, n, 4), (2, 3, n, 6))
+    query, keys, values = (torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes)
+    return query * scores, keys, values
+
+
+def exact(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
+    return F.scaled_dot_product_attention(query.double(), keys.double(), values.double(), attn_mask=mask)
+
+
+@every_block
+@pytest.mark.parametrize("n", [1, 2, 63, 129])
+@pytest.mark.parametrize("scores", [1.0, 1e4])
+def test_equal_to_softmax(block: int | None, n: int, scores: float) -> None:
+    query, keys, values = draw(n, scores=scores)
+    output, state = attend(query, keys, values, block=block)
+    torch.testing.assert_close(output, exact(query, keys, values), rtol=0, atol=1e-10)
+    assert state.m.shape == (2, 3, 5) and state.w.shape == (2, 3, 5, 6)
+
+
+@pytest.mark.parametrize("offset", [-1e4, -110.0, 1e4])
+@every_block
+def test_scores_far_from_zero(block: int | None, offset: float) -> None:
+    """With scores far below zero, a maximum that started at 0 would divide 0 by 0."""
+    query, keys, values = draw(40, dtype=torch.float32)
+    query, keys = F.pad(query, (0, 1), value=1.0), F.pad(keys, (0, 1), value=offset)
+    output, _ = attend(query, keys, values, block=block, scale=1.0)
+    logits = query.double() @ keys.double().transpose(-2, -1)
+    # float32 rounds a score of 1e4 by 5e-4.
+    tolerance = 1e-5 if abs(offset) < 1e3 else 5e-3
+    torch.testing.assert_close(output.double(), logits.softmax(-1) @ values.double(), rtol=0, atol=tolerance)
+
+
+@every_block
+def test_a_stream_cut_anywhere(block: int | None) -> None:
+    query, keys, values = draw(100)
+    state = None
+    for first, last in ((0, 0), (0, 1), (1, 40), (40, 40), (40, 100), (100, 100)):
+        output, state = attend(query, keys[..., first:last, :], values[..., first:last, :], state, block=block)
+        if last:
+            torch.testing.assert_close(
+                output, exact(query, keys[..., :last, :], values[..., :last, :]), rtol=0, atol=1e-12
+            )
+        else:
+            assert torch.equal(output, torch.zeros(2, 3, 5, 6, dtype=torch.float64))
+
+
+def test_the_state_stays_as_large_as_it_was() -> None:
+    query, keys, values = draw(10)
+    _, early = attend(query, keys, values)
+    _, late = attend(query, *draw(1000)[1:], early)
+    assert [part.shape for part in early] == [part.shape for part in late]
+    assert all(part.dtype == torch.float64 for part in late)
+
+
+@every_block
+def test_masks(block: int | None) -> None:
+    query, keys, values = draw(30)
+    mask = torch.rand(2, 1, 5, 30, generator=torch.Generator().manual_seed(0)) < 0.5
+    mask[..., 3] = True  # every query of `exact` sees something
+    output, state = attend(query, keys, values, mask=mask, block=block)
+    torch.testing.assert_close(output, exact(query, keys, values, mask), rtol=0, atol=1e-12)
+    nothing = torch.zeros(30, dtype=torch.bool)
+    again, same = attend(query, keys * torch.nan, values * torch.nan, state, mask=nothing, block=block)
+    assert torch.equal(again, output) and all(torch.equal(*pair) for pair in zip(same, state, strict=True))
+    zeros, _ = attend(query, keys * torch.nan, values * torch.nan, mask=nothing, block=block)
+    assert torch.equal(zeros, torch.zeros_like(zeros))
+
+
+def test_a_row_that_sees_nothing_beside_one_that_does() -> None:
+    query, keys, values = draw(8)
+    mask = torch.ones(2, 1, 1, 8, dtype=torch.bool)
+    mask[1] = False
+    output, _ = attend(query, keys, values, mask=mask, block=3)
+    torch.testing.assert_close(output[0], exact(query, keys, values)[0], rtol=0, atol=1e-12)
+    assert torch.equal(output[1], torch.zeros_like(output[1]))
+
+
+@every_block
+def test_gradients(block: int | None) -> None:
+    inputs = [tensor.requires_grad_() for tensor in draw(30, scores=3.0)]
+    mask = torch.rand(5, 30, generator=torch.Generator().manual_seed(1)) < 0.7
+    weight = torch.randn(2, 3, 5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    expected = torch.autograd.grad((exact(*inputs, mask) * weight).sum(), inputs)
+    query, keys, values = inputs
+    _, state = attend(query, keys[..., :11, :], values[..., :11, :], mask=mask[:, :11], block=block)
+    output, _ = attend(query, keys[..., 11:, :], values[..., 11:, :], state, mask=mask[:, 11:], block=block)
+    for found, wanted in zip(torch.autograd.grad((output * weight).sum(), inputs), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-11)
+
+
+def test_gradients_past_masked_nan_are_finite() -> None:
+    query, keys, values = (tensor.requires_grad_() for tensor in draw(4))
+    mask = torch.tensor([True, False, True, True])
+    poison = torch.where(mask.unsqueeze(-1), 0.0, torch.nan)
+    output, _ = attend(query, keys + poison, values + poison, mask=mask)
+    assert all(g.isfinite().all() for g in torch.autograd.grad(output.sum(), (query, keys, values)))
+
+
+def test_float32_over_a_long_stream() -> None:
+    query, keys, values = draw(3000, scores=3.0, dtype=torch.float32)
+    for block in (None, 10):
+        output, _ = attend(query, keys, values, block=block)
+        assert output.dtype == torch.float32
+        torch.testing.assert_close(output.double(), exact(query, keys, values), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "block", "message"),
+    [
+        (((5, 4), (3, 3), (3, 6)), None, "must be"),
+        (((5, 4), (3, 4), (2, 6)), None, "must be"),
+        (((4,), (3, 4), (3, 6)), None, "must be"),
+        (((5, 4), (3, 4), (3, 6)), 0, "block must be at least 1, not 0"),
+    ],
+)
+def test_what_cannot_be(shapes: tuple[tuple[int, ...], ...], block: int | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        attend(*(torch.zeros(shape) for shape in shapes), block=block)
+
+
+@torch.no_grad()
+def test_module_in_parallel_step_by_step_and_in_blocks() -> None:
+    torch.manual_seed(0)
+    module, x = CrossAttention(16, latents=5, heads=4).double(), torch.randn(3, 37, 16, dtype=torch.float64)
+    parallel, final = module(x)
+    state = module.initial_state(3)
+    assert [tuple(part.shape) for part in state] == [(3, 4, 5), (3, 4, 5), (3, 4, 5, 4)]
+    for n in range(37):
+        output, state = module.step(x[:, n], state)
+    blocked, _ = module(x, block=10)
+    for found in (output, blocked):
+        torch.testing.assert_close(found, parallel, rtol=0, atol=1e-12)
+    torch.testing.assert_close(state.output(), final.output(), rtol=0, atol=1e-12)
+    heads = [part.unflatten(-1, (4, 4)).transpose(-3, -2) for part in (module.query(module.latents), module.key(x))]
+    values = module.value(x).unflatten(-1, (4, 4)).transpose(1, 2)
+    mixed = exact(heads[0].expand(3, 4, 5, 4), heads[1], values)
+    torch.testing.assert_close(parallel, module.output(mixed.transpose(1, 2).flatten(-2)), rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_module_ignores_padding() -> None:
+    torch.manual_seed(0)
+    module, x = CrossAttention(8, latents=2).double(), torch.randn(2, 9, 8, dtype=torch.float64)
+    mask = torch.arange(9) < torch.tensor([[9], [4]])
+    output, _ = module(x, mask=mask)
+    torch.testing.assert_close(output[1:], module(x[1:, :4])[0], rtol=0, atol=1e-12)
+
+
+def test_module_learns_and_refuses() -> None:
+    module = CrossAttention(8, latents=2, heads=2)
+    module(torch.randn(1, 5, 8))[0].square().sum().backward()
+    # Softmax does not change when every score moves by as much: the key's bias has no gradient.
+    assert all(p.grad is not None and p.grad.any() for name, p in module.named_parameters() if name != "key.bias")
+    with pytest.raises(ValueError, match="width 8 is not a multiple of heads 3"):
+        CrossAttention(8, 2, 3)
+    with pytest.raises(ValueError, match="latents must be at least 1"):
+        CrossAttention(8, 0)
+
+
+def test_an_unseen_state_is_the_identity() -> None:
+    query, keys, values = draw(0)
+    _, state = attend(query, keys, values)
+    assert all(torch.equal(*pair) for pair in zip(state, ScanState.identity((2, 3, 5), 6), strict=True))

@@ -1,0 +1,252 @@
+"""Recurrence encoding: its matrices, the recurrence that stands for them, and what the paper proves about both."""
+
+from __future__ import annotations
+
+import cmath
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from rem_matrices import matrices
+from torch import Tensor
+
+from aaren_rl.agents import ModelConfig, reference
+from aaren_rl.agents.encoding import Cyclical, GatedEncoding, Regular, RemConfig, parse_counts
+from aaren_rl.agents.recurrence import scan
+
+# k1 to k6, dilation, largest power: every kind alone and beside others, masks within a block, at its border, beyond it.
+CASES = [
+    ((3, 0, 0, 0, 0, 0), 2, 0),
+    ((0, 2, 1, 0, 0, 0), 2, 0),
+    ((1, 1, 1, 1, 0, 0), 3, 0),
+    ((1, 0, 1, 1, 1, 2), 3, 7),
+    ((2, 0, 0, 2, 0, 0), 3, 64),
+    ((1, 1, 1, 1, 1, 1), 4, 200),
+]
+every_case = pytest.mark.parametrize(("counts", "dilation", "max_power"), CASES)
+
+
+def make(counts: tuple[int, ...], dilation: int, max_power: int) -> GatedEncoding:
+    return GatedEncoding(RemConfig(counts, dilation, max_power), sum(counts) + 1).double()
+
+
+def random_values(heads: int, length: int, batch: int = 2) -> Tensor:
+    generator = torch.Generator().manual_seed(length)
+    return torch.randn(batch, heads, length, 3, generator=generator, dtype=torch.float64)
+
+
+def same_sequence(starts: Tensor) -> Tensor:
+    segments = starts.cumsum(-1)
+    return (segments.unsqueeze(-1) == segments.unsqueeze(-2)).unsqueeze(1)
+
+
+def expected(encoding: GatedEncoding, mixed: Tensor, values: Tensor, starts: Tensor) -> Tensor:
+    """(1 - sigmoid(mu)) mixed + sigmoid(mu) P V with every P written out."""
+    rems = torch.cat([matrices(group, values.shape[2]) for group in encoding.groups])
+    heads, gate = len(rems), torch.sigmoid(encoding.mu)
+    encoded = (rems * same_sequence(starts)) @ values[:, :heads]
+    return torch.cat([(1 - gate) * mixed[:, :heads] + gate * encoded, mixed[:, heads:]], 1)
+
+
+@pytest.mark.parametrize("kind", ["regular", "cosine", "sine"])
+def test_matrices_are_those_of_appendix_d1(kind: str) -> None:
+    """D = lambda^L or gamma^L * cos or sin (theta * L), less the identity where the diagonal is 1."""
+    t, decay, theta = 9, torch.tensor(-0.8 if kind == "regular" else 0.7, dtype=torch.float64), torch.tensor(0.9)
+    exponents = (torch.arange(t).unsqueeze(1) - torch.arange(t)).abs().double()
+    d = torch.full((t, t), float(decay), dtype=torch.float64).pow(exponents)
+    if kind != "regular":
+        d = d * (torch.cos if kind == "cosine" else torch.sin)(torch.full((t, t), float(theta)).double() * exponents)
+    p = d if kind == "sine" else d - torch.eye(t)
+    rem = reference.recurrence_encoding_matrix(t, decay, None if kind == "regular" else theta, sine=kind == "sine")
+    torch.testing.assert_close(rem, p.tril(), rtol=0, atol=1e-14)
+    torch.testing.assert_close(rem + rem.T, p, rtol=0, atol=1e-14)  # the unmasked version of section 3
+    assert not rem.diagonal().any()
+
+
+def test_a_dilated_matrix_has_every_dth_entry() -> None:
+    decay, d = torch.tensor(0.5), 3
+    rem = reference.recurrence_encoding_matrix(8, decay, dilation=d, max_power=1)
+    for i in range(8):
+        for j in range(8):
+            assert float(rem[i, j]) == (0.5 if i - j == d else 0.0)
+    assert float(reference.recurrence_encoding_matrix(8, decay, dilation=d)[7, 1]) == 0.25
+
+
+@every_case
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 220])
+@torch.no_grad()
+def test_parallel_is_the_matrix_product(counts: tuple[int, ...], dilation: int, max_power: int, length: int) -> None:
+    encoding, values = make(counts, dilation, max_power), random_values(sum(counts) + 1, length)
+    starts = torch.rand(2, length, generator=torch.Generator().manual_seed(1)) < 3 / length
+    mixed = values.flip(2)
+    got, _ = encoding(mixed, values, None, starts=starts)
+    torch.testing.assert_close(got, expected(encoding, mixed, values, starts), rtol=0, atol=1e-12)
+    whole, _ = encoding(mixed, values, None)
+    torch.testing.assert_close(
+        whole, expected(encoding, mixed, values, torch.zeros(2, length).bool()), rtol=0, atol=1e-12
+    )
+
+
+@every_case
+@pytest.mark.parametrize("cut", [1, 2, 64, 250])
+@torch.no_grad()
+def test_steps_and_pieces_are_the_whole(counts: tuple[int, ...], dilation: int, max_power: int, cut: int) -> None:
+    """A sequence in two calls and then token by token, from states after starts and not."""
+    encoding, values = make(counts, dilation, max_power), random_values(sum(counts) + 1, 300)
+    starts = torch.zeros(2, 300, dtype=torch.bool)
+    starts[0, [0, 40]] = starts[1, 249] = True
+    whole, _ = encoding(values, values, None, starts=starts)
+    pieces, state, edges = [], encoding.initial_state(2, 3), (0, cut, 260)
+    for begin, end in pairwise(edges):
+        part = values[:, :, begin:end]
+        y, state = encoding(part, part, state, starts=starts[:, begin:end])
+        pieces.append(y)
+    for t in range(260, 300):
+        y, state = encoding.step(values[:, :, t], values[:, :, t], state)
+        pieces.append(y.unsqueeze(2))
+    torch.testing.assert_close(torch.cat(pieces, 2), whole, rtol=0, atol=1e-12)
+
+
+@every_case
+def test_gradients_are_those_of_the_matrices(counts: tuple[int, ...], dilation: int, max_power: int) -> None:
+    encoding = make(counts, dilation, max_power)
+    leaves = [random_values(sum(counts) + 1, n)[:, :, :150].requires_grad_() for n in (150, 151)]
+    starts = torch.arange(150).eq(90).expand(2, 150)
+    up = random_values(sum(counts) + 1, 152)[:, :, :150]
+    leaves += [p for p in encoding.parameters() if p.numel()]
+    fast = torch.autograd.grad((encoding(leaves[0], leaves[1], None, starts=starts)[0] * up).sum(), leaves)
+    slow = torch.autograd.grad((expected(encoding, leaves[0], leaves[1], starts) * up).sum(), leaves)
+    for mine, true in zip(fast, slow, strict=True):
+        torch.testing.assert_close(mine, true, rtol=1e-10, atol=1e-10)
+        assert bool(true.any())
+
+
+@torch.no_grad()
+def test_scan_of_many_blocks_of_blocks() -> None:
+    """More than 64 x 64 tokens; the sum of a geometric series is known."""
+    group = Regular(1, 1, 0).double()
+    group.eta.fill_(math.atanh(0.999))
+    ones = torch.ones(1, 1, 1, 64 * 64 + 100, 1, 1, dtype=torch.float64)
+    t = torch.arange(ones.shape[3]).double()
+    exact = 0.999 * (1 - 0.999**t) / 0.001
+    torch.testing.assert_close(scan(group.powers, ones).flatten(), exact, rtol=1e-11, atol=0)
+
+
+def rem_heads(weight: Tensor) -> list[tuple[complex, Tensor, Tensor]]:
+    """Proposition 1: the nonzero eigenvalues lambda of a real matrix, those above the real line for their pairs, with
+
+    W^j = sum_k lambda_k^j G_k^R + sum_k gamma_k^j (cos(j theta_k) G_k^C1 + sin(j theta_k) G_k^C2),  j >= 1.
+    """
+    values, right = torch.linalg.eig(weight)
+    left, heads = torch.linalg.inv(right), []
+    for k, value in enumerate(values.tolist()):
+        outer = torch.outer(right[:, k], left[k])
+        if value.imag == 0 and abs(value) > 1e-12:
+            heads.append((value, outer.real, torch.zeros_like(outer.real)))
+        elif value.imag > 0:
+            heads.append((value, 2 * outer.real, -2 * outer.imag))
+    return heads
+
+
+def rebuilt(weight: Tensor, inputs: Tensor) -> Tensor:
+    """Proposition 2: the RNN's hidden states (T, d) as REM heads, plus the head whose REM is the identity."""
+    hidden, found = inputs.clone(), rem_heads(weight)
+    real = [head for head in found if head[0].imag == 0]
+    pairs = [head for head in found if head[0].imag != 0]
+    regular, cyclical = Regular(len(real), 1, 0).double(), Cyclical(len(pairs), len(pairs), 1, 0).double()
+    with torch.no_grad():  # tanh(eta) = lambda, sigmoid(nu) = gamma
+        regular.eta.copy_(torch.atanh(torch.tensor([value.real for value, *_ in real], dtype=torch.float64)))
+        cyclical.nu.copy_(torch.logit(torch.tensor([abs(value) for value, *_ in pairs], dtype=torch.float64)))
+        cyclical.theta.copy_(torch.tensor([cmath.phase(value) for value, *_ in pairs], dtype=torch.float64))
+        maps = {regular: [g for _, g, _ in real], cyclical: [g for _, g, _ in pairs] + [g for _, _, g in pairs]}
+        for group, matrices in maps.items():
+            if matrices:
+                values = torch.stack([inputs @ g.T for g in matrices]).unsqueeze(0)
+                hidden += group(values, None)[0].sum(1).squeeze(0)
+    return hidden
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(size=st.integers(1, 8), rank=st.integers(0, 8), radius=st.floats(0.3, 0.999), seed=st.integers(0, 2**32 - 1))
+def test_proposition_2(size: int, rank: int, radius: float, seed: int) -> None:
+    """Any real matrix with distinct nonzero eigenvalues below 1, of any rank: REM heads are the RNN to 1e-9."""
+    generator = torch.Generator().manual_seed(seed)
+    left, right = (torch.randn(size, size, generator=generator, dtype=torch.float64) for _ in range(2))
+    weight = left if rank >= size else left[:, :rank] @ right[:rank]
+    largest = float(torch.linalg.eigvals(weight).abs().max())
+    weight = weight * (radius / largest if largest > 1e-9 else 0.0)
+    eigenvalues, vectors = torch.linalg.eig(weight)
+    # The proposition's condition: eigenvectors of nearly equal eigenvalues are nearly parallel, and inverting them
+    # loses as many digits as this number has.
+    assume(float(torch.linalg.cond(vectors)) < 1e4)
+    inputs = torch.randn(100, size, generator=generator, dtype=torch.float64)
+    hidden = reference.linear_rnn(weight, inputs)
+    torch.testing.assert_close(rebuilt(weight, inputs), hidden, rtol=0, atol=1e-9)
+    assert len(eigenvalues) == size
+
+
+def test_proposition_2_meets_both_kinds_of_eigenvalues() -> None:
+    torch.manual_seed(0)
+    kinds = [{head[0].imag > 0 for head in rem_heads(torch.randn(6, 6, dtype=torch.float64))} for _ in range(20)]
+    assert {True, False} in kinds
+
+
+def test_initialisation_is_the_papers() -> None:
+    """Section 3: eta in [-2, -1] or [1, 2], nu in [1, 2], theta pi / 4, all spread out; mu as asked for."""
+    encoding = GatedEncoding(RemConfig((4, 3, 3, 0, 0, 0), gate=-1.0), 10)
+    group, cyclical = encoding.groups
+    assert bool(((group.eta.abs() >= 1) & (group.eta.abs() <= 2)).all()) and len(set(group.eta.tolist())) == 4
+    assert {bool(x > 0) for x in group.eta} == {True, False}
+    assert bool(((cyclical.nu >= 1) & (cyclical.nu <= 2)).all()) and len(set(cyclical.nu.tolist())) == 3
+    assert cyclical.theta.tolist() == pytest.approx([math.pi / 4] * 3) and encoding.mu.item() == -1
+    scalars = encoding.scalars()
+    assert scalars["gate"] == pytest.approx(1 / (1 + math.e))
+    assert scalars["lambda_0"] == pytest.approx(math.tanh(2)) and scalars["gamma_0"] == pytest.approx(0.8807971)
+    assert scalars["theta_2"] == pytest.approx(math.pi / 4)
+    assert "lambda_dilated5_0" in GatedEncoding(RemConfig((0, 0, 0, 1, 0, 0), 5), 2).scalars()
+
+
+@pytest.mark.parametrize(
+    ("counts", "layers", "added"),
+    [
+        ((0, 0, 0, 8, 0, 0), 12, 60_492_396 - 60_492_288),  # RSA-CodeT5-small
+        ((0, 0, 0, 0, 2, 2), 14, 47_789_665 - 47_789_595),  # RSA-XL, Text8
+        ((0, 0, 0, 0, 2, 2), 13, 55_465_052 - 55_464_987),  # RSA-BRT, whose recurrent layer has none
+        ((0, 0, 0, 2, 2, 2), 16, 153_797_414 - 153_797_302),  # RSA-XL, WikiText-103
+    ],
+)
+def test_it_adds_the_parameters_of_table_7(counts: tuple[int, ...], layers: int, added: int) -> None:
+    """A mu a layer, a lambda a regular REM, a gamma and a theta a pair of cosine and sine."""
+    assert layers * sum(p.numel() for p in GatedEncoding(RemConfig(counts), 12).parameters()) == added
+
+
+@pytest.mark.parametrize("heads", range(1, 17))
+def test_auto_gives_every_head_a_rem(heads: int) -> None:
+    k1, k2, k3, k4, k5, k6 = counts = parse_counts("auto", heads)
+    assert sum(counts) == heads and k4 + k5 + k6 == heads // 2
+    assert k2 == k3 and k5 == k6 and k1 in (1, 2) and k4 in ((1, 2) if heads > 1 else (0,))
+
+
+def test_counts_are_read() -> None:
+    assert parse_counts("1, 0,2,0,0,0", 4) == (1, 0, 2, 0, 0, 0)
+    assert parse_counts("auto", 4) == (2, 0, 0, 2, 0, 0) and parse_counts("auto", 8) == (2, 1, 1, 2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rem_counts": "1,1,1"}, "'1,1,1' is not auto or six numbers"),
+        ({"rem_counts": "1,1,1,1,1,-1"}, "is not auto or six numbers"),
+        ({"rem_counts": "2,2,1,0,0,0"}, "has 5 REMs for 4 heads"),
+        ({"rem_counts": "0,0,0,0,0,0"}, "not all 0"),
+        ({"rem_dilation": 1}, "dilation must be at least 2, not 1"),
+        ({"rem_max_power": -1}, "largest power must be at least 0, not -1"),
+        ({"rem_gate": 3.5}, r"gate must begin in \[-3, 3\], not 3.5"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ModelConfig(3, 2, "aaren-rsa", heads=4, **change)

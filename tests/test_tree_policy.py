@@ -1,0 +1,158 @@
+"""Tree attention in a policy, in `evaluate` and in `bench tree`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from aaren_rl import bench, bench_tree, evaluate, load_policy, train
+from aaren_rl.agents import Policy, TreeAttention, TreeConfig, tree_config, with_tree_attention
+from aaren_rl.agents.tree import View
+
+SMALL = ("--width", "16", "--layers", "2", "--heads", "2", "--updates", "1", "--threads", "1", "--eval-episodes", "1")
+
+
+def trained(folder: Path, data: Path, agent: str) -> Path:
+    arguments = ("--agent", agent, "--source", str(data), "--env", "hopper-medium", "--final-episodes", "1")
+    long = ("--context", "mixed", "--rollout", "carry", "--steps-per-update", "64", "--out", str(folder))
+    assert train.main([*arguments, *SMALL, *long]) == 0
+    return folder / "hopper-medium" / agent / "seed0"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, hopper_file: Path) -> Path:
+    return trained(tmp_path_factory.mktemp("runs"), hopper_file, "decision-transformer")
+
+
+def act(policy: Policy, steps: int) -> np.ndarray:
+    rng, state, actions = np.random.default_rng(0), policy.initial_state(2, 3600.0), []
+    for _ in range(steps):
+        action, state = policy.act(rng.standard_normal((2, 11)), np.ones(2), state)
+        actions.append(action)
+    return np.stack(actions)
+
+
+@pytest.mark.parametrize("rollout", ["carry", "rolling"])
+def test_all_terms_act_like_softmax_and_few_do_not(run: Path, rollout: str) -> None:
+    policy = load_policy(run, rollout=rollout)
+    exact = act(policy, 25)
+    np.testing.assert_allclose(act(with_tree_attention(policy, TreeConfig(1.0)), 25), exact, rtol=0, atol=1e-6)
+    assert np.abs(act(with_tree_attention(policy, TreeConfig(0.2)), 25) - exact).max() > 1e-5
+    assert tree_config(policy.model) is None  # what was given stays as it was
+    np.testing.assert_array_equal(act(policy, 25), exact)
+
+
+def test_rows_can_be_selected(run: Path) -> None:
+    policy = with_tree_attention(load_policy(run), TreeConfig(0.5, "align"))
+    state, observation = policy.initial_state(3, 3600.0), np.random.default_rng(0).standard_normal((3, 11))
+    for _ in range(5):
+        _, state = policy.act(observation, np.ones(3), state)
+    kept = policy.select(state, np.array([2, 0]))
+    some, _ = policy.act(observation[[2, 0]], np.ones(2), kept)
+    every, _ = policy.act(observation, np.ones(3), state)
+    np.testing.assert_allclose(some, every[[2, 0]], rtol=0, atol=1e-6)
+
+
+def test_evaluate_is_repeatable_and_says_how(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for name, options in (
+        ("one", ("tree", "--budget", "0.3", "--sampler", "uniform")),
+        ("two", ("tree", "--budget", "0.3", "--sampler", "uniform")),
+        ("softmax", ("softmax",)),
+    ):
+        file = tmp_path / name
+        assert evaluate.main([str(run), "--episodes", "2", "--json", str(file), "--attention", *options]) == 0
+        found.append(json.loads(file.read_text())[0])
+    one, two, softmax = found
+    assert one["returns"] == two["returns"] != softmax["returns"]
+    assert one["attention"] == "tree attention, E = 0.3, sampler uniform, seed 1000"
+    assert softmax["attention"] == "softmax"
+    assert "rollout carry, tree attention, E = 0.3, sampler uniform, seed 1000;" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--attention", "tree", "--budget", "1.5"), "--attention tree: budget must be from 0 to 1, not 1.5"),
+        (("--attention", "tree", "--seed", "-1"), "--attention tree: seed must be at least 0, not -1"),
+        (
+            ("--attention", "tree", "--rollout", "window"),
+            "--attention tree: tree attention needs a growing memory: use the rollout carry or rolling, not window",
+        ),
+        (("--budget", "0.5"), "--budget is for --attention tree"),
+        (("--sampler", "edh"), "--sampler is for --attention tree"),
+    ],
+)
+def test_evaluate_refuses(
+    run: Path, options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate.main([str(run), *options]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_a_recurrent_agent_is_refused(tmp_path: Path, hopper_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    aaren = trained(tmp_path, hopper_file, "decision-aaren")
+    capsys.readouterr()
+    for command in (
+        lambda: evaluate.main([str(aaren), "--attention", "tree"]),
+        lambda: bench.main(["tree", str(aaren)]),
+    ):
+        assert command() == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1
+        assert "replaces a Transformer's softmax attention; this policy's mixer is 'aaren', which has none" in err
+
+
+FAST = ("--budgets", "0.4", "1", "--samplers", "edh", "rff", "--episodes", "1", "--step", "20", "--actions", "1")
+
+
+def test_bench_table_json_and_plot(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plot, file = tmp_path / "tree.png", tmp_path / "tree.json"
+    assert bench.main(["tree", str(run), *FAST, "--plot", str(plot), "--json", str(file)]) == 0
+    result = json.loads(file.read_text())
+    assert [(p["sampler"], p["budget"]) for p in result["points"]] == [
+        ("softmax", None),
+        *((sampler, budget) for budget in (0.4, 1.0) for sampler in ("edh", "rff")),
+    ]
+    assert all(p["milliseconds"] > 0 and p["length"] >= 1 for p in result["points"])
+    assert 0 <= result["checked_difference"] <= 1e-6 and result["tokens"] == 59
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    out = capsys.readouterr().out
+    assert "step 20 (59 tokens)" in out and out.count("\nrff ") == 2
+
+
+def test_bench_gives_no_figures_for_wrong_attention(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mix = View.mix
+    monkeypatch.setattr(View, "mix", lambda view, buds: mix(view, buds) * (1 + 1e-3))
+    assert bench.main(["tree", str(run), *FAST, "--json", str(tmp_path / "tree.json")]) == 6
+    out, err = capsys.readouterr()
+    assert out == "" and not (tmp_path / "tree.json").exists()
+    assert err.startswith("error: tree attention with as many terms as tokens (edh) differs from softmax attention by")
+
+
+def test_bench_arguments_that_cannot_be(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["tree", str(run), "--plot", "/nowhere/tree.png"]) == 2
+    assert bench.main(["tree", str(run), "--plot", "tree.txt"]) == 2
+    with pytest.raises(SystemExit):
+        bench.main(["tree", str(run), "--budgets", "2"])
+    assert "argument --budgets: budget must be from 0 to 1, not 2" in capsys.readouterr().err
+
+
+def test_the_timed_tree_holds_the_same_tokens(run: Path) -> None:
+    policy = load_policy(run)
+    clock = bench_tree._Clock(policy, 3600.0, 12, 1)
+    exact = with_tree_attention(policy, TreeConfig(1.0))
+    mixer = exact.model.trunk.blocks[0].mixer
+    assert isinstance(mixer, TreeAttention)
+    state = mixer.from_cache(clock._middle.memory.state[0])
+    assert state.length == clock.tokens == 35
+    x = torch.randn(1, 16)
+    with torch.no_grad():
+        wanted, _ = mixer.attention.step(x, clock._middle.memory.state[0])
+        torch.testing.assert_close(mixer.step(x, state)[0], wanted, rtol=0, atol=1e-6)

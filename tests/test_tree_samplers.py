@@ -1,0 +1,136 @@
+"""The masses by which tree attention chooses, against their definitions in the paper (section 2.3)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from aaren_rl.agents.tree import Buds
+from aaren_rl.agents.tree_samplers import SAMPLERS, Uniform
+
+HEADS, DIM, LENGTH = 2, 4, 23
+BLOCKS = [(0, 16), (16, 1), (17, 6), (3, 2), (22, 1), (0, 23)]
+QUERY, KEYS = (
+    torch.randn(n, HEADS, DIM, generator=torch.Generator().manual_seed(n), dtype=torch.float64) for n in (1, LENGTH)
+)
+
+
+def make(name: str, seed: int = 0, dim: int = DIM) -> Uniform:
+    return SAMPLERS[name](dim, torch.Generator().manual_seed(seed))
+
+
+def buds_of(sampler: Uniform, blocks: list[tuple[int, int]]) -> Buds:
+    """One row; scores q . k."""
+    query, keys = sampler.transform_query(QUERY), sampler.transform_key(KEYS)
+    plain = torch.stack([(QUERY * KEYS[s : s + c]).sum((0, 2)) for s, c in blocks])
+    transformed = torch.stack([(query * keys[s : s + c]).sum((0, 2)) for s, c in blocks])
+    start, count = torch.tensor(blocks).T
+    return Buds(start[None], count[None], plain[None], transformed[None], torch.tensor([[LENGTH]]))
+
+
+def masses(name: str) -> Tensor:
+    sampler = make(name)
+    return sampler.masses(buds_of(sampler, BLOCKS), buds_of(sampler, [(0, LENGTH)]))[0]
+
+
+def normalized(values: Tensor) -> Tensor:
+    return values / values.sum()
+
+
+def by_definition(name: str) -> Tensor:
+    """Token by token, with plain numbers."""
+    found = []
+    for start, count in BLOCKS:
+        total = 0.0
+        for h in range(HEADS):
+            q, tokens = QUERY[0, h].tolist(), KEYS[start : start + count, h].tolist()
+            if name == "uniform":
+                total += 1
+            elif name == "edh":
+                total += sum(0.99 ** (LENGTH - t - 1) for t in range(start, start + count))
+            elif name == "align":
+                total += math.prod(math.exp(sum(a * b for a, b in zip(q, k, strict=True))) for k in tokens) ** (
+                    1 / count
+                )
+            else:
+                inner = (sum(max(a * b, 0) for a, b in zip(q, k, strict=True)) for k in tokens)
+                total += math.exp(sum(inner) / count)
+        found.append(total)
+    return torch.tensor(found, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", ["uniform", "edh", "align", "pos-align"])
+def test_masses_are_their_definition(name: str) -> None:
+    torch.testing.assert_close(normalized(masses(name)), normalized(by_definition(name)), rtol=0, atol=1e-14)
+
+
+def test_the_horizon_in_closed_form_far_back() -> None:
+    buds = Buds(torch.tensor([[0]]), torch.tensor([[4096]]), *torch.zeros(2, 1, 1, 1), torch.tensor([[5000]]))
+    exact = sum(0.99 ** (5000 - t - 1) for t in range(4096))
+    assert float(make("edh").masses(buds, buds)) == pytest.approx(exact, rel=1e-10, abs=0)
+
+
+@pytest.mark.parametrize("name", ["rff", "favor", "favor-relu"])
+def test_masses_of_random_features_are_sums_over_the_tokens(name: str) -> None:
+    sampler = make(name)
+    kernel = (sampler.transform_query(QUERY) * sampler.transform_key(KEYS)).sum(-1)  # (L, H)
+    wanted = torch.stack([kernel[s : s + c].sum(0).clamp(min=0).sum() for s, c in BLOCKS])
+    torch.testing.assert_close(masses(name), wanted, rtol=0, atol=1e-12)
+
+
+def estimates(name: str, count: int, q: Tensor, k: Tensor) -> Tensor:
+    """<phi(q), phi(k)> of `count` draws of the features."""
+    samplers = (make(name, seed, len(q)) for seed in range(count))
+    return torch.stack([sampler.transform_query(q) @ sampler.transform_key(k) for sampler in samplers])
+
+
+@pytest.mark.parametrize("name", ["rff", "favor"])
+def test_the_softmax_kernel_is_estimated_without_bias(name: str) -> None:
+    q, k = torch.tensor([0.5, -0.3, 0.2, 0.6]).double(), torch.tensor([0.4, 0.5, -0.6, 0.1]).double()
+    found = estimates(name, 1500, q, k)
+    error = float(found.std()) / math.sqrt(len(found))
+    assert abs(float(found.mean()) - math.exp(float(q @ k))) < 4 * error < 0.15
+
+
+def test_the_variance_of_favor() -> None:
+    """Equation (9), for one direction: orthogonality plays no part there."""
+    q, k = torch.tensor([0.4]).double(), torch.tensor([0.5]).double()
+    found = estimates("favor", 6_000, q, k)
+    relative = float(found.var()) / math.exp(float(q @ k)) ** 2
+    assert relative == pytest.approx(math.cosh(0.9**2) - 1, rel=0.2)
+    assert (found > 0).all()
+
+
+@pytest.mark.parametrize("cosine", [-0.7, 0.0, 0.9])
+def test_the_kernel_of_favor_relu(cosine: float) -> None:
+    """Equation (8)."""
+    q = torch.tensor([2.0, 0.0, 0.0]).double()
+    k = torch.tensor([3 * cosine, 3 * math.sqrt(1 - cosine**2), 0.0]).double()
+    root = math.sqrt(1 - cosine**2)
+    g = 2 / math.pi * (root + abs(cosine) * math.atan(abs(cosine) / root))
+    found = estimates("favor-relu", 1500, q, k)
+    error = float(found.std()) / math.sqrt(len(found))
+    assert abs(float(found.mean()) - 6 * (cosine + g) / 4) < 4 * error < 0.4
+
+
+@pytest.mark.parametrize(("name", "mean_square"), [("rff", 8.0), ("favor", 8.0), ("favor-relu", 8.0)])
+def test_directions_are_orthogonal_with_the_right_lengths(name: str, mean_square: float) -> None:
+    squares = []
+    for seed in range(200):
+        directions = make(name, seed, 8).directions  # type: ignore[attr-defined]
+        gram = directions @ directions.T
+        torch.testing.assert_close(gram, torch.diag(gram.diagonal()), rtol=0, atol=1e-12)
+        squares.append(gram.diagonal())
+    lengths = torch.stack(squares)
+    if name == "favor-relu":  # all of length sqrt(D)
+        torch.testing.assert_close(lengths, torch.full_like(lengths, mean_square), rtol=0, atol=1e-12)
+    else:  # chi squared: variance 2 D
+        assert float(lengths.mean()) == pytest.approx(mean_square, rel=0.05)
+        assert float(lengths.var()) == pytest.approx(2 * 8, rel=0.2)
+
+
+def test_the_order_of_the_samplers_is_the_papers() -> None:
+    assert list(SAMPLERS) == ["uniform", "edh", "align", "pos-align", "rff", "favor", "favor-relu"]
