@@ -14,6 +14,8 @@ COMMANDS = {
     "datasets": "list, describe, verify, download and convert data sets",
     "collect": "train SAC in any environment and write D4RL-like data sets",
     "sweep": "train a grid of runs",
+    "import-weights": "take over a Decision Transformer that others trained",
+    "hub": "write a trained policy in the layout of the Hugging Face hub",
     "bench": "measure time and memory",
 }
 
@@ -21,11 +23,11 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Hands over to the command; returns its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    listing = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
+    listing = "\n".join(f"  {name:<14} {text}" for name, text in COMMANDS.items())
     usage = f"usage: aaren-rl COMMAND [options]\n\n{listing}"
     if argv and argv[0] in COMMANDS:
         # Imported on demand: --help of one command need not wait for the others' imports.
-        return int(importlib.import_module(f".{argv[0]}", __package__).main(argv[1:]))
+        return int(importlib.import_module(f".{argv[0].replace('-', '_')}", __package__).main(argv[1:]))
     if argv and argv[0] in ("-h", "--help"):
         print(f"{usage}\n\nEach command has its own --help.")
         return 0

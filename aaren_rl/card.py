@@ -38,8 +38,8 @@ class PolicyCard:
         reference: whose returns normalised scores refer to, e.g. "D4RL v2"; None: there are no normalised scores.
         reference_returns: the returns that score 0 and 100.
         dataset: the data set's name.
-        source: "d4rl", "local", "minari" or "file"; only "d4rl" is D4RL's own file.
-        source_path: the file it was trained on.
+        source: "d4rl", "local", "minari" or "file"; only "d4rl" is D4RL's own file. "imported": trained elsewhere.
+        source_path: the file it was trained on, or the weights' where they were imported.
         context: how training contexts were chosen.
         context_length: steps of a training window.
         rollout: the rollout mode it was trained for.
@@ -49,7 +49,7 @@ class PolicyCard:
         observation_mean: (O,).
         observation_std: (O,).
         model: the model's configuration.
-        updates: training updates behind the weights.
+        updates: training updates behind the weights; 0: not known.
         seed: the training seed.
         weights: the weights to use by default, "average" or "raw".
         versions: packages that made it, and the device.
@@ -145,12 +145,18 @@ def make_card(config: RunConfig, task: Task, episodes: Episodes, trainer: Traine
         updates=trainer.update,
         seed=config.seed,
         weights="average",
-        versions={
-            "python": platform.python_version(),
-            "device": _device_name(trainer.data.device),
-            **{name: importlib.metadata.version(name) for name in ("aaren-rl", "torch", "gymnasium", "mujoco")},
-        },
+        versions=versions(_device_name(trainer.data.device)),
     )
+
+
+def versions(device: str) -> dict[str, str]:
+    """The packages in use, and the device named."""
+    packages = ("aaren-rl", "torch", "gymnasium", "mujoco")
+    return {
+        "python": platform.python_version(),
+        "device": device,
+        **{name: importlib.metadata.version(name) for name in packages},
+    }
 
 
 def _device_name(device: torch.device) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ from .files import write_folder, write_json
 
 FORMAT = 2
 WEIGHTS = {"raw": "weights.safetensors", "average": "weights_average.safetensors"}
+CARD = "policy.json"
+# The same card, and the weights that it names, as the Hugging Face hub has them (hub.py).
+HUB_CARD, HUB_WEIGHTS = "config.json", "model.safetensors"
 FOLDERS = ("policy", "policy_best")  # of a run
 
 
@@ -36,21 +39,26 @@ def save_policy(folder: Path, card: PolicyCard, raw: Mapping[str, Tensor], avera
     def fill(fresh: Path) -> None:
         save_tensors(raw, fresh / WEIGHTS["raw"])
         save_tensors(average, fresh / WEIGHTS["average"])
-        digests = {name: sha256(fresh / name) for name in WEIGHTS.values()}
-        write_json(fresh / "policy.json", {"format": FORMAT, "sha256": digests, **dataclasses.asdict(card)})
+        write_card(fresh / CARD, card, WEIGHTS.values())
 
     write_folder(folder, fill)
 
 
+def write_card(file: Path, card: PolicyCard, weights: Iterable[str]) -> None:
+    """Writes a card as `read_card` reads it, with the SHA-256 of the files of weights beside it."""
+    digests = {name: sha256(file.with_name(name)) for name in weights}
+    write_json(file, {"format": FORMAT, "sha256": digests, **dataclasses.asdict(card)})
+
+
 def policy_folder(path: str | Path) -> Path:
-    """The policy folder meant by a run folder or by itself.
+    """The policy folder meant by a run folder or by itself; one in the hub's layout is a policy folder too.
 
     Raises:
         CheckpointError: there is none.
     """
     path = Path(path)
     for folder in (path, path / FOLDERS[0]):
-        if (folder / "policy.json").is_file():
+        if (folder / CARD).is_file() or (folder / HUB_CARD).is_file():
             return folder
     raise CheckpointError(f"{path}: no policy here; give a run folder or its policy/ (is its training finished?)")
 
@@ -107,7 +115,7 @@ def load_policy(
 
 def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:
     """The card, and the SHA-256 of the other files; a policy of an older version has none."""
-    file = folder / "policy.json"
+    file = folder / (CARD if (folder / CARD).is_file() else HUB_CARD)
     try:
         tree = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(tree, dict) or tree.pop("format", None) != FORMAT:
@@ -124,9 +132,13 @@ def _load_model(folder: Path, card: PolicyCard, digests: dict[str, Any], weights
     if weights not in WEIGHTS:
         raise CheckpointError(f"weights {weights!r} is not one of {', '.join(WEIGHTS)}")
     file = folder / WEIGHTS[weights]
+    if not (folder / CARD).is_file():
+        if weights != card.weights:
+            raise CheckpointError(f"{folder}: holds the {card.weights} weights only; {weights} ones are in its run")
+        file = folder / HUB_WEIGHTS
     tensors = load_tensors(file)
     if file.name in digests and sha256(file) != digests[file.name]:
-        raise CheckpointError(f"{file}: damaged (its SHA-256 is not the one in policy.json)")
+        raise CheckpointError(f"{file}: damaged (its SHA-256 is not the card's)")
     try:
         config = ModelConfig(**card.model)
         _check_shapes(config, tensors)

@@ -112,7 +112,7 @@ class OptimizerConfig:
     """AdamW with a linear warm-up, and a moving average of the weights.
 
     The default keeps the learning rate up and lets the average settle the weights: on hopper-medium a cosine to zero
-    imitates better and scores less (README, Results).
+    imitates better and scores less (docs/results.md).
     """
 
     updates: int = _help(1500, "training updates")

@@ -11,7 +11,7 @@ from .envs import Episodes, get_task
 from .envs.d4rl import write_hdf5
 from .envs.errors import cannot_write
 from .envs.minari import read_minari, write_minari
-from .envs.minari_spec import minari_data_dir
+from .envs.minari_write import new_minari_folder
 from .errors import UsageError
 
 
@@ -32,8 +32,7 @@ def convert(source: Name, target: Name, options: Options, description: str | Non
 
 
 def _to_minari(source: Name, dataset_id: str, options: Options, description: str | None) -> tuple[Path, Episodes]:
-    if (folder := minari_data_dir(dataset_id).parent).exists():  # before a long read
-        raise UsageError(f"{folder}: is there already; choose another id, or delete that folder")
+    new_minari_folder(dataset_id)  # before a long read
     episodes, reference = load(source, "auto", options)
     env_id = options.env_id or (episodes.env_id if source.task is None else get_task(source.task).env_id)
     if env_id is None:

@@ -13,10 +13,13 @@ from tqdm import tqdm
 
 from .card import PolicyCard
 from .cli import Parser, choose_device, import_registering, positive
+from .envs.minari_write import new_minari_folder, write_minari
+from .envs.recording import Recorder
+from .envs.rollout import OnAction
 from .errors import CheckpointError, UsageError, run_command
 from .files import write_json
 from .runtime import load
-from .scoring import ScoredPolicy, format_table, mismatch, score_policy
+from .scoring import Score, ScoredPolicy, format_table, mismatch, score_policy
 from .video import open_video
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ Play episodes with a trained policy and print its returns and D4RL-normalised sc
   python -m aaren_rl.evaluate RUN --rollout rolling       # constant cost, short memory
   python -m aaren_rl.evaluate RUN --attention tree --budget 0.5 --sampler edh   # a Transformer, l^0.5 terms
   python -m aaren_rl.evaluate RUN --video episode.mp4     # the first episode; .gif needs no ffmpeg
+  python -m aaren_rl.evaluate RUN --record-minari me/hopper/aaren-v0
   python -m aaren_rl.evaluate policy.onnx                 # an exported policy, without PyTorch
 
 RUN is a run folder, a policy folder in it such as RUN/policy_best, or a file of `python -m aaren_rl.export`.
@@ -64,6 +68,9 @@ def make_parser() -> Parser:
     parser.add_argument("--env-id", metavar="ID", help="play in another environment, such as Hopper-v5: raw returns")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a list, one object a target return")
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode, as .mp4 or .gif")
+    parser.add_argument(
+        "--record-minari", metavar="ID", help="write the episodes as a Minari dataset, me/hopper/run-v0"
+    )
     parser.add_argument("--device", metavar="NAME", default="cpu", help="auto, cpu or cuda [cpu]")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
@@ -81,6 +88,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--rollout-context must be at least 2, not {arguments.rollout_context}")
     if arguments.json is not None and not arguments.json.parent.is_dir():
         raise UsageError(f"--json {arguments.json}: its folder does not exist")
+    if arguments.record_minari is not None:
+        new_minari_folder(arguments.record_minari)
     import_registering(arguments.register)
     policy, card, weights = _open(arguments)
     if arguments.env_id is not None and arguments.env_id != card.env_id:
@@ -89,24 +98,25 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if note := mismatch(card.context, card.context_length, policy.rollout):
         print(note, file=sys.stderr)
     targets = arguments.target_return or [card.target_return]
-    count = len(targets) * arguments.episodes
+    recorder = None if arguments.record_minari is None else Recorder()
     with open_video(arguments.video, card, arguments.seed) as video:
-        with tqdm(total=card.horizon, desc=f"{count} episodes", unit="step", leave=False) as bar:
-            scores = score_policy(
-                policy,
-                card,
-                weights=weights,
-                episodes=arguments.episodes,
-                target_returns=targets,
-                seed=arguments.seed,
-                on_step=lambda step, running: _progress(bar, running),
-                on_action=None if video is None else video.note,
-            )
+        scores = play(
+            policy,
+            card,
+            weights=weights,
+            episodes=arguments.episodes,
+            target_returns=targets,
+            seed=arguments.seed,
+            on_action=None if video is None else video.note,
+            recorder=recorder,
+        )
         print(format_table(scores))
         if arguments.json is not None:
             write_json(arguments.json, [score.to_json() for score in scores])
         if video is not None:
             print(video.write(scores[0], arguments.run))
+    if recorder is not None:
+        print(record(recorder, arguments.record_minari, card, scores))
     return 0
 
 
@@ -142,6 +152,56 @@ def _open_exported(arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], Po
         raise CheckpointError(f"{arguments.run}: its card is of another version: {error}") from error
     precision = runner.export["precision"]
     return runner, card, card.weights if precision == "float32" else f"{card.weights} {precision}"
+
+
+def record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Sequence[Score]) -> str:
+    """Writes the episodes that were scored as a Minari dataset, which says how they were made; returns a line.
+
+    Raises:
+        UsageError: such a dataset is there already.
+        DataError: its folder cannot be written.
+    """
+    episodes, finals = recorder.episodes(dataset_id, card.env_id)
+    folder = write_minari(
+        dataset_id,
+        episodes,
+        env_id=card.env_id,
+        env_kwargs=card.env_kwargs,
+        description=f"rollouts of aaren-rl: {'; '.join(format_table(scores).splitlines()[:2])}; asked returns "
+        + ", ".join(f"{score.target_return:g}" for score in scores),
+        reference_returns=None
+        if card.reference_returns is None
+        else (card.reference_returns[0], card.reference_returns[1]),
+        final_observations=finals,
+    )
+    return f"{folder}: {len(episodes)} episodes, {episodes.n_steps:,} steps; read it with --source minari:{dataset_id}"
+
+
+def play(
+    policy: ScoredPolicy[Any],
+    card: PolicyCard,
+    *,
+    weights: str,
+    episodes: int,
+    target_returns: Sequence[float],
+    seed: int,
+    on_action: OnAction | None = None,
+    recorder: Recorder | None = None,
+) -> list[Score]:
+    """`score_policy` with a progress bar."""
+    count = len(target_returns) * episodes
+    with tqdm(total=card.horizon, desc=f"{count} episodes", unit="step", leave=False) as bar:
+        return score_policy(
+            policy,
+            card,
+            weights=weights,
+            episodes=episodes,
+            target_returns=target_returns,
+            seed=seed,
+            on_step=lambda step, running: _progress(bar, running),
+            on_action=on_action,
+            recorder=recorder,
+        )
 
 
 def _attention(arguments: argparse.Namespace, policy: Policy) -> Policy:

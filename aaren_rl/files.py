@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .envs.files import sync, write_whole
+from .errors import UsageError
 
 
 def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
@@ -69,6 +70,12 @@ def clear_leftovers(parent: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
     for file in parent.glob(".*.tmp"):
         file.unlink(missing_ok=True)
+
+
+def check_free(folder: Path) -> None:
+    """Raises UsageError where a folder would be written over something."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder}: is there already; choose another folder, or empty it")
 
 
 def write_text(target: Path, text: str) -> None:

@@ -12,10 +12,17 @@ import numpy.typing as npt
 
 from .card import PolicyCard
 from .envs import Reference, Rollouts, SequencePolicy, make_env, normalized_score, rollout
+from .envs.recording import Recorder
 from .envs.rollout import OnAction
 from .errors import CheckpointError
 
-SOURCES = {"d4rl": "D4RL's file", "local": "a local set, not D4RL's", "minari": "Minari", "file": "a file of yours"}
+SOURCES = {
+    "d4rl": "D4RL's file",
+    "local": "a local set, not D4RL's",
+    "minari": "Minari",
+    "file": "a file of yours",
+    "imported": "training elsewhere (imported weights)",
+}
 
 
 State = TypeVar("State")
@@ -127,6 +134,7 @@ def score_policy(
     seed: int,
     on_step: Callable[[int, int], None] | None = None,
     on_action: OnAction | None = None,
+    recorder: Recorder | None = None,
 ) -> list[Score]:
     """Rolls a policy out for every asked return, all at once, and scores it.
 
@@ -139,6 +147,7 @@ def score_policy(
         seed: environment i is reset with seed + i, the same for every asked return.
         on_step: progress, see `envs.rollout`.
         on_action: the actions, see `envs.rollout`.
+        recorder: keeps the episodes, see `envs.rollout`.
 
     Raises:
         CheckpointError: the environment's sizes are not the policy's.
@@ -155,6 +164,7 @@ def score_policy(
         seed=seed,
         on_step=on_step,
         on_action=on_action,
+        recorder=recorder,
     )
     parts = np.split(np.arange(len(out.returns)), len(target_returns))
     return [
@@ -238,11 +248,11 @@ def format_table(scores: Sequence[Score]) -> str:
     first = scores[0]
     how = first.rollout if first.rollout == "carry" else f"{first.rollout} K={first.rollout_context}"
     how += "" if first.attention == "softmax" else f", {first.attention}"
+    made = f"{first.updates} updates on {first.context} contexts, training seed {first.training_seed}"
     lines = [
-        f"{first.env}, {first.agent}: {first.updates} updates on {first.context} contexts, training seed "
-        f"{first.training_seed}, {first.weights} weights",
-        f"data: {first.dataset} from {SOURCES[first.source]}; rollout {how}; {first.env_id}, {first.episodes} episodes "
-        f"from seed {first.seed}",
+        f"{first.env}, {first.agent}: {'weights' if first.source == 'imported' else made}, {first.weights} weights",
+        f"data: {first.dataset} from {SOURCES.get(first.source, first.source)}; rollout {how}; {first.env_id}, "
+        f"{first.episodes} episodes from seed {first.seed}",
         "",
         f"{'target':>8} {'return':>8} {'+-':>7} {'score':>7} {'+-':>6} {'length':>7} {'actions/s':>10}",
     ]

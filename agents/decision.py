@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .mixers import Aaren
 from .rem_config import RemConfig, parse_counts
-from .trunk import MIXERS, Block, Trunk, TrunkState
+from .trunk import ACTIVATIONS, BLOCKS, MIXERS, Block, Trunk, TrunkState
 
 TOKENS = 3  # a step
 OBSERVATION = 1  # the observation's place among them
@@ -37,6 +37,8 @@ class ModelConfig:
         rem_dilation: of the dilated ones, in tokens; a step is three.
         rem_max_power: powers beyond are masked; 0: none are. None: 200 for "rsa", 0 for "aaren-rsa".
         rem_gate: mu before training; sigmoid(mu) is the encoding's share.
+        block: "post-norm" (min-decision-transformer, the paper's code base) or "pre-norm" (GPT-2).
+        activation: of the MLPs, "gelu", "gelu-tanh" or "relu".
     """
 
     observation_dim: int
@@ -51,11 +53,14 @@ class ModelConfig:
     rem_dilation: int = 3
     rem_max_power: int | None = None
     rem_gate: float = 0.0
+    block: str = "post-norm"
+    activation: str = "gelu"
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field that does not fit."""
-        if self.mixer not in MIXERS:
-            raise ValueError(f"mixer {self.mixer!r} is not one of {', '.join(MIXERS)}")
+        for name, allowed in (("mixer", MIXERS), ("block", BLOCKS), ("activation", ACTIVATIONS)):
+            if (value := getattr(self, name)) not in allowed:
+                raise ValueError(f"{name} {value!r} is not one of {', '.join(allowed)}")
         for name in ("observation_dim", "action_dim", "width", "layers", "heads", "max_timestep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -86,7 +91,16 @@ class DecisionModel(nn.Module):
         self.embed_action = nn.Linear(config.action_dim, config.width)
         self.embed_timestep = nn.Embedding(config.max_timestep, config.width)
         self.norm = nn.LayerNorm(config.width)
-        self.trunk = Trunk(config.mixer, config.width, config.layers, config.heads, config.dropout, config.rems())
+        self.trunk = Trunk(
+            config.mixer,
+            config.width,
+            config.layers,
+            config.heads,
+            config.dropout,
+            config.rems(),
+            config.block,
+            config.activation,
+        )
         self.head = nn.Linear(config.width, config.action_dim)
 
     def forward(

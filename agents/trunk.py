@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 from torch import Tensor, nn
@@ -20,26 +22,43 @@ MIXERS: dict[str, type[Aaren] | type[Attention] | type[Encoded]] = {
 MixerState: TypeAlias = ScanState | AttentionState | EncodedState
 TrunkState: TypeAlias = tuple[MixerState, ...]
 
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "gelu": nn.GELU,
+    "gelu-tanh": partial(nn.GELU, approximate="tanh"),
+    "relu": nn.ReLU,
+}
+
 
 class Block(nn.Module):
     """x = LN1(x + mixer(x)); x = LN2(x + MLP(x)): the block of min-decision-transformer, the paper's code base.
 
     Args:
         mixer: a name in MIXERS.
-        width: C, channels of a token; the MLP has 4 C hidden units with GELU.
+        width: C, channels of a token; the MLP has 4 C hidden units.
         heads: heads of the mixer.
         dropout: probability, on the outputs of the mixer and of the MLP.
         rems: recurrence encoding, of the mixers that have one.
+        activation: of the MLP, a name in ACTIVATIONS.
     """
 
-    def __init__(self, mixer: str, width: int, heads: int, dropout: float = 0.0, rems: RemConfig | None = None) -> None:
+    def __init__(
+        self,
+        mixer: str,
+        width: int,
+        heads: int,
+        dropout: float = 0.0,
+        rems: RemConfig | None = None,
+        activation: str = "gelu",
+    ) -> None:
         """Builds mixer, layer norms and MLP; raises ValueError if `heads` does not divide `width`."""
         super().__init__()
         kind = MIXERS[mixer]
         more = (rems,) if issubclass(kind, Encoded) else ()
         self.mixer = kind(width, heads, dropout, *more)
         self.norm1 = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), Dropout(dropout))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), ACTIVATIONS[activation](), nn.Linear(4 * width, width), Dropout(dropout)
+        )
         self.norm2 = nn.LayerNorm(width)
 
     def forward(
@@ -60,6 +79,30 @@ class Block(nn.Module):
         return out
 
 
+class PreNormBlock(Block):
+    """x = x + mixer(LN1(x)); x = x + MLP(LN2(x)): the block of GPT-2 and of Hugging Face's Decision Transformer."""
+
+    def forward(
+        self, x: Tensor, state: MixerState | None, starts: Tensor | None = None, keep: slice | None = None
+    ) -> tuple[Tensor, MixerState]:
+        """Tokens (B, N, C) in parallel; with `keep`, nothing after the mixer is computed for other positions."""
+        y, state = self.mixer(self.norm1(x), state, starts=starts, keep=keep)
+        return self._rest(x if keep is None else x[:, keep], y), state
+
+    def step(self, x: Tensor, state: MixerState) -> tuple[Tensor, MixerState]:
+        """One token (B, C)."""
+        y, state = self.mixer.step(self.norm1(x), state)  # type: ignore[arg-type]  # as in Block
+        return self._rest(x, y), state
+
+    def _rest(self, x: Tensor, y: Tensor) -> Tensor:
+        x = x + y
+        out: Tensor = x + self.mlp(self.norm2(x))
+        return out
+
+
+BLOCKS: dict[str, type[Block]] = {"post-norm": Block, "pre-norm": PreNormBlock}
+
+
 class Trunk(nn.Module):
     """A stack of blocks with one state: a tuple of the mixers' states.
 
@@ -70,14 +113,27 @@ class Trunk(nn.Module):
         heads: heads of every mixer.
         dropout: probability.
         rems: recurrence encoding of every layer, where the mixer has one.
+        block: a name in BLOCKS; after "pre-norm" blocks there is one more layer norm, as in GPT-2.
+        activation: of the MLPs, a name in ACTIVATIONS.
     """
 
     def __init__(
-        self, mixer: str, width: int, layers: int, heads: int, dropout: float = 0.0, rems: RemConfig | None = None
+        self,
+        mixer: str,
+        width: int,
+        layers: int,
+        heads: int,
+        dropout: float = 0.0,
+        rems: RemConfig | None = None,
+        block: str = "post-norm",
+        activation: str = "gelu",
     ) -> None:
         """Builds the blocks; raises ValueError if `heads` does not divide `width`."""
         super().__init__()
-        self.blocks = nn.ModuleList(Block(mixer, width, heads, dropout, rems) for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            BLOCKS[block](mixer, width, heads, dropout, rems, activation) for _ in range(layers)
+        )
+        self.norm = nn.LayerNorm(width) if block == "pre-norm" else nn.Identity()
 
     def forward(
         self,
@@ -100,7 +156,7 @@ class Trunk(nn.Module):
             last = i == len(self.blocks) - 1
             x, new = block(x, None if state is None else state[i], starts, keep if last else None)
             states.append(new)
-        return x, tuple(states)
+        return self.norm(x), tuple(states)
 
     def step(self, x: Tensor, state: TrunkState) -> tuple[Tensor, TrunkState]:
         """One token (B, C) -> (B, C)."""
@@ -109,7 +165,7 @@ class Trunk(nn.Module):
             assert isinstance(block, Block)
             x, new = block.step(x, old)
             states.append(new)
-        return x, tuple(states)
+        return self.norm(x), tuple(states)
 
     def initial_state(self, batch_size: int) -> TrunkState:
         """The state before any token."""

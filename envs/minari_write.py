@@ -50,9 +50,7 @@ def write_minari(
         SimulationError: the environment cannot be made.
         DataError: the episodes do not fit the environment, or the folder cannot be written; nothing is left behind.
     """
-    target = minari_data_dir(dataset_id).parent
-    if target.exists():
-        raise UsageError(f"{target}: is there already; choose another id, or delete that folder")
+    target = new_minari_folder(dataset_id)
     finals = None if final_observations is None else np.asarray(final_observations, np.float32)
     wanted = (len(episodes), episodes.observation_dim)
     if finals is not None and finals.shape != wanted:
@@ -76,6 +74,18 @@ def write_minari(
     if reference_returns is not None:
         metadata["ref_min_score"], metadata["ref_max_score"] = map(float, reference_returns)
     _write(target, image, metadata)
+    return target
+
+
+def new_minari_folder(dataset_id: str) -> Path:
+    """The folder of a dataset that is to be written.
+
+    Raises:
+        UsageError: not a Minari id, or such a dataset is there already.
+    """
+    target = minari_data_dir(dataset_id).parent
+    if target.exists():
+        raise UsageError(f"{target}: is there already; choose another id, or delete that folder")
     return target
 
 

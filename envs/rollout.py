@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from .recording import Recorder
 from .stepping import Steps, make_stepper
 
 State = TypeVar("State")
@@ -68,6 +69,7 @@ def rollout(
     workers: int | None = None,
     on_step: Callable[[int, int], None] | None = None,
     on_action: OnAction | None = None,
+    recorder: Recorder | None = None,
 ) -> Rollouts:
     """Plays each environment's first episode to its end, all environments in step.
 
@@ -84,6 +86,7 @@ def rollout(
         workers: processes that simulate; 0: this one; None: as many as cores, where there are enough episodes.
         on_step: called after every step with (step, episodes still running).
         on_action: called with every action, see `OnAction`.
+        recorder: keeps the episodes.
 
     Raises:
         SimulationError: the environment is unknown, or raised (the message is its own), or a worker process died.
@@ -91,6 +94,8 @@ def rollout(
     targets = np.repeat(np.atleast_1d(np.asarray(target_return, dtype=np.float64)), episodes)
     seeds = [seed + i for i in range(episodes)] * (len(targets) // episodes)
     stepper = make_stepper(env_id, env_kwargs or {}, seeds, workers)
+    if recorder is not None:
+        stepper = recorder.around(stepper)
     try:
         began = time.perf_counter()
         observations = stepper.reset()
@@ -131,7 +136,7 @@ class _Group(Generic[State]):
         targets: npt.NDArray[np.float64],
     ) -> None:
         self._policy, self.running, self.seconds = policy, environments, 0.0
-        rows = _padded(np.arange(len(environments)))
+        rows = padded(np.arange(len(environments)))
         self._places = np.arange(len(environments))  # the running environments' rows
         self._observations, self._rewards = observations[rows], np.zeros(len(rows), np.float32)
         self._state = policy.initial_state(len(rows), targets[rows])
@@ -153,7 +158,7 @@ class _Group(Generic[State]):
         select = getattr(self._policy, "select", None)
         if select is None or going.size == 0 or _round_up(going.size) == len(self._rewards):
             return
-        rows = _padded(self._places)
+        rows = padded(self._places)
         self._observations, self._rewards = self._observations[rows], self._rewards[rows]
         self._state, self._places = select(self._state, rows), np.arange(going.size)
 
@@ -162,6 +167,6 @@ def _round_up(count: int) -> int:
     return -(-count // ROWS) * ROWS
 
 
-def _padded(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def padded(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """`rows` up to a multiple of ROWS, by repeating the last."""
     return np.pad(rows, (0, _round_up(len(rows)) - len(rows)), mode="edge")

@@ -21,11 +21,14 @@ Floats = npt.NDArray[np.float32]
 
 
 class Steps(NamedTuple):
-    """What n environments answer to a step: observations (n, O), rewards (n,) and whether the episode ended (n,)."""
+    """What n environments answer to a step: observations (n, O), rewards (n,), whether the episode ended (n,), and
+    whether it terminated (n,), a fall rather than a time limit.
+    """
 
     observations: Floats
     rewards: npt.NDArray[np.float64]
     ended: npt.NDArray[np.bool_]
+    terminated: npt.NDArray[np.bool_]
 
 
 class Stepper(Protocol):
@@ -76,8 +79,8 @@ class LocalStepper:
             SimulationError: an environment raised.
         """
         steps = [_step(self._envs[e], action) for e, action in zip(which, actions, strict=True)]
-        observations, rewards, ended = zip(*steps, strict=True)
-        self._answers.append(Steps(np.stack(observations), np.array(rewards), np.array(ended)))
+        observations, rewards, ended, terminated = zip(*steps, strict=True)
+        self._answers.append(Steps(np.stack(observations), np.array(rewards), np.array(ended), np.array(terminated)))
 
     def receive(self) -> Steps:
         """The answer to the oldest step."""
@@ -196,13 +199,13 @@ def _reset(env: gym.Env[Any, Any], seed: int) -> Floats:
         raise _raised(env, error) from error
 
 
-def _step(env: gym.Env[Any, Any], action: Floats) -> tuple[Floats, float, bool]:
+def _step(env: gym.Env[Any, Any], action: Floats) -> tuple[Floats, float, bool, bool]:
     try:
         observation, reward, terminated, truncated, _ = env.step(action)
     # As in `_reset`.
     except Exception as error:
         raise _raised(env, error) from error
-    return np.asarray(observation, dtype=np.float32), float(reward), bool(terminated or truncated)
+    return np.asarray(observation, dtype=np.float32), float(reward), bool(terminated or truncated), bool(terminated)
 
 
 def _raised(env: gym.Env[Any, Any], error: Exception) -> SimulationError:

@@ -90,6 +90,18 @@ def hopper_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def trained_run(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a Decision-Aaren run of a few updates on that set; not to be written to."""
+    from aaren_rl.train import main
+
+    out = tmp_path_factory.mktemp("runs")
+    small = "--env hopper-medium --width 16 --layers 1 --heads 2 --updates 5 --warmup-updates 1 --steps-per-update 160"
+    scored = "--eval-every 5 --eval-episodes 1 --final-episodes 1 --threads 1"
+    assert main([*small.split(), *scored.split(), "--source", str(hopper_file), "--out", str(out)]) == 0
+    return out / "hopper-medium" / "decision-aaren" / "seed0"
+
+
+@pytest.fixture(scope="session")
 def minari_recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Minari folder with the dataset `minari_sets.ID`; copy it before changing it."""
     root = tmp_path_factory.mktemp("minari")

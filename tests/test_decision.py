@@ -54,6 +54,27 @@ def test_forward_is_step_by_step(mixer: str, length: int) -> None:
 
 
 @every_mixer
+@pytest.mark.parametrize("activation", ["gelu-tanh", "relu"])
+@torch.no_grad()
+def test_pre_norm_blocks_are_those_of_gpt2(mixer: str, activation: str) -> None:
+    """x + mixer(LN1(x)), x + MLP(LN2(x)), and one more layer norm at the end; in parallel and step by step."""
+    model, data = make(mixer, block="pre-norm", activation=activation), steps(30)
+    torch.testing.assert_close(model(*data)[0], stepwise(model, data), rtol=0, atol=1e-5)
+    x = torch.randn(2, 9, 16)
+    expected = x
+    for block in model.trunk.blocks:
+        expected = expected + block.mixer(block.norm1(expected))[0]
+        hidden = block.mlp[0](block.norm2(expected))
+        hidden = hidden.relu() if activation == "relu" else torch.nn.functional.gelu(hidden, approximate="tanh")
+        expected = expected + block.mlp[2](hidden)
+    torch.testing.assert_close(model.trunk(x)[0], model.trunk.norm(expected), rtol=0, atol=1e-5)
+    state = model.trunk.initial_state(2)
+    for t in range(9):
+        y, state = model.trunk.step(x[:, t], state)
+        torch.testing.assert_close(y, model.trunk.norm(expected)[:, t], rtol=0, atol=1e-5)
+
+
+@every_mixer
 @torch.no_grad()
 def test_forward_continues_from_a_state(mixer: str) -> None:
     model, data = make(mixer), steps(40)
@@ -131,6 +152,8 @@ def test_every_parameter_gets_a_gradient(mixer: str) -> None:
     ("change", "message"),
     [
         ({"mixer": "mamba"}, "'mamba' is not one of aaren, attention"),
+        ({"block": "sandwich"}, "block 'sandwich' is not one of post-norm, pre-norm"),
+        ({"activation": "silu"}, "activation 'silu' is not one of gelu, gelu-tanh, relu"),
         ({"width": 30, "heads": 4}, "width 30 is not a multiple of heads 4"),
         ({"dropout": 1.0}, "dropout must be in"),
         ({"dropout": -0.1}, "dropout must be in"),

@@ -1,5 +1,6 @@
 """What gets installed: version, command, packages, data files, and the wheel itself."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -48,7 +49,7 @@ def test_type_checkers_are_told_of_the_annotations():
 
 
 def run(*command: str | Path, **options) -> str:
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600, **options)
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, **{"timeout": 600, **options})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -74,3 +75,44 @@ def test_the_wheel_is_complete_and_runs(tmp_path):
     show = "import aaren_rl.agents, aaren_rl.envs; print(aaren_rl.agents.__file__)"
     assert Path(run(sys.executable, "-c", show, **options).strip()) == target / "aaren_rl" / "agents" / "__init__.py"
     assert "--env" in run(sys.executable, "-m", "aaren_rl.train", "--help", **options)
+
+
+@pytest.mark.slow
+def test_a_release_installs_in_an_empty_environment_and_works(hopper_file: Path, tmp_path: Path) -> None:
+    """The source distribution, the wheel built from it, and all their dependencies, from anywhere but the checkout."""
+    source, dist = tmp_path / "source", tmp_path / "dist"
+    tracked = run("git", "ls-files", cwd=ROOT).splitlines()
+    for name in tracked:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
+    run(sys.executable, "-m", "build", "--outdir", dist, source)
+    (wheel,), (archive,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    version = aaren_rl.__version__
+    assert wheel.name.startswith(f"aaren_rl-{version}-") and archive.name == f"aaren_rl-{version}.tar.gz"
+
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    python, elsewhere = tmp_path / "venv" / "bin" / "python", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    options = {"cwd": elsewhere, "env": environment}
+    run(python, "-m", "pip", "install", "--quiet", wheel, timeout=1800, **options)
+    command = tmp_path / "venv" / "bin" / "aaren-rl"
+    small = "--width 16 --layers 1 --heads 2 --updates 5 --warmup-updates 1 --steps-per-update 160 --eval-every 5"
+    scored = "--eval-episodes 1 --final-episodes 1 --threads 1"
+    run(command, "train", "--env", "hopper-medium", "--source", hopper_file, *small.split(), *scored.split(), **options)
+    trained = elsewhere / "runs" / "hopper-medium" / "decision-aaren" / "seed0"
+    assert "hopper-medium, decision-aaren" in run(command, "evaluate", trained, "--episodes", "1", **options)
+    show = "import aaren_rl, aaren_rl.agents; print(aaren_rl.__version__, aaren_rl.agents.__file__)"
+    shown = run(python, "-c", show, **options)
+    assert shown.startswith(f"{version} {tmp_path / 'venv'}")
+    # Every extra that a user may want can be had beside the rest; nothing is fetched for that but descriptions.
+    resolved = run(python, "-m", "pip", "install", "--dry-run", "--quiet", "--report", "-", f"{wheel}[all]", **options)
+    names = {item["metadata"]["name"].lower() for item in json.loads(resolved)["install"]}
+    assert {"ray", "imageio-ffmpeg"} <= names
+
+
+def test_the_extra_all_is_every_extra_for_users():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    (everything,) = extras["all"]
+    named = set(everything.removeprefix("aaren-rl[").removesuffix("]").split(","))
+    assert named == set(extras) - {"all", "docs", "test", "dev"}

@@ -1,0 +1,164 @@
+"""Take over a Decision Transformer that others trained: `python -m aaren_rl.import_weights SOURCE FOLDER`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from .card import PolicyCard, versions
+from .checkpoint import save_policy
+from .cli import Parser, import_registering, positive
+from .envs import Task, get_task, load_task
+from .envs.files import sha256
+from .envs.own import own_task
+from .errors import CheckpointError, UsageError, run_command
+from .files import check_free
+from .foreign import Imported, import_model
+
+DESCRIPTION = """\
+Make a policy of a Decision Transformer that min-decision-transformer or Hugging Face's transformers has trained.
+
+  python -m aaren_rl.import_weights dt_halfcheetah-medium-v2_model.pt FOLDER --env halfcheetah-medium --source d4rl
+  python -m aaren_rl.import_weights HF_FOLDER FOLDER --env hopper-medium --statistics mean_std.json
+  python -m aaren_rl.evaluate FOLDER
+
+SOURCE is a state dictionary of min-decision-transformer, or a folder with Hugging Face's config.json and
+model.safetensors or pytorch_model.bin. Its actions depend on how observations were normalised, which neither stores:
+the statistics are those of the data of --env and --source, or of a JSON file {"mean": [...], "std": [...]}, such as
+the numbers of a Hugging Face model card. Nothing in SOURCE is executed.
+"""
+
+
+def make_parser() -> Parser:
+    """The command line."""
+    parser = Parser("import_weights", DESCRIPTION)
+    parser.usage = "python -m aaren_rl.import_weights SOURCE FOLDER [options]"
+    parser.add_argument("weights", type=Path, metavar="SOURCE", help="file or folder with the weights")
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="policy folder to write; must not exist, or be empty"
+    )
+    parser.add_argument(
+        "--env", metavar="NAME", default="hopper-medium", help="task it was trained for [hopper-medium]"
+    )
+    parser.add_argument("--source", metavar="NAME", default="auto", help="data of the statistics, as in train [auto]")
+    parser.add_argument("--statistics", type=Path, metavar="FILE", help='JSON {"mean": [...], "std": [...]} instead')
+    parser.add_argument("--env-id", metavar="ID", help="your own Gymnasium environment; --env then names the data")
+    parser.add_argument("--register", metavar="MODULE", help="import this module, which registers your environment")
+    parser.add_argument(
+        "--heads", type=positive, metavar="N", help="of min-decision-transformer, which does not say [1]"
+    )
+    parser.add_argument("--context", type=positive, metavar="K", help="context in steps (as in the file, else 20)")
+    parser.add_argument("--target-return", type=float, metavar="R", help="return to ask for (default: the task's)")
+    parser.add_argument(
+        "--return-scale", type=float, metavar="X", default=1000.0, help="returns are divided by it [1000]"
+    )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    arguments = make_parser().parse_args(argv)
+    return run_command(lambda: take_over(arguments), debug=arguments.debug)
+
+
+def take_over(arguments: argparse.Namespace) -> int:
+    """Converts the weights and writes the policy folder; returns the exit code."""
+    check_free(arguments.folder)
+    if not arguments.return_scale > 0:
+        raise UsageError(f"--return-scale must be above 0, not {arguments.return_scale:g}")
+    import_registering(arguments.register)
+    imported = import_model(arguments.weights, heads=arguments.heads)
+    task, mean, std = _statistics(arguments)
+    config = imported.model.config
+    if (config.observation_dim, config.action_dim) != (task.observation_dim, task.action_dim):
+        raise CheckpointError(
+            f"{imported.file}: trained with {config.observation_dim} observations and {config.action_dim} actions, "
+            f"{task.env_id} has {task.observation_dim} and {task.action_dim}; choose another --env"
+        )
+    if arguments.target_return is None and not task.target_returns:
+        raise UsageError(f"{task.env_id} is not in the table; say which return to ask for with --target-return")
+    card = _card(arguments, imported, task, mean, std)
+    weights = imported.model.state_dict()
+    save_policy(arguments.folder, card, weights, weights)
+    shape = f"{config.layers} layers of width {config.width}, K = {card.context_length}"
+    print(f"{arguments.folder}: {imported.origin}, {shape}")
+    print(f"score it with: python -m aaren_rl.evaluate {arguments.folder}")
+    return 0
+
+
+def _statistics(arguments: argparse.Namespace) -> tuple[Task, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """The task, and mean and standard deviation of its observations, (O,) each."""
+    if arguments.statistics is None:
+        task, episodes = load_task(arguments.env, arguments.source, env_id=arguments.env_id)
+        return task, *episodes.observation_statistics()
+    task = get_task(arguments.env) if arguments.env_id is None else own_task(arguments.env, arguments.env_id)
+    return task, *read_statistics(arguments.statistics, task.observation_dim)
+
+
+def read_statistics(file: Path, observation_dim: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Mean and standard deviation, (O,) each, of a JSON file.
+
+    Raises:
+        UsageError: not such a file, or of another size.
+    """
+    try:
+        tree = json.loads(file.read_text(encoding="utf-8"))
+        mean, std = (np.array(tree[key], np.float32) for key in ("mean", "std"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f'{file}: not a JSON file {{"mean": [...], "std": [...]}} ({error})') from error
+    wanted = (observation_dim,)
+    if mean.shape != wanted or std.shape != wanted:
+        raise UsageError(f"{file}: mean and std have shapes {mean.shape} and {std.shape}, not {wanted}")
+    if not (np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all()):
+        raise UsageError(f"{file}: needs finite numbers, and std above 0")
+    return mean, std
+
+
+def _card(
+    arguments: argparse.Namespace,
+    imported: Imported,
+    task: Task,
+    mean: npt.NDArray[np.float32],
+    std: npt.NDArray[np.float32],
+) -> PolicyCard:
+    length = arguments.context or imported.context_length or 20
+    target = arguments.target_return
+    return PolicyCard(
+        agent="decision-transformer",
+        env=task.name,
+        env_id=task.env_id,
+        env_kwargs=dict(task.env_kwargs),
+        horizon=task.horizon,
+        action_low=list(task.action_low),
+        action_high=list(task.action_high),
+        reference=None if (reference := task.reference) is None else reference.name,
+        reference_returns=None if reference is None else [reference.low, reference.high],
+        dataset=task.name,
+        source="imported",
+        source_path=str(imported.file),
+        context="window",
+        context_length=length,
+        rollout="window",
+        rollout_context=length,
+        target_return=task.target_returns[0] if target is None else target,
+        return_scale=arguments.return_scale,
+        observation_mean=mean.tolist(),
+        observation_std=std.tolist(),
+        model=asdict(imported.model.config),
+        updates=0,
+        seed=0,
+        weights="average",
+        versions={**versions("cpu"), "weights": f"{imported.origin}, SHA-256 {sha256(imported.file)}"},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

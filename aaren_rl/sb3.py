@@ -1,0 +1,116 @@
+"""Our policies in stable-baselines3's loops: `predict(observation, state, episode_start, deterministic)`.
+
+    policy = load_policy("runs/hopper-medium/decision-aaren/seed0")
+    env = make_vec_env("Hopper-v4", n_envs=20, seed=1000)
+    agent = SB3Policy(policy, env, target_return=3600)
+    mean, std = evaluate_policy(agent, env, n_eval_episodes=20)      # stable_baselines3.common.evaluation
+
+A return-to-go falls by every reward, and `predict` is not told rewards: the environments are wrapped in `LastRewards`,
+which keeps those of the last step for the agent to read. With as many environments as episodes, the episodes are those
+of `aaren_rl.envs.rollout` with the same seed; with fewer, an environment's further episodes go on from its generator.
+
+Shape suffixes: B environments, O observation, A action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+
+from .envs import make_env
+from .vector import SelectingPolicy, VectorPolicy
+
+
+class LastRewards(VecEnvWrapper):
+    """Remembers what the environments answered last. It goes outermost, around every other wrapper.
+
+    Attributes:
+        observations: (B, O), as handed out.
+        rewards: (B,), of the last step; zeros after a reset.
+    """
+
+    def __init__(self, venv: VecEnv) -> None:
+        """Wraps `venv`; nothing is remembered until it is reset."""
+        super().__init__(venv)
+        self.observations: VecEnvObs | None = None
+        self.rewards = np.zeros(self.num_envs, np.float32)
+
+    def reset(self) -> VecEnvObs:
+        """Resets all environments."""
+        self.observations, self.rewards = self.venv.reset(), np.zeros(self.num_envs, np.float32)
+        return self.observations
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Waits for the environments' answer."""
+        observations, rewards, dones, infos = self.venv.step_wait()
+        self.observations, self.rewards = observations, np.array(rewards, np.float32)
+        return observations, rewards, dones, infos
+
+
+def make_vec_env(env_id: str, *, n_envs: int, seed: int, env_kwargs: Mapping[str, Any] | None = None) -> LastRewards:
+    """`n_envs` environments for `evaluate_policy`: in this process, with SB3's Monitor, and `LastRewards` around them.
+
+    Environment i is first reset with seed + i, as in `aaren_rl.envs.rollout`.
+
+    Raises:
+        SimulationError: the environment cannot be made.
+    """
+    env = DummyVecEnv([lambda: Monitor(make_env(env_id, **(env_kwargs or {}))) for _ in range(n_envs)])
+    env.seed(seed)
+    return LastRewards(env)
+
+
+class SB3Policy:
+    """A policy as stable-baselines3 calls one.
+
+    Its state is a value, as SB3 treats it: what `predict` returns is handed to the next `predict`.
+
+    Args:
+        policy: acts for many environments in one call.
+        env: the environments that observations come from; rewards are read from it.
+        target_return: asked for in every episode, one number or one for each environment, (B,).
+    """
+
+    def __init__(self, policy: SelectingPolicy[Any], env: LastRewards, *, target_return: float | npt.ArrayLike) -> None:
+        """Raises ValueError if `target_return` does not fit the number of environments."""
+        self._policy, self._env = VectorPolicy(policy, n_envs=env.num_envs, target_return=target_return), env
+
+    def predict(
+        self,
+        observation: npt.NDArray[Any] | dict[str, npt.NDArray[Any]],
+        state: tuple[Any, ...] | None = None,
+        episode_start: npt.NDArray[Any] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[npt.NDArray[np.float32], tuple[Any, ...]]:
+        """The next action of every environment.
+
+        Args:
+            observation: (B, O), what `env` handed out last.
+            state: from the last call; None: every environment begins an episode.
+            episode_start: bool (B,), True where an episode begins: there the state is begun anew.
+            deterministic: of no effect, these policies draw nothing.
+
+        Returns:
+            Actions (B, A) in the environment's units, and the new state.
+
+        Raises:
+            ValueError: the observation is not the last one of `env`, so neither would the rewards be.
+        """
+        observed = self._checked(observation)
+        started = None if episode_start is None else np.asarray(episode_start, bool)
+        return self._policy.act(observed, self._env.rewards, started, state)
+
+    def _checked(self, observation: Any) -> npt.NDArray[np.float32]:  # noqa: ANN401  whatever SB3 hands out
+        last = self._env.observations
+        if not isinstance(last, np.ndarray) or not np.array_equal(observation, last, equal_nan=True):
+            raise ValueError(
+                "the observation is not the last one of the environments whose rewards are read; give the loop the "
+                "very LastRewards that the policy was made with"
+            )
+        return np.asarray(observation, np.float32)

@@ -1,0 +1,118 @@
+"""What mkdocs does beside rendering Markdown: sources for the API reference, output of commands, tables, formulas.
+
+In a page, `<!-- help: train -->` becomes the command's --help, `<!-- file: examples/x.py -->` that file,
+`<!-- benchmarks -->` a table of every JSON file in docs/benchmarks/ (which `python -m aaren_rl.bench NAME --json FILE`
+writes), and formulas between dollars become MathML.
+docs/faults.md, where it is there, joins the navigation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.plugins import event_priority
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+_HELP = re.compile(r"<!-- help: ([a-z_]+(?: [a-z]+)?) -->")
+_FILE = re.compile(r"<!-- file: (examples/(\w+\.py)) -->")
+_FENCED = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+_FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTALL)
+
+
+@event_priority(100)  # before mkdocstrings reads its settings
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Tells mkdocstrings where the package is, and adds pages that other commands write."""
+    config.plugins["mkdocstrings"].config["handlers"]["python"]["paths"] = [str(_package())]
+    if (Path(config.docs_dir) / "faults.md").is_file() and config.nav is not None:
+        config.nav.append({"Faults": "faults.md"})
+    return config
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Fills in what is generated, and takes the formulas out: Markdown would take a <math> for a block."""
+    markdown = _HELP.sub(lambda found: f"```text\n{_help(found[1])}```", markdown)
+    markdown = _FILE.sub(lambda found: f'```python title="{found[2]}"\n{_text(found[1])}```', markdown)
+    markdown = markdown.replace("<!-- benchmarks -->", _benchmarks())
+    formulas: list[str] = []
+
+    def take(found: re.Match[str]) -> str:
+        block, inline = found.groups()
+        text = " ".join((block or inline).split())
+        formulas.append(convert(text, display="block" if block else "inline"))
+        return f"FORMULA{len(formulas) - 1}END"
+
+    parts = _FENCED.split(markdown)
+    markdown = "".join(part if i % 2 else _FORMULA.sub(take, part) for i, part in enumerate(parts))
+    page.meta["formulas"] = formulas
+    return markdown
+
+
+def on_page_content(html: str, page: Page, **_: object) -> str:
+    """Puts the formulas back, as MathML."""
+    return re.sub(r"FORMULA(\d+)END", lambda found: str(page.meta["formulas"][int(found[1])]), html)
+
+
+def _package() -> Path:
+    """A folder in which aaren_rl has its sub-packages inside, as installed: the checkout keeps them beside it."""
+    folder = Path(tempfile.mkdtemp(prefix="aaren-rl-docs-"))
+    mapping = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-dir"]
+    package = folder / "aaren_rl"
+    package.mkdir()
+    for file in (ROOT / mapping.pop("aaren_rl")).glob("*.py"):
+        (package / file.name).symlink_to(file)
+    for name, source in mapping.items():
+        (package / name.removeprefix("aaren_rl.")).symlink_to(ROOT / source)
+    return folder
+
+
+def _text(file: str) -> str:
+    return (ROOT / "docs" / file).read_text(encoding="utf-8")
+
+
+def _help(command: str) -> str:
+    module, *own = command.split()
+    # As wide as a page; otherwise the width of whatever terminal builds the site.
+    done = subprocess.run(
+        [sys.executable, "-m", f"aaren_rl.{module}", *own, "--help"],
+        env={**os.environ, "COLUMNS": "96"},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise PluginError(f"{command} --help: {done.stderr}")
+    return done.stdout
+
+
+def _benchmarks() -> str:
+    files = sorted((ROOT / "docs" / "benchmarks").glob("*.json"))
+    if not files:
+        return "*None were recorded for this version of the site.*"
+    return "\n\n".join(_figures(file) for file in files)
+
+
+def _figures(file: Path) -> str:
+    rows = list(_rows(json.loads(file.read_text(encoding="utf-8"))))
+    lines = [f"### {file.stem}", "", "| | |", "|-|-|", *(f"| {name} | {value} |" for name, value in rows)]
+    return "\n".join(lines)
+
+
+def _rows(tree: Any, prefix: str = "") -> Any:  # noqa: ANN401  whatever JSON holds
+    """The leaves of a JSON tree, with the way to each."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else None
+    if items is None:
+        yield prefix, f"{tree:,.6g}" if isinstance(tree, float) else tree
+        return
+    for key, value in items:
+        yield from _rows(value, f"{prefix} {key}".strip().replace("_", " "))

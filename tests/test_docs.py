@@ -1,0 +1,166 @@
+"""Commands and code in README.md and docs/: all of them parse, and with -m slow they run, at a small scale."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)?(?: title=\"([^\"]+)\")?\n(.*?)^```$|((?:^    \S[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
+MODULE = re.compile(r"-m aaren_rl\.(\w+)")
+NEEDS = re.compile(r"# needs (a GPU|the network)")
+PROGRAMS = ("python", "torchrun", "tensorboard", "pip", "scripts/", "hf ")
+OTHERS = ("tensorboard", "hf download", "pip install", "python3 -m venv", "scripts/table1")
+
+
+class Step(NamedTuple):
+    """A command, a piece of Python, or a file to write (`title`)."""
+
+    kind: str
+    text: str
+    title: str | None = None
+
+
+def steps(page: Path) -> list[Step]:
+    found, text = [], page.read_text(encoding="utf-8")
+    for name in re.findall(r"<!-- file: (\S+) -->", text):
+        found.append(Step("file", (ROOT / "docs" / name).read_text(encoding="utf-8"), Path(name).name))
+    for language, title, fenced, indented in BLOCK.findall(text):
+        text = fenced or "".join(line[4:] for line in indented.splitlines(keepends=True))
+        if title:
+            found.append(Step("file", text, title))
+        elif language == "python":
+            found.append(Step("python", text))
+        elif language == "bash":
+            found += [Step("command", line) for line in text.splitlines() if line.strip()]
+        elif indented:
+            found += [Step("command", line) for line in text.splitlines() if line.startswith(PROGRAMS)]
+    return found
+
+
+def commands(page: Path) -> list[str]:
+    return [step.text for step in steps(page) if step.kind == "command" and MODULE.search(step.text)]
+
+
+COMMANDS = [(page.relative_to(ROOT).as_posix(), line) for page in PAGES for line in commands(page)]
+
+
+def test_commands_are_found() -> None:
+    assert len(COMMANDS) > 40
+    pages = {page for page, _ in COMMANDS}
+    assert {"README.md", "docs/tutorial.md", "docs/howto/own-data.md", "docs/data.md"} <= pages
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS, ids=[f"{page}:{line[:70]}" for page, line in COMMANDS])
+def test_a_command_parses(page: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the point where the command's work would begin."""
+    name = MODULE.search(line)[1]  # type: ignore[index]
+    words = shlex.split(line.split(" && ")[-1], comments=True)
+    arguments = words[words.index(f"aaren_rl.{name}") + 1 :]
+    skip_where_missing(name)
+    module = importlib.import_module(f"aaren_rl.{name}")
+    begun = []
+    monkeypatch.setattr(module, "run_command", lambda command, **_: begun.append(command) or 0)
+    assert module.main(arguments) == 0 and begun
+
+
+def skip_where_missing(name: str) -> None:
+    if name in ("export", "runtime") and importlib.util.find_spec(f"aaren_rl.{name}") is None:
+        pytest.skip(f"no {name} in this version")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_code_compiles_and_nothing_else_is_asked_for(page: Path) -> None:
+    for step in steps(page):
+        if step.kind == "python" or (step.title or "").endswith(".py"):
+            compile(step.text, str(page), "exec")
+        elif step.kind == "command" and not MODULE.search(step.text):
+            assert step.text.startswith(OTHERS), step.text
+
+
+def test_a_wrong_command_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("Try\n\n```bash\npython -m aaren_rl.train --enf x  # a comment\n```\n")
+    (line,) = commands(page)
+    with pytest.raises(SystemExit):
+        test_a_command_parses("page.md", line, monkeypatch)
+
+
+def test_the_figures_are_drawn_by_the_script(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "scripts" / "docs_figures", tmp_path], check=True)
+    drawn = {file.name for file in tmp_path.iterdir()}
+    assert drawn == {file.name for file in (ROOT / "docs" / "figures").iterdir()}
+
+
+# Appended, the last of two options counts: what a page shows for a user's hour is done in seconds.
+MODEL = "--width 16 --layers 1 --heads 2 --warmup-updates 1 --steps-per-update 160 --eval-every 4 --eval-episodes 1"
+TRAIN = f"{MODEL} --updates 8 --final-episodes 1 --threads 1"
+SMALL = {
+    "train": TRAIN,
+    "compare": f"--updates 8 --seeds 1 --episodes 1 --jobs 1 -- {MODEL}",
+    "sweep": f"--jobs 2 -- {TRAIN}",
+    "evaluate": "--episodes 1",
+    "hub": "--episodes 1",
+    "collect": "--steps 2400 --checkpoint-every 800 --envs 2 --dataset-steps 200 --updates-per-step 0.05",
+    "bench rollout": "--steps 60 --width 16 --layers 1",
+    "bench data": "--steps 5000",
+    "bench evaluate": "--episodes 2 --repeats 1",
+}
+RUNNING = [page for page in PAGES if "howto" in page.parts or page.name in ("tutorial.md", "benchmarks.md")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_runs_from_top_to_bottom(page: Path, hopper_file: Path, trained_run: Path, tmp_path: Path) -> None:
+    """All but what is marked as needing a GPU or the network, in a folder of its own."""
+    cache = tmp_path / "home" / ".d4rl" / "datasets" / "gym_mujoco_v2"
+    cache.mkdir(parents=True)
+    shutil.copy(hopper_file, cache.parent / "hopper_medium-v2.hdf5")
+    environment = {
+        **os.environ,
+        "HOME": str(tmp_path / "home"),
+        "MINARI_DATASETS_PATH": str(tmp_path / "minari"),
+        "D4RL_DATASET_DIR": str(cache.parent),
+        "OMP_NUM_THREADS": "1",
+    }
+    work = tmp_path / "work"
+    work.mkdir()
+    given = steps(page)
+    if not re.search(r"aaren_rl\.(train|sweep)", "".join(step.text for step in given)):
+        shutil.copytree(trained_run, work / "runs" / "hopper-medium" / "decision-aaren" / "seed0")
+    for step in given:
+        if step.kind == "file":
+            (work / str(step.title)).write_text(step.text)
+        elif step.kind == "python":
+            run(["-W", "ignore", "-c", step.text], work, environment)
+        elif MODULE.search(step.text) and not NEEDS.search(step.text):
+            run(small(step.text), work, environment)
+
+
+def small(line: str) -> list[str]:
+    """The arguments of Python for a command at a small scale."""
+    words = shlex.split(line, comments=True)
+    if words[0] == "torchrun":
+        words = ["python", "-m", "torch.distributed.run", *words[1:]]
+    name = MODULE.search(line)[1]  # type: ignore[index]
+    if name == "bench":
+        name += f" {words[words.index('aaren_rl.bench') + 1]}"
+    return [*words[1:], *([] if "--resume" in words else shlex.split(SMALL.get(name, "")))]
+
+
+def run(arguments: list[str], folder: Path, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, f"{arguments}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

@@ -1,0 +1,155 @@
+"""Policies in the Hugging Face hub's layout: the same policy comes back, and the card says what it scored and how."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from safetensors.numpy import load_file, save_file
+
+from aaren_rl import load_policy
+from aaren_rl.checkpoint import read_card
+from aaren_rl.errors import CheckpointError, UsageError
+from aaren_rl.evaluate import main as evaluate
+from aaren_rl.hub import from_pretrained, main, read_scores, save_pretrained
+
+
+@pytest.fixture(scope="module")
+def scores_file(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("scores") / "scores.json"
+    assert evaluate([str(trained_run), "--episodes", "2", "--seed", "7", "--json", str(file)]) == 0
+    return file
+
+
+@pytest.fixture
+def saved(trained_run: Path, scores_file: Path, tmp_path: Path) -> Path:
+    return save_pretrained(trained_run, tmp_path / "hopper-aaren", scores=read_scores(scores_file), license="cc0-1.0")
+
+
+def test_the_same_policy_comes_back(trained_run: Path, saved: Path) -> None:
+    assert sorted(file.name for file in saved.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    for again in (from_pretrained(saved), load_policy(saved)):
+        policy, rng = load_policy(trained_run), np.random.default_rng(0)
+        ours, theirs = policy.initial_state(2, 3600.0), again.initial_state(2, 3600.0)
+        for _ in range(5):
+            observation, reward = rng.normal(size=(2, 11)), rng.normal(size=2)
+            expected, ours = policy.act(observation, reward, ours)
+            action, theirs = again.act(observation, reward, theirs)
+            np.testing.assert_array_equal(action, expected)
+    assert from_pretrained(saved, rollout="rolling", rollout_context=6).rollout == "rolling"
+
+
+def test_nothing_of_this_machine_is_published(trained_run: Path, saved: Path) -> None:
+    assert str(Path(read_card(trained_run).source_path).parent) in (trained_run / "policy" / "policy.json").read_text()
+    for file in saved.iterdir():
+        assert str(Path(read_card(trained_run).source_path).parent).encode() not in file.read_bytes()
+    assert read_card(saved).source_path == "hopper.hdf5"
+
+
+def test_the_hub_reads_the_card(saved: Path, scores_file: Path) -> None:
+    (score,) = json.loads(scores_file.read_text())
+    card = ModelCard.load(saved / "README.md")
+    assert (card.data.license, card.data.library_name) == ("cc0-1.0", "aaren-rl")
+    assert {"reinforcement-learning", "decision-aaren", "Hopper-v4", "hopper-medium"} <= set(card.data.tags)
+    returned, normalized = card.data.eval_results
+    assert card.data.model_name == "hopper-aaren" and returned.dataset_type == "Hopper-v4"
+    assert returned.metric_value == round(score["return_mean"], 2)
+    assert normalized.metric_value == round(score["normalized_score_mean"], 2)
+    for said in ("D4RL v2", "asked return 3600", "2 episodes", "seed 7"):
+        assert said in normalized.metric_name
+    for said in ("a file of yours", "mixed", "carry", "gymnasium", "mujoco", "5 updates"):
+        assert said in card.text
+
+
+def test_the_command_evaluates_or_takes_scores(
+    trained_run: Path, scores_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played, given = tmp_path / "played", tmp_path / "given"
+    assert main([str(trained_run), str(played), "--episodes", "2", "--seed", "7"]) == 0
+    assert main([str(trained_run), str(given), "--scores", str(scores_file)]) == 0
+    assert "hf upload" in capsys.readouterr().out
+    texts = [(folder / "README.md").read_text().replace(folder.name, "NAME") for folder in (played, given)]
+    assert texts[0] == texts[1]
+    assert evaluate([str(played), "--episodes", "2", "--seed", "7", "--json", str(tmp_path / "again.json")]) == 0
+    (before,), (after,) = (json.loads(file.read_text()) for file in (scores_file, tmp_path / "again.json"))
+    assert after["returns"] == before["returns"]
+
+
+def test_what_is_there_stays(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis.txt").write_text("x")
+    assert main([str(trained_run), str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path}: is there already; ")
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_scores_of_another_policy_are_refused(trained_run: Path, scores_file: Path, tmp_path: Path) -> None:
+    (score,) = json.loads(scores_file.read_text())
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps([{**score, "training_seed": 3}]))
+    with pytest.raises(CheckpointError, match="evaluate this policy"):
+        save_pretrained(trained_run, tmp_path / "a", scores=read_scores(other))
+    other.write_text(json.dumps([{"score": 100}]))
+    with pytest.raises(UsageError, match="not what evaluate --json writes"):
+        read_scores(other)
+    assert not (tmp_path / "a").exists()
+
+
+def spoil(folder: Path, **changes: object) -> None:
+    tree = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**tree, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"observation_mean": "0"}, "observation_mean"),
+        ({"observation_mean": [0.0]}, "observation statistics"),
+        ({"model": [1]}, "model"),
+        ({"weights": ["average"]}, "weights"),
+        ({"rollout": "os.system"}, "rollout 'os.system' is not one of"),
+        ({"format": 99}, "not a policy of format"),
+        ({"auto_map": {"AutoModel": "x.Y"}}, "unknown keys: auto_map"),
+    ],
+)
+def test_bad_cards_are_refused_by_one_line(saved: Path, changes: dict[str, object], message: str) -> None:
+    spoil(saved, **changes)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        from_pretrained(saved)
+    assert "\n" not in str(caught.value) and str(saved) in str(caught.value)
+
+
+def test_bad_files_are_refused_by_one_line(saved: Path) -> None:
+    weights = saved / "model.safetensors"
+    whole, tensors = weights.read_bytes(), load_file(weights)
+
+    def refused(match: str) -> None:
+        with pytest.raises(CheckpointError, match=match) as caught:
+            from_pretrained(saved)
+        assert "\n" not in str(caught.value)
+
+    weights.write_bytes(whole[: len(whole) // 2])
+    refused("not readable")
+    weights.write_bytes(b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.")
+    refused("not readable")
+    save_file({name: tensor for name, tensor in tensors.items() if name != "head.bias"}, weights)
+    refused("head.bias")
+    weights.unlink()
+    refused("no model.safetensors here")
+    (saved / "config.json").write_text("{")
+    weights.write_bytes(whole)
+    refused("not readable")
+    shutil.rmtree(saved)
+    refused("no config.json here")
+    with pytest.raises(CheckpointError, match="no policy here"):
+        load_policy(saved)
+
+
+def test_only_its_own_weights_are_there(saved: Path) -> None:
+    with pytest.raises(CheckpointError, match="average weights only"):
+        load_policy(saved, weights="raw")
+    assert yaml.safe_load((saved / "README.md").read_text().split("---")[1])["pipeline_tag"] == "reinforcement-learning"

@@ -1,0 +1,269 @@
+"""Decision Transformers of other code become ours: the same actions, against the other code itself."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from aaren_rl import load_policy
+from aaren_rl.checkpoint import read_card
+from aaren_rl.envs import load_episodes
+from aaren_rl.errors import CheckpointError
+from aaren_rl.evaluate import main as evaluate
+from aaren_rl.foreign import import_model
+from aaren_rl.import_weights import main
+
+O, A, C, K = 11, 3, 16, 8  # noqa: E741  observation, action, width, context
+
+
+def steps(length: int = K) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Observations, actions, returns-to-go and timesteps."""
+    generator = torch.Generator().manual_seed(length)
+    return (
+        torch.randn(2, length, O, generator=generator),
+        torch.rand(2, length, A, generator=generator) * 2 - 1,
+        torch.randn(2, length, generator=generator),
+        torch.arange(5, 5 + length).expand(2, length),
+    )
+
+
+def scatter(model: nn.Module) -> None:
+    """Draws every parameter, biases and layer norms too, so that none can be left out unnoticed."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            scale = name.endswith("weight") and parameter.dim() == 1  # of a layer norm
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3 + scale)
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    return pytest.importorskip("transformers")
+
+
+def hugging_face(transformers, folder: Path, **changes) -> nn.Module:
+    sizes = {"state_dim": O, "act_dim": A, "hidden_size": C, "n_layer": 3, "n_head": 2, "max_ep_len": 50}
+    model = transformers.DecisionTransformerModel(transformers.DecisionTransformerConfig(**{**sizes, **changes}))
+    scatter(model)
+    model.save_pretrained(folder)
+    return model.eval()
+
+
+def theirs(model: nn.Module, data: tuple[Tensor, ...]) -> Tensor:
+    observations, actions, returns_to_go, timesteps = data
+    return model(
+        states=observations,
+        actions=actions,
+        rewards=None,
+        returns_to_go=returns_to_go.unsqueeze(-1),
+        timesteps=timesteps,
+        attention_mask=torch.ones(timesteps.shape, dtype=torch.long),
+    ).action_preds
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"activation_function": "gelu_new", "n_head": 1},
+        {"scale_attn_weights": False},
+        {"scale_attn_by_inverse_layer_idx": True},
+    ],
+)
+@torch.no_grad()
+def test_hugging_faces_model_gives_the_same_actions(transformers, tmp_path: Path, changes: dict) -> None:
+    model, data = hugging_face(transformers, tmp_path, **changes), steps()
+    imported = import_model(tmp_path)
+    expected = theirs(model, data)
+    torch.testing.assert_close(imported.model(*data)[0], expected, rtol=0, atol=1e-5)
+    assert float(expected.std()) > 0.1 and imported.file.name == "model.safetensors"
+    torch.save(load_file(tmp_path / "model.safetensors"), tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    torch.testing.assert_close(import_model(tmp_path).model(*data)[0], expected, rtol=0, atol=1e-5)
+
+
+class TheirAttention(nn.Module):
+    """min-decision-transformer's layout of parameters; written for this test."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        for name in ("q_net", "k_net", "v_net", "proj_net"):
+            setattr(self, name, nn.Linear(C, C))
+        self.register_buffer("mask", torch.ones(3 * K, 3 * K).tril()[None, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            net(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for net in (self.q_net, self.k_net, self.v_net)
+        )
+        n = x.shape[1]
+        scores = (q @ k.mT / math.sqrt(C // self.heads)).masked_fill(self.mask[..., :n, :n] == 0, -math.inf)
+        return self.proj_net((scores.softmax(-1) @ v).transpose(1, 2).flatten(-2))
+
+
+class TheirBlock(nn.Module):
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.attention = TheirAttention(heads)
+        self.mlp = nn.Sequential(nn.Linear(C, 4 * C), nn.GELU(), nn.Linear(4 * C, C), nn.Dropout(0.1))
+        self.ln1, self.ln2 = nn.LayerNorm(C), nn.LayerNorm(C)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.ln1(x + self.attention(x))
+        return self.ln2(x + self.mlp(x))
+
+
+class TheirModel(nn.Module):
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.transformer = nn.Sequential(*(TheirBlock(heads) for _ in range(3)))
+        self.embed_ln, self.embed_timestep = nn.LayerNorm(C), nn.Embedding(50, C)
+        self.embed_rtg, self.embed_state, self.embed_action = nn.Linear(1, C), nn.Linear(O, C), nn.Linear(A, C)
+        self.predict_rtg, self.predict_state = nn.Linear(C, 1), nn.Linear(C, O)
+        self.predict_action = nn.Sequential(nn.Linear(C, A), nn.Tanh())
+
+    def forward(self, observations: Tensor, actions: Tensor, returns_to_go: Tensor, timesteps: Tensor) -> Tensor:
+        time = self.embed_timestep(timesteps)
+        tokens = (
+            self.embed_rtg(returns_to_go.unsqueeze(-1)),
+            self.embed_state(observations),
+            self.embed_action(actions),
+        )
+        x = self.embed_ln(torch.stack([token + time for token in tokens], 2).flatten(1, 2))
+        return self.predict_action(self.transformer(x)[:, 1::3])
+
+
+def min_dt(file: Path, heads: int = 1) -> nn.Module:
+    model = TheirModel(heads)
+    scatter(model)
+    torch.save(model.state_dict(), file)
+    return model.eval()
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@torch.no_grad()
+def test_min_decision_transformers_model_gives_the_same_actions(tmp_path: Path, heads: int) -> None:
+    model, data = min_dt(tmp_path / "dt.pt", heads), steps()
+    imported = import_model(tmp_path / "dt.pt", heads=heads)
+    torch.testing.assert_close(imported.model(*data)[0], model(*data), rtol=0, atol=1e-5)
+    assert imported.context_length == K and imported.model.config.max_timestep == 50
+    if heads == 2:
+        other = import_model(tmp_path / "dt.pt").model
+        assert not torch.allclose(other(*data)[0], model(*data), rtol=0, atol=1e-2)
+
+
+@torch.no_grad()
+def test_an_imported_policy_plays_as_the_original_would(transformers, tmp_path: Path) -> None:
+    """Normalised, scaled, over the last K steps: the whole of what a rollout with the original does."""
+    model, rng = hugging_face(transformers, tmp_path / "theirs"), np.random.default_rng(0)
+    mean, std = rng.normal(size=O), rng.uniform(0.5, 2, O)
+    statistics = tmp_path / "statistics.json"
+    statistics.write_text(json.dumps({"mean": mean.tolist(), "std": std.tolist()}))
+    arguments = [str(tmp_path / "theirs"), str(tmp_path / "ours"), "--statistics", str(statistics), "--context", str(K)]
+    assert main(arguments) == 0
+    policy = load_policy(tmp_path / "ours")
+    state, reward, to_go = policy.initial_state(1, 3600.0), 0.0, 3600.0
+    past: list[list] = [[], [], [], []]
+    for t in range(2 * K):
+        observation = rng.normal(size=O)
+        to_go -= reward
+        for column, value in zip(past, ((observation - mean) / std, np.zeros(A), to_go / 1000, t), strict=True):
+            column.append(value)
+        window = [torch.tensor(np.array(column[-K:])[None]) for column in past]
+        expected = theirs(model, (*(part.float() for part in window[:3]), window[3]))[0, -1]
+        action, state = policy.act(observation[None], np.array([reward]), state)
+        np.testing.assert_allclose(action[0], expected, atol=1e-5)
+        past[1][-1], reward = action[0], rng.normal()
+
+
+def test_the_command(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    min_dt(tmp_path / "dt.pt")
+    assert main([str(tmp_path / "dt.pt"), str(tmp_path / "ours"), "--source", str(hopper_file)]) == 0
+    card, out = read_card(tmp_path / "ours"), capsys.readouterr().out
+    assert "min-decision-transformer, 3 layers of width 16, K = 8" in out
+    assert (card.rollout, card.rollout_context, card.source, card.target_return) == ("window", 8, "imported", 3600.0)
+    mean, _ = load_episodes("hopper-medium", str(hopper_file)).observation_statistics()
+    np.testing.assert_allclose(card.observation_mean, mean)
+    assert evaluate([str(tmp_path / "ours"), "--episodes", "1"]) == 0
+    assert "imported weights" in capsys.readouterr().out
+    assert main([str(tmp_path / "dt.pt"), str(tmp_path / "ours"), "--source", str(hopper_file)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert (
+        main([str(tmp_path / "dt.pt"), str(tmp_path / "b"), "--env", "walker2d-medium", "--statistics", "no.json"]) == 2
+    )
+    assert not (tmp_path / "b").exists()
+
+
+class Touch:
+    def __reduce__(self):
+        return (open, ("owned", "w"))
+
+
+def test_nothing_is_executed_and_bad_files_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def refused(path: Path, match: str) -> None:
+        with pytest.raises(CheckpointError, match=match) as caught:
+            import_model(path)
+        assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+
+    file = tmp_path / "dt.pt"
+    torch.save({"a": Touch()}, file)
+    refused(file, "not readable as tensors alone")
+    assert not Path("owned").exists()
+    tensors = min_dt(file).state_dict()
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    refused(file, "not readable")
+    file.write_bytes(b"")
+    refused(file, "not readable")
+    torch.save(torch.zeros(3), file)
+    refused(file, "not a state dictionary")
+    torch.save({"a": torch.zeros(3)}, file)
+    refused(file, "weights of neither")
+    torch.save({name: tensor for name, tensor in tensors.items() if name != "transformer.1.ln2.bias"}, file)
+    refused(file, r"transformer\.1\.ln2\.bias is missing")
+    torch.save({**tensors, "transformer.0.adapter.weight": torch.zeros(1)}, file)
+    refused(file, r"what is transformer\.0\.adapter\.weight\?")
+    torch.save({**tensors, "embed_ln.weight": torch.zeros(7)}, file)
+    refused(file, "multiple of heads|size mismatch")
+    refused(tmp_path / "nowhere.pt", "not readable")
+    refused(tmp_path, "config.json: not readable")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"model_type": "gpt2"}, "model_type is 'gpt2'"),
+        ({"action_tanh": False}, "action_tanh is False"),
+        ({"activation_function": "silu"}, "activation_function is 'silu'"),
+        ({"layer_norm_epsilon": 1e-3}, "layer_norm_epsilon is 0.001"),
+        ({"n_head": "os.system"}, "n_head is 'os.system', not int"),
+        ({"n_head": 3}, "width 16 is not a multiple of heads 3"),
+        ({"n_head": 0}, "n_head is 0; at least 1"),
+    ],
+)
+def test_what_our_model_cannot_express_is_refused(transformers, tmp_path: Path, changes: dict, match: str) -> None:
+    hugging_face(transformers, tmp_path)
+    tree = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**tree, **changes}))
+    with pytest.raises(CheckpointError, match=match):
+        import_model(tmp_path)
+
+
+def test_hugging_faces_inner_width_and_lone_files(transformers, tmp_path: Path) -> None:
+    hugging_face(transformers, tmp_path / "a", n_inner=24)
+    with pytest.raises(CheckpointError, match="size mismatch"):
+        import_model(tmp_path / "a")
+    with pytest.raises(CheckpointError, match="give its folder"):
+        import_model(tmp_path / "a" / "model.safetensors")
+    save_file({"a": torch.zeros(1)}, tmp_path / "a" / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"embed_timestep\.weight is missing"):
+        import_model(tmp_path / "a")

@@ -1,0 +1,113 @@
+"""Our policies in stable-baselines3's own evaluation loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv
+from test_rollout import HOPPER, make_policy
+
+from aaren_rl.agents import Policy
+from aaren_rl.envs import make_env, rollout
+from aaren_rl.envs.rollout import ROWS
+from aaren_rl.sb3 import LastRewards, SB3Policy, make_vec_env
+
+TARGET = 20.0  # small, so that the first reward is no small part of it
+
+
+def reward_minded(**changes) -> Policy:
+    """A policy whose actions depend on the return-to-go so much that a wrong reward shows."""
+    return replace(make_policy(width=32), return_scale=1.0, **changes)
+
+
+@pytest.mark.parametrize(("mode", "episodes"), [("carry", 18), ("rolling", 3), ("window", 3)])
+def test_evaluate_policy_gives_our_evaluators_returns(mode: str, episodes: int) -> None:
+    policy = reward_minded(rollout=mode, context_length=8)
+    ours = rollout(policy, HOPPER, episodes=episodes, target_return=TARGET, seed=10, workers=0)
+    env = make_vec_env(HOPPER, n_envs=episodes, seed=10)
+    agent = SB3Policy(policy, env, target_return=TARGET)
+    mean, std = evaluate_policy(agent, env, n_eval_episodes=episodes)
+    # Monitor rounds a return to six decimals.
+    assert mean == pytest.approx(ours.returns.mean(), abs=1e-6)
+    assert std == pytest.approx(ours.returns.std(), abs=1e-6)
+    assert len(set(ours.lengths.tolist())) > 1
+
+
+def alone(policy: Policy, seed: int, episodes: int) -> list[tuple[float, int]]:
+    """One environment's episodes one after another, each from a fresh state; only the first reset is seeded."""
+    env, played = make_env(HOPPER), []
+    for episode in range(episodes):
+        observation, _ = env.reset(seed=seed if episode == 0 else None)
+        state, reward, total, length, ended = policy.initial_state(ROWS, TARGET), 0.0, 0.0, 0, False
+        while not ended:
+            rows = np.tile(observation.astype(np.float32), (ROWS, 1))
+            action, state = policy.act(rows, np.full(ROWS, reward, np.float32), state)
+            observation, reward, terminated, truncated, _ = env.step(action[0])
+            total, length, ended = total + float(reward), length + 1, terminated or truncated
+        played.append((total, length))
+    env.close()
+    return played
+
+
+@pytest.mark.parametrize("mode", ["carry", "rolling"])
+def test_environments_whose_episodes_end_apart_each_begin_anew(mode: str) -> None:
+    policy, seen = reward_minded(rollout=mode, context_length=8), []
+    env = make_vec_env(HOPPER, n_envs=3, seed=10)
+
+    def note(inside: dict, _: dict) -> None:
+        if inside["done"]:
+            seen.append((inside["i"], *(inside["info"]["episode"][key] for key in "rl")))
+
+    evaluate_policy(SB3Policy(policy, env, target_return=TARGET), env, n_eval_episodes=6, callback=note)
+    for i in range(3):
+        got = [(total, length) for e, total, length in seen if e == i]
+        expected = alone(policy, 10 + i, 2)
+        assert [length for _, length in got] == [length for _, length in expected]
+        assert [total for total, _ in got] == pytest.approx([total for total, _ in expected], abs=1e-5)
+    assert len({length for _, _, length in seen}) > 3
+
+
+def test_every_environment_may_be_asked_for_its_own_return() -> None:
+    policy, targets = reward_minded(), [20.0, 200.0]
+    env = make_vec_env(HOPPER, n_envs=2, seed=10)
+    returns, _ = evaluate_policy(
+        SB3Policy(policy, env, target_return=targets), env, n_eval_episodes=2, return_episode_rewards=True
+    )
+    ours = rollout(policy, HOPPER, episodes=2, target_return=targets, seed=10, workers=0).returns
+    assert sorted(returns) == pytest.approx(sorted([ours[0], ours[3]]), abs=1e-6)
+    with pytest.raises(ValueError, match="broadcast"):
+        SB3Policy(policy, env, target_return=[1.0, 2.0, 3.0])
+
+
+def test_the_state_is_a_value() -> None:
+    """Two calls with the same arguments give the same, whatever happened in between."""
+    env = make_vec_env(HOPPER, n_envs=2, seed=0)
+    agent, going = SB3Policy(reward_minded(), env, target_return=TARGET), np.zeros(2, bool)
+    first, state = agent.predict(env.reset())
+    observation = env.step(first)[0]
+    once, _ = agent.predict(observation, state, going)
+    again, _ = agent.predict(observation, state, going)
+    unmasked, _ = agent.predict(observation, state)
+    begun, _ = agent.predict(observation, state, np.array([False, True]))
+    np.testing.assert_array_equal(once, again)
+    np.testing.assert_array_equal(once, unmasked)
+    np.testing.assert_array_equal(begun[0], once[0])
+    assert not np.array_equal(begun[1], once[1])
+    _, parted = agent.predict(observation, state, np.array([False, True]))
+    assert [part.environments.tolist() for part in parted] == [[0], [1]]
+
+
+def test_rewards_are_not_read_from_elsewhere() -> None:
+    env, other = make_vec_env(HOPPER, n_envs=2, seed=0), make_vec_env(HOPPER, n_envs=2, seed=5)
+    agent = SB3Policy(reward_minded(), env, target_return=TARGET)
+    with pytest.raises(ValueError, match="not the last one"):
+        evaluate_policy(agent, other, n_eval_episodes=2)
+    env.reset()
+    bare = DummyVecEnv([lambda: Monitor(make_env(HOPPER))] * 2)
+    with pytest.raises(ValueError, match="LastRewards"):
+        evaluate_policy(agent, bare, n_eval_episodes=2)
+    assert isinstance(env, LastRewards)
