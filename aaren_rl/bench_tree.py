@@ -230,15 +230,16 @@ def format_tree(result: TreeResult) -> str:
     )
 
 
-def draw(result: TreeResult) -> Figure:
+def plot(figures: dict[str, Any]) -> Figure:
     """Score and time of an action against E, a line a sampler; softmax attention is a dashed line."""
+    points = [Point(**point) for point in figures["points"]]
     # Not by way of pyplot, which would keep every figure and choose a window system.
     figure = Figure(figsize=(10.5, 4.0), layout="constrained")
     scores, times = figure.subplots(1, 2)
-    _panel(scores, result.points, "score")
-    _panel(times, result.points, "milliseconds")
-    scores.set_ylabel("normalised score" if result.normalized else "return of an episode")
-    times.set_ylabel(f"time of an action at {result.tokens:,} tokens (ms)")
+    _panel(scores, points, "score")
+    _panel(times, points, "milliseconds")
+    scores.set_ylabel("normalised score" if figures["normalized"] else "return of an episode")
+    times.set_ylabel(f"time of an action at {figures['tokens']:,} tokens (ms)")
     times.set_yscale("log")
     scores.legend(frameon=False, fontsize="small")
     return figure
@@ -275,20 +276,16 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--episodes", type=positive, default=5, help="for each point (default: %(default)s)")
     parser.add_argument("--step", type=positive, default=500, help="where an action is timed (default: %(default)s)")
     parser.add_argument("--actions", type=positive, default=20, help="timed for each point (default: %(default)s)")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw both against E, as .png, .svg or .pdf")
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Measures; returns the table to print and the figures for JSON.
 
     Raises:
-        UsageError: tree attention cannot be used with this policy, or the plot cannot be written there.
+        UsageError: tree attention cannot be used with this policy.
         CheckpointError: there is no policy in the run.
         NumericsError: tree attention is wrong.
     """
-    plot = arguments.plot
-    if plot is not None and (not plot.parent.is_dir() or plot.suffix not in (".png", ".svg", ".pdf")):
-        raise UsageError(f"--plot {plot}: give a .png, .svg or .pdf in a folder that exists")
     card, policy = read_card(arguments.run), load_policy(arguments.run, rollout="carry")
     try:
         with_tree_attention(policy, TreeConfig())
@@ -296,6 +293,4 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         raise UsageError(f"{arguments.run}: {error}") from error
     note = mismatch(card.context, card.context_length, "carry")
     result = measure(policy, card, str(arguments.run), arguments)
-    if plot is not None:
-        draw(result).savefig(plot, dpi=150)
     return "\n".join([*([note] if note else []), format_tree(result)]), asdict(result)

@@ -137,6 +137,8 @@ def test_bad_files_are_refused_by_one_line(saved: Path) -> None:
     weights.write_bytes(b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.")
     refused("not readable")
     save_file({name: tensor for name, tensor in tensors.items() if name != "head.bias"}, weights)
+    refused("damaged")
+    spoil(saved, sha256={})  # as of an older version, which had no checksums
     refused("head.bias")
     weights.unlink()
     refused("no model.safetensors here")
