@@ -1,6 +1,6 @@
 """The faults that the package must stand: what is injected, and what the user sees. Tests name them by number.
 
-`pytest -m faults --fault-table docs/faults.md` runs those tests and writes the table of their results.
+`pytest -m faults --fault-table=docs/faults.md` runs those tests and writes the table of their results.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def table(results: dict[str, dict[str, int]], numbers: dict[str, tuple[int, ...]
         "6 numerics, 7 resources; 143 and 130 after SIGTERM and Ctrl-C, which save first.",
         "",
         "Each of these faults is injected by the tests beside it. `pytest -m faults` runs them all;",
-        "`pytest -m faults --fault-table docs/faults.md` wrote this page.",
+        "`pytest -m faults --fault-table=docs/faults.md` wrote this page.",
         "",
         "|#|Fault|What you see|Tests|Result|",
         "|-|-|-|-|-|",

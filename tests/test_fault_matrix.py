@@ -21,7 +21,7 @@ def test_the_page_is_the_tables() -> None:
     rows = dict(re.findall(r"^\|(\d+)\|(.*\|.*)\|.*\|.*\|$", text, re.MULTILINE))
     assert rows == {str(number): "|".join(row) for number, row in MATRIX.items()}
     named = set(re.findall(r"`(test_\w+\.py::\w+)`", text))
-    assert named == {test for test, _ in marked_tests(TESTS)}, "run: pytest -m faults --fault-table docs/faults.md"
+    assert named == {test for test, _ in marked_tests(TESTS)}, "run: pytest -m faults --fault-table=docs/faults.md"
     assert "failed" not in text
 
 
