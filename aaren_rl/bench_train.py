@@ -266,7 +266,7 @@ def plot(figures: dict[str, Any]) -> Figure:
             [f"{u['name']}, {u['precision']}" for u in updates], [u["milliseconds"] for u in updates], color=colours
         )
         axes.bar_label(bars, [f"{u['milliseconds']:.0f} ms, {u['peak_share']:.0%} of peak" for u in updates], padding=3)
-        axes.set_xlim(0, 1.4 * max(u["milliseconds"] for u in updates))
+        axes.set_xlim(0, 1.6 * max(u["milliseconds"] for u in updates))
         axes.set(title="width {width}, layers {layers}, heads {heads}".format(**size), xlabel="ms an update")
     return figure
 
