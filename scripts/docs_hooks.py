@@ -1,14 +1,12 @@
 """What mkdocs does beside rendering Markdown: sources for the API reference, output of commands, tables, formulas.
 
 In a page, `<!-- help: train -->` becomes the command's --help, `<!-- file: examples/x.py -->` that file,
-`<!-- benchmarks -->` a table of every JSON file in docs/benchmarks/ (which `python -m aaren_rl.bench NAME --json FILE`
-writes), and formulas between dollars become MathML.
+`<!-- benchmarks -->` every file in docs/benchmarks/ (what `python -m aaren_rl.bench NAME` printed), and formulas between dollars become MathML.
 docs/faults.md, where it is there, joins the navigation.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -16,7 +14,6 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
-from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
@@ -96,23 +93,5 @@ def _help(command: str) -> str:
 
 
 def _benchmarks() -> str:
-    files = sorted((ROOT / "docs" / "benchmarks").glob("*.json"))
-    if not files:
-        return "*None were recorded for this version of the site.*"
-    return "\n\n".join(_figures(file) for file in files)
-
-
-def _figures(file: Path) -> str:
-    rows = list(_rows(json.loads(file.read_text(encoding="utf-8"))))
-    lines = [f"### {file.stem}", "", "| | |", "|-|-|", *(f"| {name} | {value} |" for name, value in rows)]
-    return "\n".join(lines)
-
-
-def _rows(tree: Any, prefix: str = "") -> Any:  # noqa: ANN401  whatever JSON holds
-    """The leaves of a JSON tree, with the way to each."""
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else None
-    if items is None:
-        yield prefix, f"{tree:,.6g}" if isinstance(tree, float) else tree
-        return
-    for key, value in items:
-        yield from _rows(value, f"{prefix} {key}".strip().replace("_", " "))
+    files = sorted((ROOT / "docs" / "benchmarks").glob("*.txt"))
+    return "\n\n".join(f"### {file.stem}\n\n```text\n{file.read_text(encoding='utf-8')}```" for file in files)

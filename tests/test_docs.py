@@ -116,6 +116,9 @@ SMALL = {
     "bench rollout": "--steps 60 --width 16 --layers 1",
     "bench data": "--steps 5000",
     "bench evaluate": "--episodes 2 --repeats 1",
+    "bench runtime": "--sizes 16x1 --steps 200",
+    "bench scan": "--lengths 64 128",
+    "bench resources": "--tokens 200",
 }
 RUNNING = [page for page in PAGES if "howto" in page.parts or page.name in ("tutorial.md", "benchmarks.md")]
 
