@@ -1,7 +1,8 @@
 """What mkdocs does beside rendering Markdown: sources for the API reference, output of commands, tables, formulas.
 
 In a page, `<!-- help: train -->` becomes the command's --help, `<!-- file: examples/x.py -->` that file,
-`<!-- benchmarks -->` every file in docs/benchmarks/ (what `python -m aaren_rl.bench NAME` printed), and formulas between dollars become MathML.
+`<!-- benchmarks -->` every file in docs/benchmarks/ (what `python -m aaren_rl.bench NAME` printed), and formulas
+between dollars become MathML.
 docs/faults.md, where it is there, joins the navigation.
 """
 
