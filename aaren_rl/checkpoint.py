@@ -22,6 +22,7 @@ from torch import Tensor
 from .agents import DecisionModel, ModelConfig, Policy
 from .card import PolicyCard, card_from_json
 from .envs.files import sha256
+from .envs.minari_spec import one_line
 from .errors import CheckpointError
 from .files import write_folder, write_json
 
@@ -110,7 +111,7 @@ def load_policy(
             torch.tensor(card.action_high, dtype=torch.float32, device=device),
         )
     except (TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{folder}: {' '.join(str(error).split())}") from error
+        raise CheckpointError(f"{folder}: {one_line(str(error))}") from error
 
 
 def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:
@@ -125,7 +126,7 @@ def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:
             raise ValueError("sha256 is not an object")
         return card_from_json(tree), digests
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file}: not readable: {' '.join(str(error).split())}") from error
+        raise CheckpointError(f"{file}: not readable: {one_line(str(error))}") from error
 
 
 def _load_model(folder: Path, card: PolicyCard, digests: dict[str, Any], weights: str) -> DecisionModel:
@@ -145,7 +146,7 @@ def _load_model(folder: Path, card: PolicyCard, digests: dict[str, Any], weights
         model = DecisionModel(config)
         model.load_state_dict(tensors)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise CheckpointError(f"{folder}: {' '.join(str(error).split())[:300]}") from error
+        raise CheckpointError(f"{folder}: {one_line(str(error))}") from error
     return model
 
 
@@ -192,7 +193,7 @@ def load_tensors(file: Path) -> dict[str, Tensor]:
     try:
         return load(file.read_bytes())
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise CheckpointError(f"{file}: not readable: {' '.join(str(error).split())[:300]}") from error
+        raise CheckpointError(f"{file}: not readable: {one_line(str(error))}") from error
 
 
 def save_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from .agents import Block, DecisionModel, Encoded
 from .config import OptimizerConfig, RunConfig
 from .distributed import ALONE, Ranks
+from .envs.minari_spec import one_line
 from .envs.windows import StepData, make_sampler, part
 from .errors import CheckpointError
 from .training_checkpoint import Checkpoint
@@ -175,7 +176,7 @@ class Trainer:
                 torch.cuda.set_rng_state(states["cuda"], self.data.device)
             self.update, self.skipped = checkpoint.update, int(states.get("skipped", 0))
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            reason = one_line(f"{type(error).__name__}: {error}")
             raise CheckpointError(
                 f"the checkpoint of update {checkpoint.update} does not fit this run on {self.data.device} ({reason}); "
                 "go on where it was trained, or start anew with another --out"

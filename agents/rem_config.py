@@ -50,6 +50,8 @@ def parse_counts(text: str, heads: int) -> tuple[int, int, int, int, int, int]:
     Raises:
         ValueError: not six numbers, or more than there are heads.
     """
+    if not isinstance(text, str):  # it comes from a file
+        raise ValueError(f"the REMs' counts {text!r} are not text")
     if text == "auto":
         halves = (heads - heads // 2, heads // 2)
         (near, pairs), (far, far_pairs) = ((n - 2 * m, m) for n in halves for m in [max(0, (n - 1) // 2)])
