@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import math
 import platform
 import types
 import typing
@@ -109,7 +108,8 @@ def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401  a type as an annot
     if isinstance(hint, types.UnionType):
         return any(_fits(value, kind) for kind in typing.get_args(hint))
     if hint is float:
-        return type(value) in (int, float) and abs(value) <= 1e300 and not math.isnan(value)  # type: ignore[arg-type]
+        # Not NaN either, which no comparison holds for.
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300
     parts = typing.get_args(hint)
     if isinstance(value, list):
         return typing.get_origin(hint) is list and all(_fits(item, parts[0]) for item in value)
@@ -118,18 +118,26 @@ def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401  a type as an annot
     return hint is Any or type(value) is hint
 
 
+def task_fields(task: Task) -> dict[str, Any]:
+    """The part of a card that the task decides."""
+    reference = task.reference
+    return {
+        "env": task.name,
+        "env_id": task.env_id,
+        "env_kwargs": dict(task.env_kwargs),
+        "horizon": task.horizon,
+        "action_low": list(task.action_low),
+        "action_high": list(task.action_high),
+        "reference": None if reference is None else reference.name,
+        "reference_returns": None if reference is None else [reference.low, reference.high],
+    }
+
+
 def make_card(config: RunConfig, task: Task, episodes: Episodes, trainer: Trainer) -> PolicyCard:
     """The card of the policy that a run has come to."""
     return PolicyCard(
+        **task_fields(task),
         agent=config.agent,
-        env=task.name,
-        env_id=task.env_id,
-        env_kwargs=dict(task.env_kwargs),
-        horizon=task.horizon,
-        action_low=list(task.action_low),
-        action_high=list(task.action_high),
-        reference=None if (reference := task.reference) is None else reference.name,
-        reference_returns=None if reference is None else [reference.low, reference.high],
         dataset=episodes.dataset,
         source=episodes.source,
         source_path=episodes.path,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .card import PolicyCard, versions
+from .card import PolicyCard, task_fields, versions
 from .checkpoint import save_policy
 from .cli import Parser, import_registering, positive
 from .envs import Task, get_task, load_task
@@ -132,15 +132,8 @@ def _card(
     length = arguments.context or imported.context_length or 20
     target = arguments.target_return
     return PolicyCard(
+        **task_fields(task),
         agent="decision-transformer",
-        env=task.name,
-        env_id=task.env_id,
-        env_kwargs=dict(task.env_kwargs),
-        horizon=task.horizon,
-        action_low=list(task.action_low),
-        action_high=list(task.action_high),
-        reference=None if (reference := task.reference) is None else reference.name,
-        reference_returns=None if reference is None else [reference.low, reference.high],
         dataset=task.name,
         source="imported",
         source_path=str(imported.file),
