@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from .card import PolicyCard
-from .cli import Parser, choose_device, import_registering, positive
+from .cli import Parser, choose_device, import_registering, positive, progress_bar
 from .envs.minari_write import new_minari_folder, write_minari
 from .envs.recording import Recorder
 from .envs.rollout import OnAction
@@ -185,12 +185,13 @@ def play(
     episodes: int,
     target_returns: Sequence[float],
     seed: int,
+    name: str = "",
     on_action: OnAction | None = None,
     recorder: Recorder | None = None,
 ) -> list[Score]:
-    """`score_policy` with a progress bar."""
-    count = len(target_returns) * episodes
-    with tqdm(total=card.horizon, desc=f"{count} episodes", unit="step", leave=False) as bar:
+    """`score_policy` with a progress bar, which says `name`."""
+    label = ", ".join(filter(None, (name, f"{len(target_returns) * episodes} episodes")))
+    with progress_bar(total=card.horizon, desc=label, unit="step", leave=False) as bar:
         return score_policy(
             policy,
             card,

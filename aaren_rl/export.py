@@ -7,12 +7,10 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
 from ._version import __version__
 from .agents import ROLLOUTS, Policy
@@ -22,9 +20,10 @@ from .cli import Parser, import_registering, positive, progress_bar
 from .envs.files import write_whole
 from .envs.stepping import LocalStepper
 from .errors import NumericsError, ResourcesError, UsageError, run_command
+from .evaluate import play
 from .onnx_weights import action_range
 from .runtime import FORMAT, Runner, from_bytes
-from .scoring import ScoredPolicy, check_fits, score_policy
+from .scoring import ScoredPolicy, check_fits
 
 if TYPE_CHECKING:
     import onnx
@@ -204,25 +203,20 @@ def compare_scores(full: onnx.ModelProto, small: onnx.ModelProto, card: PolicyCa
     lines = []
     for name, model in (("float32", full), ("int8", small)):
         policy: ScoredPolicy[Any] = make_runner(model)
-        with progress_bar(total=card.horizon, desc=f"{name}, {episodes} episodes", unit="step", leave=False) as bar:
-            (score,) = score_policy(
-                policy,
-                card,
-                weights=card.weights,
-                episodes=episodes,
-                target_returns=[card.target_return],
-                seed=seed,
-                on_step=partial(_progress, bar),
-            )
+        (score,) = play(
+            policy,
+            card,
+            weights=card.weights,
+            episodes=episodes,
+            target_returns=[card.target_return],
+            seed=seed,
+            name=name,
+        )
         shown = "" if score.normalized_score_mean is None else f", score {score.normalized_score_mean:.1f}"
         spread = "" if score.normalized_score_std is None else f" +- {score.normalized_score_std:.1f}"
         returns = f"return {score.return_mean:.1f} +- {score.return_std:.1f}"
         lines.append(f"{name:<8} {returns}{shown}{spread} over {episodes} episodes")
     return "\n".join(lines)
-
-
-def _progress(bar: tqdm[Any], step: int, running: int) -> None:
-    bar.update()
 
 
 def describe(model: onnx.ModelProto, card: dict[str, Any], how: dict[str, Any]) -> None:
