@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from matplotlib.figure import Figure
 
 from . import (
     bench_data,
@@ -31,7 +32,7 @@ from .files import write_json
 
 
 class Benchmark(Protocol):
-    """What a benchmark's module has; with `plot(figures: dict[str, Any]) -> Figure`, also the option `--plot`."""
+    """What a benchmark's module has."""
 
     HELP: str
     DESCRIPTION: str
@@ -56,6 +57,14 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 
+PLOTS: dict[str, Callable[[dict[str, Any]], Figure]] = {
+    "train": bench_train.plot,
+    "scan": bench_scan.plot,
+    "resources": bench_resources.plot,
+    "tree": bench_tree.plot,
+}
+
+
 class _BenchmarkParser(Parser):
     def __init__(self, *, prog: str, description: str, epilog: str) -> None:
         super().__init__(prog.removeprefix("python -m aaren_rl."), description)
@@ -74,7 +83,7 @@ def _parser() -> Parser:
         benchmark.add_arguments(own)
         own.add_argument("--threads", type=positive, default=1, help="threads of torch (default: %(default)s)")
         own.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
-        if hasattr(benchmark, "plot"):
+        if name in PLOTS:
             own.add_argument("--plot", type=Path, metavar="FILE", help="also draw the figures here: .png, .svg or .pdf")
         own.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
@@ -98,7 +107,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         write_json(arguments.json, figures)
     if files["plot"] is not None:
-        save_plot(benchmark.plot(figures), files["plot"])  # type: ignore[attr-defined]
+        save_plot(PLOTS[arguments.benchmark](figures), files["plot"])
     return 0
 
 

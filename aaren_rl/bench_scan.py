@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -127,7 +128,7 @@ def measure_scan(
     for length in sorted(lengths):
         scores, values, up = _inputs((batch, heads), length, dim, device)
         there = torch.empty_like(values)
-        works: dict[str, Work] = {"copy": values.clone, "in place": lambda v=values, t=there: t.copy_(v)}  # type: ignore[misc]
+        works: dict[str, Work] = {"copy": values.clone, "in place": partial(there.copy_, values)}
         for method in methods:
             works[method] = _forward(method, scores, values)
             works[f"{method} both"] = _both(method, scores, values, up)

@@ -59,7 +59,7 @@ class Ranks:
         """
         if self.size == 1:
             return work()
-        outcome: list[T | None] = []
+        outcome: list[T] = []
         try:
             if self.is_writer:
                 outcome.append(work())
@@ -68,8 +68,7 @@ class Ranks:
             dist.broadcast_object_list(box, src=0, device=CPU)
         if not box[0]:
             raise PeerError
-        result: T = box[0][0]  # type: ignore[assignment]
-        return result
+        return box[0][0]
 
     def in_turn(self, work: Callable[[], T]) -> T:
         """`work` on every process, on the writer first: what it makes is there for the others, what it says is said."""
