@@ -121,6 +121,8 @@ def _read_trainer(file: Path) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about the types in a file that is refused
             trainer = torch.load(file, map_location="cpu", weights_only=True)
+    except MemoryError:  # says nothing of the file
+        raise
     except Exception as error:  # torch raises whatever its readers meet in a file of unknown origin
         # Its message is not passed on: it tells how to execute the file all the same.
         raise CheckpointError(f"{file}: holds other things than tensors, nothing was executed; {way_out}") from error
