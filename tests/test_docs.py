@@ -68,16 +68,10 @@ def test_a_command_parses(page: str, line: str, monkeypatch: pytest.MonkeyPatch)
     name = MODULE.search(line)[1]  # type: ignore[index]
     words = shlex.split(line.split(" && ")[-1], comments=True)
     arguments = words[words.index(f"aaren_rl.{name}") + 1 :]
-    skip_where_missing(name)
     module = importlib.import_module(f"aaren_rl.{name}")
     begun = []
     monkeypatch.setattr(module, "run_command", lambda command, **_: begun.append(command) or 0)
     assert module.main(arguments) == 0 and begun
-
-
-def skip_where_missing(name: str) -> None:
-    if name in ("export", "runtime") and importlib.util.find_spec(f"aaren_rl.{name}") is None:
-        pytest.skip(f"no {name} in this version")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

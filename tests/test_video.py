@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,17 +23,13 @@ from aaren_rl.envs.rendering import open_renderer
 from aaren_rl.envs.rollout import rollout
 from aaren_rl.errors import ResourcesError
 from aaren_rl.evaluate import main as evaluate
-from aaren_rl.train import main as train
 from aaren_rl.video import Gif, Video
 
 
 @pytest.fixture(scope="module")
-def run(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("runs")
-    small = "--env hopper-medium --width 16 --layers 1 --heads 2 --updates 5 --warmup-updates 1 --steps-per-update 160"
-    scored = "--eval-every 5 --eval-episodes 1 --final-episodes 1 --threads 1"
-    assert train([*small.split(), *scored.split(), "--source", str(hopper_file), "--out", str(out)]) == 0
-    return out / "hopper-medium" / "decision-aaren" / "seed0"
+def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy: a video is written into the run's folder, too."""
+    return shutil.copytree(trained_run, tmp_path_factory.mktemp("video") / "run")
 
 
 @pytest.fixture(scope="module")
