@@ -26,6 +26,7 @@ from .machine import Machine
 
 TASK = get_task("hopper-medium")
 SEED = 1000
+DIFFERENT = "the same actions gave other episodes; no figures are given for a result that is wrong"
 
 HELP = "time of an evaluation beside that of the simulation alone"
 DESCRIPTION = """\
@@ -78,7 +79,7 @@ class _Recorder:
     """A policy whose actions are kept, call by call."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+        self._policy, self.rows_independent = policy, policy.rows_independent
         self.calls: list[npt.NDArray[np.float32]] = []
 
     def initial_state(self, batch_size: int, target_return: npt.NDArray[np.float64]) -> PolicyState:
@@ -98,8 +99,8 @@ class _Recorder:
 class _Replay:
     """Hands the kept actions out again; as the episodes are the same, so are the calls."""
 
-    def __init__(self, calls: list[npt.NDArray[np.float32]]) -> None:
-        self._calls = iter(calls)
+    def __init__(self, recorder: _Recorder) -> None:
+        self._calls, self.rows_independent = iter(recorder.calls), recorder.rows_independent
 
     def initial_state(self, batch_size: int, target_return: npt.NDArray[np.float64]) -> None:
         return None
@@ -107,7 +108,10 @@ class _Replay:
     def act(
         self, observation: npt.NDArray[np.float32], reward: npt.NDArray[np.float32], state: None
     ) -> tuple[npt.NDArray[np.float32], None]:
-        return next(self._calls), None
+        actions = next(self._calls, None)
+        if actions is None or len(actions) != len(observation):
+            raise NumericsError(DIFFERENT)
+        return actions, None
 
     def select(self, state: None, rows: npt.NDArray[np.int64]) -> None:
         return None
@@ -117,7 +121,7 @@ def measure_evaluate(asked: Asked, episodes: int, repeats: int) -> EvaluateResul
     """Times both in turns.
 
     Raises:
-        NumericsError: the same actions gave other returns.
+        NumericsError: the same actions gave other episodes.
         SimulationError: the environment fails.
     """
 
@@ -137,9 +141,9 @@ def measure_evaluate(asked: Asked, episodes: int, repeats: int) -> EvaluateResul
     for _ in range(repeats):
         recorder = _Recorder(asked.policy)
         evaluations.append(play(recorder))
-        simulations.append(play(_Replay(recorder.calls)))
+        simulations.append(play(_Replay(recorder)))
         if not np.array_equal(evaluations[-1][1].returns, simulations[-1][1].returns):
-            raise NumericsError("the same actions gave other returns; no figures are given for a result that is wrong")
+            raise NumericsError(DIFFERENT)
     return EvaluateResult(
         name=asked.name,
         episodes=episodes,
@@ -184,7 +188,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
     Raises:
         CheckpointError: there is no policy in the run.
-        NumericsError: the same actions gave other returns.
+        NumericsError: the same actions gave other episodes.
     """
     asked = _untrained() if arguments.run is None else _trained(arguments.run)
     result = measure_evaluate(asked, arguments.episodes, arguments.repeats)

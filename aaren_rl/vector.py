@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .envs import SequencePolicy
-from .envs.rollout import padded
+from .envs.rollout import padded, row_multiple
 
 State = TypeVar("State")
 Rows = npt.NDArray[np.int64]
@@ -54,7 +54,7 @@ class VectorPolicy:
 
     def __init__(self, policy: SelectingPolicy[Any], *, n_envs: int, target_return: float | npt.ArrayLike) -> None:
         """Raises ValueError if `target_return` does not fit the number of environments."""
-        self._policy = policy
+        self._policy, self._multiple = policy, row_multiple(policy)
         self._targets = np.broadcast_to(np.asarray(target_return, np.float64), (n_envs,))
 
     def act(
@@ -83,7 +83,7 @@ class VectorPolicy:
         observed = np.asarray(observation, np.float32)
         parts, cohorts = [], []
         for cohort in self._cohorts(state or (), started):
-            rows = padded(cohort.environments)
+            rows = padded(cohort.environments, self._multiple)
             acted, after = self._policy.act(observed[rows], rewards[rows], cohort.state)
             parts.append(acted[: len(cohort.environments)])
             cohorts.append(Cohort(cohort.environments, after))
@@ -98,9 +98,11 @@ class VectorPolicy:
             if going.size == len(cohort.environments):
                 cohorts.append(cohort)
             elif going.size:
-                cohorts.append(Cohort(cohort.environments[going], self._policy.select(cohort.state, padded(going))))
+                cohorts.append(
+                    Cohort(cohort.environments[going], self._policy.select(cohort.state, padded(going, self._multiple)))
+                )
         if started.any():
             fresh = np.flatnonzero(started)
-            targets = self._targets[padded(fresh)]
+            targets = self._targets[padded(fresh, self._multiple)]
             cohorts.append(Cohort(fresh, self._policy.initial_state(len(targets), targets)))
         return cohorts

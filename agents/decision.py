@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from .compiled_step import CompiledStep, can_compile
 from .mixers import Aaren
 from .rem_config import RemConfig, parse_counts
 from .trunk import ACTIVATIONS, BLOCKS, MIXERS, Block, Trunk, TrunkState
@@ -168,8 +169,20 @@ class DecisionModel(nn.Module):
         x, state = self.trunk(self.norm(torch.stack(tokens, 1)), state, keep=slice(-1, None))
         return torch.tanh(self.head(x[:, 0])), state
 
+    def initial_state(self, batch_size: int) -> TrunkState:
+        """The trunk's state before any step."""
+        return self.trunk.initial_state(batch_size)
+
     @torch.no_grad()
-    def for_rollout(self) -> DecisionModel:
+    def for_rollout(self) -> DecisionModel | CompiledStep:
+        """What does the same as `step` soonest, with today's weights and without dropout.
+
+        It has `initial_state` and `step`; the states of the one are not those of the other.
+        """
+        return CompiledStep(self) if can_compile(self) else self.fused()
+
+    @torch.no_grad()
+    def fused(self) -> DecisionModel:
         """A copy whose `step` does the same sooner: today's weights, no dropout, mixers in their form for rollouts."""
         model = copy.deepcopy(self).eval().requires_grad_(False)
         for block in model.trunk.blocks:

@@ -6,12 +6,14 @@ Shape suffixes: B environments, O observation, A action, K steps of context.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
+from .compiled_step import CompiledStep
 from .decision import DecisionModel
+from .scan import ScanState
 from .trunk import TrunkState
 
 if TYPE_CHECKING:
@@ -23,18 +25,20 @@ if TYPE_CHECKING:
 
 ROLLOUTS = ("carry", "rolling", "window")
 
+StepperState: TypeAlias = TrunkState | ScanState
+
 
 class Carry(NamedTuple):
     """One state, from the first step on."""
 
-    state: TrunkState
+    state: StepperState
 
 
 class Rolling(NamedTuple):
     """Two staggered states: actions come from the older; every K / 2 steps it is dropped and a fresh one begun."""
 
-    older: TrunkState
-    younger: TrunkState | None
+    older: StepperState
+    younger: StepperState | None
 
 
 class Window(NamedTuple):
@@ -77,6 +81,25 @@ class NonFiniteActionError(FloatingPointError):
     """The model's action is NaN or infinite; it was not handed out."""
 
 
+class Stepper(Protocol):
+    """A decision model, or what stands for it at rollout; a state belongs to the one that made it."""
+
+    def initial_state(self, batch_size: int) -> Any:  # noqa: ANN401  of its own kind
+        """As `DecisionModel.initial_state`."""
+        ...
+
+    def step(
+        self,
+        observation: Tensor,
+        return_to_go: Tensor,
+        timestep: int,
+        previous_action: Tensor | None,
+        state: Any,  # noqa: ANN401  of its own kind
+    ) -> tuple[Tensor, Any]:
+        """As `DecisionModel.step`."""
+        ...
+
+
 @dataclass(frozen=True)
 class Policy:
     """Acts in B environments at once, one call a step.
@@ -102,7 +125,7 @@ class Policy:
     context_length: int
     action_low: Tensor | float = -1.0
     action_high: Tensor | float = 1.0
-    _stepper: DecisionModel = field(init=False, repr=False, compare=False)
+    _stepper: Stepper = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raises ValueError for an unknown rollout mode, a context under 2 steps or statistics of the wrong size."""
@@ -116,6 +139,11 @@ class Policy:
         self.model.eval()
         object.__setattr__(self, "_stepper", self.model if self.rollout == "window" else self.model.for_rollout())
 
+    @property
+    def rows_independent(self) -> bool:
+        """Whether an environment's actions are the same, to the last bit, however many others are acted for."""
+        return isinstance(self._stepper, CompiledStep)
+
     @torch.no_grad()
     def initial_state(self, batch_size: int, target_return: float | Targets | Tensor) -> PolicyState:
         """The state at the begin of an episode in which `target_return` is asked for.
@@ -124,7 +152,7 @@ class Policy:
         """
         device = self.observation_mean.device
         wanted = torch.as_tensor(target_return, dtype=torch.float64, device=device).expand(batch_size)
-        fresh = self.model.trunk.initial_state(batch_size)
+        fresh = self._stepper.initial_state(batch_size)
         memory: Memory = {"carry": Carry(fresh), "rolling": Rolling(fresh, None), "window": None}[self.rollout]
         return PolicyState(0, wanted, None, memory)
 
@@ -186,7 +214,7 @@ class Policy:
             older = younger
         action, older = self._stepper.step(*step, older)
         if fresh:
-            step, younger = step._replace(previous_action=None), self.model.trunk.initial_state(len(action))
+            step, younger = step._replace(previous_action=None), self._stepper.initial_state(len(action))
         if younger is not None:
             _, younger = self._stepper.step(*step, younger)
         return action, Rolling(older, younger)

@@ -23,12 +23,16 @@ OnAction = Callable[[npt.NDArray[np.int64], npt.NDArray[np.float32]], None]
 
 # Matrix kernels add up in another order for a handful of rows than for many, and contacts amplify the last bit into
 # another episode. From 16 rows on, and in multiples of it, a row's result does not depend on how many there are
-# (measured in float32 on x86 for 16 to 128 rows), so that an episode is the same alone and beside others.
+# (measured in float32 on x86 for 16 to 128 rows), so that an episode is the same alone and beside others. A policy
+# whose `rows_independent` is true needs no such padding.
 ROWS = 16
 
 
 class SequencePolicy(Protocol[State]):
-    """What a rollout needs of a policy. With a method `select(state, rows)` too, ended episodes cost nothing more."""
+    """What a rollout needs of a policy.
+
+    With a method `select(state, rows)` too, ended episodes cost nothing more; see also `ROWS`.
+    """
 
     def initial_state(self, batch_size: int, target_return: npt.NDArray[np.float64]) -> State:
         """The state at the begin of episodes in which `target_return` (B,) is asked for."""
@@ -100,7 +104,7 @@ def rollout(
         began = time.perf_counter()
         observations = stepper.reset()
         # Two halves: the processes simulate one while the policy thinks about the other.
-        halves = np.split(np.arange(len(targets)), [_round_up(len(targets) // 2)])
+        halves = np.split(np.arange(len(targets)), [_round_up(len(targets) // 2, row_multiple(policy))])
         groups = [_Group(policy, half, observations[half], targets[half]) for half in halves if half.size]
         returns, lengths = np.zeros(len(targets)), np.zeros(len(targets), np.int64)
         step = 0
@@ -136,7 +140,8 @@ class _Group(Generic[State]):
         targets: npt.NDArray[np.float64],
     ) -> None:
         self._policy, self.running, self.seconds = policy, environments, 0.0
-        rows = padded(np.arange(len(environments)))
+        self._multiple = row_multiple(policy)
+        rows = padded(np.arange(len(environments)), self._multiple)
         self._places = np.arange(len(environments))  # the running environments' rows
         self._observations, self._rewards = observations[rows], np.zeros(len(rows), np.float32)
         self._state = policy.initial_state(len(rows), targets[rows])
@@ -156,17 +161,22 @@ class _Group(Generic[State]):
         going = np.flatnonzero(~answer.ended)
         self.running, self._places = self.running[going], self._places[going]
         select = getattr(self._policy, "select", None)
-        if select is None or going.size == 0 or _round_up(going.size) == len(self._rewards):
+        if select is None or going.size == 0 or _round_up(going.size, self._multiple) == len(self._rewards):
             return
-        rows = padded(self._places)
+        rows = padded(self._places, self._multiple)
         self._observations, self._rewards = self._observations[rows], self._rewards[rows]
         self._state, self._places = select(self._state, rows), np.arange(going.size)
 
 
-def _round_up(count: int) -> int:
-    return -(-count // ROWS) * ROWS
+def row_multiple(policy: object) -> int:
+    """The number of environments that a call of the policy is for is a multiple of this."""
+    return 1 if getattr(policy, "rows_independent", False) else ROWS
 
 
-def padded(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """`rows` up to a multiple of ROWS, by repeating the last."""
-    return np.pad(rows, (0, _round_up(len(rows)) - len(rows)), mode="edge")
+def padded(rows: npt.NDArray[np.int64], multiple: int) -> npt.NDArray[np.int64]:
+    """`rows` up to a multiple, by repeating the last."""
+    return np.pad(rows, (0, _round_up(len(rows), multiple) - len(rows)), mode="edge")
+
+
+def _round_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple

@@ -82,6 +82,9 @@ class InFloat64:
     def eval(self) -> None:
         pass
 
+    def initial_state(self, batch_size):
+        return self._model.initial_state(batch_size)
+
     def for_rollout(self) -> InFloat64:
         return self
 

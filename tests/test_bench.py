@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from aaren_rl import bench, bench_data, bench_evaluate, bench_rollout
-from aaren_rl.agents import DecisionModel
+from aaren_rl.agents.compiled_step import CompiledStep
 from aaren_rl.envs.windows import StepData
 from aaren_rl.errors import CommandError
 
@@ -64,15 +64,15 @@ def test_aarens_state_is_constant_and_attentions_is_not(tmp_path: Path) -> None:
 def test_a_wrong_fast_path_gets_no_figures(
     wrong: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    step = DecisionModel.step
+    step = CompiledStep.step
 
-    def wrong_step(model: DecisionModel, *arguments: object) -> tuple[Tensor, object]:
+    def wrong_step(stepper: CompiledStep, *arguments: object) -> tuple[Tensor, object]:
         if wrong == "forgets":
-            return step(model, *arguments[:4], model.trunk.initial_state(1))
-        action, state = step(model, *arguments)
+            return step(stepper, *arguments[:4], stepper.initial_state(1))
+        action, state = step(stepper, *arguments)
         return action + 2e-5, state
 
-    monkeypatch.setattr(DecisionModel, "step", wrong_step)
+    monkeypatch.setattr(CompiledStep, "step", wrong_step)
     assert bench.main([*SMALL, "--json", str(tmp_path / "rollout.json")]) == 6
     out, err = capsys.readouterr()
     assert out == "" and not (tmp_path / "rollout.json").exists()
@@ -198,4 +198,4 @@ def test_evaluate_is_held_against_the_same_actions(
     )
     assert bench.main(["evaluate", "--episodes", "3", "--repeats", "1"]) == 6
     printed = capsys.readouterr()
-    assert printed.out == "" and printed.err.startswith("error: the same actions gave other returns")
+    assert printed.out == "" and printed.err.startswith("error: the same actions gave other episodes")

@@ -91,7 +91,7 @@ def test_without_numba_the_scan_is_done_in_torch_and_says_so(monkeypatch: pytest
         raise ImportError(f"No module named {name!r}")
 
     monkeypatch.setattr(kernels, "load", missing)
-    kernels._available.cache_clear()
+    kernels.available.cache_clear()
     try:
         scores, values = random_inputs(70)
         with pytest.warns(RuntimeWarning, match="No module named 'numba'.*plain torch.*pip install numba") as warned:
@@ -100,4 +100,4 @@ def test_without_numba_the_scan_is_done_in_torch_and_says_so(monkeypatch: pytest
         assert len(warned) == 1
         assert torch.equal(outputs, prefix_scan(scores, values, method="blocked")[0])
     finally:
-        kernels._available.cache_clear()
+        kernels.available.cache_clear()

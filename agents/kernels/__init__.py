@@ -24,9 +24,9 @@ def choose(values: Tensor) -> str:
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
         return "blocked"
     if values.device.type == "cpu":
-        return "numba" if _available("numba") else "blocked"
+        return "numba" if available("numba") else "blocked"
     if values.device.type == "cuda" and values.dtype != torch.float64:
-        return "triton" if _available("triton") else "blocked"
+        return "triton" if available("triton") else "blocked"
     return "blocked"
 
 
@@ -40,7 +40,14 @@ def load(name: str) -> ModuleType:
 
 
 @functools.cache
-def _available(name: str) -> bool:
+def load_step() -> ModuleType:
+    """The compiled environment step, which needs Numba."""
+    return importlib.import_module(".step", __name__)
+
+
+@functools.cache
+def available(name: str) -> bool:
+    """Whether the back end can be used; says once what it costs if not."""
     try:
         load(name)
     except ImportError as error:

@@ -19,6 +19,7 @@ import numba
 import torch
 from torch import Tensor
 
+from .compiling import compiled
 from .layout import flatten_batch, rows_of_channels
 
 if TYPE_CHECKING:
@@ -32,17 +33,7 @@ SHARED = 1 << 18  # values from which a call is worth more than one thread
 EMPTY = torch.finfo(torch.float64).min  # the maximum of no scores
 
 
-def _compiled(function: Callable[..., None]) -> Callable[..., None]:
-    # Sums may be reordered, which lets the compiler use vectors; infinities and NaN keep their meaning.
-    options: dict[str, Any] = {"nogil": True, "fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
-    try:
-        compiled: Callable[..., None] = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder to keep a cache in: compiled anew by every process
-        compiled = numba.njit(**options)(function)
-    return compiled
-
-
-@_compiled
+@compiled("contract", "reassoc", "nsz")
 def _forward(
     first: int,
     last: int,
@@ -90,7 +81,7 @@ def _forward(
                     output[d] = sums[d] * inverse
 
 
-@_compiled
+@compiled("contract", "reassoc", "nsz")
 def _backward(
     first: int,
     last: int,

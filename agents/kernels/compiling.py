@@ -1,0 +1,29 @@
+"""How the CPU kernels are compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+
+Kernel = TypeVar("Kernel", bound=Callable[..., None])
+
+
+def compiled(*fastmath: str) -> Callable[[Kernel], Kernel]:
+    """Compiles on first use and keeps the code in Numba's cache.
+
+    Args:
+        fastmath: LLVM's liberties: "contract" fuses products into sums, "reassoc" with "nsz" reorders sums, so that a
+            loop that adds up can use vectors. Infinities and NaN keep their meaning with these.
+    """
+    options: dict[str, Any] = {"nogil": True, "fastmath": set(fastmath), "error_model": "numpy"}
+
+    def decorate(function: Kernel) -> Kernel:
+        try:
+            kernel: Kernel = numba.njit(cache=True, **options)(function)
+        except RuntimeError:  # no folder to keep a cache in: compiled anew by every process
+            kernel = numba.njit(**options)(function)
+        return kernel
+
+    return decorate

@@ -1,0 +1,132 @@
+"""The compiled environment step against the decision model in float64."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from aaren_rl.agents import DecisionModel, ModelConfig, NonFiniteActionError, Policy, kernels
+from aaren_rl.agents.compiled_step import CompiledStep, can_compile
+
+SHAPES = {
+    "post-norm": {},
+    "pre-norm": {"block": "pre-norm", "layers": 2},
+    "relu": {"activation": "relu", "layers": 1},
+    "odd heads": {"width": 20, "heads": 4, "layers": 2},
+    "wide actions": {"action_dim": 21, "observation_dim": 5, "width": 12, "heads": 3},
+    "default size": {"width": 128, "heads": 4, "layers": 3},
+}
+
+
+def make(spread: float = 1.0, **changes) -> DecisionModel:
+    """A model whose every weight is off its initial value; the scores are linear in `spread`."""
+    torch.manual_seed(0)
+    settings = {"observation_dim": 11, "action_dim": 3, "width": 16, "heads": 2, "layers": 3, "max_timestep": 50}
+    model = DecisionModel(ModelConfig(**(settings | changes))).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+        for block in model.trunk.blocks:
+            block.mixer.query_token *= spread
+    return model
+
+
+@torch.no_grad()
+def play(stepper: CompiledStep | DecisionModel, steps: int, batch: int, dtype=torch.float32, first: int = 0) -> Tensor:
+    """Actions (B, T, A); what an environment sees depends on its number alone."""
+    state, action, actions = stepper.initial_state(batch), None, []
+    seen = [
+        torch.randn(steps, stepper.config.observation_dim + 1, generator=torch.manual_seed(b)) for b in range(batch)
+    ]
+    inputs = torch.stack(seen, 1).to(dtype)
+    for t in range(steps):
+        action, state = stepper.step(inputs[t, :, 1:], inputs[t, :, 0], first + t, action, state)
+        actions.append(action)
+    return torch.stack(actions, 1)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_it_is_the_model(shape: str) -> None:
+    """Over more steps than the timestep's embedding has rows."""
+    model = make(**SHAPES[shape])
+    assert can_compile(model)
+    wanted = play(copy.deepcopy(model).double(), 80, 4, torch.float64)
+    acted = play(CompiledStep(model), 80, 4)
+    assert acted.dtype == torch.float32
+    torch.testing.assert_close(acted.double(), wanted, rtol=0, atol=3e-6)
+    assert wanted.std() > 0.05  # the actions are not all the same
+
+
+@pytest.mark.parametrize("spread", [100.0, 1e4])
+def test_large_scores_neither_overflow_nor_forget(spread: float) -> None:
+    """Float32 scores of 1e4 are rounded at 1e-3, and a weight changes by as much."""
+    model = make(spread)
+    wanted = play(copy.deepcopy(model).double(), 60, 2, torch.float64)
+    torch.testing.assert_close(play(CompiledStep(model), 60, 2).double(), wanted, rtol=0, atol=3e-6 * spread)
+
+
+def test_an_episode_is_the_same_alone_and_beside_others_to_the_last_bit() -> None:
+    stepper = CompiledStep(make(width=128, heads=4, layers=2))
+    whole = play(stepper, 30, 17)
+    for batch in (1, 2, 3, 4, 16):
+        assert torch.equal(play(stepper, 30, batch), whole[:batch]), batch
+
+
+@torch.no_grad()
+def test_a_state_may_be_used_again_and_begin_late() -> None:
+    """A state is a value; a fresh one may begin at any timestep ("rolling" does that)."""
+    model = make()
+    stepper, x = CompiledStep(model), torch.randn(2, 11)
+    _, before = stepper.step(x, x[:, 0], 0, None, stepper.initial_state(2))
+    copied = copy.deepcopy(before)
+    first, _ = stepper.step(x, x[:, 0], 1, x[:, :3], before)
+    again, _ = stepper.step(x, x[:, 0], 1, x[:, :3], before)
+    assert torch.equal(first, again)
+    assert all(torch.equal(a, b) for a, b in zip(before, copied, strict=True))
+    wanted = play(copy.deepcopy(model).double(), 5, 2, torch.float64, first=20)
+    torch.testing.assert_close(play(stepper, 5, 2, first=20).double(), wanted, rtol=0, atol=3e-6)
+
+
+@torch.no_grad()
+def test_the_weights_are_those_of_when_it_was_made() -> None:
+    model = make()
+    stepper = CompiledStep(model)
+    before = play(stepper, 5, 1)
+    for parameter in model.parameters():
+        parameter *= 2
+    assert torch.equal(play(stepper, 5, 1), before)
+    assert not torch.equal(play(CompiledStep(model), 5, 1), before)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("place", ["trunk.blocks.0.mlp.0.bias", "trunk.blocks.1.mixer.key.bias", "head.bias"])
+@torch.no_grad()
+def test_nan_reaches_the_action(activation: str, place: str) -> None:
+    model = make(activation=activation)
+    model.get_parameter(place)[0] = torch.nan
+    policy = Policy(model, torch.zeros(11), torch.ones(11), 1.0, "carry", 20)
+    assert isinstance(policy._stepper, CompiledStep)
+    with pytest.raises(NonFiniteActionError, match="at step 0"):
+        policy.act(np.zeros((1, 11), np.float32), np.zeros(1, np.float32), policy.initial_state(1, 1.0))
+
+
+def test_what_cannot_be_compiled_is_stepped_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for changes in ({"mixer": "attention"}, {"width": 18}, {"activation": "gelu-tanh"}, {"mixer": "aaren-rsa"}):
+        torch.manual_seed(0)
+        config = ModelConfig(11, 3, **({"width": 16, "heads": 2, "layers": 1} | changes))
+        model = DecisionModel(config)
+        assert not can_compile(model), changes
+        assert isinstance(model.for_rollout(), DecisionModel)
+    assert not can_compile(make().double())
+    model = make()
+    assert isinstance(model.for_rollout(), CompiledStep)
+    monkeypatch.setattr(kernels, "available", lambda name: False)
+    eager = model.for_rollout()
+    assert isinstance(eager, DecisionModel)
+    torch.testing.assert_close(play(eager, 20, 2), play(CompiledStep(model), 20, 2), rtol=0, atol=3e-6)
+    policy = Policy(model, torch.zeros(11), torch.ones(11), 1.0, "carry", 20)
+    assert not policy.rows_independent
