@@ -58,6 +58,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 
 
 PLOTS: dict[str, Callable[[dict[str, Any]], Figure]] = {
+    "rollout": bench_rollout.plot,
     "train": bench_train.plot,
     "scan": bench_scan.plot,
     "resources": bench_resources.plot,

@@ -1,6 +1,6 @@
-"""The benchmark "rollout": time and memory of an action early and late in an episode.
+"""The benchmark "rollout": time and memory of an action against the environment step, for every way to act.
 
-Acting step by step is first held against the model run in float64 over all steps at once.
+Every way is first held against the model in float64, run in parallel over the steps that it looks back on.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
+from matplotlib.figure import Figure
 
 from .agents import DecisionModel, ModelConfig, Policy, PolicyState
 from .cli import Parser, positive
@@ -28,21 +29,22 @@ Array: TypeAlias = npt.NDArray[np.float32]
 
 OBSERVATION_DIM, ACTION_DIM = 11, 3  # Hopper's
 TARGET_RETURN, RETURN_SCALE = 3600.0, 1000.0
-EARLY = 10  # the step that the late one is compared with
-BLOCK = 200  # actions timed at a stretch
-REPEATS = 15  # blocks at either step, taken in turns
-CHECKED_STEPS, TOLERANCE = 200, 1e-5
+CONTEXT = 20  # K of "rolling" and "window", in steps
+WAYS = ("decision-aaren:carry", "decision-aaren:rolling", "decision-transformer:carry", "decision-transformer:window")
+EARLY = 10  # the step that all later ones are compared with
+CACHED = 1000  # the last step of those whose state grows: their time grows with its square
+BLOCK = 100  # actions timed at a stretch
+REPEATS = 11  # blocks at every step, taken in turns
+CHECKED_STEPS, TOLERANCE = 60, 1e-5
 
-HELP = "cost of an action early and late in an episode"
+HELP = "cost of an action against the environment step, for every way to act"
 DESCRIPTION = f"""\
-Acts through one long episode of random observations of Hopper's size and compares time and
-memory of an action at step {EARLY} with those at step STEPS: medians of {REPEATS} blocks of {BLOCK}
-actions from either, taken in turns."""
+Acts through one long episode of random observations of Hopper's size and times an action at steps {EARLY}, 100, ...,
+STEPS: medians of {REPEATS} blocks of {BLOCK} actions, taken in turns over all ways and steps. A way whose state grows
+(decision-transformer:carry, a cache of keys and values) is followed to step {CACHED:,} at most."""
 EPILOG = """\
 example:
-  python -m aaren_rl.bench rollout --steps 100000 --json rollout.json
-
-decision-transformer keeps every step in its cache: 10,000 steps of it take minutes."""
+  python -m aaren_rl.bench rollout --steps 100000 --plot rollout.png"""
 
 
 @dataclass(frozen=True)
@@ -53,37 +55,44 @@ class Cost:
         step: the environment step at which every timed block begins.
         microseconds: per action, median over the blocks.
         fastest_microseconds: per action, in the fastest block.
+        ratio: median over the repeats of this time over the way's own at step 10.
         state_bytes: memory that the policy's state keeps alive.
     """
 
     step: int
     microseconds: float
     fastest_microseconds: float
+    ratio: float
     state_bytes: int
 
 
 @dataclass(frozen=True)
-class RolloutResult:
-    """The outcome of `rollout`.
+class Way:
+    """An agent and how it acts.
 
     Attributes:
-        agent: its name and size.
-        early: at step 10.
-        late: at the last step.
-        time_ratio: median over the pairs of neighbouring blocks of late time over early time.
-        state_ratio: late state bytes over early ones.
-        rss_growth_bytes: of the process between the two steps; None where the system does not tell.
+        name: "agent:rollout".
+        costs: at rising steps.
+        share: median over the repeats of its time at step 10 over that of the last way.
+        growth_bytes: of the process between the first and the last step; None where the system does not tell.
         checked_difference: largest difference between the actions and the float64 reference.
-        machine: what it ran on.
     """
 
-    agent: dict[str, str | int]
-    early: Cost
-    late: Cost
-    time_ratio: float
-    state_ratio: float
-    rss_growth_bytes: int | None
+    name: str
+    costs: list[Cost]
+    share: float
+    growth_bytes: int | None
     checked_difference: float
+
+
+@dataclass(frozen=True)
+class RolloutResult:
+    """The outcome of `measure_rollout`: all ways are of one size."""
+
+    width: int
+    layers: int
+    heads: int
+    ways: list[Way]
     machine: Machine
 
 
@@ -108,16 +117,22 @@ class Episode:
         return self.observations[t], self.rewards[t - 1] if t else np.zeros(1, np.float32)
 
 
-def make_policy(config: ModelConfig) -> Policy:
-    """A policy in carry mode with freshly drawn weights: they do not change the cost of an action."""
+def make_policy(config: ModelConfig, rollout: str = "carry") -> Policy:
+    """A policy with freshly drawn weights: they do not change the cost of an action."""
     torch.manual_seed(0)
     mean, std = torch.zeros(config.observation_dim), torch.ones(config.observation_dim)
-    return Policy(DecisionModel(config), mean, std, RETURN_SCALE, "carry", 20)
+    return Policy(DecisionModel(config), mean, std, RETURN_SCALE, rollout, CONTEXT)
+
+
+def begin(rollout: str, t: int) -> int:
+    """The first of the steps that the action of step t is computed from."""
+    half = CONTEXT // 2
+    return {"carry": 0, "rolling": max(0, t // half - 1) * half, "window": max(0, t + 1 - CONTEXT)}[rollout]
 
 
 @torch.no_grad()
 def check(policy: Policy, episode: Episode, steps: int = CHECKED_STEPS) -> float:
-    """The largest difference between acting step by step and the model run in float64 over all steps in parallel.
+    """The largest difference between acting step by step and the model run in float64 over those steps in parallel.
 
     Raises:
         NumericsError: it is above 1e-5, or not a number.
@@ -127,15 +142,19 @@ def check(policy: Policy, episode: Episode, steps: int = CHECKED_STEPS) -> float
         action, state = policy.act(*episode.step(t), state)
         actions.append(torch.tensor(action))
         to_go.append(state.return_to_go / policy.return_scale)
-    acted = torch.stack(actions, 1).double()
     observations = torch.from_numpy(episode.observations[:steps]).transpose(0, 1).double()
-    exact, _ = copy.deepcopy(policy.model).double()(
+    tokens = (
         (observations - policy.observation_mean) / policy.observation_std,
-        acted,
+        torch.stack(actions, 1).double(),
         torch.stack(to_go, 1),
         torch.arange(steps).unsqueeze(0),
     )
-    difference = float((acted - exact).abs().max())
+    exact, begins = copy.deepcopy(policy.model).double(), [begin(policy.rollout, t) for t in range(steps)]
+    difference = 0.0
+    for first in sorted(set(begins)):
+        at = [t for t in range(steps) if begins[t] == first]
+        wanted, _ = exact(*(part[:, first : at[-1] + 1] for part in tokens))
+        difference = max(difference, float((tokens[1][:, at] - wanted[:, [t - first for t in at]]).abs().max()))
     if not difference <= TOLERANCE:
         raise NumericsError(
             f"the policy's actions differ from the float64 reference by {difference:.2g} (more than {TOLERANCE:g}); "
@@ -144,69 +163,122 @@ def check(policy: Policy, episode: Episode, steps: int = CHECKED_STEPS) -> float
     return difference
 
 
-def measure_rollout(config: ModelConfig, agent: str, steps: int) -> RolloutResult:
-    """Time and memory of an action at step 10 and at step `steps` of one episode."""
-    policy, episode = make_policy(config), Episode()
-    difference = check(policy, episode)
-    early = episode.play(policy, policy.initial_state(1, TARGET_RETURN), EARLY)
-    episode.play(policy, early, BLOCK)  # warm: allocator, caches
-    before = resident_bytes()
-    late = episode.play(policy, early, steps - EARLY)
-    after = resident_bytes()
-    blocks: tuple[list[float], list[float]] = ([], [])
+class _Probe:
+    """One way to act, and its states at some steps of the episode."""
+
+    def __init__(self, name: str, policy: Policy, episode: Episode, stops: list[int]) -> None:
+        self.name, self._policy, self._episode = name, policy, episode
+        self.difference = check(policy, episode)
+        self.states = [episode.play(policy, policy.initial_state(1, TARGET_RETURN), EARLY)]
+        episode.play(policy, self.states[0], BLOCK)  # warm: allocator, caches
+        before = resident_bytes()
+        for stop in stops:
+            self._reach(stop)
+        after = resident_bytes()
+        self.growth = None if before is None or after is None else after - before
+        self.times: list[list[float]] = [[] for _ in self.states]
+
+    def _reach(self, stop: int) -> None:
+        newest = self.states[-1]
+        # At step 100 every window is full: what grows after it grows on.
+        if stop > CACHED and state_bytes(newest) > state_bytes(self.states[1]):
+            return
+        if self._policy.rollout == "window":  # nothing before the last K steps is in the state: they are skipped
+            newest = newest._replace(timestep=stop - CONTEXT)
+        self.states.append(self._episode.play(self._policy, newest, stop - newest.timestep))
+
+    def time(self, which: int) -> None:
+        """One block at one of the steps."""
+        began = time.perf_counter()
+        self._episode.play(self._policy, self.states[which], BLOCK)
+        self.times[which].append((time.perf_counter() - began) / BLOCK * 1e6)
+
+    def result(self, last: _Probe) -> Way:
+        """Its figures, beside those of another."""
+        costs = [
+            Cost(state.timestep, median(times), min(times), _ratio(times, self.times[0]), state_bytes(state))
+            for state, times in zip(self.states, self.times, strict=True)
+        ]
+        return Way(self.name, costs, _ratio(self.times[0], last.times[0]), self.growth, self.difference)
+
+
+def _ratio(over: list[float], under: list[float]) -> float:
+    """The median over repeats, on which a change of the machine's speed falls alike."""
+    return median(a / b for a, b in zip(over, under, strict=True))
+
+
+def measure_rollout(ways: list[str], steps: int, width: int, layers: int, heads: int) -> RolloutResult:
+    """Time and memory of an action at steps 10, 100, ..., `steps` of one episode.
+
+    Raises:
+        ValueError: no such agent can be made.
+        NumericsError: a policy's actions are wrong.
+    """
+    stops = sorted({s for s in (100, 1000, 10_000, 100_000, CACHED) if s < steps} | {steps})
+    episode, probes = Episode(), []
+    for name in ways:
+        agent, rollout = name.split(":")
+        config = ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[agent], width, layers, heads)
+        probes.append(_Probe(name, make_policy(config, rollout), episode, stops))
+    places = [(probe, which) for probe in probes for which in range(len(probe.states))]
     gc.disable()
     try:
         for repeat in range(REPEATS):
-            # In turns, and each first every other time, so that a drift of the machine's speed cancels.
-            for which in (0, 1) if repeat % 2 else (1, 0):
-                began = time.perf_counter()
-                episode.play(policy, (early, late)[which], BLOCK)
-                blocks[which].append((time.perf_counter() - began) / BLOCK * 1e6)
+            # In turns, to and fro, so that a drift of the machine's speed cancels.
+            for probe, which in places if repeat % 2 else reversed(places):
+                probe.time(which)
     finally:
         gc.enable()
-    costs = [
-        Cost(state.timestep, median(times), min(times), state_bytes(state))
-        for state, times in zip((early, late), blocks, strict=True)
-    ]
-    return RolloutResult(
-        agent={"name": agent, "width": config.width, "layers": config.layers, "heads": config.heads},
-        early=costs[0],
-        late=costs[1],
-        time_ratio=median(b / a for a, b in zip(*blocks, strict=True)),
-        state_ratio=costs[1].state_bytes / costs[0].state_bytes,
-        rss_growth_bytes=None if before is None or after is None else after - before,
-        checked_difference=difference,
-        machine=Machine.here(),
-    )
+    return RolloutResult(width, layers, heads, [probe.result(probes[-1]) for probe in probes], Machine.here())
 
 
 def format_rollout(result: RolloutResult) -> str:
     """An aligned table with the machine's description above it."""
-    costs = (result.early, result.late)
-    growth = "n/a" if result.rss_growth_bytes is None else f"{result.rss_growth_bytes / 1024:,.0f} KiB"
-    size = "width {width}, layers {layers}, heads {heads}".format(**result.agent)
-    rows = [
-        ("", *(f"step {cost.step:,}" for cost in costs), "ratio"),
-        ("time per action, us", *(f"{cost.microseconds:.1f}" for cost in costs), f"{result.time_ratio:.3f}"),
-        ("  fastest block, us", *(f"{cost.fastest_microseconds:.1f}" for cost in costs), ""),
-        ("state, bytes", *(f"{cost.state_bytes:,}" for cost in costs), f"{result.state_ratio:.3f}"),
-        ("growth of the process", "", growth, ""),
+    checked = max(way.checked_difference for way in result.ways)
+    lines = [
+        str(result.machine),
+        f"width {result.width}, layers {result.layers}, heads {result.heads}; one environment, K = {CONTEXT}",
+        f"checked against float64 over {CHECKED_STEPS} steps: {checked:.1e}",
+        f"{'':<28}{'step':>10}{'us/action':>12}{'fastest':>10}{'of step ' + str(EARLY):>12}{'state, bytes':>15}",
     ]
-    table = [f"{name:<22}{early:>14}{late:>16}{ratio:>8}".rstrip() for name, early, late, ratio in rows]
-    return "\n".join(
-        [
-            str(result.machine),
-            f"{result.agent['name']} ({size}), carry mode, one environment",
-            f"checked against float64 over {CHECKED_STEPS} steps: {result.checked_difference:.1e}",
-            *table,
+    for way in result.ways:
+        lines += [
+            f"{way.name:<28}{cost.step:>10,}{cost.microseconds:>12.1f}{cost.fastest_microseconds:>10.1f}"
+            f"{cost.ratio:>12.3f}{cost.state_bytes:>15,}"
+            for cost in way.costs
         ]
-    )
+        grown = "n/a" if way.growth_bytes is None else f"{way.growth_bytes / 1024:,.0f} KiB"
+        of = "" if way is result.ways[-1] else f"; at step {EARLY} {way.share:.3f} of {result.ways[-1].name}'s time"
+        lines.append(f"  the process grew by {grown}{of}")
+    return "\n".join(lines)
+
+
+def plot(figures: dict[str, Any]) -> Figure:
+    """Time and memory of an action against the environment step, both logarithmic."""
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    elapsed, memory = figure.subplots(1, 2)
+    for way in figures["ways"]:
+        at = [cost["step"] for cost in way["costs"]]
+        elapsed.plot(at, [cost["microseconds"] for cost in way["costs"]], marker=".", label=way["name"])
+        memory.plot(at, [cost["state_bytes"] for cost in way["costs"]], marker=".")
+    elapsed.set(title="time of an action", ylabel="µs", ylim=(10, None))
+    memory.set(title="memory of the state", ylabel="bytes", ylim=(100, None))
+    for axes in (elapsed, memory):
+        axes.set(xlabel="environment step", xscale="log", yscale="log")
+        axes.grid(alpha=0.3)
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+    title = "width {width}, layers {layers}, heads {heads}, one environment".format(**figures)
+    figure.suptitle(title, fontsize="medium")
+    return figure
 
 
 def add_arguments(parser: Parser) -> None:
     """The benchmark's own options."""
-    parser.add_argument("--steps", type=positive, default=100_000, help="the late step (default: %(default)s)")
-    parser.add_argument("--agent", choices=AGENTS, default="decision-aaren", help="(default: %(default)s)")
+    every = [f"{agent}:{rollout}" for agent in AGENTS for rollout in ("carry", "rolling", "window")]
+    parser.add_argument(
+        "--ways", nargs="+", choices=every, metavar="AGENT:ROLLOUT", default=list(WAYS), help="(default: %(default)s)"
+    )
+    parser.add_argument("--steps", type=positive, default=100_000, help="the last step (default: %(default)s)")
     parser.add_argument("--width", type=positive, default=128, help="channels of a token (default: %(default)s)")
     parser.add_argument("--layers", type=positive, default=3, help="number of blocks (default: %(default)s)")
     parser.add_argument("--heads", type=positive, default=4, help="heads of a mixer (default: %(default)s)")
@@ -216,15 +288,14 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Measures; returns the table to print and the figures for JSON.
 
     Raises:
-        UsageError: no such agent can be made, or the late step is not late.
-        NumericsError: the policy's actions are wrong.
+        UsageError: no such agent can be made, or the last step is not late.
+        NumericsError: a policy's actions are wrong.
     """
-    if arguments.steps <= EARLY:
-        raise UsageError(f"--steps: must be more than {EARLY}, not {arguments.steps}")
+    if arguments.steps < 2 * CONTEXT:
+        raise UsageError(f"--steps: must be at least {2 * CONTEXT}, not {arguments.steps}")
     sizes = {name: getattr(arguments, name) for name in ("width", "layers", "heads")}
     try:
-        config = ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[arguments.agent], **sizes)
+        result = measure_rollout(arguments.ways, arguments.steps, **sizes)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    result = measure_rollout(config, arguments.agent, arguments.steps)
     return format_rollout(result), asdict(result)

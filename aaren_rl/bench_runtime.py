@@ -1,4 +1,4 @@
-"""The benchmark "runtime": an exported policy in ONNX Runtime beside the same policy in PyTorch.
+"""The benchmark "runtime": an exported policy in ONNX Runtime beside the policy that it was exported from.
 
 The exported actions are first held against PyTorch's, and through a long episode against the model in float64.
 """
@@ -9,7 +9,7 @@ import argparse
 import copy
 import gc
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -35,12 +35,14 @@ TOLERANCE = 1e-5  # float32, from PyTorch's and from float64's actions
 INT8_TOLERANCE = 0.05  # 8-bit weights: a fault would show as a difference of about 1
 CHUNK = 250  # steps that the float64 reference computes at once
 
-HELP = "time of an action in the exported policy, beside PyTorch"
+NAMES = ("compiled", "PyTorch", "float32", "int8")
+
+HELP = "time of an action in the exported policy, beside the policy itself"
 DESCRIPTION = f"""\
 Exports untrained Decision-Aaren policies of Hopper's size and compares the time of an action in one
-environment: PyTorch, the exported policy, and the exported policy with 8-bit weights; medians of
-{REPEATS} blocks of {BLOCK} actions, taken in turns. Then plays one long episode with the first of them,
-against the model in float64."""
+environment: the policy with its compiled step, the policy in PyTorch's operations, the exported
+policy, and the exported policy with 8-bit weights; medians of {REPEATS} blocks of {BLOCK} actions, taken in
+turns. Then plays one long episode with the exported policy, against the model in float64."""
 EPILOG = """\
 example:
   python -m aaren_rl.bench runtime --steps 100000 --json runtime.json"""
@@ -51,7 +53,7 @@ class Cost:
     """Of one action.
 
     Attributes:
-        name: "PyTorch", "float32" or "int8".
+        name: one of NAMES.
         microseconds: median over the blocks.
         fastest_microseconds: in the fastest block.
         difference: largest difference of its actions from PyTorch's.
@@ -69,13 +71,15 @@ class SizeResult:
 
     Attributes:
         size: width and layers.
-        costs: PyTorch's, float32's, int8's.
-        float32_ratio: median over the turns of float32's time over PyTorch's.
+        costs: in the order of NAMES.
+        compiled_ratio: median over the turns of the compiled step's time over PyTorch's.
+        float32_ratio: likewise of float32's over PyTorch's.
         int8_ratio: likewise of int8's over float32's.
     """
 
     size: str
     costs: list[Cost]
+    compiled_ratio: float
     float32_ratio: float
     int8_ratio: float
 
@@ -175,19 +179,18 @@ def measure_size(policy: Policy, runners: tuple[Runner, Runner], size: str) -> S
     Raises:
         NumericsError: the exported actions are not PyTorch's.
     """
-    players = [_Player(actor) for actor in (policy, *runners)]
+    players = [_Player(actor) for actor in (policy, replace(policy, compiled=False), *runners)]
     actions = [player.play(CHECKED_STEPS) for player in players]
-    differences = [float(np.abs(own - actions[0]).max()) for own in actions]
-    for name, difference, allowed in zip(
-        ("float32", "int8"), differences[1:], (TOLERANCE, INT8_TOLERANCE), strict=True
-    ):
+    differences = [float(np.abs(own - actions[1]).max()) for own in actions]
+    for name, difference, allowed in zip(NAMES, differences, (*[TOLERANCE] * 3, INT8_TOLERANCE), strict=True):
         require(f"{size}, {name}: the actions differ from PyTorch's", difference, allowed)
     times = turns(players)
     costs = [
         Cost(name, median(own), min(own), difference)
-        for name, own, difference in zip(("PyTorch", "float32", "int8"), times, differences, strict=True)
+        for name, own, difference in zip(NAMES, times, differences, strict=True)
     ]
-    return SizeResult(size, costs, ratio(times[1], times[0]), ratio(times[2], times[1]))
+    compiled, eager, exported, int8 = times
+    return SizeResult(size, costs, ratio(compiled, eager), ratio(exported, eager), ratio(int8, exported))
 
 
 @torch.no_grad()
@@ -241,7 +244,12 @@ def format_runtime(result: RuntimeResult) -> str:
     """A table for every size under the machine's description."""
     lines = [str(result.machine), "decision-aaren, carry mode, one environment; time per action"]
     for size in result.sizes:
-        compared = ("", f"{size.float32_ratio:.3f} of PyTorch's", f"{size.int8_ratio:.3f} of float32's")
+        compared = (
+            f"{size.compiled_ratio:.3f} of PyTorch's",
+            "",
+            f"{size.float32_ratio:.3f} of PyTorch's",
+            f"{size.int8_ratio:.3f} of float32's",
+        )
         lines += ["", f"{size.size:<10}{'us':>10}{'fastest':>10}{'differs':>10}"]
         lines += [
             f"{cost.name:<10}{cost.microseconds:>10.1f}{cost.fastest_microseconds:>10.1f}{cost.difference:>10.1e}"

@@ -174,6 +174,7 @@ def check(policy: Policy, runner: Runner, card: PolicyCard, seed: int) -> float:
     """
     targets = np.array([card.target_return, card.target_return / 2])
     half = action_range(policy)[1]
+    policy = dataclasses.replace(policy, compiled=False)  # PyTorch's own operations
     stepper = LocalStepper(card.env_id, card.env_kwargs, [seed, seed + 1])
     largest = 0.0
     try:

@@ -115,6 +115,7 @@ class Policy:
         context_length: K of "rolling" and "window".
         action_low: the smallest actions of the environment, (A,) or one for all; the model's -1.
         action_high: the largest actions, likewise; the model's 1.
+        compiled: act through the compiled step where there is one for the model; otherwise in PyTorch's operations.
     """
 
     model: DecisionModel
@@ -125,6 +126,7 @@ class Policy:
     context_length: int
     action_low: Tensor | float = -1.0
     action_high: Tensor | float = 1.0
+    compiled: bool = True
     _stepper: Stepper = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -137,7 +139,10 @@ class Policy:
         if self.observation_mean.shape != size or self.observation_std.shape != size:
             raise ValueError(f"observation statistics must have shape {size}")
         self.model.eval()
-        object.__setattr__(self, "_stepper", self.model if self.rollout == "window" else self.model.for_rollout())
+        stepper: Stepper = self.model
+        if self.rollout != "window":
+            stepper = self.model.for_rollout() if self.compiled else self.model.fused()
+        object.__setattr__(self, "_stepper", stepper)
 
     @property
     def rows_independent(self) -> bool:

@@ -24,40 +24,43 @@ SMALL = ("rollout", "--steps", "300", "--width", "16", "--layers", "1", "--heads
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_rollout, "BLOCK", 20)
     monkeypatch.setattr(bench_rollout, "REPEATS", 3)
+    monkeypatch.setattr(bench_rollout, "CACHED", 150)
     monkeypatch.setattr(bench_data, "REPEATS", 1)
 
 
-def test_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    threads = torch.get_num_threads()
-    assert bench.main([*SMALL, "--json", str(tmp_path / "rollout.json")]) == 0
+def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    threads, files = torch.get_num_threads(), (tmp_path / "rollout.json", tmp_path / "rollout.svg")
+    assert bench.main([*SMALL, "--json", str(files[0]), "--plot", str(files[1])]) == 0
     assert torch.get_num_threads() == threads
-    result = json.loads((tmp_path / "rollout.json").read_text())
-    assert set(result) == {
-        *("agent", "early", "late", "time_ratio", "state_ratio", "rss_growth_bytes", "checked_difference", "machine")
-    }
-    cost = {"step", "microseconds", "fastest_microseconds", "state_bytes"}
-    assert set(result["early"]) == cost and set(result["late"]) == cost
-    assert (result["early"]["step"], result["late"]["step"]) == (10, 300)
+    result = json.loads(files[0].read_text())
     assert set(result["machine"]) == {"processor", "cores", "load_average", "threads", "python", "torch"}
     assert result["machine"]["threads"] == 1 and result["machine"]["torch"] == torch.__version__
-    assert result["agent"] == {"name": "decision-aaren", "width": 16, "layers": 1, "heads": 2}
-    assert 0 < result["early"]["fastest_microseconds"] <= result["early"]["microseconds"]
-    assert 0 <= result["checked_difference"] <= 1e-5
-    out = capsys.readouterr().out
-    assert "step 10" in out and "step 300" in out and f"torch {torch.__version__}, 1 threads" in out
+    assert (result["width"], result["layers"], result["heads"]) == (16, 1, 2)
+    assert [way["name"] for way in result["ways"]] == list(bench_rollout.WAYS)
+    for way in result["ways"]:
+        cache = way["name"] == "decision-transformer:carry"
+        assert [cost["step"] for cost in way["costs"]] == ([10, 100, 150] if cache else [10, 100, 150, 300])
+        assert all(0 < cost["fastest_microseconds"] <= cost["microseconds"] for cost in way["costs"])
+        assert way["costs"][0]["ratio"] == 1 and 0 <= way["checked_difference"] <= 1e-5
+    assert [way["share"] < 1 for way in result["ways"]] == [True, True, True, False]
+    out, drawn = capsys.readouterr().out, files[1].read_text()
+    assert f"torch {torch.__version__}, 1 threads" in out and "of decision-transformer:window's time" in out
+    assert "environment step" in drawn
 
 
-def test_aarens_state_is_constant_and_attentions_is_not(tmp_path: Path) -> None:
-    sizes = {}
-    for agent in ("decision-aaren", "decision-transformer"):
-        file = tmp_path / agent
-        assert bench.main([*SMALL, "--agent", agent, "--json", str(file)]) == 0
-        sizes[agent] = json.loads(file.read_text())
-    # m and u: 2 heads, w: 16 channels, in float64; return-to-go in float64; the last action, 3 numbers, in float32.
-    assert sizes["decision-aaren"]["early"]["state_bytes"] == 8 * (2 + 2 + 16) + 8 + 3 * 4
-    assert sizes["decision-aaren"]["state_ratio"] == 1
+def test_aarens_state_is_constant_and_attentions_cache_is_not(tmp_path: Path) -> None:
+    assert bench.main([*SMALL, "--json", str(tmp_path / "rollout.json")]) == 0
+    ways = json.loads((tmp_path / "rollout.json").read_text())["ways"]
+    sizes = {way["name"]: [cost["state_bytes"] for cost in way["costs"]] for way in ways}
+    rest = 8 + 3 * 4  # return-to-go in float64; the last action, 3 numbers, in float32
+    state = 8 * (2 + 2 + 16)  # m and u of 2 heads, w of 16 channels, in float64
+    assert sizes["decision-aaren:carry"] == [state + rest] * 4
+    assert sizes["decision-aaren:rolling"][1:] == [2 * state + rest] * 3
     # Keys and values of 16 channels in float32, three tokens a step, less the action that is not known yet.
-    assert sizes["decision-transformer"]["late"]["state_bytes"] == 2 * 16 * 4 * (3 * 300 - 1) + 8 + 3 * 4
+    assert sizes["decision-transformer:carry"] == [2 * 16 * 4 * (3 * t - 1) + rest for t in (10, 100, 150)]
+    # Steps of an observation, an action and a return-to-go in float32, and a timestep in int64: the last 20, and the
+    # one that has just fallen out, whose memory lives until the next action.
+    assert sizes["decision-transformer:window"][1:] == [21 * (4 * (11 + 3 + 1) + 8) + rest] * 3
 
 
 @pytest.mark.parametrize("wrong", ["forgets", "a little off"])
@@ -82,7 +85,7 @@ def test_a_wrong_fast_path_gets_no_figures(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--steps", "10"), "--steps: must be more than 10, not 10"),
+        (("--steps", "39"), "--steps: must be at least 40, not 39"),
         (
             ("--threads", "0"),
             "argument --threads: must be at least 1, not 0; see python -m aaren_rl.bench rollout --help",

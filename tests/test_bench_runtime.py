@@ -28,14 +28,15 @@ def test_it_shows_every_size_and_the_long_episode(tmp_path: Path, capsys: pytest
     assert "16x1" in out and "32x2" in out and "60 steps of 16x1" in out
     figures = json.loads((tmp_path / "runtime.json").read_text())
     for size in figures["sizes"]:
-        assert [cost["name"] for cost in size["costs"]] == ["PyTorch", "float32", "int8"]
-        assert 0 < size["costs"][1]["difference"] < 1e-5 < size["costs"][2]["difference"]
-        assert size["float32_ratio"] > 0 and size["int8_ratio"] > 0
+        assert [cost["name"] for cost in size["costs"]] == ["compiled", "PyTorch", "float32", "int8"]
+        differences = [cost["difference"] for cost in size["costs"]]
+        assert differences[1] == 0 and 0 < differences[0] < 1e-5 and 0 < differences[2] < 1e-5 < differences[3]
+        assert size["compiled_ratio"] > 0 and size["float32_ratio"] > 0 and size["int8_ratio"] > 0
     assert 0 < figures["long"]["difference"] < 1e-5 and figures["long"]["steps"] == 60
 
 
 @pytest.mark.parametrize(
-    ("limit", "message"), [("TOLERANCE", "float32: the actions differ"), ("INT8_TOLERANCE", "int8")]
+    ("limit", "message"), [("TOLERANCE", "compiled: the actions differ"), ("INT8_TOLERANCE", "int8")]
 )
 def test_a_wrong_result_is_not_fast(monkeypatch, capsys, limit: str, message: str) -> None:
     monkeypatch.setattr(bench_runtime, limit, 1e-12)
