@@ -261,8 +261,8 @@ def plot(figures: dict[str, Any]) -> Figure:
         at = [cost["step"] for cost in way["costs"]]
         elapsed.plot(at, [cost["microseconds"] for cost in way["costs"]], marker=".", label=way["name"])
         memory.plot(at, [cost["state_bytes"] for cost in way["costs"]], marker=".")
-    elapsed.set(title="time of an action", ylabel="µs", ylim=(10, None))
-    memory.set(title="memory of the state", ylabel="bytes", ylim=(100, None))
+    elapsed.set(title="time of an action", ylabel="µs")
+    memory.set(title="memory of the state", ylabel="bytes")
     for axes in (elapsed, memory):
         axes.set(xlabel="environment step", xscale="log", yscale="log")
         axes.grid(alpha=0.3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -44,11 +43,11 @@ class CompiledStep:
         self._shape = (config.layers, config.heads, config.width // config.heads)
         self._actions, self._moments = config.action_dim, _copy(model.embed_timestep.weight)
         embeddings = [model.embed_action, model.embed_return, model.embed_observation]
-        biases = np.stack([_copy(layer.bias) for layer in embeddings])
+        biases = _copy(torch.stack([layer.bias for layer in embeddings]))
         self._embedding = (*(_copy(layer.weight.T) for layer in embeddings), biases)
         self._blocks = _packed(blocks)
         norms = [model.norm, *(norm for block in blocks for norm in (block.norm1, block.norm2)), model.trunk.norm]
-        self._norms = np.stack([_scale_and_shift(norm, config.width) for norm in norms])
+        self._norms = _copy(torch.stack([_scale_and_shift(norm, config.width) for norm in norms]))
         self._head = (_copy(model.head.weight.T), _copy(model.head.bias))
         self._form = (config.block == "pre-norm", config.activation == "gelu")
         nothing = torch.zeros(1, config.observation_dim)
@@ -69,26 +68,25 @@ class CompiledStep:
         """As `DecisionModel.step`; all layers' states are in one."""
         batch, newest = len(observation), len(self._moments) - 1
         moments = self._moments[[min(max(timestep - 1, 0), newest), min(timestep, newest)]]
+        first = previous_action is None
         if previous_action is None:
-            action = np.zeros((batch, self._actions), np.float32)
-        else:
-            action = _view(previous_action)
+            previous_action = torch.zeros(batch, self._actions)
         after = ScanState(*(torch.empty_like(part) for part in state))
-        actions = np.empty((batch, self._actions), np.float32)
+        actions = torch.empty(batch, self._actions)
         kernels.load_step().step(
-            (action, _view(return_to_go).reshape(-1, 1), _view(observation)),
+            (_view(previous_action), _view(return_to_go.unsqueeze(-1)), _view(observation)),
             moments,
             self._embedding,
             self._blocks,
             self._norms,
             self._head,
-            int(previous_action is None),
+            int(first),
             *self._form,
             tuple(part.contiguous().numpy() for part in state),
             tuple(part.numpy() for part in after),
-            actions,
+            actions.numpy(),
         )
-        return torch.from_numpy(actions), after
+        return actions, after
 
 
 def _packed(blocks: list[Block]) -> tuple[Array, ...]:
@@ -111,18 +109,18 @@ def _weight_and_bias(block: Block, place: int) -> tuple[Tensor, Tensor]:
     return layer.weight, layer.bias
 
 
-def _scale_and_shift(norm: nn.Module, width: int) -> Array:
+def _scale_and_shift(norm: nn.Module, width: int) -> Tensor:
     """(2, C); of no norm, which is not used, ones and zeros."""
     if isinstance(norm, nn.LayerNorm):
-        return np.stack([_copy(norm.weight), _copy(norm.bias)])
-    return np.stack([np.ones(width, np.float32), np.zeros(width, np.float32)])
+        return torch.stack([norm.weight, norm.bias])
+    return torch.stack([torch.ones(width), torch.zeros(width)])
 
 
 def _copy(x: Tensor) -> Array:
-    """A float32 array of its own."""
-    return np.array(x.detach().numpy(), np.float32, order="C")
+    """A contiguous array of its own."""
+    return x.detach().clone(memory_format=torch.contiguous_format).numpy()
 
 
 def _view(x: Tensor) -> Array:
     """A contiguous float32 array, a copy where it has to be one."""
-    return np.ascontiguousarray(x.detach().numpy(), np.float32)
+    return x.detach().float().contiguous().numpy()
