@@ -49,25 +49,27 @@ class SumHeap:
             at = at + right
         return at - (1 << self.depth)
 
-    def take(self, wanted: Tensor, most: int, draw: Callable[[], Tensor]) -> Tensor:
+    def take(self, wanted: Tensor, at_once: Tensor, draw: Callable[[int], Tensor]) -> Tensor:
         """Samples slots without replacement; their masses are to be `put` anew before the heap is used again.
 
         Draws are independent; one of a slot that was drawn before is thrown away, which is what drawing one by one from
         what is left comes to. A row takes the same slots whatever the other rows are.
 
         Args:
-            wanted: slots to take, (R,), at most `most` and as many as have mass.
-            most: P.
-            draw: gives uniforms (R, P), new ones at every call.
+            wanted: slots to take, (R,), at most `at_once` and as many as have mass.
+            at_once: draws of a row before the masses of those taken are removed, (R,); P is the largest.
+            draw: gives the uniforms (R, P) of a number, which counts from 0.
 
         Returns:
             Slots (R, P) in the order drawn; `nowhere` after the first `wanted`.
         """
+        most, attempt = int(at_once.max()), 0
+        unused = torch.arange(most, device=wanted.device) >= at_once.unsqueeze(1)
         taken = torch.full((len(wanted), most + 1), self.nowhere, device=wanted.device)
         wanted, count = wanted.unsqueeze(1), torch.zeros_like(wanted).unsqueeze(1)
         while True:
-            slots = self.find(draw())
-            again = (slots.unsqueeze(-1) == slots.unsqueeze(-2)).tril(-1).any(-1)
+            slots = self.find(draw(attempt))
+            again = (slots.unsqueeze(-1) == slots.unsqueeze(-2)).tril(-1).any(-1) | unused
             place = count + (~again).cumsum(1) - 1
             new = ~again & (place < wanted)
             taken.scatter_(1, place.where(new, most), slots)
@@ -77,5 +79,6 @@ class SumHeap:
             # From here on only what is left can be found.
             found = slots.where(new, self.nowhere)
             self.put(found, torch.zeros_like(found, dtype=torch.float64))
+            attempt += 1
         taken[:, most] = self.nowhere
         return taken[:, :most]

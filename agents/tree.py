@@ -148,7 +148,18 @@ class Buds(NamedTuple):
 
 
 class View:
-    """What some queries see of a tree: row r = b N + n is query n of sequence b, which sees the first l_n tokens."""
+    """What some queries see of a tree: row r = b N + n is query n of sequence b, which sees the first l_n tokens.
+
+    Attributes:
+        keys: sums of keys and their features, (B 2M, H, F).
+        values: sums of values, (B 2M, H, D).
+        rows: 2 M.
+        base: the first of them of a row's sequence, (R, 1).
+        queries: (R, H, F).
+        key_totals: (R, 1, H, F).
+        value_totals: (R, H, D).
+        lengths: l_n, (R, 1).
+    """
 
     def __init__(
         self, state: TreeState, queries: Tensor, key_totals: Tensor, value_totals: Tensor, lengths: Tensor
@@ -157,13 +168,13 @@ class View:
         and l_n, (N,).
         """
         batch, count, _, self._dim = *queries.shape[:3], value_totals.shape[-1]
-        self._rows = state.keys.shape[1]
-        self._keys, self._values = state.keys.flatten(0, 1), state.values.flatten(0, 1)
-        self._base = torch.arange(batch, device=queries.device).repeat_interleave(count).unsqueeze(1) * self._rows
-        self._queries = queries.to(DTYPE).flatten(0, 1)
-        self._value_totals = value_totals.flatten(0, 1)
+        self.rows = state.keys.shape[1]
+        self.keys, self.values = state.keys.flatten(0, 1), state.values.flatten(0, 1)
+        self.base = torch.arange(batch, device=queries.device).repeat_interleave(count).unsqueeze(1) * self.rows
+        self.queries = queries.to(DTYPE).flatten(0, 1)
+        self.value_totals = value_totals.flatten(0, 1)
         self.lengths = lengths.repeat(batch).unsqueeze(1)
-        self._key_totals = key_totals.flatten(0, 1).unsqueeze(1)
+        self.key_totals = key_totals.flatten(0, 1).unsqueeze(1)
 
     def root(self, slots: int) -> Buds:
         """The bud of all tokens in slot 0, and `slots` - 1 empty slots."""
@@ -171,7 +182,7 @@ class View:
         buds = Buds(
             torch.zeros(rows, 1, dtype=torch.long, device=self.lengths.device),
             self.lengths,
-            *self._align(self._key_totals),
+            *self._align(self.key_totals),
             self.lengths,
         )
         start, tokens, alignment, transformed = (
@@ -186,7 +197,7 @@ class View:
         """
         level = torch.frexp((buds.tokens - 1).clamp(min=1).to(DTYPE)).exponent.long() - 1
         half = torch.ones_like(level) << level
-        alignment, transformed = self._align(self._keys[self._place(level, buds.start)])
+        alignment, transformed = self._align(self.keys[self._place(level, buds.start)])
         left = buds._replace(tokens=half, alignment=alignment, transformed=transformed)
         right = buds._replace(
             start=buds.start + half,
@@ -202,15 +213,15 @@ class View:
         size = buds.tokens.to(DTYPE).unsqueeze(-1)
         shares = torch.softmax(scores + size.log(), 1) / size.clamp(min=1)  # log(0) leaves an empty slot out
         level = torch.frexp(buds.tokens[:, 1:].clamp(min=1).to(DTYPE)).exponent.long() - 1
-        sums = self._values[self._place(level, buds.start[:, 1:])] * (size[:, 1:, :, None] > 0)
-        newest = self._value_totals - sums.sum(1)
+        sums = self.values[self._place(level, buds.start[:, 1:])] * (size[:, 1:, :, None] > 0)
+        newest = self.value_totals - sums.sum(1)
         return newest * shares[:, 0].unsqueeze(-1) + torch.einsum("rsh,rshd->rhd", shares[:, 1:], sums)
 
     def _place(self, level: Tensor, start: Tensor) -> Tensor:
-        return self._base + self._rows - (self._rows >> level) + (start >> level)
+        return self.base + self.rows - (self.rows >> level) + (start >> level)
 
     def _align(self, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Alignments and transformed ones, (R, P, H) each, of sums of keys (R, P, H, F)."""
-        dim, query = self._dim, self._queries
+        dim, query = self._dim, self.queries
         plain = torch.einsum("rphf,rhf->rph", keys[..., :dim], query[..., :dim])
         return plain, torch.einsum("rphf,rhf->rph", keys[..., dim:], query[..., dim:])

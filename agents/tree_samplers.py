@@ -24,9 +24,17 @@ LARGEST = 300.0  # exponents are cut here: two such factors and a sum over any m
 
 
 class Uniform:
-    """The unselective baseline: every bud has the same mass."""
+    """The unselective baseline: every bud has the same mass.
+
+    Attributes:
+        features: K.
+        form: of `masses`, by its name in `kernels/tree.py`.
+        by_features: whether the masses are of the transformed alignments.
+    """
 
     features = 0
+    form = "UNIFORM"
+    by_features = False
 
     def __init__(self, dim: int, generator: torch.Generator) -> None:
         """Takes D, and the source of what a sampler draws once."""
@@ -51,6 +59,8 @@ class Uniform:
 class ExponentialDecay(Uniform):
     """Exponentially decaying horizon, equation (3): a token that is k tokens old has the mass b^k."""
 
+    form = "DECAY"
+
     def masses(self, buds: Buds, root: Buds) -> Tensor:
         """The sum of b^k over the bud's tokens, in closed form."""
         youngest = (buds.length - buds.start - buds.tokens).to(DTYPE)
@@ -61,6 +71,8 @@ class ExponentialDecay(Uniform):
 class Alignments(Uniform):
     """The geometric mean of the bud's attention weights, exp(A_n / |n|)."""
 
+    form = "MEAN"
+
     def masses(self, buds: Buds, root: Buds) -> Tensor:
         """Relative to the largest head's over all tokens, so that nothing overflows; that changes no probability."""
         return _exponential(buds.alignment, root.alignment, buds, root)
@@ -68,6 +80,9 @@ class Alignments(Uniform):
 
 class PositiveAlignments(Uniform):
     """Equation (4): exp of the mean of what is positive in the inner products."""
+
+    form = "MEAN"
+    by_features = True
 
     def __init__(self, dim: int, generator: torch.Generator) -> None:
         """K = 2 D."""
@@ -84,6 +99,9 @@ class PositiveAlignments(Uniform):
 
 class _RandomFeatures(Uniform):
     """Features from K / 2 = D random directions, which are orthogonal; the mass is the positive part of their sum."""
+
+    form = "POSITIVE"
+    by_features = True
 
     def __init__(self, dim: int, generator: torch.Generator) -> None:
         """K = 2 D, as in the paper's experiments."""

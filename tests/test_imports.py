@@ -13,6 +13,7 @@ KERNELS = {  # imported on first use
     Path("agents/kernels/cpu.py"): {"numba"},
     Path("agents/kernels/gpu.py"): {"triton"},
     Path("agents/kernels/step.py"): {"numpy"},  # comes with numba
+    Path("agents/kernels/tree.py"): {"numpy"},
 }
 MAPPED = {"agents", "envs", "configs"}  # folders that install inside aaren_rl and exist under no other name
 FILES = sorted(p.relative_to(ROOT) for folder in ("agents", "envs", "aaren_rl") for p in (ROOT / folder).rglob("*.py"))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from aaren_rl.agents.draws import GOLDEN, mix, uniforms
 from aaren_rl.agents.mixers import Attention
 from aaren_rl.agents.mixers.tree import TreeAttention, TreeConfig
 from aaren_rl.agents.reference import bud_attention
@@ -98,6 +99,39 @@ def test_buds_are_a_partition_and_the_output_is_their_definition(sampler: str, b
                     torch.testing.assert_close(buds.alignment[b, slot], inner, rtol=0, atol=1e-11)
 
 
+@every_sampler
+@pytest.mark.parametrize("budget", [0.0, 0.35, 0.6, 0.9, 1.0])
+@torch.no_grad()
+def test_compiled_it_is_the_same_draw_for_draw(sampler: str, budget: float) -> None:
+    """Rows of several lengths at once, as a step's three tokens are; buds in the same slots."""
+    tree, dim = make(sampler, budget, seed=3), WIDTH // HEADS
+    for length in (1, 2, 5, 64, 200):
+        keys, values = (torch.randn(2, length, HEADS, dim, dtype=torch.float64) for _ in range(2))
+        features = tree.sampler.transform_key(keys)
+        state = tree_of(torch.cat([keys, features], -1), values)
+        lengths = torch.tensor([length, max(1, length // 2), max(1, length - 1)])
+        query = torch.randn(2, len(lengths), HEADS, dim, dtype=torch.float64)
+        totals = [torch.stack([part[:, :n].sum(1) for n in lengths.tolist()], 1) for part in (keys, features, values)]
+        queries = torch.cat([query, tree.sampler.transform_query(query)], -1)
+        view = View(state, queries, torch.cat(totals[:2], -1), totals[2], lengths)
+        buds, (output, start, sizes) = tree.expand(view), tree.attend(view)
+        assert torch.equal(start, buds.start) and torch.equal(sizes, buds.tokens)
+        torch.testing.assert_close(output, view.mix(buds), rtol=0, atol=1e-11)
+
+
+def test_draws_are_splitmix64s_and_uniform() -> None:
+    """The first outputs of the generator with seed 0, by Vigna's reference implementation."""
+    outputs = mix(torch.arange(1, 4) * GOLDEN)
+    assert [n & (1 << 64) - 1 for n in outputs.tolist()] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    drawn = uniforms(1000, torch.arange(200), 7)
+    assert drawn.shape == (200, 1000) and 0 <= float(drawn.min()) and float(drawn.max()) < 1
+    assert abs(float(drawn.mean()) - 0.5) < 4 * (1 / 12 / drawn.numel()) ** 0.5
+    correlation = torch.corrcoef(drawn) - torch.eye(200)
+    assert float(correlation.abs().max()) < 0.2  # six standard deviations
+    short, long, other = uniforms(10, 5, 6), uniforms(20, 5, 6), uniforms(10, 6, 5)
+    assert torch.equal(short, long[:10]) and not torch.equal(short, other)
+
+
 @torch.no_grad()
 def test_a_constant_value_comes_out_as_itself() -> None:
     """So the weights of all leaves add up to 1."""
@@ -184,7 +218,11 @@ def test_heap_samples_in_proportion_and_without_replacement() -> None:
     heap = SumHeap(rows, 6)
     heap.put(torch.arange(6).expand(rows, 6), masses.expand(rows, 6))
     assert (heap.sums[:, 1] == 10).all()
-    taken = heap.take(torch.full((rows,), 3), 3, lambda: torch.rand(rows, 3, generator=generator, dtype=torch.float64))
+    taken = heap.take(
+        torch.full((rows,), 3),
+        torch.full((rows,), 3),
+        lambda _: torch.rand(rows, 3, generator=generator, dtype=torch.float64),
+    )
     first = torch.bincount(taken[:, 0], minlength=6) / rows
     torch.testing.assert_close(first.double(), masses / 10, rtol=0, atol=0.01)
     after_4 = taken[taken[:, 0] == 0, 1]  # the slot of mass 4 is gone
@@ -200,5 +238,5 @@ def test_heap_rows_that_want_less_and_uniforms_at_the_edge() -> None:
     heap = SumHeap(2, 4)
     heap.put(torch.tensor([[0, 1], [0, 2]]), torch.tensor([[1.0, 1e-290], [0.1, 0.2]], dtype=torch.float64))
     edge = torch.full((2, 2), 1 - 2**-53, dtype=torch.float64)
-    taken = heap.take(torch.tensor([2, 1]), 2, lambda: edge)
+    taken = heap.take(torch.tensor([2, 1]), torch.tensor([2, 2]), lambda _: edge)
     assert taken[0].sort().values.tolist() == [0, 1] and taken[1].tolist() == [2, 3]

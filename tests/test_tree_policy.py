@@ -78,7 +78,7 @@ def test_evaluate_is_repeatable_and_says_how(run: Path, tmp_path: Path, capsys: 
     ("options", "message"),
     [
         (("--attention", "tree", "--budget", "1.5"), "--attention tree: budget must be from 0 to 1, not 1.5"),
-        (("--attention", "tree", "--seed", "-1"), "--attention tree: seed must be at least 0, not -1"),
+        (("--attention", "tree", "--seed", "-1"), "--attention tree: seed must be at least 0 and below 2^63, not -1"),
         (
             ("--attention", "tree", "--rollout", "window"),
             "--attention tree: tree attention needs a growing memory: use the rollout carry or rolling, not window",
@@ -128,8 +128,13 @@ def test_bench_table_json_and_plot(run: Path, tmp_path: Path, capsys: pytest.Cap
 def test_bench_gives_no_figures_for_wrong_attention(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mix = View.mix
-    monkeypatch.setattr(View, "mix", lambda view, buds: mix(view, buds) * (1 + 1e-3))
+    attend = TreeAttention.attend
+
+    def wrong(tree: TreeAttention, view: View) -> tuple[torch.Tensor, ...]:
+        output, *buds = attend(tree, view)
+        return output * (1 + 1e-3), *buds
+
+    monkeypatch.setattr(TreeAttention, "attend", wrong)
     assert bench.main(["tree", str(run), *FAST, "--json", str(tmp_path / "tree.json")]) == 6
     out, err = capsys.readouterr()
     assert out == "" and not (tmp_path / "tree.json").exists()

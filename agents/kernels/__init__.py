@@ -46,6 +46,12 @@ def load_step() -> ModuleType:
 
 
 @functools.cache
+def load_tree() -> ModuleType:
+    """The compiled tree attention, which needs Numba."""
+    return importlib.import_module(".tree", __name__)
+
+
+@functools.cache
 def available(name: str) -> bool:
     """Whether the back end can be used; says once what it costs if not."""
     try:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numba
 
-Kernel = TypeVar("Kernel", bound=Callable[..., None])
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
 def compiled(*fastmath: str) -> Callable[[Kernel], Kernel]:
@@ -27,3 +27,10 @@ def compiled(*fastmath: str) -> Callable[[Kernel], Kernel]:
         return kernel
 
     return decorate
+
+
+def inlined(function: Kernel) -> Kernel:
+    """For what kernels call: compiled as a part of them."""
+    options: dict[str, Any] = {"inline": "always", "error_model": "numpy"}
+    kernel: Kernel = numba.njit(**options)(function)
+    return kernel

@@ -10,12 +10,15 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from .. import kernels
+from ..draws import uniforms
 from ..sum_heap import SumHeap
-from ..tree import Buds, TreeState, View
+from ..tree import DTYPE, Buds, TreeState, View
 from ..tree_samplers import SAMPLERS, Uniform
 from .attention import Attention, AttentionState
 
@@ -42,8 +45,8 @@ class TreeConfig:
             raise ValueError(f"budget must be from 0 to 1, not {self.budget:g}")
         if self.sampler not in SAMPLERS:
             raise ValueError(f"sampler {self.sampler!r} is not one of {', '.join(SAMPLERS)}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, not {self.seed}")
+        if not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"seed must be at least 0 and below 2^63, not {self.seed}")
 
     def __str__(self) -> str:
         """One line for beside a score."""
@@ -102,7 +105,7 @@ class TreeAttention(nn.Module):
         queries = torch.cat([query / math.sqrt(mixer.head_dim), self.sampler.transform_query(query * root)], -1)
         key_totals, value_totals = (torch.stack([totals[n][i] for n in wanted.tolist()], 1) for i in (0, 1))
         view = View(state, queries, key_totals, value_totals, (first + 1 + wanted).to(x.device))
-        mixed = view.mix(self.expand(view)).unflatten(0, (len(x), -1)).flatten(-2)
+        mixed = self.attend(view)[0].unflatten(0, (len(x), -1)).flatten(-2)
         return mixer.dropout(mixer.output(mixed.to(value.dtype))), state
 
     def step(self, x: Tensor, state: TreeState) -> tuple[Tensor, TreeState]:
@@ -124,12 +127,42 @@ class TreeAttention(nn.Module):
             state = state.append(keys[:, n], values[:, n])
         return state
 
+    def attend(self, view: View) -> tuple[Tensor, Tensor, Tensor]:
+        """Outputs (R, H, D) of algorithm 1, and the first token and the number of tokens of every bud, (R, S).
+
+        On the CPU compiled, draw for draw what `expand` and `View.mix` do elsewhere.
+        """
+        if view.lengths.device.type != "cpu" or not kernels.available("numba"):
+            buds = self.expand(view)
+            return view.mix(buds), buds.start, buds.tokens
+        terms, at_once = self._counts(view)
+        rows, heads, dim = view.value_totals.shape
+        starts, sizes = (torch.empty(rows, int(terms.max()) + 1, dtype=torch.long) for _ in range(2))
+        out, sampler, tree = torch.empty(rows, heads, dim, dtype=DTYPE), self.sampler, kernels.load_tree()
+        tree.attend(
+            *(part.numpy() for part in (view.keys, view.values)),
+            view.rows,
+            *(part.contiguous().numpy() for part in (view.base[:, 0], view.queries, view.key_totals[:, 0])),
+            *(part.contiguous().numpy() for part in (view.value_totals, view.lengths[:, 0], terms, at_once)),
+            getattr(tree, sampler.form),
+            sampler.by_features,
+            SMALLEST,
+            *self._seed,
+            *(part.numpy() for part in (starts, sizes, out)),
+        )
+        return out, starts, sizes
+
+    def _counts(self, view: View) -> tuple[Tensor, Tensor]:
+        """T and P of every row."""
+        lengths, device = view.lengths[:, 0].tolist(), view.lengths.device
+        counts = (self.config.terms, self.config.at_once)
+        terms, at_once = (torch.tensor([count(n) for n in lengths], device=device) for count in counts)
+        return terms, at_once
+
     def expand(self, view: View) -> Buds:
         """Algorithm 1: the buds of every query, P expanded at once (section 2.4)."""
-        lengths = view.lengths[:, 0].tolist()
-        device = view.lengths.device
-        terms = torch.tensor([self.config.terms(n) for n in lengths], device=device)
-        at_once = torch.tensor([self.config.at_once(n) for n in lengths], device=device)
+        terms, at_once = self._counts(view)
+        lengths, device = view.lengths[:, 0], view.lengths.device
         slots, most = int(terms.max()) + 1, int(at_once.max())
         buds = view.root(slots)  # the last slot is never a bud: it takes what is not expanded
         root = buds.gather(torch.zeros_like(view.lengths))
@@ -139,7 +172,7 @@ class TreeAttention(nn.Module):
         while bool((size < terms).any()):
             expandable = (buds.tokens[:, :-1] > 1).sum(1)
             wanted = torch.minimum(torch.minimum(at_once, terms - size), expandable)
-            picked = heap.take(wanted, most, _Draws(self._seed, lengths, most, turn, device))
+            picked = heap.take(wanted, at_once, partial(uniforms, most, *self._seed, lengths, turn))
             rank = torch.arange(most, device=device)
             chosen = rank < wanted.unsqueeze(1)
             left, right = view.halves(buds.gather(picked))
@@ -159,21 +192,6 @@ class TreeAttention(nn.Module):
 
     def _with_features(self, key: Tensor) -> Tensor:
         return torch.cat([key, self.sampler.transform_key(key * self.attention.head_dim**-0.25)], -1)
-
-
-class _Draws:
-    """Uniform numbers for one turn of every row, the same for rows of one length: what a row is given depends neither
-    on the other rows nor on how many numbers they used up.
-    """
-
-    def __init__(self, seed: tuple[int, int], lengths: list[int], count: int, turn: int, device: torch.device) -> None:
-        self._count, self._device = count, device
-        self._generators = {n: _generator(*seed, n, turn) for n in dict.fromkeys(lengths)}
-        self._which = torch.tensor([list(self._generators).index(n) for n in lengths])
-
-    def __call__(self) -> Tensor:
-        drawn = [torch.rand(self._count, generator=g, dtype=torch.float64) for g in self._generators.values()]
-        return torch.stack(drawn)[self._which].to(self._device)
 
 
 def _generator(*parts: int) -> torch.Generator:

@@ -1,0 +1,281 @@
+"""Tree attention's algorithm 1 on the CPU, a query after the other: compiled by Numba on first use.
+
+`tree.py`, `sum_heap.py` and `draws.py` do the same in PyTorch's operations, draw for draw.
+
+Names: rows are queries; S slots for buds, H heads, D channels of a value, F of a key and its features.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from .compiling import compiled, inlined
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array: TypeAlias = npt.NDArray[Any]
+
+GOLDEN, FIRST, SECOND = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+S11, S27, S30, S31 = (np.uint64(s) for s in (11, 27, 30, 31))
+UNIFORM, DECAY, MEAN, POSITIVE = range(4)  # the masses' forms
+RATE = 0.99  # b of equation (3)
+LARGEST = 600.0  # exponents are cut here
+
+
+@inlined
+def _mix(x: np.uint64) -> np.uint64:
+    x = (x ^ (x >> S30)) * FIRST
+    x = (x ^ (x >> S27)) * SECOND
+    return x ^ (x >> S31)
+
+
+@inlined
+def _key(state: np.uint64, key: int) -> np.uint64:
+    return _mix(state + np.uint64(key) * GOLDEN + GOLDEN)
+
+
+@inlined
+def _level(tokens: int) -> int:
+    """floor(log2(tokens))."""
+    level = 0
+    while tokens > 1:
+        tokens >>= 1
+        level += 1
+    return level
+
+
+@compiled("contract", "reassoc", "nsz")
+def _align(query: Array, keys: Array, dim: int, plain: Array, featured: Array) -> None:
+    """q . k of a block's sum of keys, (H, F), and the same of the features behind the first `dim` channels."""
+    for h in range(query.shape[0]):
+        q, k, total = query[h], keys[h], 0.0
+        for f in range(dim):
+            total += q[f] * k[f]
+        plain[h], total = total, 0.0
+        for f in range(dim, query.shape[1]):
+            total += q[f] * k[f]
+        featured[h] = total
+
+
+@inlined
+def _mass(
+    form: int, start: int, tokens: int, length: int, alignment: Array, reference: float, smallest: float
+) -> float:
+    """The sampler's mass of a bud; none of a single token, which cannot be expanded."""
+    if tokens <= 1:
+        return 0.0
+    total = 1.0
+    if form == DECAY:
+        total = RATE ** float(length - start - tokens) * (1 - RATE ** float(tokens)) / (1 - RATE)
+    elif form == MEAN:
+        total = 0.0
+        for h in range(len(alignment)):
+            total += math.exp(min(max(alignment[h] / tokens - reference, -LARGEST), LARGEST))
+    elif form == POSITIVE:
+        total = 0.0
+        for h in range(len(alignment)):
+            total += max(alignment[h], 0.0)
+    return max(total, smallest)
+
+
+@inlined
+def _put(heap: Array, leaves: int, slot: int, mass: float) -> None:
+    """A slot's mass, and the sums above it."""
+    at = leaves + slot
+    heap[at] = mass
+    while at > 1:
+        at >>= 1
+        heap[at] = heap[2 * at] + heap[2 * at + 1]
+
+
+@inlined
+def _find(heap: Array, leaves: int, left: float) -> int:
+    """The slot in which `left`, from 0 to the sum of all masses, falls."""
+    at = 1
+    while at < leaves:
+        at *= 2
+        # The second condition: by rounding, more may be left than both children have.
+        if left >= heap[at] and heap[at + 1] > 0:
+            left -= heap[at]
+            at += 1
+    return at - leaves
+
+
+@compiled("contract")
+def _take(heap: Array, leaves: int, wanted: int, at_once: int, turn_key: np.uint64, picked: Array) -> None:
+    """Samples `wanted` slots without replacement, `at_once` draws at a time."""
+    count, attempt = 0, 0
+    while count < wanted:
+        state, found = _key(turn_key, attempt), count
+        for i in range(at_once):
+            drawn = _mix(state + np.uint64(i + 1) * GOLDEN) >> S11
+            slot = _find(heap, leaves, float(drawn) * 2.0**-53 * heap[1])
+            known = count == wanted
+            for j in range(found, count):
+                known |= picked[j] == slot
+            if not known:
+                picked[count] = slot
+                count += 1
+        if count < wanted:  # from here on only what is left can be found
+            for j in range(found, count):
+                _put(heap, leaves, picked[j], 0.0)
+        attempt += 1
+
+
+@compiled("contract", "reassoc", "nsz")
+def _share(alignment: Array, tokens: Array, count: int, shares: Array) -> None:
+    """The weight of a token of each of the first `count` buds, (S, H): all tokens' weights add up to 1."""
+    for h in range(alignment.shape[1]):
+        largest, total = -math.inf, 0.0
+        for s in range(count):
+            shares[s, h] = alignment[s, h] / tokens[s]
+            largest = max(largest, shares[s, h])
+        for s in range(count):
+            shares[s, h] = math.exp(shares[s, h] - largest)
+            total += shares[s, h] * tokens[s]
+        for s in range(count):
+            shares[s, h] /= total
+
+
+@compiled("contract", "reassoc", "nsz")
+def _sum_up(block: Array, share: Array, newest: Array, out: Array) -> None:
+    """Adds a bud's values, (H, D), to the output and takes them from what is left for the newest token's bud."""
+    for h in range(block.shape[0]):
+        own, rest, to, part = block[h], newest[h], out[h], share[h]
+        for d in range(block.shape[1]):
+            rest[d] -= own[d]
+            to[d] += part * own[d]
+
+
+@compiled("contract")
+def _halve(
+    query: Array,
+    keys: Array,
+    dim: int,
+    rows: int,
+    base: int,
+    own: int,
+    fresh: int,
+    start: Array,
+    tokens: Array,
+    plain: Array,
+    featured: Array,
+) -> int:
+    """Puts the halves of the bud in slot `own` into it, the right one, and into `fresh`; how many can be halved again.
+
+    The right half stays in its parent's slot, so that the newest token stays in slot 0.
+    """
+    level = _level(tokens[own] - 1)
+    half = 1 << level
+    block = keys[base + rows - (rows >> level) + (start[own] >> level)]
+    _align(query, block, dim, plain[fresh], featured[fresh])
+    start[fresh], tokens[fresh] = start[own], half
+    start[own], tokens[own] = start[own] + half, tokens[own] - half
+    for h in range(query.shape[0]):
+        plain[own, h] -= plain[fresh, h]
+        featured[own, h] -= featured[fresh, h]
+    return int(tokens[own] > 1) + int(half > 1)
+
+
+@compiled("contract")
+def _output(
+    values: Array,
+    rows: int,
+    base: int,
+    total: Array,
+    start: Array,
+    tokens: Array,
+    plain: Array,
+    count: int,
+    shares: Array,
+    newest: Array,
+    out: Array,
+) -> None:
+    """The output of algorithm 1, (H, D), from the first `count` buds; slot 0 holds the newest token's."""
+    _share(plain, tokens, count, shares)
+    newest[:], out[:] = total, 0.0
+    for slot in range(1, count):
+        level = _level(tokens[slot])
+        _sum_up(values[base + rows - (rows >> level) + (start[slot] >> level)], shares[slot], newest, out)
+    for h in range(out.shape[0]):
+        for d in range(out.shape[1]):
+            out[h, d] += shares[0, h] * newest[h, d]
+
+
+@compiled("contract")
+def attend(
+    keys: Array,
+    values: Array,
+    rows: int,
+    base: Array,
+    queries: Array,
+    key_totals: Array,
+    value_totals: Array,
+    lengths: Array,
+    terms: Array,
+    at_once: Array,
+    form: int,
+    by_features: bool,
+    smallest: float,
+    seed: int,
+    layer: int,
+    starts: Array,
+    sizes: Array,
+    out: Array,
+) -> None:
+    """Attention of every query row R through T = terms of the tree's blocks.
+
+    Args:
+        keys: blocks' sums, (B * rows, H, F), float64.
+        values: likewise (B * rows, H, D).
+        rows: 2 M, blocks' places of a sequence.
+        base: the first of them, of each row's sequence, (R,).
+        queries: (R, H, F), scaled.
+        key_totals: over all tokens that a row sees, (R, H, F).
+        value_totals: likewise (R, H, D).
+        lengths: l, (R,).
+        terms: T, (R,).
+        at_once: P, (R,).
+        form: of the masses: UNIFORM, DECAY, MEAN or POSITIVE.
+        by_features: masses of the features' alignments; of the plain ones otherwise.
+        smallest: mass of a bud that could be expanded but has none.
+        seed: of the draws.
+        layer: likewise.
+        starts: (R, S), written: the buds' first tokens.
+        sizes: (R, S), written: their tokens; 0 where there is no bud.
+        out: (R, H, D), written.
+    """
+    heads, dim, slots = queries.shape[1], values.shape[2], starts.shape[1]
+    leaves = 2
+    while leaves < slots:
+        leaves *= 2
+    heap, picked = np.zeros(2 * leaves), np.empty(slots, np.int64)
+    plain, featured = np.empty((slots, heads)), np.empty((slots, heads))
+    shares, newest = np.empty((slots, heads)), np.empty((heads, dim))
+    alignment = featured if by_features else plain
+    for r in range(len(lengths)):
+        start, tokens, length = starts[r], sizes[r], lengths[r]
+        start[:], tokens[:] = 0, 0
+        heap[:] = 0.0
+        tokens[0] = length
+        _align(queries[r], key_totals[r], dim, plain[0], featured[0])
+        reference = np.max(alignment[0]) / length
+        _put(heap, leaves, 0, _mass(form, 0, length, length, alignment[0], reference, smallest))
+        row_key = _key(_key(_key(np.uint64(0), seed), layer), length)
+        count, turn, expandable = 1, 0, int(length > 1)
+        while count < terms[r]:
+            wanted = min(at_once[r], terms[r] - count, expandable)
+            _take(heap, leaves, wanted, at_once[r], _key(row_key, turn), picked)
+            for i in range(wanted):
+                own, fresh = picked[i], count + i
+                more = _halve(queries[r], keys, dim, rows, base[r], own, fresh, start, tokens, plain, featured)
+                expandable += more - 1
+                for slot in (own, fresh):
+                    mass = _mass(form, start[slot], tokens[slot], length, alignment[slot], reference, smallest)
+                    _put(heap, leaves, slot, mass)
+            count, turn = count + wanted, turn + 1
+        _output(values, rows, base[r], value_totals[r], start, tokens, plain, count, shares, newest, out[r])
