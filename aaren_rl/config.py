@@ -84,6 +84,7 @@ class NetworkConfig:
     rem_dilation: int = _help(3, "dilation of k4 to k6, in tokens; a step is three")
     rem_max_power: int | None = _help(None, "mask larger powers; 0: none (default: 200 for decision-rsa, else 0)")
     rem_gate: float = _help(0.0, "mu before training; sigmoid(mu) is the encoding's share")
+    timestep_embedding: bool = _help(True, "tell the model the time step")
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field."""
@@ -104,6 +105,7 @@ class NetworkConfig:
             self.rem_dilation,
             self.rem_max_power,
             self.rem_gate,
+            timestep_embedding=self.timestep_embedding,
         )
 
 

@@ -40,6 +40,7 @@ class ModelConfig:
         rem_gate: mu before training; sigmoid(mu) is the encoding's share.
         block: "post-norm" (min-decision-transformer, the paper's code base) or "pre-norm" (GPT-2).
         activation: of the MLPs, "gelu", "gelu-tanh" or "relu".
+        timestep_embedding: whether tokens carry the time step; without, the embedding is zero and is not trained.
     """
 
     observation_dim: int
@@ -56,6 +57,7 @@ class ModelConfig:
     rem_gate: float = 0.0
     block: str = "post-norm"
     activation: str = "gelu"
+    timestep_embedding: bool = True
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field that does not fit."""
@@ -91,6 +93,9 @@ class DecisionModel(nn.Module):
         self.embed_observation = nn.Linear(config.observation_dim, config.width)
         self.embed_action = nn.Linear(config.action_dim, config.width)
         self.embed_timestep = nn.Embedding(config.max_timestep, config.width)
+        if not config.timestep_embedding:
+            nn.init.zeros_(self.embed_timestep.weight)
+            self.embed_timestep.requires_grad_(False)
         self.norm = nn.LayerNorm(config.width)
         self.trunk = Trunk(
             config.mixer,

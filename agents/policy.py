@@ -128,6 +128,7 @@ class Policy:
     action_high: Tensor | float = 1.0
     compiled: bool = True
     _stepper: Stepper = field(init=False, repr=False, compare=False)
+    _units: tuple[Tensor | float, Tensor | float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raises ValueError for an unknown rollout mode, a context under 2 steps or statistics of the wrong size."""
@@ -143,6 +144,8 @@ class Policy:
         if self.rollout != "window":
             stepper = self.model.for_rollout() if self.compiled else self.model.fused()
         object.__setattr__(self, "_stepper", stepper)
+        low, high = self.action_low, self.action_high
+        object.__setattr__(self, "_units", ((high + low) / 2, (high - low) / 2))
 
     @property
     def rows_independent(self) -> bool:
@@ -179,7 +182,7 @@ class Policy:
         device = self.observation_mean.device
         observed = torch.as_tensor(observation, dtype=torch.float32, device=device)
         return_to_go = state.return_to_go - torch.as_tensor(reward, dtype=torch.float64, device=device)
-        middle, half = (self.action_high + self.action_low) / 2, (self.action_high - self.action_low) / 2
+        middle, half = self._units
         step = _Step(
             (observed - self.observation_mean) / self.observation_std,
             (return_to_go / self.return_scale).float(),

@@ -44,6 +44,23 @@ def stepwise(model: DecisionModel, data: Steps) -> Tensor:
 
 
 @every_mixer
+def test_without_the_timestep_embedding_it_does_not_matter_when(mixer: str) -> None:
+    (early, late), model = (steps(30, first=first) for first in (0, 500)), make(mixer, timestep_embedding=False)
+    loss = (model(*early)[0] - early[1]).square().mean()
+    loss.backward()
+    torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1).step()
+    assert not model.embed_timestep.weight.any() and model.embed_observation.weight.grad is not None
+    with torch.no_grad():
+        assert torch.equal(model(*early)[0], model(*late)[0])
+        rollout = model.for_rollout()
+        first, _ = rollout.step(early[0][:, 0], early[2][:, 0], 0, None, rollout.initial_state(2))
+        later, _ = rollout.step(early[0][:, 0], early[2][:, 0], 700, None, rollout.initial_state(2))
+        assert torch.equal(first, later)
+        told = make(mixer)
+        assert not torch.equal(told(*early)[0], told(*late)[0])
+
+
+@every_mixer
 @pytest.mark.parametrize("length", [1, 2, 100])
 @torch.no_grad()
 def test_forward_is_step_by_step(mixer: str, length: int) -> None:
