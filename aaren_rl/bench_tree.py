@@ -19,7 +19,8 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .agents import SAMPLERS, Policy, PolicyState, ScanState, TreeConfig, tree_state, with_tree_attention
+from .agents import SAMPLERS, Policy, PolicyState, TreeConfig, tree_state, with_tree_attention
+from .agents.compiled_step import StepState
 from .agents.policy import Carry
 from .card import PolicyCard
 from .checkpoint import load_policy, read_card
@@ -143,7 +144,7 @@ class _Clock:
         """Of an action, median."""
         state = self._middle
         if policy is not self._policy:
-            assert isinstance(state.memory, Carry) and not isinstance(state.memory.state, ScanState)
+            assert isinstance(state.memory, Carry) and not isinstance(state.memory.state, StepState)
             state = state._replace(memory=Carry(tree_state(policy.model, state.memory.state)))
         state, _ = self._play(policy, state, 2)  # warm
         return median(self._play(policy, state, self._actions)[1]) * 1e3

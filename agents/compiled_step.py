@@ -1,14 +1,15 @@
-"""`DecisionModel.step` of a Decision-Aaren on the CPU as one compiled call."""
+"""`DecisionModel.step` of a Decision-Aaren, with recurrence encoding or without, on the CPU as one compiled call."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from . import kernels
-from .mixers import Aaren
+from .encoding import Cyclical, Recurrence
+from .mixers import Aaren, AarenRsa
 from .scan import ScanState
 from .trunk import Block
 
@@ -17,11 +18,27 @@ if TYPE_CHECKING:
     from .kernels.step import Array
 
 
+class StepState(NamedTuple):
+    """The state of all layers of E sequences, in float64.
+
+    Attributes:
+        m: (E, L, H), as in `ScanState`.
+        u: (E, L, H), likewise.
+        w: (E, L, H, D), likewise.
+        sums: (E, L, F), the recurrence encoding's: of every head (d, P, D), as in `EncodingState`; F = 0 without one.
+    """
+
+    m: Tensor
+    u: Tensor
+    w: Tensor
+    sums: Tensor
+
+
 def can_compile(model: DecisionModel) -> bool:
-    """Whether `CompiledStep` can stand for this model: Aaren, float32, on the CPU, of a common shape."""
+    """Whether `CompiledStep` can stand for this model: Aaren, its REMs not masked, float32, on the CPU, no odd width."""
     config, weight = model.config, model.head.weight
     return (
-        config.mixer == "aaren"
+        (config.mixer == "aaren" or (config.mixer == "aaren-rsa" and not config.rem_max_power))
         and config.width % 4 == 0
         and config.activation in ("gelu", "relu")
         and weight.device.type == "cpu"
@@ -49,13 +66,16 @@ class CompiledStep:
         norms = [model.norm, *(norm for block in blocks for norm in (block.norm1, block.norm2)), model.trunk.norm]
         self._norms = _copy(torch.stack([_scale_and_shift(norm, config.width) for norm in norms]))
         self._head = (_copy(model.head.weight.T), _copy(model.head.bias))
+        self._encoding = _packed_encoding(blocks)
         self._form = (config.block == "pre-norm", config.activation == "gelu")
         nothing = torch.zeros(1, config.observation_dim)
         self.step(nothing, nothing[:, 0], 0, None, self.initial_state(1))
 
-    def initial_state(self, batch_size: int) -> ScanState:
-        """The state before any step: m and u (B, L, H), w (B, L, H, D)."""
-        return ScanState.identity((batch_size, *self._shape[:2]), self._shape[2])
+    def initial_state(self, batch_size: int) -> StepState:
+        """The state before any step."""
+        scan = ScanState.identity((batch_size, *self._shape[:2]), self._shape[2])
+        begins = self._encoding[2]
+        return StepState(*scan, torch.zeros(batch_size, self._shape[0], int(begins[-1]), dtype=torch.float64))
 
     def step(
         self,
@@ -63,15 +83,15 @@ class CompiledStep:
         return_to_go: Tensor,
         timestep: int,
         previous_action: Tensor | None,
-        state: ScanState,
-    ) -> tuple[Tensor, ScanState]:
+        state: StepState,
+    ) -> tuple[Tensor, StepState]:
         """As `DecisionModel.step`; all layers' states are in one."""
         batch, newest = len(observation), len(self._moments) - 1
         moments = self._moments[[min(max(timestep - 1, 0), newest), min(timestep, newest)]]
         first = previous_action is None
         if previous_action is None:
             previous_action = torch.zeros(batch, self._actions)
-        after = ScanState(*(torch.empty_like(part) for part in state))
+        after = StepState(*(torch.empty_like(part) for part in state))
         actions = torch.empty(batch, self._actions)
         kernels.load_step().step(
             (_view(previous_action), _view(return_to_go.unsqueeze(-1)), _view(observation)),
@@ -82,6 +102,7 @@ class CompiledStep:
             self._head,
             int(first),
             *self._form,
+            self._encoding,
             tuple(part.contiguous().numpy() for part in state),
             tuple(part.numpy() for part in after),
             actions.numpy(),
@@ -91,7 +112,7 @@ class CompiledStep:
 
 def _packed(blocks: list[Block]) -> tuple[Array, ...]:
     """All blocks' weights (L, in, out) and biases (L, out): values and scores; output; MLP up; MLP down."""
-    mixers = [cast("Aaren", block.mixer) for block in blocks]
+    mixers = [_aaren(block) for block in blocks]
     scores = [mixer.score_projection() for mixer in mixers]
     values = [mixer.value for mixer in mixers]
     mix = [(torch.cat([v.weight, s[0]]), torch.cat([v.bias, s[1]])) for v, s in zip(values, scores, strict=True)]
@@ -99,6 +120,41 @@ def _packed(blocks: list[Block]) -> tuple[Array, ...]:
     up, down = ([_weight_and_bias(block, i) for block in blocks] for i in (0, 2))
     stacks = [torch.stack(stack) for maps in (mix, output, up, down) for stack in zip(*maps, strict=True)]
     return tuple(_copy(stack.transpose(1, -1)) for stack in stacks)  # a bias stays as it is
+
+
+def _aaren(block: Block) -> Aaren:
+    mixer = block.mixer.inner if isinstance(block.mixer, AarenRsa) else block.mixer
+    assert isinstance(mixer, Aaren)
+    return mixer
+
+
+def _packed_encoding(blocks: list[Block]) -> tuple[Array, ...]:
+    """What `kernels/encode.py` takes: gates, Z's first columns, where heads' sums begin, their rows and own rows."""
+    encodings = [block.mixer.encoding for block in blocks if isinstance(block.mixer, AarenRsa)]
+    if not encodings:
+        numbers, places = torch.zeros(len(blocks), dtype=torch.float64), torch.zeros(0, dtype=torch.long).numpy()
+        return (
+            numbers.numpy(),
+            numbers.new_zeros(len(blocks), 0, 2).numpy(),
+            torch.zeros(1, dtype=torch.long).numpy(),
+            places,
+            places,
+        )
+    gates = torch.stack([encoding.mu for encoding in encodings]).double().sigmoid()
+    columns = torch.stack([torch.cat([_first_column(group) for group in encoding.groups]) for encoding in encodings])
+    groups, dim = [cast("Recurrence", group) for group in encodings[0].groups], _aaren(blocks[0]).head_dim
+    heads = [(group, head) for group in groups for head in range(group.heads)]
+    begins = torch.tensor([0, *(group.dilation * group.rows * dim for group, _ in heads)]).cumsum(0)
+    rows = torch.tensor([group.rows for group, _ in heads])
+    sines = torch.tensor([int(isinstance(group, Cyclical) and head >= group.cosines) for group, head in heads])
+    return tuple(part.detach().numpy() for part in (gates, columns, begins, rows, sines))
+
+
+def _first_column(group: nn.Module) -> Tensor:
+    """Of Z, of every head: (R, 2)."""
+    assert isinstance(group, Recurrence)
+    column = group.powers(torch.ones(1))[:, 0, :, 0]
+    return nn.functional.pad(column, (0, 2 - group.rows))
 
 
 def _weight_and_bias(block: Block, place: int) -> tuple[Tensor, Tensor]:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from .compiled_step import CompiledStep
+from .compiled_step import CompiledStep, StepState
 from .decision import DecisionModel
-from .scan import ScanState
 from .trunk import TrunkState
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 ROLLOUTS = ("carry", "rolling", "window")
 
-StepperState: TypeAlias = TrunkState | ScanState
+StepperState: TypeAlias = TrunkState | StepState
 
 
 class Carry(NamedTuple):

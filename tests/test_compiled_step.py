@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aaren_rl.agents import DecisionModel, ModelConfig, NonFiniteActionError, Policy, kernels
+from aaren_rl.agents import AarenRsa, DecisionModel, ModelConfig, NonFiniteActionError, Policy, kernels
 from aaren_rl.agents.compiled_step import CompiledStep, can_compile
 
 SHAPES = {
@@ -19,7 +19,11 @@ SHAPES = {
     "odd heads": {"width": 20, "heads": 4, "layers": 2},
     "wide actions": {"action_dim": 21, "observation_dim": 5, "width": 12, "heads": 3},
     "default size": {"width": 128, "heads": 4, "layers": 3},
+    "recurrence encoding": {"mixer": "aaren-rsa", "width": 16, "heads": 8},
+    "more heads than encodings": {"mixer": "aaren-rsa", "heads": 8, "rem_counts": "1,0,1,0,2,1", "rem_dilation": 2},
+    "far apart": {"mixer": "aaren-rsa", "heads": 4, "rem_counts": "0,1,1,1,0,0", "rem_dilation": 7},
 }
+MASKED = {"mixer": "aaren-rsa", "rem_max_power": 5}
 
 
 def make(spread: float = 1.0, **changes) -> DecisionModel:
@@ -31,7 +35,8 @@ def make(spread: float = 1.0, **changes) -> DecisionModel:
         for parameter in model.parameters():
             parameter += 0.05 * torch.randn_like(parameter)
         for block in model.trunk.blocks:
-            block.mixer.query_token *= spread
+            mixer = block.mixer
+            (mixer.inner if isinstance(mixer, AarenRsa) else mixer).query_token *= spread
     return model
 
 
@@ -69,17 +74,19 @@ def test_large_scores_neither_overflow_nor_forget(spread: float) -> None:
     torch.testing.assert_close(play(CompiledStep(model), 60, 2).double(), wanted, rtol=0, atol=3e-6 * spread)
 
 
-def test_an_episode_is_the_same_alone_and_beside_others_to_the_last_bit() -> None:
-    stepper = CompiledStep(make(width=128, heads=4, layers=2))
+@pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa"])
+def test_an_episode_is_the_same_alone_and_beside_others_to_the_last_bit(mixer: str) -> None:
+    stepper = CompiledStep(make(width=128, heads=4, layers=2, mixer=mixer))
     whole = play(stepper, 30, 17)
     for batch in (1, 2, 3, 4, 16):
         assert torch.equal(play(stepper, 30, batch), whole[:batch]), batch
 
 
+@pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa"])
 @torch.no_grad()
-def test_a_state_may_be_used_again_and_begin_late() -> None:
+def test_a_state_may_be_used_again_and_begin_late(mixer: str) -> None:
     """A state is a value; a fresh one may begin at any timestep ("rolling" does that)."""
-    model = make()
+    model = make(mixer=mixer)
     stepper, x = CompiledStep(model), torch.randn(2, 11)
     _, before = stepper.step(x, x[:, 0], 0, None, stepper.initial_state(2))
     copied = copy.deepcopy(before)
@@ -115,7 +122,7 @@ def test_nan_reaches_the_action(activation: str, place: str) -> None:
 
 
 def test_what_cannot_be_compiled_is_stepped_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    for changes in ({"mixer": "attention"}, {"width": 18}, {"activation": "gelu-tanh"}, {"mixer": "aaren-rsa"}):
+    for changes in ({"mixer": "attention"}, {"width": 18}, {"activation": "gelu-tanh"}, {"mixer": "rsa"}, MASKED):
         torch.manual_seed(0)
         config = ModelConfig(11, 3, **({"width": 16, "heads": 2, "layers": 1} | changes))
         model = DecisionModel(config)

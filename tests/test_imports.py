@@ -11,8 +11,9 @@ ROOT = Path(__file__).resolve().parent.parent
 KERNELS = {  # imported on first use
     Path("agents/kernels/compiling.py"): {"numba"},
     Path("agents/kernels/cpu.py"): {"numba"},
+    Path("agents/kernels/encode.py"): {"numpy"},  # comes with numba
     Path("agents/kernels/gpu.py"): {"triton"},
-    Path("agents/kernels/step.py"): {"numpy"},  # comes with numba
+    Path("agents/kernels/step.py"): {"numpy"},
     Path("agents/kernels/tree.py"): {"numpy"},
 }
 MAPPED = {"agents", "envs", "configs"}  # folders that install inside aaren_rl and exist under no other name

@@ -1,4 +1,5 @@
-"""One environment step of a Decision-Aaren on the CPU, in one call: compiled by Numba on first use.
+"""One environment step of a Decision-Aaren, with recurrence encoding or without, on the CPU in one call: compiled by
+Numba on first use.
 
 For one environment a step is a few hundred thousand multiplications; called operation by operation it would take
 several times as long. What is computed for an environment does not depend, to the last bit, on how many others there
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from .compiling import compiled
+from .encode import encode
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -185,6 +187,7 @@ def step(
     skipped: int,
     pre_norm: bool,
     gelu: bool,
+    encoding: tuple[Array, ...],
     before: tuple[Array, ...],
     after: tuple[Array, ...],
     actions: Array,
@@ -201,7 +204,8 @@ def step(
         skipped: 1 at a state's first step, where no action is pushed; else 0.
         pre_norm: the blocks' form; post-norm otherwise.
         gelu: the MLPs' activation; ReLU otherwise.
-        before: m (E, L, H), u (E, L, H), w (E, L, H, D), float64.
+        encoding: of recurrence encoding, see `encode`; of no heads where there is none.
+        before: m (E, L, H), u (E, L, H), w (E, L, H, D) and the encoding's sums (E, L, F), float64.
         after: likewise, written.
         actions: (E, A), written: in (-1, 1).
     """
@@ -229,6 +233,7 @@ def step(
         else:
             _linear(x, count, mix[layer], mix_bias[layer], mixed)
         _attend(mixed, skipped, last, layer, before, after, y)
+        encode(mixed, skipped, last, layer, before[2].shape[3], encoding, before[3], after[3], y)
         if last:  # the action is read from the observation's token alone
             rows = rounded
             for e in range(environments):
