@@ -110,6 +110,12 @@ QUANTITIES = (
         "Median over the training, on the device that hparams name; x: updates",
         _once(lambda cell: cell.seconds_per_update),
     ),
+    Quantity(
+        "training/loss",
+        "loss",
+        "Of the last updates, on the agent's own training contexts; x: updates",
+        _once(lambda cell: cell.loss),
+    ),
     Quantity("model/parameters", "parameters", "Of the model; x: updates", _once(lambda cell: float(cell.parameters))),
 )
 

@@ -26,7 +26,7 @@ MEAN_OF = 3  # last evaluations that are averaged
 COST_STEPS = (10, 20, 50, 100, 200, 500, 1000)
 COST_NEIGHBOURS = 4  # on either side of a step, whose median is taken
 SWEEP = (0.25, 0.5, 0.75, 1.0, 1.25)  # of the asked return
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
             1 / line["train/updates_per_second"] for line in metrics if "train/updates_per_second" in line
         ),
         device=card.versions["device"],
+        loss=[line["train/loss"] for line in metrics if "train/loss" in line][-1],
         last=last,
         best=last if best_card.updates == card.updates else _score(best, best_card, how, on_step),
         mean_of_last=fmean(point.headline for point in curve[-MEAN_OF:]),

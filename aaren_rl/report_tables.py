@@ -173,11 +173,15 @@ def improvement(cells: Sequence[Cell]) -> list[Text | Table]:
 
 
 def cost(cells: Sequence[Cell]) -> Table:
-    """Parameters, time of an update, time and memory of an action."""
+    """Parameters, loss, time of an update, time and memory of an action."""
     rows = [_cost_row(env, agent, runs) for env, by_agent in group(cells).items() for agent, runs in by_agent.items()]
-    numbers = [Column(name) for name in ("parameters", "time per update")]
+    numbers = [Column(name) for name in ("parameters", "loss", "time per update")]
     columns = [*words("task", "agent"), *numbers, *words("trained on", "time per action", "state memory")]
-    return Table("Cost (medians over training seeds; an action: the policy alone, one environment)", columns, rows)
+    title = (
+        "Cost (medians over training seeds; loss: of the last updates, on each agent's own training contexts; "
+        "an action: the policy alone, one environment)"
+    )
+    return Table(title, columns, rows)
 
 
 def _cost_row(env: str, agent: str, runs: Sequence[Cell]) -> list[str]:
@@ -187,6 +191,7 @@ def _cost_row(env: str, agent: str, runs: Sequence[Cell]) -> list[str]:
         env,
         label(agent),
         listed(f"{count:,}" for count in sorted({cell.parameters for cell in runs})),
+        f"{median(cell.loss for cell in runs):.4f}",
         f"{1000 * median(cell.seconds_per_update for cell in runs):,.1f} ms",
         listed(sorted({cell.device for cell in runs})),
         joined([f"{microseconds(by_step[step][0])} at step {step:,}" for step in ends]) or NOTHING,

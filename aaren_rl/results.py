@@ -13,7 +13,7 @@ from .errors import UsageError
 from .files import write_json
 from .scoring import Score
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Cell:
         updates: training updates.
         seconds_per_update: median over the run, on `device`.
         device: "cpu" or the GPU's name.
+        loss: of the last updates that were logged together, on the agent's own training contexts.
         last: the last update's score: the one to report.
         best: the score of the weights that were best during training, on the same episodes as `last`.
         mean_of_last: mean headline of the last evaluations during training, `mean_of` of them.
@@ -63,6 +64,7 @@ class Cell:
     updates: int
     seconds_per_update: float
     device: str
+    loss: float
     last: Score
     best: Score
     mean_of_last: float

@@ -35,7 +35,7 @@ class StepState(NamedTuple):
 
 
 def can_compile(model: DecisionModel) -> bool:
-    """Whether `CompiledStep` can stand for this model: Aaren, its REMs not masked, float32, on the CPU, no odd width."""
+    """Whether `CompiledStep` can stand for this model: Aaren, REMs not masked, float32, on the CPU, no odd width."""
     config, weight = model.config, model.head.weight
     return (
         (config.mixer == "aaren" or (config.mixer == "aaren-rsa" and not config.rem_max_power))

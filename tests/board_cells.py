@@ -43,6 +43,7 @@ def cell(env: str, agent: str, seed: int, shift: float = 0.0) -> Cell:
         updates=1500,
         seconds_per_update=0.1 + 0.02 * fixed,
         device="cpu",
+        loss=0.05 + 0.01 * fixed,
         last=score(env, agent, seed, 3600, 2000 + seed + shift),
         best=score(env, agent, seed, 3600, 2200 + seed),
         mean_of_last=60.0,

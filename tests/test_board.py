@@ -100,7 +100,8 @@ def test_every_agent_has_the_same_tags(server: Server) -> None:
             "score",
             *(f"final_score/{which}" for which in ("last", "best", "mean_of_last")),
             *("asked_return/achieved", "asked_return/asked"),
-            *("action/microseconds", "action/state_bytes", "training/seconds_per_update", "model/parameters"),
+            *("action/microseconds", "action/state_bytes", "training/seconds_per_update", "training/loss"),
+            "model/parameters",
         }
     about = tags["hopper-medium/decision-aaren/seed0"]["action/microseconds/hopper-medium"]
     assert "step of the episode" in about["description"]

@@ -47,6 +47,7 @@ def test_a_cell_has_everything(run: Path) -> None:
     # The sweep's episodes of the asked return are the score's first.
     assert cell.sweep[1].returns == cell.last.returns[:2]
     assert cell.best.updates == read_card(run / "policy_best").updates
+    assert cell.loss == [line["train/loss"] for line in lines if "train/loss" in line][-1] > 0
     assert cell.seconds_per_update > 0 and cell.parameters > 1000
 
 

@@ -176,6 +176,7 @@ def test_the_cost_of_an_action_and_of_an_update(both):
     rows = [row for row in both[0].rows if row[:2] == ["hopper-medium", "Decision Transformer"]]
     assert [
         "612,345",
+        "0.0480",
         "82.0 ms",
         "cpu",
         "2,090 µs at step 10 and 11,000 µs at step 1,000",
