@@ -85,12 +85,20 @@ class CompiledStep:
         previous_action: Tensor | None,
         state: StepState,
     ) -> tuple[Tensor, StepState]:
-        """As `DecisionModel.step`; all layers' states are in one."""
+        """As `DecisionModel.step`; all layers' states are in one.
+
+        Raises:
+            ValueError: the shapes do not fit one another: the compiled code would read other memory.
+        """
         batch, newest = len(observation), len(self._moments) - 1
         moments = self._moments[[min(max(timestep - 1, 0), newest), min(timestep, newest)]]
         first = previous_action is None
         if previous_action is None:
             previous_action = torch.zeros(batch, self._actions)
+        wanted = [(batch, self.config.observation_dim), (batch,), (batch, self._actions), (batch, *self._shape)]
+        given = [tuple(part.shape) for part in (observation, return_to_go, previous_action, state.w)]
+        if given != wanted:
+            raise ValueError(f"observation, return-to-go, action and state w have the shapes {given}, not {wanted}")
         after = StepState(*(torch.empty_like(part) for part in state))
         actions = torch.empty(batch, self._actions)
         kernels.load_step().step(

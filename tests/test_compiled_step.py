@@ -98,6 +98,16 @@ def test_a_state_may_be_used_again_and_begin_late(mixer: str) -> None:
     torch.testing.assert_close(play(stepper, 5, 2, first=20).double(), wanted, rtol=0, atol=3e-6)
 
 
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    """Compiled code has no bounds."""
+    stepper, x = CompiledStep(make()), torch.zeros(2, 11)
+    good = (x, x[:, 0], 3, x[:, :3], stepper.initial_state(2))
+    stepper.step(*good)
+    for place, wrong in ((0, x[:, :10]), (0, x[0]), (1, x[:1, 0]), (3, x[:, :2]), (4, stepper.initial_state(1))):
+        with pytest.raises(ValueError, match="have the shapes"):
+            stepper.step(*good[:place], wrong, *good[place + 1 :])
+
+
 @torch.no_grad()
 def test_the_weights_are_those_of_when_it_was_made() -> None:
     model = make()

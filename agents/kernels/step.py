@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = npt.NDArray[Any]
 
-UNROLLED = 4  # inputs that `_linear` takes at a time: a product has a multiple of it
 EPSILON = np.float32(1e-5)  # of the layer norms, torch's default
 
 # erf(z) = z P(z^2) / Q(z^2) for |z| <= 4, beyond which it is 1 in float32: a weighted least-squares fit on Chebyshev
@@ -38,7 +37,10 @@ ZERO = np.float32(0.0)
 
 @compiled("contract")
 def _linear(x: Array, rows: int, weight: Array, bias: Array, out: Array) -> None:
-    """out[r] = x[r] @ weight + bias for the first `rows` rows, rounded up to a multiple of three."""
+    """out[r] = x[r] @ weight + bias for the first `rows` rows, rounded up to a multiple of three.
+
+    Three rows and four inputs at a time keep the weights in registers; the inputs must be a multiple of four.
+    """
     inputs, outputs = weight.shape
     for r in range(0, rows, 3):
         # Slices, not offsets: Numba would allow for a negative index in every element, and use no vectors.
