@@ -21,13 +21,13 @@ import numpy as np
 import onnx
 
 from ._version import __version__
-from .agents import Aaren, Policy
+from .agents import Aaren, Encoded, Policy
 from .errors import UsageError
-from .onnx_layers import TOKENS, Layers
+from .onnx_layers import Layers
 from .onnx_nodes import Array
-from .onnx_weights import action_range, embedding, exact, layer
+from .onnx_weights import TOKENS, action_range, embedding, encoding_maps, exact, layer
 
-EXPORTED = ("aaren", "attention")  # mixers
+EXPORTED = ("aaren", "attention", "aaren-rsa")  # mixers
 # Finite, unlike -inf: a position that may attend to nothing, and that nobody reads, then gives a number and not NaN.
 MASKED = {"float32": -1e30, "float64": -1e300}
 NEVER = -(2**40)  # a time before any episode
@@ -46,11 +46,16 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     """
     config = policy.model.config
     if config.mixer not in EXPORTED:
-        raise UsageError(f"the mixer {config.mixer} has no ONNX graph yet; {' and '.join(EXPORTED)} have")
+        raise UsageError(f"the mixer {config.mixer} has no ONNX graph yet; {', '.join(EXPORTED)} have")
+    if config.mixer == "aaren-rsa" and (policy.rollout == "window" or config.rem_max_power):
+        raise UsageError(
+            "recurrence encoding has an ONNX graph without a mask (rem_max_power), in the rollouts carry and rolling; "
+            "choose --rollout carry"
+        )
     graph = _Graph(policy, precision)
     if policy.rollout == "window":
         memory, shape = graph.window()
-    elif config.mixer == "aaren":
+    elif config.mixer in ("aaren", "aaren-rsa"):
         memory, shape = graph.recurrent()
     else:
         raise UsageError(
@@ -81,9 +86,15 @@ class _Graph(Layers):
     """The whole step; `window` or `recurrent` once."""
 
     def recurrent(self) -> tuple[str, list[int | str]]:
-        """The rollouts "carry" and "rolling": the scan's states, memory (B, S, L, H, D + 2) with w, u, m."""
+        """The rollouts "carry" and "rolling": the scan's states, memory (B, S, L, H, D + 2) with w, u, m.
+
+        With recurrence encoding, the sums of every head stand behind them, F D numbers more.
+        """
         nodes, states = self.nodes, 2 if self.policy.rollout == "rolling" else 1
         layers, heads, size = len(self.blocks), self.heads, self.size
+        encodings = [block.mixer.encoding for block in self.blocks if isinstance(block.mixer, Encoded)]
+        sums = encoding_maps(encodings[0], heads)[0].shape[-1] if encodings else 0
+        kept = size + 2 + sums * size  # numbers a head
         x = self._embed(nodes.add("Unsqueeze", self._features(), np.array([1])), 1)
         fresh = nodes.add("Equal", "timestep", np.array(0))
         memory = "memory"
@@ -97,24 +108,34 @@ class _Graph(Layers):
         mask = nodes.add("Where", fresh, begin, causal)
         last = nodes.add("Where", fresh, begin[-1:], causal[-1:])
 
-        w_and_u, m = nodes.split(nodes.reshape(memory, -1, layers * heads, 1, size + 2), [size + 1, 1], -1)
-        old = [nodes.split(part, [heads] * layers, 1) if layers > 1 else [part] for part in (w_and_u, m)]
-        new: list[tuple[str, str]] = []
+        parts = nodes.split(
+            nodes.reshape(memory, -1, layers * heads, 1, kept), [size + 1, 1, *([sums * size] if sums else [])], -1
+        )
+        if sums:
+            parts[2] = nodes.reshape(parts[2], -1, layers * heads, sums, size)
+            parts[2] = nodes.add("Where", fresh, np.array(0.0), parts[2])
+        old = [nodes.split(part, [heads] * layers, 1) if layers > 1 else [part] for part in parts]
+        new: list[tuple[str, ...]] = []
         for i, block in enumerate(self.blocks):
-            final = i == layers - 1
-            state = old[0][i], old[1][i]
-            mixed, state = self.scan(cast(Aaren, block.mixer), x, state, last if final else mask, final)
-            new.append(state)
+            final, mixer = i == layers - 1, block.mixer
+            inner = mixer.inner if isinstance(mixer, Encoded) else mixer
+            mixed, values, state = self.scan(
+                cast(Aaren, inner), x, (old[0][i], old[1][i]), last if final else mask, final
+            )
+            after = list(state)
+            if isinstance(mixer, Encoded):
+                mixed, encoded = self.encode(mixer.encoding, mixed, values, old[2][i], fresh, final)
+                after.append(nodes.reshape(encoded, -1, heads, 1, sums * size))
+            new.append(tuple(after))
             if final:
                 x = self.last_token(x, TOKENS)
-            x = self.rest(block, x, mixed)
+            x = self.rest(block, x, self.join_heads(self.as_type(mixed, self.dtype, "float64")))
         joined = [nodes.add("Concat", *parts, axis=1) for parts in zip(*new, strict=True)]
-        after = nodes.add("Concat", *joined, axis=-1)
         self._finish(
             x if states == 1 else self.last_token(x, states, 0),
-            nodes.reshape(after, -1, states, layers, heads, size + 2),
+            nodes.reshape(nodes.add("Concat", *joined, axis=-1), -1, states, layers, heads, kept),
         )
-        return "float64", [states, layers, heads, size + 2]
+        return "float64", [states, layers, heads, kept]
 
     def window(self) -> tuple[str, list[int | str]]:
         """The rollout "window": memory (B, K - 1, F) with the features of the steps before, scaled but not centred."""

@@ -13,11 +13,21 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from .agents import Aaren, Attention, Block, Policy
+from .agents import Aaren, Attention, Block, Encoded, Policy
+from .agents.encoding import GatedEncoding
 from .onnx_nodes import Array, Nodes, Value
-from .onnx_weights import ERFC, Linear, beside, exact, in_blocks, layer, scaled_query, scores_and_values
-
-TOKENS = 3  # a step
+from .onnx_weights import (
+    ERFC,
+    TOKENS,
+    Linear,
+    beside,
+    encoding_maps,
+    exact,
+    in_blocks,
+    layer,
+    scaled_query,
+    scores_and_values,
+)
 
 
 class Layers:
@@ -37,10 +47,13 @@ class Layers:
         self.size = self.width // self.heads
         self.blocks = [cast(Block, block) for block in model.trunk.blocks]
 
-    def scan(self, mixer: Aaren, x: str, state: tuple[str, str], mask: str, final: bool) -> tuple[str, tuple[str, str]]:
+    def scan(
+        self, mixer: Aaren, x: str, state: tuple[str, str], mask: str, final: bool
+    ) -> tuple[str, str, tuple[str, str]]:
         """Three tokens (3 N, C) of the scan, all prefixes as one small product in float64 (agents/scan.py, `_dense`).
 
-        `state` and what comes out: w and u side by side (N, H, 1, D + 1), and m (N, H, 1, 1).
+        `state` and the last of what comes out: w and u side by side (N, H, 1, D + 1), and m (N, H, 1, 1). Before it
+        the heads' outputs (N, H, Q, D), and the tokens' values with a one behind each (N, H, 3, D + 1).
         """
         nodes, size = self.nodes, self.size
         leaves = self.as_type(self.linear(x, scores_and_values(mixer)), "float64")
@@ -55,7 +68,26 @@ class Layers:
         mixed = nodes.add("Div", *nodes.split(w_and_u, [size, 1], -1))
         if not final:
             w_and_u, m = (nodes.part(part, 2, TOKENS - 1, TOKENS) for part in (w_and_u, m))
-        return self.join_heads(self.as_type(mixed, self.dtype, "float64")), (w_and_u, m)
+        return mixed, values, (w_and_u, m)
+
+    def encode(
+        self, encoding: GatedEncoding, mixed: str, values: str, sums: str, fresh: str, final: bool
+    ) -> tuple[str, str]:
+        """The gate of recurrence encoding around the scan's outputs; also its sums (N, H, F, D) after three tokens.
+
+        A head's outputs and next sums are linear in its sums and values. Where a state is `fresh` (N, 1, 1, 1) there
+        is no first token: as long as all sums are zero, one of value zero changes nothing but their places.
+        """
+        nodes = self.nodes
+        of_sums, of_values, gates = encoding_maps(encoding, self.heads)
+        first = np.array([True, False, False]).reshape(TOKENS, 1)
+        ignored = nodes.add("And", fresh, first)
+        values = nodes.add("Where", ignored, np.array(0.0), nodes.part(values, 3, 0, self.size))
+        both = nodes.add("Add", nodes.add("MatMul", of_sums, sums), nodes.add("MatMul", of_values, values))
+        encoded, after = nodes.split(both, [TOKENS, of_sums.shape[-1]], 2)
+        if final:
+            encoded = nodes.part(encoded, 2, TOKENS - 1, TOKENS)
+        return nodes.add("Add", mixed, nodes.add("Mul", nodes.add("Sub", encoded, mixed), gates)), after
 
     def attend_fixed(self, mixer: nn.Module, x: str, queried: str, mask: str, length: int) -> str:
         """Aaren over a window (B M, C): softmax attention of the learned query."""
@@ -82,8 +114,9 @@ class Layers:
 
     def rest(self, block: Block, x: str, mixed: str) -> str:
         """The block after its mixer's heads: `Block._rest` of tokens (N Q, C)."""
-        nodes, mlp = self.nodes, block.mlp
-        x = self.norm(nodes.add("Add", x, self.linear(mixed, layer(cast(nn.Linear, block.mixer.output)))), block.norm1)
+        nodes, mlp, mixer = self.nodes, block.mlp, block.mixer
+        inner = mixer.inner if isinstance(mixer, Encoded) else mixer
+        x = self.norm(nodes.add("Add", x, self.linear(mixed, layer(inner.output))), block.norm1)
         hidden = self.gelu(self.linear(x, layer(cast(nn.Linear, mlp[0]))))
         return self.norm(nodes.add("Add", x, self.linear(hidden, layer(cast(nn.Linear, mlp[2])))), block.norm2)
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from numpy.polynomial import chebyshev
 from scipy import special
 from torch import Tensor, nn
 
 from .agents import Aaren, Attention, Policy
+from .agents.encoding import Cyclical, GatedEncoding, Recurrence
 
+TOKENS = 3  # a step
 BLOCK = 128  # weights that share a scale; a quarter of it takes half as long again and is hardly more exact
 Doubles: TypeAlias = npt.NDArray[np.float64]
 
@@ -104,6 +107,33 @@ def scores_and_values(mixer: Aaren) -> Linear:
     weight[..., :size], weight[..., -1] = value.weight.reshape(width, heads, size), score.weight
     bias[:, :size], bias[:, size], bias[:, -1] = value.bias.reshape(heads, size), 1.0, score.bias
     return Linear(weight.reshape(width, -1), bias.reshape(-1))
+
+
+def encoding_maps(encoding: GatedEncoding, heads: int) -> tuple[Doubles, Doubles, Doubles]:
+    """A step of recurrence encoding as linear maps, for every head: its sums and three values to outputs and sums.
+
+    Returns:
+        What the F sums of a head (the oldest token's first) and its three values give: three outputs and the F sums
+        after them, (H, 3 + F, F) and (H, 3 + F, 3); and the gates (H, 1, 1), 0 for a head without an encoding.
+    """
+    groups = [cast(Recurrence, group) for group in encoding.groups]
+    count = max(group.dilation * group.rows for group in groups)
+    maps, gates = np.zeros((heads, TOKENS + count, count + TOKENS)), np.zeros((heads, 1, 1))
+    head = 0
+    for group in groups:
+        cosines = group.cosines if isinstance(group, Cyclical) else group.heads
+        for number, z in enumerate(exact(group.powers(torch.ones(1))[:, 0])):
+            rows, dilation = group.rows, group.dilation
+            sums = list(np.eye(count, count + TOKENS)[: rows * dilation].reshape(dilation, rows, -1))
+            for token in range(TOKENS):
+                recurrent = z @ sums[token]
+                maps[head, token] = recurrent[int(number >= cosines)]
+                recurrent[0, count + token] += 1
+                sums.append(recurrent)
+            maps[head, TOKENS : TOKENS + rows * dilation] = np.concatenate(sums[TOKENS : TOKENS + dilation])
+            gates[head] = float(encoding.mu.detach().double().sigmoid())
+            head += 1
+    return maps[..., :count], maps[..., count:], gates
 
 
 def scaled_query(mixer: Attention) -> Linear:

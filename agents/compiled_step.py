@@ -57,7 +57,7 @@ class CompiledStep:
         """Packs the weights, and compiles where that has not been done on this machine."""
         config, blocks = model.config, [cast("Block", block) for block in model.trunk.blocks]
         self.config = config
-        self._shape = (config.layers, config.heads, config.width // config.heads)
+        self._shape = (len(blocks), config.heads, config.width // config.heads)
         self._actions, self._moments = config.action_dim, _copy(model.embed_timestep.weight)
         embeddings = [model.embed_action, model.embed_return, model.embed_observation]
         biases = _copy(torch.stack([layer.bias for layer in embeddings]))

@@ -26,7 +26,7 @@ from policies import (
     make_policy,
 )
 
-from aaren_rl.agents import MIXERS, Policy
+from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig, Policy
 from aaren_rl.errors import CheckpointError, NonFiniteActionError, ResourcesError, UsageError
 from aaren_rl.runtime import Runner, load
 
@@ -39,6 +39,7 @@ from aaren_rl.export import make_runner  # noqa: E402
 STEPS = 30
 MODES = [("aaren", "carry", 8), *(("aaren", "rolling", k) for k in (2, 3, 8)), ("aaren", "window", 8)]
 MODES += [("attention", "window", k) for k in (2, 8)]
+MODES += [("aaren-rsa", "carry", 8), ("aaren-rsa", "rolling", 8)]
 every_mode = pytest.mark.parametrize(("mixer", "rollout", "context_length"), MODES)
 
 
@@ -90,8 +91,28 @@ def test_one_layer_and_large_scores() -> None:
 
 def test_a_mixer_without_a_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MIXERS, "other", MIXERS["aaren"])
-    with pytest.raises(UsageError, match="the mixer other has no ONNX graph yet; aaren and attention have"):
+    with pytest.raises(UsageError, match="the mixer other has no ONNX graph yet; aaren, attention, aaren-rsa have"):
         runner_of(make_policy("other"))
+
+
+@pytest.mark.parametrize("counts", ["2,0,0,0,0,0", "0,1,2,0,0,0", "0,0,1,1,1,1"])
+@pytest.mark.parametrize("dilation", [2, 3, 7])
+def test_recurrence_encoding_of_every_kind(counts: str, dilation: int) -> None:
+    """As many sums as the dilation asks for, fewer or more than a step has tokens; some heads without."""
+    torch.manual_seed(0)
+    config = ModelConfig(OBSERVATION, ACTION, "aaren-rsa", 16, 2, 4, rem_counts=counts, rem_dilation=dilation)
+    model = DecisionModel(config).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    policy = Policy(model, MEAN, STD, SCALE, "carry", 8, LOW, HIGH)
+    assert_equal(policy, runner_of(policy), 2)
+
+
+def test_recurrence_encoding_that_has_no_graph_is_refused() -> None:
+    masked = DecisionModel(ModelConfig(OBSERVATION, ACTION, "aaren-rsa", 16, 1, 4, rem_max_power=5))
+    for policy in (Policy(masked, MEAN, STD, SCALE, "carry", 8), make_policy("aaren-rsa", "window")):
+        with pytest.raises(UsageError, match="choose --rollout carry"):
+            runner_of(policy)
 
 
 def test_in_float64_actions_are_equal_to_the_last_bit() -> None:
