@@ -68,7 +68,7 @@ class CollectRun:
         """Trains to the end, or until a signal; either way all is saved.
 
         Raises:
-            NumericsError: a weight is not finite; the last checkpoint is kept.
+            NumericsError: a weight or an action is not finite; the last checkpoint is kept.
             SimulationError: an environment failed; the last checkpoint is kept.
             DataError: the disk is full.
         """
@@ -113,17 +113,19 @@ class CollectRun:
         return trainer.steps >= goal
 
     def _learn_some(self, until: int) -> None:
-        problem: ValueError | None = None
+        problem: Exception | None = None
         try:
             self.trainer.learn(until)
+        except FloatingPointError as error:  # the action of weights that are finite, but too large
+            problem = error
         except ValueError as error:  # torch's distributions refuse NaN
             if self.trainer.is_finite():
                 raise
             problem = error
-        if not self.trainer.is_finite():
+        if problem is not None or not self.trainer.is_finite():
             raise NumericsError(
-                f"a weight is not finite after step {self.trainer.steps}; the last good checkpoint is kept in "
-                f"{self.path / 'checkpoints'}; start anew with a lower --learning-rate"
+                f"a weight or an action is not finite after step {self.trainer.steps}; the last good checkpoint is kept "
+                f"in {self.path / 'checkpoints'}; start anew with a lower --learning-rate"
             ) from problem
 
     def _describe(self, bar: tqdm[Any], values: dict[str, float]) -> None:

@@ -43,6 +43,8 @@ class _TrainingEnv(gym.Wrapper[npt.NDArray[np.float32], Any, Any, Any]):
         return self._checked(observation), info
 
     def step(self, action: Any) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:  # noqa: ANN401
+        if not np.isfinite(action).all():  # the environment would be blamed for what it makes of it
+            raise FloatingPointError("the policy's action is not finite")
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:

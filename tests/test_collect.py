@@ -560,6 +560,17 @@ def test_faults_of_an_environment(
     assert message in capsys.readouterr().err
 
 
+def test_an_action_that_is_not_finite_is_not_the_environments_fault() -> None:
+    """Weights may be finite and too large: which fault shows first hangs on the last bit."""
+    from aaren_rl.envs.sac import _TrainingEnv  # takes seconds
+
+    env = _TrainingEnv(gym.make("Pendulum-v1"))
+    env.reset(seed=0)
+    with pytest.raises(FloatingPointError, match="the policy's action is not finite"):
+        env.step(np.array([np.nan], np.float32))
+    assert np.isfinite(env.step(np.array([0.5], np.float32))[1])
+
+
 def test_an_environment_that_fails_in_an_evaluation(echo: Path) -> None:
     target = inspect_env("EchoRaises-v0", 15)
     with pytest.raises(SimulationError, match="out of paper"):
