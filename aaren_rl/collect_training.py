@@ -124,7 +124,7 @@ class CollectRun:
             problem = error
         if problem is not None or not self.trainer.is_finite():
             raise NumericsError(
-                f"a weight or an action is not finite after step {self.trainer.steps}; the last good checkpoint is kept "
+                f"a weight or action is not finite after step {self.trainer.steps}; the last good checkpoint is kept "
                 f"in {self.path / 'checkpoints'}; start anew with a lower --learning-rate"
             ) from problem
 
