@@ -5,6 +5,7 @@ Shape suffixes: B environments, O observation, A action, K steps of context.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -127,7 +128,7 @@ class Policy:
     action_high: Tensor | float = 1.0
     compiled: bool = True
     _stepper: Stepper = field(init=False, repr=False, compare=False)
-    _units: tuple[Tensor | float, Tensor | float] = field(init=False, repr=False, compare=False)
+    _units: tuple[Tensor, Tensor] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raises ValueError for an unknown rollout mode, a context under 2 steps or statistics of the wrong size."""
@@ -143,7 +144,10 @@ class Policy:
         if self.rollout != "window":
             stepper = self.model.for_rollout() if self.compiled else self.model.fused()
         object.__setattr__(self, "_stepper", stepper)
-        low, high = self.action_low, self.action_high
+        # Tensors, of which operations take half as long as of numbers.
+        low, high = (
+            torch.as_tensor(x, device=self.observation_mean.device) for x in (self.action_low, self.action_high)
+        )
         object.__setattr__(self, "_units", ((high + low) / 2, (high - low) / 2))
 
     @property
@@ -195,7 +199,7 @@ class Policy:
             action, memory = self._rolling(step, memory)
         else:
             action, memory = self._carry(step, memory)
-        if not bool(torch.isfinite(action).all()):
+        if not math.isfinite(action.sum().item()):  # actions are in (-1, 1): only what is not finite makes it so
             raise NonFiniteActionError(f"the policy's action at step {state.timestep} is not finite")
         action = middle + half * action
         # A copy: on the CPU the array would share its memory with the state, and the caller may write to it.
