@@ -18,7 +18,7 @@ from scipy import special
 from torch import Tensor, nn
 
 from .agents import Aaren, Attention, Policy
-from .agents.encoding import Cyclical, GatedEncoding, Recurrence
+from .agents.encoding import GatedEncoding, Recurrence
 
 TOKENS = 3  # a step
 BLOCK = 128  # weights that share a scale; a quarter of it takes half as long again and is hardly more exact
@@ -121,13 +121,12 @@ def encoding_maps(encoding: GatedEncoding, heads: int) -> tuple[Doubles, Doubles
     maps, gates = np.zeros((heads, TOKENS + count, count + TOKENS)), np.zeros((heads, 1, 1))
     head = 0
     for group in groups:
-        cosines = group.cosines if isinstance(group, Cyclical) else group.heads
-        for number, z in enumerate(exact(group.powers(torch.ones(1))[:, 0])):
+        for own_row, z in zip(group.own_rows(), exact(group.powers(torch.ones(1))[:, 0]), strict=True):
             rows, dilation = group.rows, group.dilation
             sums = list(np.eye(count, count + TOKENS)[: rows * dilation].reshape(dilation, rows, -1))
             for token in range(TOKENS):
                 recurrent = z @ sums[token]
-                maps[head, token] = recurrent[int(number >= cosines)]
+                maps[head, token] = recurrent[own_row]
                 recurrent[0, count + token] += 1
                 sums.append(recurrent)
             maps[head, TOKENS : TOKENS + rows * dilation] = np.concatenate(sums[TOKENS : TOKENS + dilation])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from . import kernels
-from .encoding import Cyclical, Recurrence
+from .encoding import Recurrence
 from .mixers import Aaren, AarenRsa
-from .scan import ScanState
+from .scan import STATE_DTYPE, ScanState
 from .trunk import Block
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class StepState(NamedTuple):
 
 
 def can_compile(model: DecisionModel) -> bool:
-    """Whether `CompiledStep` can stand for this model: Aaren, REMs not masked, float32, on the CPU, no odd width."""
+    """Whether `CompiledStep` can stand for this model: Aaren, REMs not masked, a width in fours, float32, CPU."""
     config, weight = model.config, model.head.weight
     return (
         (config.mixer == "aaren" or (config.mixer == "aaren-rsa" and not config.rem_max_power))
@@ -68,6 +69,9 @@ class CompiledStep:
         self._head = (_copy(model.head.weight.T), _copy(model.head.bias))
         self._encoding = _packed_encoding(blocks)
         self._form = (config.block == "pre-norm", config.activation == "gelu")
+        # Of observation, return-to-go, action and a state's parts, for each environment.
+        state = [part.shape[1:] for part in self.initial_state(1)]
+        self._shapes = ((config.observation_dim,), (), (config.action_dim,), *state)
         nothing = torch.zeros(1, config.observation_dim)
         self.step(nothing, nothing[:, 0], 0, None, self.initial_state(1))
 
@@ -75,7 +79,7 @@ class CompiledStep:
         """The state before any step."""
         scan = ScanState.identity((batch_size, *self._shape[:2]), self._shape[2])
         begins = self._encoding[2]
-        return StepState(*scan, torch.zeros(batch_size, self._shape[0], int(begins[-1]), dtype=torch.float64))
+        return StepState(*scan, torch.zeros(batch_size, self._shape[0], int(begins[-1]), dtype=STATE_DTYPE))
 
     def step(
         self,
@@ -95,13 +99,13 @@ class CompiledStep:
         first = previous_action is None
         if previous_action is None:
             previous_action = torch.zeros(batch, self._actions)
-        wanted = [(batch, self.config.observation_dim), (batch,), (batch, self._actions), (batch, *self._shape)]
-        given = [tuple(part.shape) for part in (observation, return_to_go, previous_action, state.w)]
+        wanted = [(batch, *shape) for shape in self._shapes]
+        given = [tuple(part.shape) for part in (observation, return_to_go, previous_action, *state)]
         if given != wanted:
-            raise ValueError(f"observation, return-to-go, action and state w have the shapes {given}, not {wanted}")
+            raise ValueError(f"observation, return-to-go, action and state have the shapes {given}, not {wanted}")
         after = StepState(*(torch.empty_like(part) for part in state))
         actions = torch.empty(batch, self._actions)
-        kernels.load_step().step(
+        kernels.load_kernels("step").step(
             (_view(previous_action), _view(return_to_go.unsqueeze(-1)), _view(observation)),
             moments,
             self._embedding,
@@ -138,29 +142,28 @@ def _aaren(block: Block) -> Aaren:
 
 def _packed_encoding(blocks: list[Block]) -> tuple[Array, ...]:
     """What `kernels/encode.py` takes: gates, Z's first columns, where heads' sums begin, their rows and own rows."""
-    encodings = [block.mixer.encoding for block in blocks if isinstance(block.mixer, AarenRsa)]
-    if not encodings:
-        numbers, places = torch.zeros(len(blocks), dtype=torch.float64), torch.zeros(0, dtype=torch.long).numpy()
-        return (
-            numbers.numpy(),
-            numbers.new_zeros(len(blocks), 0, 2).numpy(),
-            torch.zeros(1, dtype=torch.long).numpy(),
-            places,
-            places,
-        )
-    gates = torch.stack([encoding.mu for encoding in encodings]).double().sigmoid()
-    columns = torch.stack([torch.cat([_first_column(group) for group in encoding.groups]) for encoding in encodings])
-    groups, dim = [cast("Recurrence", group) for group in encodings[0].groups], _aaren(blocks[0]).head_dim
-    heads = [(group, head) for group in groups for head in range(group.heads)]
-    begins = torch.tensor([0, *(group.dilation * group.rows * dim for group, _ in heads)]).cumsum(0)
-    rows = torch.tensor([group.rows for group, _ in heads])
-    sines = torch.tensor([int(isinstance(group, Cyclical) and head >= group.cosines) for group, head in heads])
-    return tuple(part.detach().numpy() for part in (gates, columns, begins, rows, sines))
+    layers = [_recurrences(block) for block in blocks]
+    gates = [block.mixer.encoding.mu.double().sigmoid() for block in blocks if isinstance(block.mixer, AarenRsa)]
+    columns = [torch.cat([torch.zeros(0, 2, dtype=STATE_DTYPE), *map(_first_column, groups)]) for groups in layers]
+    heads = [(group, row) for group in layers[0] for row in group.own_rows()]  # the same in every layer
+    sizes = [group.dilation * group.rows * _aaren(blocks[0]).head_dim for group, _ in heads]
+    begins, rows, own_rows = (
+        torch.tensor(part, dtype=torch.long)
+        for part in (list(accumulate(sizes, initial=0)), [group.rows for group, _ in heads], [row for _, row in heads])
+    )
+    without = [torch.zeros((), dtype=STATE_DTYPE)] * len(blocks)
+    parts = (torch.stack(gates or without), torch.stack(columns), begins, rows, own_rows)
+    return tuple(part.detach().numpy() for part in parts)
 
 
-def _first_column(group: nn.Module) -> Tensor:
+def _recurrences(block: Block) -> list[Recurrence]:
+    """Of a layer's recurrence encoding; none where it has none."""
+    groups = block.mixer.encoding.groups if isinstance(block.mixer, AarenRsa) else ()
+    return [cast("Recurrence", group) for group in groups]
+
+
+def _first_column(group: Recurrence) -> Tensor:
     """Of Z, of every head: (R, 2)."""
-    assert isinstance(group, Recurrence)
     column = group.powers(torch.ones(1))[:, 0, :, 0]
     return nn.functional.pad(column, (0, 2 - group.rows))
 

@@ -68,6 +68,10 @@ class Recurrence(nn.Module):
         """Each head's own row of the sums (B, R, N, P, D): (B, R, N, D)."""
         raise NotImplementedError
 
+    def own_rows(self) -> list[int]:
+        """Which row of its sums each head's output is, (R,)."""
+        raise NotImplementedError
+
     def scalars(self) -> dict[str, Tensor]:
         """What was learnt: name -> one number a head or pair."""
         raise NotImplementedError
@@ -159,6 +163,10 @@ class Regular(Recurrence):
         """The only row."""
         return sums.squeeze(-2)
 
+    def own_rows(self) -> list[int]:
+        """The only row."""
+        return [0] * self.heads
+
     def scalars(self) -> dict[str, Tensor]:
         """lambda."""
         return {"lambda": self.eta.tanh()}
@@ -189,6 +197,10 @@ class Cyclical(Recurrence):
     def outputs(self, sums: Tensor) -> Tensor:
         """The first row for a cosine, the second for a sine."""
         return torch.cat([sums[:, : self.cosines, :, 0], sums[:, self.cosines :, :, 1]], 1)
+
+    def own_rows(self) -> list[int]:
+        """The first row for a cosine, the second for a sine."""
+        return [0] * self.cosines + [1] * self.sines
 
     def scalars(self) -> dict[str, Tensor]:
         """gamma and theta."""

@@ -255,4 +255,4 @@ def test_what_does_not_fit_is_refused(change: dict[str, object], message: str) -
 
 def test_counts_from_a_file_may_be_anything() -> None:
     with pytest.raises(ValueError, match="are not text"):
-        ModelConfig(3, 2, mixer="rsa", rem_counts=4.5)  # type: ignore[arg-type]
+        ModelConfig(3, 2, mixer="rsa", rem_counts=4.5)
