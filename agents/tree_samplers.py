@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .tree import DTYPE, Buds
 
+UNIFORM, HORIZON, MEAN, POSITIVE = range(4)  # forms of masses, which `kernels/tree.py` has too
 DECAY = 0.99  # b of equation (3), the paper's
 LARGEST = 300.0  # exponents are cut here: two such factors and a sum over any memory stay finite in float64
 
@@ -28,12 +29,12 @@ class Uniform:
 
     Attributes:
         features: K.
-        form: of `masses`, by its name in `kernels/tree.py`.
+        form: of `masses`: UNIFORM, HORIZON, MEAN or POSITIVE.
         by_features: whether the masses are of the transformed alignments.
     """
 
     features = 0
-    form = "UNIFORM"
+    form = UNIFORM
     by_features = False
 
     def __init__(self, dim: int, generator: torch.Generator) -> None:
@@ -59,7 +60,7 @@ class Uniform:
 class ExponentialDecay(Uniform):
     """Exponentially decaying horizon, equation (3): a token that is k tokens old has the mass b^k."""
 
-    form = "DECAY"
+    form = HORIZON
 
     def masses(self, buds: Buds, root: Buds) -> Tensor:
         """The sum of b^k over the bud's tokens, in closed form."""
@@ -71,7 +72,7 @@ class ExponentialDecay(Uniform):
 class Alignments(Uniform):
     """The geometric mean of the bud's attention weights, exp(A_n / |n|)."""
 
-    form = "MEAN"
+    form = MEAN
 
     def masses(self, buds: Buds, root: Buds) -> Tensor:
         """Relative to the largest head's over all tokens, so that nothing overflows; that changes no probability."""
@@ -81,7 +82,7 @@ class Alignments(Uniform):
 class PositiveAlignments(Uniform):
     """Equation (4): exp of the mean of what is positive in the inner products."""
 
-    form = "MEAN"
+    form = MEAN
     by_features = True
 
     def __init__(self, dim: int, generator: torch.Generator) -> None:
@@ -100,7 +101,7 @@ class PositiveAlignments(Uniform):
 class _RandomFeatures(Uniform):
     """Features from K / 2 = D random directions, which are orthogonal; the mass is the positive part of their sum."""
 
-    form = "POSITIVE"
+    form = POSITIVE
     by_features = True
 
     def __init__(self, dim: int, generator: torch.Generator) -> None:

@@ -40,15 +40,9 @@ def load(name: str) -> ModuleType:
 
 
 @functools.cache
-def load_step() -> ModuleType:
-    """The compiled environment step, which needs Numba."""
-    return importlib.import_module(".step", __name__)
-
-
-@functools.cache
-def load_tree() -> ModuleType:
-    """The compiled tree attention, which needs Numba."""
-    return importlib.import_module(".tree", __name__)
+def load_kernels(name: str) -> ModuleType:
+    """The module "step" or "tree", whose kernels need Numba."""
+    return importlib.import_module(f".{name}", __name__)
 
 
 @functools.cache
@@ -57,7 +51,7 @@ def available(name: str) -> bool:
     try:
         load(name)
     except ImportError as error:
-        warnings.warn(f"{name} cannot be used ({error}): the scan is done in plain torch, several times slower; "
+        warnings.warn(f"{name} cannot be used ({error}): plain torch is used instead, several times slower; "
                       f"pip install {name}", RuntimeWarning, stacklevel=4)  # fmt: skip
         return False
     return True

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from .. import draws
+from ..tree_samplers import DECAY, HORIZON, LARGEST, MEAN, POSITIVE
 from .compiling import compiled, inlined
 
 if TYPE_CHECKING:
@@ -19,11 +21,8 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = npt.NDArray[Any]
 
-GOLDEN, FIRST, SECOND = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+GOLDEN, FIRST, SECOND = (np.uint64(c % (1 << 64)) for c in (draws.GOLDEN, draws.FIRST, draws.SECOND))
 S11, S27, S30, S31 = (np.uint64(s) for s in (11, 27, 30, 31))
-UNIFORM, DECAY, MEAN, POSITIVE = range(4)  # the masses' forms
-RATE = 0.99  # b of equation (3)
-LARGEST = 600.0  # exponents are cut here
 
 
 @inlined
@@ -69,12 +68,12 @@ def _mass(
     if tokens <= 1:
         return 0.0
     total = 1.0
-    if form == DECAY:
-        total = RATE ** float(length - start - tokens) * (1 - RATE ** float(tokens)) / (1 - RATE)
+    if form == HORIZON:
+        total = DECAY ** float(length - start - tokens) * (1 - DECAY ** float(tokens)) / (1 - DECAY)
     elif form == MEAN:
         total = 0.0
         for h in range(len(alignment)):
-            total += math.exp(min(max(alignment[h] / tokens - reference, -LARGEST), LARGEST))
+            total += math.exp(min(max(alignment[h] / tokens - reference, -2 * LARGEST), 2 * LARGEST))
     elif form == POSITIVE:
         total = 0.0
         for h in range(len(alignment)):
@@ -240,7 +239,7 @@ def attend(
         lengths: l, (R,).
         terms: T, (R,).
         at_once: P, (R,).
-        form: of the masses: UNIFORM, DECAY, MEAN or POSITIVE.
+        form: of the masses, see `tree_samplers.py`.
         by_features: masses of the features' alignments; of the plain ones otherwise.
         smallest: mass of a bud that could be expanded but has none.
         seed: of the draws.

@@ -138,13 +138,13 @@ class TreeAttention(nn.Module):
         terms, at_once = self._counts(view)
         rows, heads, dim = view.value_totals.shape
         starts, sizes = (torch.empty(rows, int(terms.max()) + 1, dtype=torch.long) for _ in range(2))
-        out, sampler, tree = torch.empty(rows, heads, dim, dtype=DTYPE), self.sampler, kernels.load_tree()
+        out, sampler, tree = torch.empty(rows, heads, dim, dtype=DTYPE), self.sampler, kernels.load_kernels("tree")
         tree.attend(
             *(part.numpy() for part in (view.keys, view.values)),
             view.rows,
             *(part.contiguous().numpy() for part in (view.base[:, 0], view.queries, view.key_totals[:, 0])),
             *(part.contiguous().numpy() for part in (view.value_totals, view.lengths[:, 0], terms, at_once)),
-            getattr(tree, sampler.form),
+            sampler.form,
             sampler.by_features,
             SMALLEST,
             *self._seed,
