@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ROLLOUTS = ("carry", "rolling", "window")
 
 StepperState: TypeAlias = TrunkState | StepState
+State = TypeVar("State")
 
 
 class Carry(NamedTuple):
@@ -81,10 +82,10 @@ class NonFiniteActionError(FloatingPointError):
     """The model's action is NaN or infinite; it was not handed out."""
 
 
-class Stepper(Protocol):
+class Stepper(Protocol[State]):
     """A decision model, or what stands for it at rollout; a state belongs to the one that made it."""
 
-    def initial_state(self, batch_size: int) -> Any:  # noqa: ANN401  of its own kind
+    def initial_state(self, batch_size: int) -> State:
         """As `DecisionModel.initial_state`."""
         ...
 
@@ -94,8 +95,8 @@ class Stepper(Protocol):
         return_to_go: Tensor,
         timestep: int,
         previous_action: Tensor | None,
-        state: Any,  # noqa: ANN401  of its own kind
-    ) -> tuple[Tensor, Any]:
+        state: State,
+    ) -> tuple[Tensor, State]:
         """As `DecisionModel.step`."""
         ...
 
@@ -127,7 +128,7 @@ class Policy:
     action_low: Tensor | float = -1.0
     action_high: Tensor | float = 1.0
     compiled: bool = True
-    _stepper: Stepper = field(init=False, repr=False, compare=False)
+    _stepper: Stepper[Any] = field(init=False, repr=False, compare=False)
     _units: tuple[Tensor, Tensor] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -140,7 +141,7 @@ class Policy:
         if self.observation_mean.shape != size or self.observation_std.shape != size:
             raise ValueError(f"observation statistics must have shape {size}")
         self.model.eval()
-        stepper: Stepper = self.model
+        stepper: Stepper[Any] = self.model
         if self.rollout != "window":
             stepper = self.model.for_rollout() if self.compiled else self.model.fused()
         object.__setattr__(self, "_stepper", stepper)
