@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from aaren_rl import bench, bench_data, bench_evaluate, bench_rollout
+from aaren_rl.agents import DecisionModel
 from aaren_rl.agents.compiled_step import CompiledStep
 from aaren_rl.envs.windows import StepData
 from aaren_rl.errors import CommandError
@@ -36,13 +37,13 @@ def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert set(result["machine"]) == {"processor", "cores", "load_average", "threads", "python", "torch"}
     assert result["machine"]["threads"] == 1 and result["machine"]["torch"] == torch.__version__
     assert (result["width"], result["layers"], result["heads"]) == (16, 1, 2)
-    assert [way["name"] for way in result["ways"]] == list(bench_rollout.WAYS)
-    for way in result["ways"]:
-        cache = way["name"] == "decision-transformer:carry"
-        assert [cost["step"] for cost in way["costs"]] == ([10, 100, 150] if cache else [10, 100, 150, 300])
-        assert all(0 < cost["fastest_microseconds"] <= cost["microseconds"] for cost in way["costs"])
-        assert way["costs"][0]["ratio"] == 1 and 0 <= way["checked_difference"] <= 1e-5
-    assert [way["share"] < 1 for way in result["ways"]] == [True, True, True, False]
+    assert [mode["name"] for mode in result["modes"]] == list(bench_rollout.MODES)
+    for mode in result["modes"]:
+        cache = mode["name"] == "decision-transformer:carry"
+        assert [cost["step"] for cost in mode["costs"]] == ([10, 100, 150] if cache else [10, 100, 150, 300])
+        assert all(0 < cost["fastest_microseconds"] <= cost["microseconds"] for cost in mode["costs"])
+        assert mode["costs"][0]["ratio"] == 1 and 0 <= mode["checked_difference"] <= 1e-5
+    assert all(mode["share"] > 0 for mode in result["modes"]) and result["modes"][-1]["share"] == 1
     out, drawn = capsys.readouterr().out, files[1].read_text()
     assert f"torch {torch.__version__}, 1 threads" in out and "of decision-transformer:window's time" in out
     assert "environment step" in drawn
@@ -50,8 +51,8 @@ def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_aarens_state_is_constant_and_attentions_cache_is_not(tmp_path: Path) -> None:
     assert bench.main([*SMALL, "--json", str(tmp_path / "rollout.json")]) == 0
-    ways = json.loads((tmp_path / "rollout.json").read_text())["ways"]
-    sizes = {way["name"]: [cost["state_bytes"] for cost in way["costs"]] for way in ways}
+    modes = json.loads((tmp_path / "rollout.json").read_text())["modes"]
+    sizes = {mode["name"]: [cost["state_bytes"] for cost in mode["costs"]] for mode in modes}
     rest = 8 + 3 * 4  # return-to-go in float64; the last action, 3 numbers, in float32
     state = 8 * (2 + 2 + 16)  # m and u of 2 heads, w of 16 channels, in float64
     assert sizes["decision-aaren:carry"] == [state + rest] * 4
@@ -63,7 +64,7 @@ def test_aarens_state_is_constant_and_attentions_cache_is_not(tmp_path: Path) ->
     assert sizes["decision-transformer:window"][1:] == [21 * (4 * (11 + 3 + 1) + 8) + rest] * 3
 
 
-@pytest.mark.parametrize("wrong", ["forgets", "a little off"])
+@pytest.mark.parametrize("wrong", ["forgets", "a little off", "no number"])
 def test_a_wrong_fast_path_gets_no_figures(
     wrong: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,7 +76,13 @@ def test_a_wrong_fast_path_gets_no_figures(
         action, state = step(stepper, *arguments)
         return action + 2e-5, state
 
-    monkeypatch.setattr(CompiledStep, "step", wrong_step)
+    def no_number(model: DecisionModel, observations: Tensor, actions: Tensor, *_: object) -> tuple[Tensor, None]:
+        return actions * torch.nan, None
+
+    if wrong == "no number":
+        monkeypatch.setattr(DecisionModel, "forward", no_number)
+    else:
+        monkeypatch.setattr(CompiledStep, "step", wrong_step)
     assert bench.main([*SMALL, "--json", str(tmp_path / "rollout.json")]) == 6
     out, err = capsys.readouterr()
     assert out == "" and not (tmp_path / "rollout.json").exists()
