@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import copy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -26,6 +26,7 @@ from .config import Nested, RunConfig, build_config
 from .envs.windows import Batch, StepData, part
 from .errors import NumericsError, UsageError
 from .machine import Machine
+from .memory import keep_freed_memory
 from .training import Trainer, masked_mse, uses_bfloat16
 
 SIZES = ("128x3", "512x4")
@@ -119,16 +120,17 @@ class TrainResult:
 
 
 def check(config: RunConfig, data: StepData) -> float:
-    """The largest difference of a gradient from that of the tokens taken one by one in float64.
+    """The largest difference of a gradient, without dropout, from that of the tokens taken one by one in float64.
 
     Raises:
         NumericsError: it is above 1e-4 of the parameter's largest gradient, or not a number.
     """
+    config = replace(config, network=replace(config.network, dropout=0.0))
     trainer = Trainer(config, data, TASK.action_dim, TASK.horizon)
     batch = part(
         trainer.sampler.sample(trainer.generator), 0, max(1, config.data.steps_per_update // 20 // CHECKED_ROWS)
     )
-    fast, slow = trainer.model.eval(), copy.deepcopy(trainer.model).double().eval()
+    fast, slow = trainer.model.train(), copy.deepcopy(trainer.model).double().eval()
     masked_mse(_forward(fast, batch), batch.actions, batch.mask).backward()
     exact = Batch(**{k: v.double() if v is not None and v.is_floating_point() else v for k, v in vars(batch).items()})
     errors = (_token_by_token(slow, exact) - exact.actions).square().mean(-1)
@@ -291,6 +293,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         NumericsError: the gradients are wrong.
     """
     device = choose_device(arguments.device)
+    keep_freed_memory()  # as a training does
     pairs = [_size(text) for text in arguments.sizes]
     data = StepData(make_episodes(STEPS), RETURN_SCALE, device)
     how = {"batch": arguments.batch, "context_length": arguments.context_length, "repeats": arguments.repeats}

@@ -36,6 +36,7 @@ from .envs import Episodes, Task, is_own, task_name
 from .envs.own import default_name
 from .envs.windows import StepData
 from .errors import NumericsError, run_command
+from .memory import keep_freed_memory
 from .run import Metrics, RunFolder
 from .scoring import SOURCES, Score, format_table, mismatch, score_policy
 from .training import Stopwatch, Trainer
@@ -143,6 +144,7 @@ class _Run:
             action_low=task.action_low,
             action_high=task.action_high,
         )
+        keep_freed_memory()
         self.trainer = Trainer(config, data, episodes.action_dim, task.horizon, ranks)
         self.recent: list[Tensor] = []  # loss and gradient norm of every update since the last log
         self.watch, self.timed_from = Stopwatch(), 0  # training alone, without evaluations

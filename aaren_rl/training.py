@@ -95,6 +95,9 @@ class Trainer:
         shape = config.network.model(observation_dim, action_dim, config.mixer, horizon)
         self.model = DecisionModel(shape).to(data.device)
         self.average = copy.deepcopy(self.model).eval()
+        # Modules look their parameters up anew every time, for a percent of a small model's update.
+        self._parameters: list[Tensor] = list(self.model.parameters())
+        self._averages: list[Tensor] = list(self.average.parameters())
         self._forward = ranks.wrap(self.model, data.device)
         optimizer = config.optimizer
         self.optimizer = torch.optim.AdamW(self.model.parameters(), weight_decay=optimizer.weight_decay, fused=True)
@@ -114,7 +117,8 @@ class Trainer:
         whole = self.sampler.sample(self.generator)  # the same on every rank, as one process would draw it
         batch = part(whole, self.ranks.rank, self.ranks.size)
         self.ranks.seed_dropout(self.config.seed, self.update)
-        self._forward.train()
+        if not self.model.training:
+            self._forward.train()
         with autocast(config, self.data.device):
             actions, _ = self._forward(
                 batch.observations, batch.actions, batch.returns_to_go, batch.timesteps, starts=batch.starts
@@ -122,7 +126,7 @@ class Trainer:
         loss = masked_mse(actions, batch.actions, batch.mask, whole.mask.sum())
         self.optimizer.zero_grad(set_to_none=True)
         (loss * self.ranks.size).backward()  # the ranks' gradients are averaged, and their losses are to be added up
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, config.clip_norm)
         loss = self.ranks.sum(loss.detach())
         # Looking at them waits for the device: only where somebody asked for it.
         if config.non_finite == "stop" or bool(loss.isfinite() & norm.isfinite()):
@@ -137,7 +141,7 @@ class Trainer:
     def _average(self) -> None:
         # The decay rises from 0.1, or the first weights would stay in the average for a thousand updates.
         decay = min(self.config.optimizer.average_decay, (1 + self.update) / (10 + self.update))
-        torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
+        torch._foreach_lerp_(self._averages, self._parameters, 1 - decay)
 
     def recurrence(self) -> dict[str, float]:
         """Gate, lambdas, gammas and thetas of every layer's recurrence encoding, by tag; nothing without one."""

@@ -11,13 +11,16 @@ from torch import Tensor, nn
 from .dropout import Dropout
 from .mixers import Aaren, AarenRsa, Attention, AttentionState, Encoded, EncodedState, Rsa
 from .rem_config import RemConfig
+from .residual import ResidualNorm
 from .scan import ScanState
+from .trained_block import can_train, train_block
 
-MIXERS: dict[str, type[Aaren] | type[Attention] | type[Encoded]] = {
-    "aaren": Aaren,
-    "attention": Attention,
-    "aaren-rsa": AarenRsa,
-    "rsa": Rsa,
+Mixer: TypeAlias = Aaren | Attention | Encoded
+MIXERS: dict[str, Callable[..., Mixer]] = {  # of width, heads, dropout inside the mixer, recurrence encoding
+    "aaren": lambda width, heads, _dropout=0.0, _rems=None: Aaren(width, heads),
+    "attention": lambda width, heads, dropout=0.0, _rems=None: Attention(width, heads, dropout),
+    "aaren-rsa": lambda width, heads, _dropout=0.0, rems=None: AarenRsa(width, heads, rems=rems),
+    "rsa": lambda width, heads, dropout=0.0, rems=None: Rsa(width, heads, dropout, rems),
 }
 MixerState: TypeAlias = ScanState | AttentionState | EncodedState
 TrunkState: TypeAlias = tuple[MixerState, ...]
@@ -36,7 +39,7 @@ class Block(nn.Module):
         mixer: a name in MIXERS.
         width: C, channels of a token; the MLP has 4 C hidden units.
         heads: heads of the mixer.
-        dropout: probability, on the outputs of the mixer and of the MLP.
+        dropout: probability, on the outputs of the mixer and of the MLP, and on attention's weights.
         rems: recurrence encoding, of the mixers that have one.
         activation: of the MLP, a name in ACTIVATIONS.
     """
@@ -52,19 +55,17 @@ class Block(nn.Module):
     ) -> None:
         """Builds mixer, layer norms and MLP; raises ValueError if `heads` does not divide `width`."""
         super().__init__()
-        kind = MIXERS[mixer]
-        more = (rems,) if issubclass(kind, Encoded) else ()
-        self.mixer = kind(width, heads, dropout, *more)
-        self.norm1 = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), ACTIVATIONS[activation](), nn.Linear(4 * width, width), Dropout(dropout)
-        )
-        self.norm2 = nn.LayerNorm(width)
+        self.mixer = MIXERS[mixer](width, heads, dropout, rems)
+        self.norm1: nn.LayerNorm = ResidualNorm(width, dropout)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), ACTIVATIONS[activation](), nn.Linear(4 * width, width))
+        self.norm2: nn.LayerNorm = ResidualNorm(width, dropout)
 
     def forward(
         self, x: Tensor, state: MixerState | None, starts: Tensor | None = None, keep: slice | None = None
     ) -> tuple[Tensor, MixerState]:
         """Tokens (B, N, C) in parallel; with `keep`, nothing after the mixer is computed for other positions."""
+        if can_train(self, x, state):
+            return train_block(self, x, starts, keep)
         y, state = self.mixer(x, state, starts=starts, keep=keep)
         return self._rest(x if keep is None else x[:, keep], y), state
 
@@ -74,13 +75,27 @@ class Block(nn.Module):
         return self._rest(x, y), state
 
     def _rest(self, x: Tensor, y: Tensor) -> Tensor:
-        x = self.norm1(x + y)
-        out: Tensor = self.norm2(x + self.mlp(x))
+        x = self.norm1(x, y)
+        out: Tensor = self.norm2(x, self.mlp(x))
         return out
 
 
 class PreNormBlock(Block):
     """x = x + mixer(LN1(x)); x = x + MLP(LN2(x)): the block of GPT-2 and of Hugging Face's Decision Transformer."""
+
+    def __init__(
+        self,
+        mixer: str,
+        width: int,
+        heads: int,
+        dropout: float = 0.0,
+        rems: RemConfig | None = None,
+        activation: str = "gelu",
+    ) -> None:
+        """As `Block`."""
+        super().__init__(mixer, width, heads, dropout, rems, activation)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, x: Tensor, state: MixerState | None, starts: Tensor | None = None, keep: slice | None = None
@@ -95,8 +110,8 @@ class PreNormBlock(Block):
         return self._rest(x, y), state
 
     def _rest(self, x: Tensor, y: Tensor) -> Tensor:
-        x = x + y
-        out: Tensor = x + self.mlp(self.norm2(x))
+        x = x + self.dropout(y)
+        out: Tensor = x + self.dropout(self.mlp(self.norm2(x)))
         return out
 
 

@@ -14,7 +14,7 @@ WIDTH, HEADS, BATCH = 16, 4, 2
 
 def make(spread: float = 1.0) -> Aaren:
     torch.manual_seed(0)
-    mixer = Aaren(WIDTH, HEADS, dropout=0.5).eval()
+    mixer = Aaren(WIDTH, HEADS).eval()
     with torch.no_grad():
         mixer.query_token *= spread  # the scores are linear in it
         mixer.key.bias += 1.0

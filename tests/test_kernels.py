@@ -10,7 +10,7 @@ from scan_checks import check, random_inputs, random_mask, random_starts, random
 from torch import Tensor
 
 from aaren_rl.agents import ScanState, kernels, prefix_scan
-from aaren_rl.agents.kernels import cpu
+from aaren_rl.agents.kernels import threads as kernel_threads
 
 numba_scan = partial(prefix_scan, method="numba")
 
@@ -47,7 +47,7 @@ def test_values_that_are_expanded_or_part_of_more() -> None:
 
 @pytest.mark.parametrize("layout", [heads_side_by_side, torch.Tensor.contiguous])
 def test_threads_share_the_rows(layout: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "SHARED", 1)
+    monkeypatch.setattr(kernel_threads, "SHARED", 1)
     scores, values = random_inputs(50, batch=(5, 2))
     threads, results = torch.get_num_threads(), []
     try:

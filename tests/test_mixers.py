@@ -27,7 +27,7 @@ def make(name: str, dtype: torch.dtype = torch.float32) -> Mixer:
     if name in OTHERS:
         kind, rems = OTHERS[name]
         return MIXERS[kind](WIDTH, HEADS, 0.0, rems).to(dtype).eval()
-    return MIXERS[name](WIDTH, HEADS).to(dtype).eval()
+    return MIXERS[name](WIDTH, HEADS, 0.0, None).to(dtype).eval()
 
 
 def rows(state: object, which: slice) -> object:
@@ -267,7 +267,15 @@ def test_attention_under_bfloat16_autocast() -> None:
 @every_mixer
 def test_dropout_only_in_training(name: str) -> None:
     torch.manual_seed(0)
-    mixer, x = MIXERS[name](WIDTH, HEADS, 0.5), tokens(5)
+    block, x = Block(name, WIDTH, HEADS, 0.5), tokens(5)
+    assert not torch.equal(block(x, None)[0], block(x, None)[0])
+    block.eval()
+    assert torch.equal(block(x, None)[0], block(x, None)[0])
+
+
+def test_attention_drops_weights_too() -> None:
+    torch.manual_seed(0)
+    mixer, x = Attention(WIDTH, HEADS, 0.5), tokens(5)
     assert not torch.equal(mixer(x)[0], mixer(x)[0])
     mixer.eval()
     assert torch.equal(mixer(x)[0], mixer(x)[0])

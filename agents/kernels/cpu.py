@@ -7,20 +7,18 @@ side by side in memory at every position, are gone through together.
 
 from __future__ import annotations
 
-import functools
 import math
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numba
 import torch
 from torch import Tensor
 
-from .compiling import compiled
+from .bfloat16 import as_array, narrow, widen
+from .compiling import compiled, inlined
 from .layout import flatten_batch, rows_of_channels
+from .threads import parts, share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,8 +27,17 @@ if TYPE_CHECKING:
     Array: TypeAlias = npt.NDArray[Any]
     Index: TypeAlias = npt.NDArray[np.int64]
 
-SHARED = 1 << 18  # values from which a call is worth more than one thread
+TYPES = (torch.float32, torch.float64, torch.bfloat16)  # of values
 EMPTY = torch.finfo(torch.float64).min  # the maximum of no scores
+
+
+@inlined
+def _round(output: Array, rounded: Array, begin: int) -> None:
+    """Writes the output again where bfloat16 is asked for."""
+    if len(rounded):
+        half = rounded[begin:][: len(output)]
+        for d in range(len(output)):
+            half[d] = narrow(output[d], half)
 
 
 @compiled("contract", "reassoc", "nsz")
@@ -45,6 +52,7 @@ def _forward(
     at: Index,
     stride: Index,
     outputs: Array,
+    rounded: Array,
     weights: Array,
     m: Array,
     u: Array,
@@ -67,18 +75,19 @@ def _forward(
                     inverse = 1.0 / u[row] if u[row] > 0 else 0.0
                     for d in range(dim):
                         output[d] = sums[d] * inverse
-                    continue
-                shrink, p = 1.0, 1.0
-                if score > m[row]:
-                    shrink, m[row] = math.exp(m[row] - score), score
                 else:
-                    p = math.exp(score - m[row])
-                u[row] = u[row] * shrink + p
-                inverse = 1.0 / u[row]
-                weights[row, k] = p * inverse
-                for d in range(dim):
-                    sums[d] = sums[d] * shrink + p * value[d]
-                    output[d] = sums[d] * inverse
+                    shrink, p = 1.0, 1.0
+                    if score > m[row]:
+                        shrink, m[row] = math.exp(m[row] - score), score
+                    else:
+                        p = math.exp(score - m[row])
+                    u[row] = u[row] * shrink + p
+                    inverse = 1.0 / u[row]
+                    weights[row, k] = p * inverse
+                    for d in range(dim):
+                        sums[d] = sums[d] * shrink + p * widen(value[d])
+                        output[d] = sums[d] * inverse
+                _round(output, rounded, at[4, row] + k * stride[4])
 
 
 @compiled("contract", "reassoc", "nsz")
@@ -109,12 +118,12 @@ def _backward(
                 down = d_values[at[4, row] + k * stride[4] :][:dim]
                 sums, weight, shrink, own, other = g[row], weights[row, k], keep[row], 0.0, 0.0
                 for d in range(dim):
-                    x = numba.float64(up[d])
+                    x = numba.float64(widen(up[d]))
                     total = sums[d] * shrink + x
                     sums[d] = total
-                    own += total * value[d]
+                    own += total * widen(value[d])
                     other += output[d] * x
-                    down[d] = weight * total
+                    down[d] = narrow(weight * total, down)
                 c[row] = c[row] * shrink + other
                 # A masked value may be anything, NaN included.
                 d_scores[row, k] = weight * (own - c[row]) if weight > 0.0 else 0.0
@@ -130,9 +139,11 @@ def forward(
 ) -> tuple[Tensor, ...]:
     """Outputs (..., N, D), every position's weight for itself (..., N), and the state after the last, in float64.
 
+    The outputs come twice: as the values' type has them, and not rounded to bfloat16, for `backward`.
+
     Args:
-        scores: (..., N), float32 or float64, as are the values.
-        values: (..., N, D), of any strides.
+        scores: (..., N), float32 or float64.
+        values: (..., N, D), float32, float64 or bfloat16, of any strides.
         m: (...), float64, as are u and w: the state before.
         u: (...).
         w: (..., D).
@@ -140,14 +151,17 @@ def forward(
         starts: bool (..., N), True where a sequence begins.
     """
     values = rows_of_channels(values)
-    outputs = torch.empty_like(values)  # in the values' order in memory
+    half = values.dtype == torch.bfloat16
+    outputs = torch.empty_like(values, dtype=torch.float32 if half else None)  # in the values' order in memory
+    rounded = torch.empty_like(values) if half else outputs
     weights = torch.empty(scores.shape, dtype=torch.float64)
     m, u, w = (part.clone(memory_format=torch.contiguous_format) for part in (m, u, w))
     flat, at, stride = _flat(scores, values, mask, starts, outputs)
     n, dim = values.shape[-2:]
-    arrays = (*flat[:4], at, stride, flat[4], weights.view(-1, n).numpy(), *(x.view(-1).numpy() for x in (m, u)))
-    _share(_forward, (*arrays, w.view(-1, dim).numpy()), values)
-    return outputs, weights, m, u, w
+    halves = _flat(rounded)[0][0] if half else flat[4][:0]
+    arrays = (*flat[:4], at, stride, flat[4], halves, weights.view(-1, n).numpy())
+    _share(_forward, (*arrays, *(x.view(-1).numpy() for x in (m, u)), w.view(-1, dim).numpy()), values)
+    return rounded, outputs, weights, m, u, w
 
 
 def backward(
@@ -158,14 +172,14 @@ def backward(
     Args:
         weights: (..., N), float64, from `forward`.
         values: (..., N, D).
-        outputs: (..., N, D), from `forward`.
-        d_outputs: (..., N, D).
+        outputs: (..., N, D), from `forward`, not rounded.
+        d_outputs: (..., N, D), of the values' type.
         g: (..., D), float64, after the last position; `fused.py` says what it is.
         c: (...), float64, likewise.
         starts: bool (..., N).
     """
     values, d_outputs = rows_of_channels(values), rows_of_channels(d_outputs)
-    d_scores, d_values = torch.empty(weights.shape, dtype=values.dtype), torch.empty_like(values)
+    d_scores, d_values = torch.empty(weights.shape, dtype=outputs.dtype), torch.empty_like(values)
     g, c = (part.clone(memory_format=torch.contiguous_format) for part in (g, c))
     flat, at, stride = _flat(values, outputs, d_outputs, starts, d_values)
     n, dim = values.shape[-2:]
@@ -180,7 +194,7 @@ def _flat(*tensors: Tensor) -> tuple[list[Array], Index, Index]:
     arrays = []
     for x in tensors:
         extent = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-        arrays.append(x.detach().as_strided((extent,), (1,)).numpy())
+        arrays.append(as_array(x.detach().as_strided((extent,), (1,))))
     at, *strides = flatten_batch(tensors)
     return arrays, at.numpy(), torch.tensor(strides).numpy()
 
@@ -188,24 +202,8 @@ def _flat(*tensors: Tensor) -> tuple[list[Array], Index, Index]:
 def _share(kernel: Callable[..., None], arrays: tuple[Array, ...], values: Tensor) -> None:
     """Runs the kernel over all rows, on several threads where that pays; rows do not depend on one another."""
     rows = values.shape[:-2].numel()
-    threads = min(torch.get_num_threads(), rows) if values.numel() >= SHARED else 1
     group = values.shape[-3] if values.dim() > 2 and values.stride(-3) < values.stride(-2) else 1
-    if rows // group < threads:
-        group = 1
-    if threads == 1:
-        kernel(0, rows, group, *arrays)
-        return
-    cuts = [rows // group * k // threads * group for k in range(threads + 1)]
-    others = [_pool(threads).submit(kernel, *cut, group, *arrays) for cut in pairwise(cuts[1:])]
-    kernel(*cuts[:2], group, *arrays)
-    for other in others:
-        other.result()
-
-
-@functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads - 1, thread_name_prefix="scan")
-
-
-if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    cuts = parts(rows // group, values.numel())
+    if rows // group < len(parts(rows, values.numel())):
+        group, cuts = 1, parts(rows, values.numel())
+    share(lambda _, first, last: kernel(first * group, last * group, group, *arrays), cuts)

@@ -66,10 +66,12 @@ class _FusedScan(torch.autograd.Function):
         starts: Tensor,
     ) -> tuple[Tensor, ...]:
         dtype = torch.promote_types(torch.promote_types(scores.dtype, values.dtype), torch.float32)
-        outputs, weights, *last = load(backend).forward(scores.to(dtype), values.to(dtype), m, u, w, mask, starts)
-        ctx.backend, ctx.scores_dtype = backend, scores.dtype
+        kernel = load(backend)
+        held = values if values.dtype in kernel.TYPES else values.to(dtype)
+        outputs, exact, weights, *last = kernel.forward(scores.to(dtype), held, m, u, w, mask, starts)
+        ctx.backend, ctx.scores_dtype, ctx.held_dtype = backend, scores.dtype, held.dtype
         # The outputs in full precision: rounded to half, they would round the gradient of every earlier score.
-        ctx.save_for_backward(values, weights, outputs, u, w, last[1], starts)
+        ctx.save_for_backward(values, weights, exact, u, w, last[1], starts)
         ctx.mark_non_differentiable(last[0])  # m cancels in every ratio
         ctx.set_materialize_grads(False)
         return outputs.to(values.dtype), *last
@@ -83,13 +85,12 @@ class _FusedScan(torch.autograd.Function):
         d_last_u: Tensor | None,
         d_last_w: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
-        values, weights, outputs, u, w, last_u, starts = ctx.saved_tensors
-        d_outputs = torch.zeros_like(outputs) if d_outputs is None else d_outputs.to(outputs.dtype)
+        values, weights, exact, u, w, last_u, starts = ctx.saved_tensors
+        held, d_outputs = values.to(ctx.held_dtype), torch.zeros_like(values) if d_outputs is None else d_outputs
         g = torch.zeros_like(w) if d_last_w is None else last_u.unsqueeze(-1) * d_last_w
         c = torch.zeros_like(u) if d_last_u is None else -last_u * d_last_u
-        d_scores, d_values, g, c = load(ctx.backend).backward(
-            weights, values.to(outputs.dtype), outputs, d_outputs, g, c, starts
-        )
+        d_outputs = d_outputs.to(held.dtype)
+        d_scores, d_values, g, c = load(ctx.backend).backward(weights, held, exact, d_outputs, g, c, starts)
         d_m = d_u = d_w = None
         if any(ctx.needs_input_grad[3:6]):
             inverse = torch.where(u > 0, 1 / torch.where(u > 0, u, 1.0), 0.0)

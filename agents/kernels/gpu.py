@@ -18,6 +18,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from .layout import flatten_batch, rows_of_channels
 
 Pointer: TypeAlias = Any
+TYPES = (torch.float32,)  # of values
 TILE = 32  # positions
 LOW = tl.constexpr(torch.finfo(torch.float32).min)
 
@@ -174,7 +175,7 @@ def forward(
     m, u, w = (part.clone(memory_format=torch.contiguous_format) for part in (m, u, w))
     tensors = (scores, values, mask.view(torch.uint8), starts.view(torch.uint8), outputs)
     _forward[(m.numel(),)](*tensors, *flatten_batch(tensors), weights, m, u, w, m.numel(), **_sizes(values))
-    return outputs, weights, m, u, w
+    return outputs, outputs, weights, m, u, w
 
 
 def backward(

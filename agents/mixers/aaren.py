@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..dropout import Dropout
 from ..scan import ScanState, prefix_scan, scan_step
 from .fused import FusedAaren
 
@@ -24,10 +23,9 @@ class Aaren(nn.Module):
     Args:
         width: C, channels of a token.
         heads: H, must divide C. Scores are scaled by 1 / sqrt(D).
-        dropout: probability, on the output.
     """
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         """Builds the projections; raises ValueError if `heads` does not divide `width`."""
         super().__init__()
         if width % heads:
@@ -38,7 +36,6 @@ class Aaren(nn.Module):
         self.key = nn.Linear(width, width)
         self.value = nn.Linear(width, width)
         self.output = nn.Linear(width, width)
-        self.dropout = Dropout(dropout)
 
     def forward(
         self, x: Tensor, state: ScanState | None = None, *, starts: Tensor | None = None, keep: slice | None = None
@@ -78,8 +75,8 @@ class Aaren(nn.Module):
         return mixed, value, state
 
     def project(self, mixed: Tensor) -> Tensor:
-        """The heads' outputs (..., H, D) joined, through W_o and dropout: (..., C)."""
-        out: Tensor = self.dropout(self.output(mixed.flatten(-2)))
+        """The heads' outputs (..., H, D) joined, through W_o: (..., C)."""
+        out: Tensor = self.output(mixed.flatten(-2))
         return out
 
     def initial_state(self, batch_size: int) -> ScanState:

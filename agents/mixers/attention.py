@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..dropout import Dropout
-
 
 class AttentionState(NamedTuple):
     """The key-value cache: it grows by one row a token.
@@ -32,7 +30,7 @@ class Attention(nn.Module):
     Args:
         width: C, channels of a token.
         heads: H, must divide C. Scores are scaled by 1 / sqrt(D).
-        dropout: probability, on the attention weights and on the output (min-decision-transformer).
+        dropout: probability, on the attention weights (min-decision-transformer).
     """
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
@@ -45,7 +43,7 @@ class Attention(nn.Module):
         self.key = nn.Linear(width, width)
         self.value = nn.Linear(width, width)
         self.output = nn.Linear(width, width)
-        self.dropout = Dropout(dropout)
+        self.dropout = dropout
 
     def forward(
         self, x: Tensor, state: AttentionState | None = None, *, starts: Tensor | None = None, keep: slice | None = None
@@ -85,7 +83,7 @@ class Attention(nn.Module):
             *cache,
             attn_mask=None if plain else _causal_mask(x.shape[1], cache.keys.shape[-2], starts, x.device)[..., keep, :],
             is_causal=plain,
-            dropout_p=self.dropout.p if self.training else 0.0,
+            dropout_p=self.dropout if self.training else 0.0,
         )
         return mixed, values, cache
 
@@ -95,8 +93,8 @@ class Attention(nn.Module):
         return mixed.squeeze(2), values.squeeze(2), state
 
     def project(self, mixed: Tensor) -> Tensor:
-        """The heads' outputs (..., H, D) joined, through W_o and dropout: (..., C)."""
-        out: Tensor = self.dropout(self.output(mixed.flatten(-2)))
+        """The heads' outputs (..., H, D) joined, through W_o: (..., C)."""
+        out: Tensor = self.output(mixed.flatten(-2))
         return out
 
     def initial_state(self, batch_size: int) -> AttentionState:

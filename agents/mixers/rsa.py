@@ -37,22 +37,19 @@ class Encoded(nn.Module):
     """A mixer with recurrence encoding; see the subclasses for which.
 
     Args:
-        width: C, channels of a token.
-        heads: H, must divide C.
-        dropout: probability, as the mixer inside uses it; the REMs have none.
+        inner: the mixer inside.
         rems: counts, dilation, mask and gate of the REMs; by default "auto" counts and the paper's rest.
     """
 
-    INNER: ClassVar[type[Aaren] | type[Attention]]
     MAX_POWER: ClassVar[int]
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: RemConfig | None = None) -> None:
-        """Raises ValueError if `heads` does not divide `width` or there are more REMs than heads."""
+    def __init__(self, inner: Aaren | Attention, rems: RemConfig | None = None) -> None:
+        """Raises ValueError if there are more REMs than heads."""
         super().__init__()
-        self.inner = self.INNER(width, heads, dropout)
-        rems = rems or RemConfig(parse_counts("auto", heads))
+        self.inner = inner
+        rems = rems or RemConfig(parse_counts("auto", inner.heads))
         self.encoding = GatedEncoding(
-            rems if rems.max_power is not None else replace(rems, max_power=self.MAX_POWER), heads
+            rems if rems.max_power is not None else replace(rems, max_power=self.MAX_POWER), inner.heads
         )
 
     def forward(
@@ -89,8 +86,11 @@ class Encoded(nn.Module):
 class Rsa(Encoded):
     """Causal self-attention with recurrence encoding; powers beyond 200 are masked, as in the paper (appendix D.1)."""
 
-    INNER = Attention
     MAX_POWER = 200
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: RemConfig | None = None) -> None:
+        """Raises ValueError if `heads` does not divide `width` or there are more REMs than heads."""
+        super().__init__(Attention(width, heads, dropout), rems)
 
 
 class AarenRsa(Encoded):
@@ -100,5 +100,8 @@ class AarenRsa(Encoded):
     state. The paper masks against extreme numbers, which a recurrence with |lambda| < 1 does not meet.
     """
 
-    INNER = Aaren
     MAX_POWER = 0
+
+    def __init__(self, width: int, heads: int, *, rems: RemConfig | None = None) -> None:
+        """Raises ValueError if `heads` does not divide `width` or there are more REMs than heads."""
+        super().__init__(Aaren(width, heads), rems)

@@ -106,7 +106,7 @@ class TreeAttention(nn.Module):
         key_totals, value_totals = (torch.stack([totals[n][i] for n in wanted.tolist()], 1) for i in (0, 1))
         view = View(state, queries, key_totals, value_totals, (first + 1 + wanted).to(x.device))
         mixed = self.attend(view)[0].unflatten(0, (len(x), -1)).flatten(-2)
-        return mixer.dropout(mixer.output(mixed.to(value.dtype))), state
+        return mixer.output(mixed.to(value.dtype)), state
 
     def step(self, x: Tensor, state: TreeState) -> tuple[Tensor, TreeState]:
         """One token (B, C) after those in `state`; returns its output (B, C) and the new state."""

@@ -1,0 +1,191 @@
+"""LayerNorm(x + dropout(y)) and its gradients as one pass each over the rows, compiled by Numba.
+
+Whether an element is dropped is a function of the call's key, the row and the channel: the backward pass asks again
+instead of keeping masks. A row's generator is SplitMix64 of key and row; a channel's 32 bits are its counter through
+the two multiplications of Wellons' "lowbias32", which go through vectors where 64-bit ones do not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .bfloat16 import as_array, narrow, widen
+from .compiling import compiled, inlined
+from .threads import parts, share
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array: TypeAlias = npt.NDArray[Any]
+
+BITS = 32  # of an element's random number
+# The constants below are those of SplitMix64 and lowbias32.
+GOLDEN, FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+STEP, THIRD, FOURTH = np.uint32(0x9E3779B9), np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
+
+
+class Drop(NamedTuple):
+    """Which elements are dropped.
+
+    Attributes:
+        key: of this call's random numbers, uint64.
+        below: an element is dropped where its 32 bits are below.
+        scale: of what is kept.
+    """
+
+    key: np.uint64
+    below: np.uint32
+    scale: np.float32
+
+
+def draw_drop(p: float) -> Drop:
+    """Drops with probability p in [0, 1), rounded to a multiple of 2^-32; the key is drawn by torch's generator."""
+    below = round(p * 2**BITS)
+    key = int(torch.empty((), dtype=torch.int64).random_()) if below else 0
+    return Drop(np.uint64(key), np.uint32(below), np.float32(2**BITS / (2**BITS - below)))
+
+
+@inlined
+def _row_key(key: Any, row: Any) -> Any:  # noqa: ANN401  Numba's numbers
+    z = key + np.uint64(row + 1) * GOLDEN
+    z = (z ^ (z >> np.uint64(30))) * FIRST
+    z = (z ^ (z >> np.uint64(27))) * SECOND
+    return np.uint32(z ^ (z >> np.uint64(31)))
+
+
+@inlined
+def _bits(key: Any, channel: Any) -> Any:  # noqa: ANN401
+    # Numba takes every sum of 32-bit numbers for a 64-bit one; cut back at once, they stay 32-bit in the vectors.
+    x = np.uint32(key + np.uint32(np.uint32(channel) * STEP))
+    x = np.uint32(np.uint32(x ^ (x >> np.uint32(16))) * THIRD)
+    x = np.uint32(np.uint32(x ^ (x >> np.uint32(15))) * FOURTH)
+    return np.uint32(x ^ (x >> np.uint32(16)))
+
+
+@compiled("contract", "reassoc", "nsz")
+def _forward(
+    first: int,
+    last: int,
+    drop: Drop,
+    epsilon: float,
+    x: Array,
+    y: Array,
+    weight: Array,
+    bias: Array,
+    outputs: Array,
+    low: Array,
+    normed: Array,
+    inverse: Array,
+) -> None:
+    channels, zero = len(weight), np.float32(0)
+    for row in range(first, last):
+        key, old, new, out, hat = _row_key(drop.key, row), x[row], y[row], outputs[row], normed[row]
+        total, squares = zero, zero
+        for c in range(channels):
+            change = widen(new[c]) * drop.scale  # read whether kept or not: loads without a condition use vectors
+            number = old[c] + (change if _bits(key, c) >= drop.below else zero)
+            hat[c] = number
+            total += number
+        mean = np.float32(total / channels)
+        for c in range(channels):
+            number = hat[c] - mean
+            hat[c] = number
+            squares += number * number
+        shrink = np.float32(1 / math.sqrt(squares / channels + epsilon))
+        inverse[row] = shrink
+        for c in range(channels):
+            hat[c] *= shrink
+            out[c] = hat[c] * weight[c] + bias[c]
+        if len(low):
+            half = low[row]
+            for c in range(channels):
+                half[c] = narrow(out[c], half)
+
+
+@compiled("contract", "reassoc", "nsz")
+def _backward(
+    first: int,
+    last: int,
+    drop: Drop,
+    d_outputs: Array,
+    d_low: Array,
+    normed: Array,
+    inverse: Array,
+    weight: Array,
+    d_x: Array,
+    d_y: Array,
+    d_weight: Array,
+    d_bias: Array,
+) -> None:
+    channels, zero = len(weight), np.float32(0)
+    for row in range(first, last):
+        key, up, hat, down, new = _row_key(drop.key, row), d_outputs[row], normed[row], d_x[row], d_y[row]
+        for c in range(channels):
+            down[c] = up[c]
+        if len(d_low):
+            half = d_low[row]
+            for c in range(channels):
+                down[c] += widen(half[c])
+        mean, along = zero, zero
+        for c in range(channels):
+            d_hat = down[c] * weight[c]
+            mean += d_hat
+            along += d_hat * hat[c]
+            d_weight[c] += down[c] * hat[c]
+            d_bias[c] += down[c]
+        mean, along = np.float32(mean / channels), np.float32(along / channels)
+        for c in range(channels):
+            number = inverse[row] * (down[c] * weight[c] - mean - hat[c] * along)
+            down[c] = number
+            new[c] = narrow(number * drop.scale if _bits(key, c) >= drop.below else zero, new)
+
+
+def forward(
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, epsilon: float, drop: Drop, *, low: torch.dtype | None = None
+) -> tuple[Tensor, ...]:
+    """LayerNorm(x + dropout(y)), the same in the type `low`, and what `backward` needs of it.
+
+    Args:
+        x: float32 (rows, C), contiguous, as is y.
+        y: float32 or bfloat16 (rows, C).
+        weight: float32 (C,), as is bias.
+        bias: (C,).
+        epsilon: added to the variance.
+        drop: which elements of y are dropped.
+        low: float32 or bfloat16; None: the second result is empty.
+
+    Returns:
+        Two of the kind (rows, C), the normalised rows before weight and bias, and 1 / their standard deviations.
+    """
+    outputs, normed, inverse = torch.empty_like(x), torch.empty_like(x), x.new_empty(len(x))
+    lowered = x.new_empty(0, x.shape[1]) if low is None else torch.empty_like(x, dtype=low)
+    arrays = [as_array(tensor) for tensor in (x, y, weight, bias, outputs, lowered, normed, inverse)]
+    share(lambda _, first, last: _forward(first, last, drop, epsilon, *arrays), parts(len(x), x.numel()))
+    return outputs, lowered, normed, inverse
+
+
+def backward(
+    d_outputs: Tensor,
+    normed: Tensor,
+    inverse: Tensor,
+    weight: Tensor,
+    drop: Drop,
+    dtype: torch.dtype,
+    *,
+    d_low: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """Gradients of x (rows, C), of y in its `dtype`, weight (C,) and bias (C,), given those of the two outputs."""
+    d_x, d_y = torch.empty_like(normed), torch.empty_like(normed, dtype=dtype)
+    d_low = normed.new_empty(0, normed.shape[1]) if d_low is None else d_low
+    cuts = parts(len(normed), normed.numel())
+    sums = torch.zeros(2, len(cuts), len(weight), dtype=torch.float64)  # of thousands of rows, float64 at little cost
+    arrays = [as_array(tensor) for tensor in (d_outputs, d_low, normed, inverse, weight, d_x, d_y)]
+    totals: list[list[Array]] = [list(part) for part in sums.numpy()]  # of weight and of bias, by part
+    share(lambda k, first, last: _backward(first, last, drop, *(*arrays, totals[0][k], totals[1][k])), cuts)
+    d_weight, d_bias = sums.sum(1).to(weight.dtype)
+    return d_x, d_y, d_weight, d_bias

@@ -1,0 +1,72 @@
+"""A residual connection with dropout and layer norm: two or three operations of a block in one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from . import kernels
+from .dropout import Dropout
+
+
+class ResidualNorm(nn.LayerNorm):
+    """LayerNorm(x + dropout(y)); trained on the CPU in a third of the time of the three operations.
+
+    Args:
+        width: C.
+        dropout: probability, of the elements of y.
+    """
+
+    def __init__(self, width: int, dropout: float = 0.0) -> None:
+        """With weight one and bias zero."""
+        super().__init__(width)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]  # a layer norm of a sum of two
+        """x and y (..., C) -> (..., C); in float32 where x is."""
+        if not self._compiled(x, y):
+            return super().forward(x + self.dropout(y))
+        out: Tensor = _ResidualNorm.apply(  # type: ignore[no-untyped-call]
+            x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]), self.weight, self.bias, self.eps, self.dropout.p
+        )
+        return out.view(x.shape)
+
+    def _compiled(self, x: Tensor, y: Tensor) -> bool:
+        return (
+            self.training
+            and torch.is_grad_enabled()
+            and {part.dtype for part in (x, self.weight, self.bias)} == {torch.float32}
+            and y.dtype in (torch.float32, torch.bfloat16)
+            and x.shape == y.shape
+            and self.dropout.p < 1
+            and kernels.choose(x) == "numba"
+        )
+
+
+class _ResidualNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401  torch's own context
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        epsilon: float,
+        p: float,
+    ) -> Tensor:
+        kernel = kernels.load_kernels("residual")
+        ctx.drop, ctx.y_dtype = kernel.draw_drop(p), y.dtype
+        outputs, _, normed, inverse = kernel.forward(x.contiguous(), y.contiguous(), weight, bias, epsilon, ctx.drop)
+        ctx.save_for_backward(normed, inverse, weight)
+        out: Tensor = outputs
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_outputs: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        kernel = kernels.load_kernels("residual")
+        gradients = kernel.backward(d_outputs.contiguous(), *ctx.saved_tensors, ctx.drop, ctx.y_dtype)
+        return *gradients, None, None

@@ -1,0 +1,254 @@
+"""A block of Decision-Aaren forward and backward as one operation: how it is trained on a CPU.
+
+What `Block` does in thirty operations, each with its node in the graph and its conversions between float32 and
+bfloat16, is here a dozen matrix products and the kernels of the scan, of GELU and of the residual connections. The
+residual stream is float32; the products are in autocast's precision. `tests/test_trained_block.py` holds it against
+`Block`.
+
+Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a head. Rows are tokens of all sequences,
+(B N, C); after the mixer only those that are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from . import kernels
+from .mixers import Aaren
+from .residual import ResidualNorm
+from .scan_state import STATE_DTYPE, ScanState
+
+if TYPE_CHECKING:
+    from .trunk import Block
+
+Tensors: TypeAlias = tuple[Tensor, ...]
+
+
+class _Call(NamedTuple):
+    """What is not differentiated.
+
+    Attributes:
+        mixer: the block's; only its `score_projection` is called.
+        dtype: of the matrix products.
+        epsilons: of the two layer norms.
+        drops: what the two residual connections drop.
+        starts: bool (B, 1, N).
+        keep: the positions that are kept.
+    """
+
+    mixer: Aaren
+    dtype: torch.dtype
+    epsilons: tuple[float, float]
+    drops: tuple[Any, Any]
+    starts: Tensor
+    keep: slice | None
+
+
+def can_train(block: Block, x: Tensor, state: object) -> bool:
+    """Whether `train_block` computes what the block does: Aaren, post-norm, GELU, float32, on a CPU with Numba."""
+    return (
+        block.training
+        and torch.is_grad_enabled()
+        and state is None
+        and {x.dtype, *(parameter.dtype for parameter in block.parameters())} == {torch.float32}
+        and type(block.mixer) is Aaren
+        and isinstance(block.norm1, ResidualNorm)
+        and block.norm1.dropout.p < 1
+        and isinstance(block.mlp[1], nn.GELU)
+        and block.mlp[1].approximate == "none"
+        and kernels.choose(x) == "numba"
+    )
+
+
+def train_block(
+    block: Block, x: Tensor, starts: Tensor | None = None, keep: slice | None = None
+) -> tuple[Tensor, ScanState]:
+    """What `Block.forward` returns for tokens x (B, N, C) without a state before them; differentiable once."""
+    mixer, norm1, norm2 = block.mixer, block.norm1, block.norm2
+    assert isinstance(mixer, Aaren) and isinstance(norm1, ResidualNorm) and isinstance(norm2, ResidualNorm)
+    draw = kernels.load_kernels("residual").draw_drop
+    call = _Call(
+        mixer,
+        torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype,
+        (norm1.eps, norm2.eps),
+        (draw(norm1.dropout.p), draw(norm2.dropout.p)),
+        torch.zeros((), dtype=torch.bool) if starts is None else starts.unsqueeze(1),
+        keep,
+    )
+    layers = (mixer.query, mixer.key, mixer.value, mixer.output, norm1, block.mlp[0], block.mlp[2], norm2)
+    parameters = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
+    out, *state = _TrainedBlock.apply(x, call, mixer.query_token, *parameters)  # type: ignore[no-untyped-call]
+    return out, ScanState(*state)
+
+
+class _TrainedBlock(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, call: _Call, *parameters: Tensor) -> Tensors:  # noqa: ANN401  torch's own context
+        with torch.autocast("cpu", enabled=False):
+            middle, low, state, mixed = _mix(x, call, *parameters[:11])
+            out, transformed = _transform(middle, low, call, *parameters[11:])
+        ctx.call, ctx.mixed = call, len(mixed)
+        ctx.save_for_backward(*mixed, *transformed)
+        ctx.mark_non_differentiable(state.m)  # it cancels in every ratio
+        ctx.set_materialize_grads(False)
+        return (out.view(len(x), -1, x.shape[-1]), *state)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any,  # noqa: ANN401
+        d_out: Tensor | None,
+        _: Tensor | None,
+        d_last_u: Tensor | None,
+        d_last_w: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
+        mixed, transformed = ctx.saved_tensors[: ctx.mixed], ctx.saved_tensors[ctx.mixed :]
+        d_middle, d_low, *d_transform = _transform_backward(d_out, ctx.call, *transformed)
+        d_x, *d_mix = _mix_backward(d_middle, d_low, (d_last_u, d_last_w), ctx.call, *mixed)
+        return d_x, None, *d_mix, *d_transform
+
+
+def _mix(
+    x: Tensor, call: _Call, token: Tensor, wq: Tensor, _: Tensor, wk: Tensor, bk: Tensor, *others: Tensor
+) -> tuple[Tensor, Tensor, ScanState, Tensors]:
+    """LN1(x + dropout(mixer(x))) where kept, as rows; the same for the products; the state; for the backward pass."""
+    wv, bv, wo, bo = (part.to(call.dtype) for part in others[:4])
+    weight, bias = others[4:]
+    residual, scan, _gelu = _kernels()
+    batch, n, channels = x.shape
+    rows = x.reshape(-1, channels)
+    low = rows.to(call.dtype)
+    ws, bs = call.mixer.score_projection()
+    values = _heads(torch.addmm(bv, low, wv.t()), batch, call.mixer.heads)
+    scores = torch.addmm(bs, rows, ws.t()).view(batch, n, -1).transpose(1, 2)
+    starts, every = call.starts.expand(scores.shape), torch.ones((), dtype=torch.bool).expand(scores.shape)
+    state = ScanState.identity(tuple(scores.shape[:2]), values.shape[-1])
+    outputs, exact, weights, *last = scan.forward(scores, values, *state, every, starts)
+    kept, old = _keep(outputs.transpose(1, 2).flatten(2), call.keep), _keep(x, call.keep)
+    y = torch.addmm(bo, kept, wo.t())
+    drop, epsilon = call.drops[0], call.epsilons[0]
+    middle, low_middle, normed, inverse = residual.forward(old, y, weight, bias, epsilon, drop, low=call.dtype)
+    saved = (token, wq, wk, bk, ws, wv, wo, weight, rows, low, values, exact, weights, last[1], kept, normed, inverse)
+    return middle, low_middle, ScanState(*last), saved
+
+
+def _mix_backward(
+    d_middle: Tensor,
+    d_low: Tensor,
+    d_last: tuple[Tensor | None, Tensor | None],
+    call: _Call,
+    token: Tensor,
+    wq: Tensor,
+    wk: Tensor,
+    bk: Tensor,
+    ws: Tensor,
+    wv: Tensor,
+    wo: Tensor,
+    weight: Tensor,
+    rows: Tensor,
+    low: Tensor,
+    values: Tensor,
+    exact: Tensor,
+    weights: Tensor,
+    last_u: Tensor,
+    kept: Tensor,
+    normed: Tensor,
+    inverse: Tensor,
+) -> Tensors:
+    """Gradients of x and of the mixer's and the first norm's parameters, in the order of `_mix`."""
+    residual, scan, _gelu = _kernels()
+    batch, heads, n, _ = values.shape
+    d_x, d_y, *d_norm = residual.backward(d_middle, normed, inverse, weight, call.drops[0], call.dtype, d_low=d_low)
+    d_output = _linear_gradients(d_y, kept)
+    d_kept = d_y @ wo
+    if call.keep is not None:
+        d_x, d_kept = (_spread(part, batch, n, call.keep) for part in (d_x, d_kept))
+    d_last_u, d_last_w = d_last
+    zeros = torch.zeros(batch, heads, values.shape[-1], dtype=STATE_DTYPE)
+    g = zeros if d_last_w is None else last_u.unsqueeze(-1) * d_last_w  # `kernels/fused.py` derives both
+    c = zeros[..., 0] if d_last_u is None else -last_u * d_last_u
+    starts = call.starts.expand(weights.shape)
+    d_scores, d_values, *_ = scan.backward(weights, values, exact, _heads(d_kept, batch, heads), g, c, starts)
+    d_scores = d_scores.transpose(1, 2).reshape(-1, heads)
+    d_values = d_values.transpose(1, 2).reshape(low.shape)
+    d_x.addmm_(d_scores, ws).add_(d_values @ wv)
+    d_scoring = _scoring_gradients(d_scores.t() @ rows, d_scores.sum(0), token, wq, wk, bk, call.mixer)
+    return d_x.view(batch, n, -1), *d_scoring, *_linear_gradients(d_values, low), *d_output, *d_norm
+
+
+def _scoring_gradients(
+    d_ws: Tensor, d_bs: Tensor, token: Tensor, wq: Tensor, wk: Tensor, bk: Tensor, mixer: Aaren
+) -> Tensors:
+    """Gradients of the query token, W_q, its bias, W_k and its bias, from those of `Aaren.score_projection`."""
+    shape, scale = (mixer.heads, mixer.head_dim), 1 / math.sqrt(mixer.head_dim)
+    query = torch.addmv(mixer.query.bias, wq, token).view(shape) * scale
+    d_wk = (query.unsqueeze(2) * d_ws.unsqueeze(1)).view(wk.shape)
+    d_bk = (query * d_bs.unsqueeze(1)).flatten()
+    d_query = torch.bmm(wk.view(*shape, -1), d_ws.unsqueeze(2)).squeeze(2) + d_bs.unsqueeze(1) * bk.view(shape)
+    d_bq = d_query.flatten() * scale
+    return wq.t() @ d_bq, torch.outer(d_bq, token), d_bq, d_wk, d_bk
+
+
+def _transform(middle: Tensor, low: Tensor, call: _Call, *parameters: Tensor) -> tuple[Tensor, Tensors]:
+    """LN2(x + dropout(MLP(x))) of rows, which come twice, and what the backward pass needs."""
+    wu, bu, wd, bd = (part.to(call.dtype) for part in parameters[:4])
+    weight, bias = parameters[4:]
+    residual, _, gelu = _kernels()
+    active = torch.addmm(bu, low, wu.t())
+    slope = gelu.forward_(active)
+    y = torch.addmm(bd, active, wd.t())
+    out, _, normed, inverse = residual.forward(middle, y, weight, bias, call.epsilons[1], call.drops[1])
+    return out, (wu, wd, weight, low, active, slope, normed, inverse)
+
+
+def _transform_backward(
+    d_out: Tensor | None,
+    call: _Call,
+    wu: Tensor,
+    wd: Tensor,
+    weight: Tensor,
+    low: Tensor,
+    active: Tensor,
+    slope: Tensor,
+    normed: Tensor,
+    inverse: Tensor,
+) -> Tensors:
+    """Gradients of the rows, twice, and of the MLP's and the second norm's parameters, in the order of `_transform`."""
+    residual, _, gelu = _kernels()
+    d_out = torch.zeros_like(normed) if d_out is None else d_out.reshape(normed.shape).contiguous()
+    d_middle, d_y, *d_norm = residual.backward(d_out, normed, inverse, weight, call.drops[1], call.dtype)
+    d_hidden = d_y @ wd
+    d_bu = gelu.backward_(slope, d_hidden).float()
+    return d_middle, d_hidden @ wu, (d_hidden.t() @ low).float(), d_bu, *_linear_gradients(d_y, active), *d_norm
+
+
+def _kernels() -> tuple[ModuleType, ModuleType, ModuleType]:
+    return kernels.load_kernels("residual"), kernels.load("numba"), kernels.load_kernels("gelu")
+
+
+def _heads(rows: Tensor, batch: int, heads: int) -> Tensor:
+    """(B N, C) -> (B, H, N, D)."""
+    return rows.view(batch, -1, heads, rows.shape[-1] // heads).transpose(1, 2)
+
+
+def _keep(tokens: Tensor, keep: slice | None) -> Tensor:
+    """The kept tokens of (B, N, C) as rows."""
+    return (tokens if keep is None else tokens[:, keep]).reshape(-1, tokens.shape[-1])
+
+
+def _spread(rows: Tensor, batch: int, n: int, keep: slice) -> Tensor:
+    """Kept rows among zeros, (B N, C)."""
+    every = rows.new_zeros(batch, n, rows.shape[-1])
+    every[:, keep] = rows.view(batch, -1, rows.shape[-1])
+    return every.view(-1, rows.shape[-1])
+
+
+def _linear_gradients(d_outputs: Tensor, inputs: Tensor) -> Tensors:
+    """Of a linear layer's weight and bias, in float32."""
+    return (d_outputs.t() @ inputs).float(), d_outputs.sum(0).float()
