@@ -31,7 +31,7 @@ def seconds(work: Work, device: torch.device) -> float:
 
 
 def in_turns(
-    works: Mapping[str, Work], *, repeats: int, device: torch.device, budget: float = 20.0
+    works: Mapping[str, Work], *, repeats: int, device: torch.device, budget: float = 20.0, untimed: int = 0
 ) -> dict[str, list[float]]:
     """Seconds of every call: each work once a round, after a call that warms up, so that all see the same machine.
 
@@ -40,6 +40,8 @@ def in_turns(
         repeats: rounds.
         device: what the calls run on.
         budget: seconds after which a work that was called three times is left out of further rounds.
+        untimed: calls before the timed one in every round, where a work is one of many that follow each other: after
+            another work the processor's caches hold nothing of it.
     """
     times: dict[str, list[float]] = {name: [] for name in works}
     for work in works.values():
@@ -47,6 +49,8 @@ def in_turns(
     for _ in range(repeats):
         for name, work in works.items():
             if len(times[name]) < FEWEST or sum(times[name]) < budget:
+                for _ in range(untimed):
+                    work()
                 times[name].append(seconds(work, device))
     return times
 

@@ -40,9 +40,9 @@ HELP = "time of an update beside other packages, share of the matmul peak"
 DESCRIPTION = """\
 Times one update (draw a batch, forward, backward, clip, optimiser, moving average) of this package's agents, and the
 same of transformers' and TorchRL's Decision Transformers at the same width, layers, heads, batch and context; medians,
-in turns. The peers' batches are drawn beforehand. Everything runs in bfloat16 autocast where the processor has it, and
-the peers in float32 as well, which is what they do unasked. The share is that of the update's own matrix products in
-a 2048 x 2048 product's rate in the same precision."""
+in turns, each after one update that is not timed. The peers' batches are drawn beforehand. Everything runs in bfloat16
+autocast where the processor has it, and the peers in float32 as well, which is what they do unasked. The share is that
+of the update's own matrix products in a 2048 x 2048 product's rate in the same precision."""
 EPILOG = """\
 example:
   pip install 'aaren-rl[bench]'       # the peers; without them this package is timed alone
@@ -206,7 +206,7 @@ def measure_size(
         except ImportError as error:
             notes.append(f"{name} is left out: {error}; pip install 'aaren-rl[bench]'")
     keys = {f"{name} {precision}": (name, precision) for name, precision in works}
-    times = in_turns({key: works[pair] for key, pair in keys.items()}, repeats=repeats, device=device)
+    times = in_turns({key: works[pair] for key, pair in keys.items()}, repeats=repeats, device=device, untimed=1)
     own, steps = times[f"{BASE} {best}"], batch * context_length
     updates = []
     for key, (name, precision) in keys.items():

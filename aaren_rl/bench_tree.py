@@ -19,7 +19,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .agents import SAMPLERS, Policy, PolicyState, TreeConfig, tree_state, with_tree_attention
+from .agents import SAMPLERS, Policy, PolicyState, TreeConfig, tree_state, with_softmax_attention, with_tree_attention
 from .agents.compiled_step import StepState
 from .agents.policy import Carry
 from .card import PolicyCard
@@ -287,7 +287,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         CheckpointError: there is no policy in the run.
         NumericsError: tree attention is wrong.
     """
-    card, policy = read_card(arguments.run), load_policy(arguments.run, rollout="carry")
+    card, policy = read_card(arguments.run), with_softmax_attention(load_policy(arguments.run, rollout="carry"))
     try:
         with_tree_attention(policy, TreeConfig())
     except ValueError as error:

@@ -25,6 +25,7 @@ AGENTS = {
     "decision-transformer": "attention",
     "decision-aaren-rsa": "aaren-rsa",
     "decision-rsa": "rsa",
+    "decision-transformer-tree": "tree",
 }
 
 
@@ -85,6 +86,8 @@ class NetworkConfig:
     rem_max_power: int | None = _help(None, "mask larger powers; 0: none (default: 200 for decision-rsa, else 0)")
     rem_gate: float = _help(0.0, "mu before training; sigmoid(mu) is the encoding's share")
     timestep_embedding: bool = _help(True, "tell the model the time step")
+    tree_budget: float = _help(0.5, "E of decision-transformer-tree: l^E terms for l tokens at rollout; 1 is exact")
+    tree_sampler: str = _help("edh", "how its tree chooses what to look at closer, as evaluate's --sampler")
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field."""
@@ -106,6 +109,8 @@ class NetworkConfig:
             self.rem_max_power,
             self.rem_gate,
             timestep_embedding=self.timestep_embedding,
+            tree_budget=self.tree_budget,
+            tree_sampler=self.tree_sampler,
         )
 
 

@@ -58,7 +58,7 @@ def make_parser() -> Parser:
     parser.add_argument("--rollout", choices=ROLLOUTS, metavar="MODE", help="carry, rolling or window (as in training)")
     parser.add_argument("--rollout-context", type=int, metavar="K", help="K of rolling and window, in steps")
     parser.add_argument(
-        "--attention", choices=("softmax", "tree"), default="softmax", help="how a Transformer attends [softmax]"
+        "--attention", choices=("softmax", "tree"), help="how a Transformer attends (as it was trained to act)"
     )
     parser.add_argument("--budget", type=float, metavar="E", help="tree: l^E terms for l tokens; 1 is exact [0.5]")
     parser.add_argument("--sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
@@ -141,8 +141,8 @@ def _open(arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard,
 def _open_exported(arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
     if fixed := [option for name, option in FIXED.items() if getattr(arguments, name) is not None]:
         raise UsageError(f"{', '.join(fixed)}: fixed in {arguments.run}; export it again with what you want")
-    if arguments.attention != "softmax":
-        raise UsageError(f"--attention {arguments.attention}: is for a run folder, not for an exported policy")
+    if arguments.attention == "tree":
+        raise UsageError("--attention tree: is for a run folder, not for an exported policy")
     if arguments.device not in ("auto", "cpu"):
         raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
     runner = load(arguments.run)
@@ -208,12 +208,12 @@ def play(
 def _attention(arguments: argparse.Namespace, policy: Policy) -> Policy:
     """The policy with the attention asked for; the episodes' seed is that of the samples too."""
     asked = {name: value for name in ("budget", "sampler") if (value := getattr(arguments, name)) is not None}
-    from .agents import TreeConfig, with_tree_attention
+    from .agents import TreeConfig, with_softmax_attention, with_tree_attention
 
-    if arguments.attention == "softmax":
+    if arguments.attention != "tree":
         if asked:
             raise UsageError(f"--{next(iter(asked))} is for --attention tree")
-        return policy
+        return policy if arguments.attention is None else with_softmax_attention(policy)
     try:
         return with_tree_attention(policy, TreeConfig(**asked, seed=arguments.seed))
     except ValueError as error:

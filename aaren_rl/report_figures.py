@@ -18,8 +18,9 @@ _FIXED = {
     "decision-transformer": ("#D55E00", "s"),
     "decision-aaren-rsa": ("#56B4E9", "v"),
     "decision-rsa": ("#CC79A7", "D"),
+    "decision-transformer-tree": ("#E69F00", "P"),
 }
-_OTHERS = [("#009E73", "^"), ("#E69F00", "P"), ("#000000", "X")]
+_OTHERS = [("#009E73", "^"), ("#F0E442", "<"), ("#000000", "X")]
 
 _SIZE = (5.6, 3.7)  # inches
 # An axis becomes logarithmic where its values span more than this factor.

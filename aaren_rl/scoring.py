@@ -235,12 +235,12 @@ def _score(
 
 def _attention(policy: ScoredPolicy[State]) -> str:
     """How attention is computed; an exported policy has no tree, nor torch to ask with."""
-    model = getattr(policy, "model", None)
-    if model is None:
+    if not hasattr(policy, "model"):
         return "softmax"
-    from .agents import tree_config
+    from .agents import Policy, tree_config
 
-    return str(tree_config(model) or "softmax")
+    assert isinstance(policy, Policy)
+    return str(tree_config(policy) or "softmax")
 
 
 def format_table(scores: Sequence[Score]) -> str:

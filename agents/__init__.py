@@ -7,7 +7,7 @@ from .mixers.tree import TreeAttention, TreeConfig
 from .policy import ROLLOUTS, NonFiniteActionError, Policy, PolicyState
 from .rem_config import RemConfig
 from .scan import ScanState, combine, prefix_scan, scan_step
-from .tree_policy import tree_config, tree_state, with_tree_attention
+from .tree_policy import tree_config, tree_state, with_softmax_attention, with_tree_attention
 from .tree_samplers import SAMPLERS
 from .trunk import MIXERS, Block, Trunk
 
@@ -38,5 +38,6 @@ __all__ = [
     "scan_step",
     "tree_config",
     "tree_state",
+    "with_softmax_attention",
     "with_tree_attention",
 ]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .compiled_step import CompiledStep, can_compile
 from .mixers import Aaren
+from .mixers.tree import TreeConfig, plant_trees
 from .rem_config import RemConfig, parse_counts
 from .trunk import ACTIVATIONS, BLOCKS, MIXERS, Block, Trunk, TrunkState
 
@@ -41,6 +42,8 @@ class ModelConfig:
         block: "post-norm" (min-decision-transformer, the paper's code base) or "pre-norm" (GPT-2).
         activation: of the MLPs, "gelu", "gelu-tanh" or "relu".
         timestep_embedding: whether tokens carry the time step; without, the embedding is zero and is not trained.
+        tree_budget: E, of the mixer "tree": l^E terms for l tokens at rollout.
+        tree_sampler: a name in SAMPLERS, likewise.
     """
 
     observation_dim: int
@@ -58,6 +61,8 @@ class ModelConfig:
     block: str = "post-norm"
     activation: str = "gelu"
     timestep_embedding: bool = True
+    tree_budget: float = 0.5
+    tree_sampler: str = "edh"
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field that does not fit."""
@@ -72,11 +77,16 @@ class ModelConfig:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), not {self.dropout}")
         self.rems()
+        self.tree()
 
     def rems(self) -> RemConfig:
         """Recurrence encoding of a layer, for the mixers that have one; raises ValueError where it does not fit."""
         counts = parse_counts(self.rem_counts, self.heads)
         return RemConfig(counts, self.rem_dilation, self.rem_max_power, self.rem_gate)
+
+    def tree(self) -> TreeConfig:
+        """Tree attention at rollout, of the mixer "tree"; raises ValueError where it does not fit."""
+        return TreeConfig(self.tree_budget, self.tree_sampler)
 
 
 class DecisionModel(nn.Module):
@@ -194,6 +204,8 @@ class DecisionModel(nn.Module):
             assert isinstance(block, Block)
             if isinstance(block.mixer, Aaren):
                 block.register_module("mixer", block.mixer.for_rollout())
+        if self.config.mixer == "tree":
+            plant_trees(model.trunk, self.config.tree())
         return model
 
     def _moment(self, timestep: int) -> Tensor:

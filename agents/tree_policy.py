@@ -6,8 +6,8 @@ import copy
 from dataclasses import replace
 
 from .decision import DecisionModel
-from .mixers.attention import Attention, AttentionState
-from .mixers.tree import TreeAttention, TreeConfig
+from .mixers.attention import AttentionState
+from .mixers.tree import TreeAttention, TreeConfig, plant_trees
 from .policy import Policy
 from .trunk import Block, TrunkState
 
@@ -18,7 +18,7 @@ def with_tree_attention(policy: Policy, config: TreeConfig) -> Policy:
     Raises:
         ValueError: the model's mixer is not softmax attention over the tokens, or the rollout keeps no cache of them.
     """
-    if policy.model.config.mixer != "attention":
+    if policy.model.config.mixer not in ("attention", "tree"):
         raise ValueError(
             f"tree attention replaces a Transformer's softmax attention; this policy's mixer is "
             f"{policy.model.config.mixer!r}, which has none"
@@ -26,16 +26,25 @@ def with_tree_attention(policy: Policy, config: TreeConfig) -> Policy:
     if policy.rollout == "window":
         raise ValueError("tree attention needs a growing memory: use the rollout carry or rolling, not window")
     model = copy.deepcopy(policy.model)
-    for layer, block in enumerate(model.trunk.blocks):
-        assert isinstance(block, Block) and isinstance(block.mixer, Attention)
-        block.register_module("mixer", TreeAttention(block.mixer, config, layer))
+    plant_trees(model.trunk, config)
     return replace(policy, model=model)
 
 
-def tree_config(model: DecisionModel) -> TreeConfig | None:
-    """How the model's tree attention is computed; None where it has none."""
-    mixer = model.trunk.blocks[0].mixer
-    return mixer.config if isinstance(mixer, TreeAttention) else None
+def with_softmax_attention(policy: Policy) -> Policy:
+    """A copy of the policy that attends exactly where it was trained to act with a tree; any other as it is."""
+    if policy.model.config.mixer != "tree":
+        return policy
+    model = copy.deepcopy(policy.model)
+    model.config = replace(model.config, mixer="attention")
+    return replace(policy, model=model)
+
+
+def tree_config(policy: Policy) -> TreeConfig | None:
+    """How the policy's tree attention is computed; None where it has none."""
+    mixer, config = policy.model.trunk.blocks[0].mixer, policy.model.config
+    if isinstance(mixer, TreeAttention):
+        return mixer.config
+    return config.tree() if config.mixer == "tree" and policy.rollout != "window" else None
 
 
 def tree_state(model: DecisionModel, caches: TrunkState) -> TrunkState:

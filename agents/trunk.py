@@ -21,6 +21,8 @@ MIXERS: dict[str, Callable[..., Mixer]] = {  # of width, heads, dropout inside t
     "attention": lambda width, heads, dropout=0.0, _rems=None: Attention(width, heads, dropout),
     "aaren-rsa": lambda width, heads, _dropout=0.0, rems=None: AarenRsa(width, heads, rems=rems),
     "rsa": lambda width, heads, dropout=0.0, rems=None: Rsa(width, heads, dropout, rems),
+    # Trained as "attention"; at rollout `DecisionModel.for_rollout` puts trees in its place.
+    "tree": lambda width, heads, dropout=0.0, _rems=None: Attention(width, heads, dropout),
 }
 MixerState: TypeAlias = ScanState | AttentionState | EncodedState
 TrunkState: TypeAlias = tuple[MixerState, ...]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from aaren_rl import bench, bench_tree, evaluate, load_policy, train
-from aaren_rl.agents import Policy, TreeAttention, TreeConfig, tree_config, with_tree_attention
+from aaren_rl.agents import Policy, TreeAttention, TreeConfig, tree_config, with_softmax_attention, with_tree_attention
 from aaren_rl.agents.tree import View
 
 SMALL = ("--width", "16", "--layers", "2", "--heads", "2", "--updates", "1", "--threads", "1", "--eval-episodes", "1")
@@ -42,7 +42,7 @@ def test_all_terms_act_like_softmax_and_few_do_not(run: Path, rollout: str) -> N
     exact = act(policy, 25)
     np.testing.assert_allclose(act(with_tree_attention(policy, TreeConfig(1.0)), 25), exact, rtol=0, atol=1e-6)
     assert np.abs(act(with_tree_attention(policy, TreeConfig(0.2)), 25) - exact).max() > 1e-5
-    assert tree_config(policy.model) is None  # what was given stays as it was
+    assert tree_config(policy) is None  # what was given stays as it was
     np.testing.assert_array_equal(act(policy, 25), exact)
 
 
@@ -161,3 +161,42 @@ def test_the_timed_tree_holds_the_same_tokens(run: Path) -> None:
     with torch.no_grad():
         wanted, _ = mixer.attention.step(x, clock._middle.memory.state[0])
         torch.testing.assert_close(mixer.step(x, state)[0], wanted, rtol=0, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def tree_run(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the agent that acts with a tree."""
+    out, agent = tmp_path_factory.mktemp("tree"), "decision-transformer-tree"
+    asked = ("--agent", agent, "--source", str(hopper_file), "--env", "hopper-medium", "--tree-budget", "0.4")
+    small = ("--steps-per-update", "60", "--final-episodes", "2", "--out", str(out))
+    assert train.main([*asked, *SMALL, *small]) == 0
+    return out / "hopper-medium" / agent / "seed0"
+
+
+def test_the_agent_with_a_tree_acts_with_it_and_says_so(tree_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = load_policy(tree_run)
+    assert tree_config(policy) == TreeConfig(0.4, "edh") and policy.rollout == "rolling"
+    assert evaluate.main([str(tree_run), "--episodes", "2"]) == 0
+    assert "tree attention, E = 0.4, sampler edh, seed 0" in capsys.readouterr().out
+    exact = with_tree_attention(policy, TreeConfig(1.0))
+    softmax = with_softmax_attention(policy)
+    assert tree_config(softmax) is None and tree_config(policy) is not None
+    np.testing.assert_allclose(act(exact, 25), act(softmax, 25), rtol=0, atol=1e-6)
+    assert np.abs(act(policy, 25) - act(softmax, 25)).max() > 1e-6
+    assert np.array_equal(act(policy, 25), act(with_tree_attention(softmax, TreeConfig(0.4)), 25))
+
+
+def test_the_agent_with_a_tree_can_be_asked_for_other_attention(
+    tree_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate.main([str(tree_run), "--episodes", "1", "--attention", "softmax"]) == 0
+    assert "tree" not in capsys.readouterr().out.splitlines()[1]
+    assert evaluate.main([str(tree_run), "--episodes", "1", "--rollout", "window"]) == 0  # recomputed: no tree
+    assert "E = " not in capsys.readouterr().out
+    assert evaluate.main([str(tree_run), "--episodes", "1", "--attention", "tree", "--sampler", "align"]) == 0
+    assert "E = 0.5, sampler align, seed 1000" in capsys.readouterr().out
+
+
+def test_a_tree_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main(["--env", "hopper-medium", "--tree-budget", "2"]) == 2
+    assert "budget must be from 0 to 1, not 2" in capsys.readouterr().err

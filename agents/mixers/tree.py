@@ -194,6 +194,13 @@ class TreeAttention(nn.Module):
         return torch.cat([key, self.sampler.transform_key(key * self.attention.head_dim**-0.25)], -1)
 
 
+def plant_trees(trunk: nn.Module, config: TreeConfig) -> None:
+    """Puts `TreeAttention` in the place of every block's `Attention`; what is no `Attention` stays."""
+    for layer, block in enumerate(trunk.get_submodule("blocks").children()):
+        if isinstance(mixer := block.get_submodule("mixer"), Attention):
+            block.register_module("mixer", TreeAttention(mixer, config, layer))
+
+
 def _generator(*parts: int) -> torch.Generator:
     """A stream of random numbers for these integers alone."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
