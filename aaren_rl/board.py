@@ -206,11 +206,10 @@ def _settings(cell: Cell) -> dict[str, str | float]:
     begin late in the alphabet for what is of less interest, and texts for what nobody computes with.
     """
     last = cell.last
-    how = last.rollout if last.rollout == "carry" else f"{last.rollout} K={last.rollout_context}"
     return {
         "agent": cell.agent,
         "env": cell.env,
-        "rollout": how,
+        "rollout": last.acting(),
         "seed": str(cell.seed),
         "target_return": last.target_return,
         "timed_on": cell.device,

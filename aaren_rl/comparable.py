@@ -21,7 +21,7 @@ OF_THE_TASK = (
     "target_return",
     "weights",
 )
-OF_THE_AGENT = ("context", "context_length", "rollout", "rollout_context")
+OF_THE_AGENT = ("context", "context_length", "rollout", "rollout_context", "attention")
 NAMES = {"seed": "evaluation seed"}
 
 

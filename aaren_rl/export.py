@@ -23,7 +23,7 @@ from .errors import NumericsError, ResourcesError, UsageError, run_command
 from .evaluate import play
 from .onnx_weights import action_range
 from .runtime import FORMAT, Runner, from_bytes
-from .scoring import ScoredPolicy, check_fits
+from .scoring import ScoredPolicy, check_fits, describe_rollout
 
 if TYPE_CHECKING:
     import onnx
@@ -114,7 +114,7 @@ def export(arguments: argparse.Namespace) -> int:
         write_whole(arguments.out, content)
     except OSError as error:
         raise ResourcesError(f"--out {arguments.out}: {error.strerror}; nothing was written") from error
-    rollout = policy.rollout if policy.rollout == "carry" else f"{policy.rollout} K={policy.context_length}"
+    rollout = describe_rollout(policy.rollout, policy.context_length)
     print(f"{arguments.out}: {len(content) / 2**20:.1f} MiB, {weights} weights, rollout {rollout}")
     return 0
 

@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 
 from .card import PolicyCard
-from .scoring import SOURCES, Score
+from .report_words import label
+from .scoring import SOURCES, Score, describe_rollout
 
 REPOSITORY = "aaren-rl"
-TITLES = {"decision-aaren": "Decision-Aaren", "decision-transformer": "Decision Transformer"}
 
 
 def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: str) -> str:
@@ -64,7 +64,7 @@ def _body(card: PolicyCard, scores: Sequence[Score]) -> str:
     versions = ", ".join(f"{package} {version}" for package, version in card.versions.items() if package != "device")
     shape = card.model
     parts = [
-        f"# {TITLES.get(card.agent, card.agent)} for {card.env}",
+        f"# {label(card.agent)} for {card.env}",
         f"Plays `{card.env_id}`. Trained offline for {card.updates:,} updates (seed {card.seed}).",
         "## Scores\n\n" + (_table(scores) if scores else "None were recorded."),
         "## How it was made\n\n"
@@ -74,7 +74,7 @@ def _body(card: PolicyCard, scores: Sequence[Score]) -> str:
                 ("Data", f"{card.dataset}, {SOURCES.get(card.source, card.source)} (`{card.source_path}`)"),
                 ("Environment", f"`{card.env_id}`, time limit {card.horizon} steps"),
                 ("Training contexts", f"{card.context}, windows of {card.context_length} steps"),
-                ("Rollout", _rollout(card.rollout, card.rollout_context)),
+                ("Rollout", describe_rollout(card.rollout, card.rollout_context)),
                 ("Asked return", f"{card.target_return:g} by default, scaled by 1 / {card.return_scale:g}"),
                 ("Weights", card.weights),
                 ("Model", f"{shape.get('layers')} layers of width {shape.get('width')}, {shape.get('heads')} heads"),
@@ -90,18 +90,13 @@ def _body(card: PolicyCard, scores: Sequence[Score]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _rollout(mode: str, context: int) -> str:
-    return mode if mode == "carry" else f"{mode}, K = {context}"
-
-
 def _table(scores: Sequence[Score]) -> str:
     lines = ["| asked return | rollout | episodes | seeds from | return | score |", "|-|-|-|-|-|-|"]
     for score in scores:
         normalized = score.normalized_score_mean
         cells = (
             f"{score.target_return:g}",
-            _rollout(score.rollout, score.rollout_context)
-            + ("" if score.attention == "softmax" else f", {score.attention}"),
+            score.acting(),
             str(score.episodes),
             str(score.seed),
             f"{score.return_mean:.1f} ± {score.return_std:.1f}",

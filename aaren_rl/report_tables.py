@@ -48,7 +48,7 @@ def _made_row(env: str, agent: str, runs: Sequence[Cell]) -> list[str]:
         f"{score.dataset} from {SOURCES[score.source]}: {score.source_path}",
         score.env_id,
         f"{score.updates:,} updates, {score.context} contexts{windows}",
-        score.rollout if score.rollout == "carry" else f"{score.rollout}, K = {score.rollout_context}",
+        score.acting(),
         f"{score.target_return:,g}",
         f"{score.episodes} episodes from seed {score.seed}; last update, {score.weights} weights",
         listed(cell.seed for cell in runs),

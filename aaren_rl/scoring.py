@@ -76,6 +76,11 @@ class Score:
     returns: list[float]
     attention: str = "softmax"  # where it is not: how tree attention was computed
 
+    def acting(self) -> str:
+        """The rollout mode with all that belongs to it."""
+        mode = describe_rollout(self.rollout, self.rollout_context)
+        return mode if self.attention == "softmax" else f"{mode}, {self.attention}"
+
     @property
     def headline(self) -> float:
         """The one number to compare policies of a task by: the normalised score, else the return."""
@@ -233,6 +238,11 @@ def _score(
     )
 
 
+def describe_rollout(mode: str, context: int) -> str:
+    """A rollout mode with K where it has one."""
+    return mode if mode == "carry" else f"{mode}, K = {context}"
+
+
 def _attention(policy: ScoredPolicy[State]) -> str:
     """How attention is computed; an exported policy has no tree, nor torch to ask with."""
     if not hasattr(policy, "model"):
@@ -246,13 +256,11 @@ def _attention(policy: ScoredPolicy[State]) -> str:
 def format_table(scores: Sequence[Score]) -> str:
     """The scores of one policy as a table, under a line that says how they were made."""
     first = scores[0]
-    how = first.rollout if first.rollout == "carry" else f"{first.rollout} K={first.rollout_context}"
-    how += "" if first.attention == "softmax" else f", {first.attention}"
     made = f"{first.updates} updates on {first.context} contexts, training seed {first.training_seed}"
     lines = [
         f"{first.env}, {first.agent}: {'weights' if first.source == 'imported' else made}, {first.weights} weights",
-        f"data: {first.dataset} from {SOURCES.get(first.source, first.source)}; rollout {how}; {first.env_id}, "
-        f"{first.episodes} episodes from seed {first.seed}",
+        f"data: {first.dataset} from {SOURCES.get(first.source, first.source)}; rollout {first.acting()}; "
+        f"{first.env_id}, {first.episodes} episodes from seed {first.seed}",
         "",
         f"{'target':>8} {'return':>8} {'+-':>7} {'score':>7} {'+-':>6} {'length':>7} {'actions/s':>10}",
     ]

@@ -254,11 +254,10 @@ def _write_events(board: Path, gif: bytes, size: tuple[int, int], caption: str) 
 
 
 def _caption(score: Score, steps: int) -> str:
-    how = score.rollout if score.rollout == "carry" else f"{score.rollout} K={score.rollout_context}"
     return (
         f"{score.env}, {score.agent}, training seed {score.training_seed}, {score.updates} updates, {score.weights} "
-        f"weights, rollout {how}, {score.env_id} from seed {score.seed}, asked return {score.target_return:g}, "
-        f"return {score.returns[0]}, {steps} steps"
+        f"weights, rollout {score.acting()}, {score.env_id} from seed {score.seed}, "
+        f"asked return {score.target_return:g}, return {score.returns[0]}, {steps} steps"
     )
 
 
