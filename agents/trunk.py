@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from .dropout import Dropout
 from .mixers import Aaren, AarenRsa, Attention, AttentionState, Encoded, EncodedState, Rsa
 from .rem_config import RemConfig
 from .residual import ResidualNorm
@@ -85,19 +84,12 @@ class Block(nn.Module):
 class PreNormBlock(Block):
     """x = x + mixer(LN1(x)); x = x + MLP(LN2(x)): the block of GPT-2 and of Hugging Face's Decision Transformer."""
 
-    def __init__(
-        self,
-        mixer: str,
-        width: int,
-        heads: int,
-        dropout: float = 0.0,
-        rems: RemConfig | None = None,
-        activation: str = "gelu",
-    ) -> None:
+    def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401  those of Block
         """As `Block`."""
-        super().__init__(mixer, width, heads, dropout, rems, activation)
+        super().__init__(*arguments, **named)
+        assert isinstance(self.norm1, ResidualNorm)
+        width, self.dropout = self.norm1.normalized_shape, self.norm1.dropout
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.dropout = Dropout(dropout)
 
     def forward(
         self, x: Tensor, state: MixerState | None, starts: Tensor | None = None, keep: slice | None = None
