@@ -56,8 +56,9 @@ def can_train(block: Block, x: Tensor, state: object) -> bool:
         block.training
         and torch.is_grad_enabled()
         and state is None
-        and {x.dtype, *(parameter.dtype for parameter in block.parameters())} == {torch.float32}
         and type(block.mixer) is Aaren
+        and x.dtype == block.norm1.weight.dtype == block.mixer.value.weight.dtype == torch.float32
+        and _products_dtype(x) in (torch.float32, torch.bfloat16)
         and isinstance(block.norm1, ResidualNorm)
         and block.norm1.dropout.p < 1
         and isinstance(block.mlp[1], nn.GELU)
@@ -75,7 +76,7 @@ def train_block(
     draw = kernels.load_kernels("residual").draw_drop
     call = _Call(
         mixer,
-        torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype,
+        _products_dtype(x),
         (norm1.eps, norm2.eps),
         (draw(norm1.dropout.p), draw(norm2.dropout.p)),
         torch.zeros((), dtype=torch.bool) if starts is None else starts.unsqueeze(1),
@@ -85,6 +86,10 @@ def train_block(
     parameters = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
     out, *state = _TrainedBlock.apply(x, call, mixer.query_token, *parameters)  # type: ignore[no-untyped-call]
     return out, ScanState(*state)
+
+
+def _products_dtype(x: Tensor) -> torch.dtype:
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
 
 
 class _TrainedBlock(torch.autograd.Function):

@@ -95,6 +95,8 @@ def test_when_it_stands_in() -> None:
     assert not can_train(block, x.double(), None)
     with torch.no_grad():
         assert not can_train(block, x, None)
+    with torch.autocast("cpu", torch.float16):
+        assert not can_train(block, x, None)
     for other in (
         Block("aaren", WIDTH, HEADS, activation="relu"),
         Block("aaren", WIDTH, HEADS, activation="gelu-tanh"),
