@@ -13,7 +13,7 @@ LABELS = {
     "decision-transformer": "Decision Transformer",
     "decision-aaren-rsa": "Decision-Aaren-RSA",
     "decision-rsa": "Decision-RSA",
-    "decision-transformer-tree": "Decision Transformer, tree attention",
+    "decision-transformer-tree": "Decision Transformer with a tree",
 }
 
 # What stands at every score of such data, so that none is taken for another's.

@@ -20,7 +20,9 @@ every_rollout = pytest.mark.parametrize("rollout", ROLLOUTS)
 
 def make(mixer: str = "aaren", rollout: str = "carry", context_length: int = 8) -> Policy:
     torch.manual_seed(0)
-    model = DecisionModel(ModelConfig(OBSERVATION, ACTION, mixer=mixer, width=16, layers=2, heads=2, max_timestep=40))
+    shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 40}
+    # A tree of as many terms as tokens: what acts is the tree, and what it must equal is the model.
+    model = DecisionModel(ModelConfig(OBSERVATION, ACTION, mixer=mixer, tree_budget=1.0, **shape))
     return Policy(model, MEAN, STD, SCALE, rollout, context_length)
 
 
