@@ -22,6 +22,7 @@ from .bench_timing import Work, in_turns, ratio
 from .cli import Parser, choose_device, positive
 from .errors import NumericsError, UsageError
 from .machine import Machine
+from .memory import keep_freed_memory
 
 METHODS = (*kernels.BACKENDS, *PARALLEL)
 ATTENTION = "attention"  # what the scan stands in for: quadratic in the length
@@ -248,6 +249,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         NumericsError: a method is wrong.
     """
     device = choose_device(arguments.device)
+    keep_freed_memory()  # as a training does
     methods = arguments.methods
     if methods is None:
         methods = list(dict.fromkeys((kernels.choose(torch.empty(0, device=device)), "blocked", ATTENTION)))
