@@ -90,6 +90,11 @@ def test_threads_share_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(alone, shared, rtol=1e-6, atol=1e-6)
 
 
+def test_nearly_everything_can_be_dropped() -> None:
+    norm, (x, y) = layer(8, 1 - 1e-12), inputs(3, 8)
+    torch.testing.assert_close(norm(x, y), F.layer_norm(x, (8,), norm.weight, norm.bias))
+
+
 def test_not_a_number_stays_one() -> None:
     norm, (x, y) = layer(4, 0.0), inputs(2, 4, dtype=torch.bfloat16)
     with torch.no_grad():

@@ -44,8 +44,8 @@ class Drop(NamedTuple):
 
 
 def draw_drop(p: float) -> Drop:
-    """Drops with probability p in [0, 1), rounded to a multiple of 2^-32; the key is drawn by torch's generator."""
-    below = round(p * 2**BITS)
+    """Drops with probability p in [0, 1), to a multiple of 2^-32 below 1; the key is drawn by torch's generator."""
+    below = min(round(p * 2**BITS), 2**BITS - 1)
     key = int(torch.empty((), dtype=torch.int64).random_()) if below else 0
     return Drop(np.uint64(key), np.uint32(below), np.float32(2**BITS / (2**BITS - below)))
 
