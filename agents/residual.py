@@ -59,7 +59,8 @@ class _ResidualNorm(torch.autograd.Function):
     ) -> Tensor:
         kernel = kernels.load_kernels("residual")
         ctx.drop, ctx.y_dtype = kernel.draw_drop(p), y.dtype
-        outputs, _, normed, inverse = kernel.forward(x.contiguous(), y.contiguous(), weight, bias, epsilon, ctx.drop)
+        rows, shift = (x.contiguous(), y.contiguous()), torch.zeros_like(bias)
+        outputs, _, normed, inverse = kernel.forward(*rows, shift, weight, bias, epsilon, ctx.drop)
         ctx.save_for_backward(normed, inverse, weight)
         out: Tensor = outputs
         return out
@@ -68,5 +69,5 @@ class _ResidualNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         kernel = kernels.load_kernels("residual")
-        gradients = kernel.backward(d_outputs.contiguous(), *ctx.saved_tensors, ctx.drop, ctx.y_dtype)
-        return *gradients, None, None
+        d_x, d_y, _, *d_norm = kernel.backward(d_outputs.contiguous(), *ctx.saved_tensors, ctx.drop, ctx.y_dtype)
+        return d_x, d_y, *d_norm, None, None

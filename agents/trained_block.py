@@ -11,6 +11,7 @@ Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a hea
 
 from __future__ import annotations
 
+import functools
 import math
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -123,9 +124,9 @@ def _mix(
     x: Tensor, call: _Call, token: Tensor, wq: Tensor, _: Tensor, wk: Tensor, bk: Tensor, *others: Tensor
 ) -> tuple[Tensor, Tensor, ScanState, Tensors]:
     """LN1(x + dropout(mixer(x))) where kept, as rows; the same for the products; the state; for the backward pass."""
-    wv, bv, wo, bo = (part.to(call.dtype) for part in others[:4])
-    weight, bias = others[4:]
-    residual, scan, _gelu = _kernels()
+    wv, bv, wo = (part.to(call.dtype) for part in others[:3])
+    bo, weight, bias = others[3:]
+    kernel = _kernels()
     batch, n, channels = x.shape
     rows = x.reshape(-1, channels)
     low = rows.to(call.dtype)
@@ -134,11 +135,10 @@ def _mix(
     scores = torch.addmm(bs, rows, ws.t()).view(batch, n, -1).transpose(1, 2)
     starts, every = call.starts.expand(scores.shape), torch.ones((), dtype=torch.bool).expand(scores.shape)
     state = ScanState.identity(tuple(scores.shape[:2]), values.shape[-1])
-    outputs, exact, weights, *last = scan.forward(scores, values, *state, every, starts)
+    outputs, exact, weights, *last = kernel.scan.forward(scores, values, *state, every, starts)
     kept, old = _keep(outputs.transpose(1, 2).flatten(2), call.keep), _keep(x, call.keep)
-    y = torch.addmm(bo, kept, wo.t())
-    drop, epsilon = call.drops[0], call.epsilons[0]
-    middle, low_middle, normed, inverse = residual.forward(old, y, weight, bias, epsilon, drop, low=call.dtype)
+    y, norm = kept @ wo.t(), (bo, weight, bias, call.epsilons[0], call.drops[0])
+    middle, low_middle, normed, inverse = kernel.residual.forward(old, y, *norm, low=call.dtype)
     saved = (token, wq, wk, bk, ws, wv, wo, weight, rows, low, values, exact, weights, last[1], kept, normed, inverse)
     return middle, low_middle, ScanState(*last), saved
 
@@ -167,11 +167,12 @@ def _mix_backward(
     inverse: Tensor,
 ) -> Tensors:
     """Gradients of x and of the mixer's and the first norm's parameters, in the order of `_mix`."""
-    residual, scan, _gelu = _kernels()
+    kernel = _kernels()
     batch, heads, n, _ = values.shape
-    d_x, d_y, *d_norm = residual.backward(d_middle, normed, inverse, weight, call.drops[0], call.dtype, d_low=d_low)
-    d_output = _linear_gradients(d_y, kept)
-    d_kept = d_y @ wo
+    d_x, d_y, *d_norm = kernel.residual.backward(
+        d_middle, normed, inverse, weight, call.drops[0], call.dtype, d_low=d_low
+    )
+    d_wo, d_kept = (d_y.t() @ kept).float(), d_y @ wo
     if call.keep is not None:
         d_x, d_kept = (_spread(part, batch, n, call.keep) for part in (d_x, d_kept))
     d_last_u, d_last_w = d_last
@@ -179,12 +180,13 @@ def _mix_backward(
     g = zeros if d_last_w is None else last_u.unsqueeze(-1) * d_last_w  # `kernels/fused.py` derives both
     c = zeros[..., 0] if d_last_u is None else -last_u * d_last_u
     starts = call.starts.expand(weights.shape)
-    d_scores, d_values, *_ = scan.backward(weights, values, exact, _heads(d_kept, batch, heads), g, c, starts)
+    d_scores, d_values, *_ = kernel.scan.backward(weights, values, exact, _heads(d_kept, batch, heads), g, c, starts)
     d_scores = d_scores.transpose(1, 2).reshape(-1, heads)
     d_values = d_values.transpose(1, 2).reshape(low.shape)
     d_x.addmm_(d_scores, ws).add_(d_values @ wv)
     d_scoring = _scoring_gradients(d_scores.t() @ rows, d_scores.sum(0), token, wq, wk, bk, call.mixer)
-    return d_x.view(batch, n, -1), *d_scoring, *_linear_gradients(d_values, low), *d_output, *d_norm
+    d_value = (d_values.t() @ low).float(), d_values.sum(0).float()
+    return d_x.view(batch, n, -1), *d_scoring, *d_value, d_wo, *d_norm
 
 
 def _scoring_gradients(
@@ -202,13 +204,13 @@ def _scoring_gradients(
 
 def _transform(middle: Tensor, low: Tensor, call: _Call, *parameters: Tensor) -> tuple[Tensor, Tensors]:
     """LN2(x + dropout(MLP(x))) of rows, which come twice, and what the backward pass needs."""
-    wu, bu, wd, bd = (part.to(call.dtype) for part in parameters[:4])
-    weight, bias = parameters[4:]
-    residual, _, gelu = _kernels()
-    active = torch.addmm(bu, low, wu.t())
-    slope = gelu.forward_(active)
-    y = torch.addmm(bd, active, wd.t())
-    out, _, normed, inverse = residual.forward(middle, y, weight, bias, call.epsilons[1], call.drops[1])
+    wu, bu, wd, bd, weight, bias = parameters
+    wu, wd = wu.to(call.dtype), wd.to(call.dtype)
+    kernel = _kernels()
+    active = low @ wu.t()
+    slope = kernel.gelu.forward_(active, bu)
+    norm = bd, weight, bias, call.epsilons[1], call.drops[1]
+    out, _, normed, inverse = kernel.residual.forward(middle, active @ wd.t(), *norm)
     return out, (wu, wd, weight, low, active, slope, normed, inverse)
 
 
@@ -225,16 +227,24 @@ def _transform_backward(
     inverse: Tensor,
 ) -> Tensors:
     """Gradients of the rows, twice, and of the MLP's and the second norm's parameters, in the order of `_transform`."""
-    residual, _, gelu = _kernels()
+    kernel = _kernels()
     d_out = torch.zeros_like(normed) if d_out is None else d_out.reshape(normed.shape).contiguous()
-    d_middle, d_y, *d_norm = residual.backward(d_out, normed, inverse, weight, call.drops[1], call.dtype)
+    d_middle, d_y, *d_norm = kernel.residual.backward(d_out, normed, inverse, weight, call.drops[1], call.dtype)
     d_hidden = d_y @ wd
-    d_bu = gelu.backward_(slope, d_hidden).float()
-    return d_middle, d_hidden @ wu, (d_hidden.t() @ low).float(), d_bu, *_linear_gradients(d_y, active), *d_norm
+    d_bu = kernel.gelu.backward_(slope, d_hidden).float()
+    d_wu, d_wd = (d_hidden.t() @ low).float(), (d_y.t() @ active).float()
+    return d_middle, d_hidden @ wu, d_wu, d_bu, d_wd, *d_norm
 
 
-def _kernels() -> tuple[ModuleType, ModuleType, ModuleType]:
-    return kernels.load_kernels("residual"), kernels.load("numba"), kernels.load_kernels("gelu")
+class _Kernels(NamedTuple):
+    residual: ModuleType
+    scan: ModuleType
+    gelu: ModuleType
+
+
+@functools.cache
+def _kernels() -> _Kernels:
+    return _Kernels(kernels.load_kernels("residual"), kernels.load("numba"), kernels.load_kernels("gelu"))
 
 
 def _heads(rows: Tensor, batch: int, heads: int) -> Tensor:
@@ -252,8 +262,3 @@ def _spread(rows: Tensor, batch: int, n: int, keep: slice) -> Tensor:
     every = rows.new_zeros(batch, n, rows.shape[-1])
     every[:, keep] = rows.view(batch, -1, rows.shape[-1])
     return every.view(-1, rows.shape[-1])
-
-
-def _linear_gradients(d_outputs: Tensor, inputs: Tensor) -> Tensors:
-    """Of a linear layer's weight and bias, in float32."""
-    return (d_outputs.t() @ inputs).float(), d_outputs.sum(0).float()

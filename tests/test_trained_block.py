@@ -117,23 +117,42 @@ def test_a_second_derivative_is_refused() -> None:
 
 
 def test_gelu_and_its_slope() -> None:
-    h = torch.linspace(-12, 12, 100_001).view(1, -1)
-    active = h.clone()
-    slope = gelu.forward_(active)
+    h, bias = torch.linspace(-12, 12, 100_001).view(1, -1), torch.randn(100_001)
+    active = h - bias
+    slope = gelu.forward_(active, bias)
     exact = h.double().requires_grad_()
     expected = F.gelu(exact)
     (true,) = torch.autograd.grad(expected.sum(), exact)
-    torch.testing.assert_close(active.double(), expected.detach(), rtol=0, atol=6e-7)
-    torch.testing.assert_close(slope.double(), true, rtol=0, atol=6e-7)
+    torch.testing.assert_close(active.double(), expected.detach(), rtol=0, atol=1.5e-6)
+    torch.testing.assert_close(slope.double(), true, rtol=0, atol=1.5e-6)
     odd = torch.tensor([[float("nan"), float("inf"), 1e30, -1e30, 0.0]])
-    assert bool(gelu.forward_(odd)[0, 0].isnan()) and odd[0].isnan().tolist() == [True] + [False] * 4
+    assert bool(gelu.forward_(odd, torch.zeros(5))[0, 0].isnan()) and odd[0].isnan().tolist() == [True] + [False] * 4
     assert odd[0, 1:].tolist() == [float("inf"), pytest.approx(1e30), 0.0, 0.0]
+
+
+def test_gelu_of_every_bfloat16() -> None:
+    every = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(torch.bfloat16)
+    exact = every.double().requires_grad_()
+    expected = F.gelu(exact)
+    (true,) = torch.autograd.grad(expected.sum(), exact)
+    active = every.clone().view(1, -1)
+    slope = gelu.forward_(active, torch.zeros(len(every)))
+    torch.testing.assert_close(active[0], expected.detach().bfloat16(), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(slope[0], true.bfloat16(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_gelu_of_bfloat16_adds_its_bias_first() -> None:
+    x, bias = torch.randn(40, 17).bfloat16(), torch.randn(17)
+    active, summed = x.clone(), (x.float() + bias).bfloat16()
+    slope = gelu.forward_(active, bias)
+    expected = summed.clone()
+    assert torch.equal(slope, gelu.forward_(expected, torch.zeros(17))) and torch.equal(active, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gelus_gradient_and_its_sum(dtype: torch.dtype) -> None:
     h, up = torch.randn(40, 17).to(dtype), torch.randn(40, 17).to(dtype)
-    slope, gradient = gelu.forward_(h.clone()), up.clone()
+    slope, gradient = gelu.forward_(h.clone(), torch.zeros(17)), up.clone()
     total = gelu.backward_(slope, gradient)
     expected = torch.ops.aten.gelu_backward(up.double(), h.double())
     tolerance = 2e-6 if dtype == torch.float32 else 2**-6

@@ -20,8 +20,8 @@ Lowered: TypeAlias = Callable[..., Any]
 
 def as_array(x: Tensor) -> Array:
     """The tensor's memory as kernels take it."""
-    bits = x.detach()
-    return (bits.view(torch.int16) if x.dtype == torch.bfloat16 else bits).numpy()
+    numbers = x.detach() if x.requires_grad else x
+    return (numbers.view(torch.int16) if x.dtype == torch.bfloat16 else numbers).numpy()
 
 
 def widen(number: Any) -> Any:  # noqa: ANN401  bits or a float

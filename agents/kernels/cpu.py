@@ -194,7 +194,7 @@ def _flat(*tensors: Tensor) -> tuple[list[Array], Index, Index]:
     arrays = []
     for x in tensors:
         extent = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-        arrays.append(as_array(x.detach().as_strided((extent,), (1,))))
+        arrays.append(as_array(x.as_strided((extent,), (1,))))
     at, *strides = flatten_batch(tensors)
     return arrays, at.numpy(), torch.tensor(strides).numpy()
 

@@ -1,4 +1,4 @@
-"""GELU with its slope in one pass, and the backward pass with the gradient of the bias before it, compiled by Numba.
+"""GELU of x + bias with its slope in one pass, and the backward pass with the bias's gradient, compiled by Numba.
 
 GELU(h) = h Phi(h), and its slope is Phi(h) + h phi(h), with phi and Phi the normal density and distribution. Both need
 exp(-h^2 / 2), which is taken once: kept instead of h, the slope leaves the backward pass a product. The exponential is
@@ -7,6 +7,7 @@ a polynomial here, because a call of the library's goes through one number at a 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -44,17 +45,40 @@ def _exp(x: Any) -> Any:  # noqa: ANN401  Numba's numbers
 
 
 @compiled("contract", "reassoc", "nsz")
-def _forward(first: int, last: int, hidden: Array, slope: Array) -> None:
+def _forward(first: int, last: int, bias: Array, hidden: Array, slope: Array) -> None:
     for row in range(first, last):
         here, down = hidden[row], slope[row]
         for c in range(here.shape[0]):
-            h = widen(here[c])
+            h = here[c] + bias[c]
             bell = _exp(-HALF * h * h)
             t = ONE / (ONE + P * abs(h))
             tail = HALF * bell * (t * (A1 + t * (A2 + t * (A3 + t * (A4 + t * A5)))))
             below = tail if h < 0 else ONE - tail
-            here[c] = narrow(h * below, here)
-            down[c] = narrow(below + h * bell * DENSITY, down)
+            here[c] = h * below
+            down[c] = below + h * bell * DENSITY
+
+
+@compiled("contract", "reassoc", "nsz")
+def _look_up(first: int, last: int, table: Array, bias: Array, hidden: Array, slope: Array) -> None:
+    for row in range(first, last):
+        here, down = hidden[row], slope[row]
+        for c in range(here.shape[0]):  # apart from the next loop, which cannot use vectors
+            here[c] = narrow(widen(here[c]) + bias[c], here)
+        for c in range(here.shape[0]):
+            entry = table[np.uint16(here[c])]
+            here[c] = np.int16(entry)
+            down[c] = np.int16(entry >> np.int32(16))
+
+
+@functools.cache
+def _table() -> Array:
+    """The slope's bits above those of GELU, for every bfloat16."""
+    every = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(torch.bfloat16).double()
+    active = torch.nn.functional.gelu(every)
+    slope = torch.ops.aten.gelu_backward(torch.ones_like(every), every)
+    low, high = (part.bfloat16().view(torch.int16).int() for part in (active, slope))
+    table = (high << 16) | (low & 0xFFFF)
+    return torch.cat([table[1 << 15 :], table[: 1 << 15]]).numpy()  # bits as an index have no sign
 
 
 @compiled("contract", "reassoc", "nsz")
@@ -67,11 +91,16 @@ def _backward(first: int, last: int, slope: Array, gradient: Array, d_bias: Arra
             g[c] = narrow(down, g)
 
 
-def forward_(hidden: Tensor) -> Tensor:
-    """Replaces float32 or bfloat16 (rows, C), contiguous, by their GELU; its slope, in the same type."""
+def forward_(hidden: Tensor, bias: Tensor) -> Tensor:
+    """Replaces float32 or bfloat16 x (rows, C), contiguous, by GELU(x + bias); its slope, in the same type.
+
+    Of bfloat16 both are looked up: there are 65,536 numbers, and a training meets some thousands of them.
+    """
     slope = torch.empty_like(hidden)
-    arrays = [as_array(tensor) for tensor in (hidden, slope)]
-    share(lambda _, first, last: _forward(first, last, *arrays), parts(len(hidden), hidden.numel()))
+    arrays = [as_array(tensor) for tensor in (bias, hidden, slope)]
+    half = hidden.dtype == torch.bfloat16
+    kernel, table = (_look_up, [_table()]) if half else (_forward, [])
+    share(lambda _, first, last: kernel(first, last, *table, *arrays), parts(len(hidden), hidden.numel()))
     return slope
 
 

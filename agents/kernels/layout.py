@@ -21,14 +21,16 @@ def flatten_batch(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     The last tensor is one with channels; all have the same batch dimensions.
     """
     batch = tensors[-1].dim() - 2
-    device = tensors[-1].device
-    offsets = torch.stack([_offsets(x.shape[:batch], x.stride()[:batch], device) for x in tensors])
-    return offsets, *(x.stride(batch) for x in tensors)
+    layouts = tuple((x.shape[:batch], x.stride()) for x in tensors)
+    return _offsets(layouts, tensors[-1].device), *(x.stride(batch) for x in tensors)
 
 
-@functools.lru_cache(256)
-def _offsets(shape: tuple[int, ...], strides: tuple[int, ...], device: torch.device) -> Tensor:
-    offsets = torch.zeros(1, dtype=torch.int64, device=device)
-    for size, stride in zip(shape, strides, strict=True):
-        offsets = (offsets.unsqueeze(-1) + torch.arange(size, device=device) * stride).flatten()
-    return offsets
+@functools.lru_cache(256)  # a model's layouts are few, and come again at every call
+def _offsets(layouts: tuple[tuple[torch.Size, tuple[int, ...]], ...], device: torch.device) -> Tensor:
+    rows = []
+    for shape, strides in layouts:
+        offsets = torch.zeros(1, dtype=torch.int64, device=device)
+        for size, stride in zip(shape, strides, strict=False):  # those after the batch's are not asked for
+            offsets = (offsets.unsqueeze(-1) + torch.arange(size, device=device) * stride).flatten()
+        rows.append(offsets)
+    return torch.stack(rows)

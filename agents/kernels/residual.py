@@ -1,4 +1,6 @@
-"""LayerNorm(x + dropout(y)) and its gradients as one pass each over the rows, compiled by Numba.
+"""LayerNorm(x + dropout(y + shift)) and its gradients as one pass each over the rows, compiled by Numba.
+
+The shift is the bias of the layer that y comes from: added here, it costs no pass of its own.
 
 Whether an element is dropped is a function of the call's key, the row and the channel: the backward pass asks again
 instead of keeping masks. A row's generator is SplitMix64 of key and row; a channel's 32 bits are its counter through
@@ -75,6 +77,7 @@ def _forward(
     epsilon: float,
     x: Array,
     y: Array,
+    shift: Array,
     weight: Array,
     bias: Array,
     outputs: Array,
@@ -87,7 +90,9 @@ def _forward(
         key, old, new, out, hat = _row_key(drop.key, row), x[row], y[row], outputs[row], normed[row]
         total, squares = zero, zero
         for c in range(channels):
-            change = widen(new[c]) * drop.scale  # read whether kept or not: loads without a condition use vectors
+            change = (
+                widen(new[c]) + shift[c]
+            ) * drop.scale  # read whether kept or not: loads without a condition use vectors
             number = old[c] + (change if _bits(key, c) >= drop.below else zero)
             hat[c] = number
             total += number
@@ -119,6 +124,7 @@ def _backward(
     weight: Array,
     d_x: Array,
     d_y: Array,
+    d_shift: Array,
     d_weight: Array,
     d_bias: Array,
 ) -> None:
@@ -142,18 +148,29 @@ def _backward(
         for c in range(channels):
             number = inverse[row] * (down[c] * weight[c] - mean - hat[c] * along)
             down[c] = number
-            new[c] = narrow(number * drop.scale if _bits(key, c) >= drop.below else zero, new)
+            change = number * drop.scale if _bits(key, c) >= drop.below else zero
+            d_shift[c] += change
+            new[c] = narrow(change, new)
 
 
 def forward(
-    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, epsilon: float, drop: Drop, *, low: torch.dtype | None = None
+    x: Tensor,
+    y: Tensor,
+    shift: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    epsilon: float,
+    drop: Drop,
+    *,
+    low: torch.dtype | None = None,
 ) -> tuple[Tensor, ...]:
-    """LayerNorm(x + dropout(y)), the same in the type `low`, and what `backward` needs of it.
+    """LayerNorm(x + dropout(y + shift)), the same in the type `low`, and what `backward` needs of it.
 
     Args:
         x: float32 (rows, C), contiguous, as is y.
         y: float32 or bfloat16 (rows, C).
-        weight: float32 (C,), as is bias.
+        shift: float32 (C,), as are weight and bias.
+        weight: (C,).
         bias: (C,).
         epsilon: added to the variance.
         drop: which elements of y are dropped.
@@ -164,7 +181,7 @@ def forward(
     """
     outputs, normed, inverse = torch.empty_like(x), torch.empty_like(x), x.new_empty(len(x))
     lowered = x.new_empty(0, x.shape[1]) if low is None else torch.empty_like(x, dtype=low)
-    arrays = [as_array(tensor) for tensor in (x, y, weight, bias, outputs, lowered, normed, inverse)]
+    arrays = [as_array(tensor) for tensor in (x, y, shift, weight, bias, outputs, lowered, normed, inverse)]
     share(lambda _, first, last: _forward(first, last, drop, epsilon, *arrays), parts(len(x), x.numel()))
     return outputs, lowered, normed, inverse
 
@@ -179,13 +196,12 @@ def backward(
     *,
     d_low: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """Gradients of x (rows, C), of y in its `dtype`, weight (C,) and bias (C,), given those of the two outputs."""
+    """Gradients of x (rows, C), of y in its `dtype`, shift (C,), weight (C,) and bias (C,), given the outputs' two."""
     d_x, d_y = torch.empty_like(normed), torch.empty_like(normed, dtype=dtype)
     d_low = normed.new_empty(0, normed.shape[1]) if d_low is None else d_low
     cuts = parts(len(normed), normed.numel())
-    sums = torch.zeros(2, len(cuts), len(weight), dtype=torch.float64)  # of thousands of rows, float64 at little cost
+    sums = torch.zeros(len(cuts), 3, len(weight), dtype=torch.float64)  # of thousands of rows, float64 at little cost
     arrays = [as_array(tensor) for tensor in (d_outputs, d_low, normed, inverse, weight, d_x, d_y)]
-    totals: list[list[Array]] = [list(part) for part in sums.numpy()]  # of weight and of bias, by part
-    share(lambda k, first, last: _backward(first, last, drop, *(*arrays, totals[0][k], totals[1][k])), cuts)
-    d_weight, d_bias = sums.sum(1).to(weight.dtype)
-    return d_x, d_y, d_weight, d_bias
+    totals = sums.numpy()
+    share(lambda k, first, last: _backward(first, last, drop, *(*arrays, *totals[k])), cuts)
+    return d_x, d_y, *sums.sum(0).to(weight.dtype)
