@@ -168,7 +168,15 @@ def _token_by_token(model: DecisionModel, batch: Batch) -> Tensor:
 
 
 def measure_size(
-    width: int, layers: int, heads: int, *, batch: int, context_length: int, repeats: int, data: StepData
+    width: int,
+    layers: int,
+    heads: int,
+    *,
+    batch: int,
+    context_length: int,
+    repeats: int,
+    data: StepData,
+    compiled: bool = False,
 ) -> tuple[SizeResult, list[str]]:
     """Times the agents and the peers at one size; also the peers that are missing.
 
@@ -179,10 +187,10 @@ def measure_size(
     device = data.device
     asked = {"width": width, "layers": layers, "heads": heads}
 
-    def trainer(agent: str, context: str, precision: str) -> Trainer:
+    def trainer(agent: str, context: str, precision: str, *, compiled: bool = False) -> Trainer:
         contexts = {"context": context, "context_length": context_length, "steps_per_update": batch * context_length}
         sections: Nested = {"data": contexts, "network": asked, "optimizer": {"precision": precision}}
-        return Trainer(build_config(agent, 0, sections), data, TASK.action_dim, TASK.horizon)
+        return Trainer(build_config(agent, 0, sections), data, TASK.action_dim, TASK.horizon, compiled=compiled)
 
     plain = trainer("decision-aaren", "window", "float32")
     difference = check(plain.config, data)
@@ -191,6 +199,11 @@ def measure_size(
     works: dict[tuple[str, str], Work] = {(BASE, best): trainer("decision-aaren", "window", best).step}
     for agent, context in (("aaren", "episode"), ("aaren", "mixed"), ("transformer", "window")):
         works[f"decision-{agent}, {context}", best] = trainer(f"decision-{agent}", context, best).step
+    counted = dict(works)  # whose operations are counted: torch's counter does not see into compiled code
+    for agent in ("aaren", "transformer") if compiled else ():
+        name = f"decision-{agent}, window"
+        works[f"{name}, compiled", best] = trainer(f"decision-{agent}", "window", best, compiled=True).step
+        counted[f"{name}, compiled", best] = works[name, best]
     batches = [plain.sampler.sample(plain.generator) for _ in range(4)]
     dims = {"observation_dim": TASK.observation_dim, "action_dim": TASK.action_dim}
     notes = []
@@ -210,7 +223,7 @@ def measure_size(
     own, steps = times[f"{BASE} {best}"], batch * context_length
     updates = []
     for key, (name, precision) in keys.items():
-        operations = _operations(works[name, precision])
+        operations = _operations(counted.get((name, precision), works[name, precision]))
         peak = matmul_peak(getattr(torch, precision), device, torch.get_num_threads())
         seconds = median(times[key])
         rate = operations / seconds / peak
@@ -282,6 +295,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--batch", type=positive, default=64, help="windows of an update (default: %(default)s)")
     parser.add_argument("--context-length", type=positive, default=20, help="K, steps (default: %(default)s)")
     parser.add_argument("--repeats", type=positive, default=REPEATS, help="of each, in turns (default: %(default)s)")
+    parser.add_argument("--compile", action="store_true", help="this package's agents through torch.compile as well")
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda (default: %(default)s)")
 
 
@@ -297,6 +311,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     pairs = [_size(text) for text in arguments.sizes]
     data = StepData(make_episodes(STEPS), RETURN_SCALE, device)
     how = {"batch": arguments.batch, "context_length": arguments.context_length, "repeats": arguments.repeats}
+    how |= {"compiled": arguments.compile}
     measured = [measure_size(width, layers, arguments.heads, data=data, **how) for width, layers in pairs]
     precisions = dict.fromkeys(update.precision for size, _ in measured for update in size.updates)
     peaks = {p: matmul_peak(getattr(torch, p), device, torch.get_num_threads()) / 1e9 for p in precisions}

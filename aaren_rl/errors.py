@@ -98,6 +98,8 @@ def explain(error: Exception) -> tuple[str, int]:
     said = " ".join(str(error).split())[:300]
     if _is_out_of_memory(error):
         return f"out of memory ({said}); {SMALLER}", ResourcesError.exit_code
+    if type(error).__module__.startswith(("torch._dynamo.", "torch._inductor.")):
+        return f"torch could not compile the model ({said}); train without --compile", ResourcesError.exit_code
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or said or type(error).__name__

@@ -78,6 +78,7 @@ def make_parser(*, show_all: bool) -> Parser:
     parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
     parser.add_argument("--device", metavar="NAME", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: all cores)")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the model: minutes first, for GPUs")
     parser.add_argument("--resume", action="store_true", help="go on with the run in its folder")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument("--help-all", action="store_true", help="list every setting, with its default")
@@ -114,7 +115,8 @@ def _train(arguments: argparse.Namespace, ranks: Ranks) -> int:
         task, episodes = ranks.in_turn(lambda: load_data(config.data))
         ranks.share(lambda: folder.write_config(config))  # not before the data: a mistyped path leaves no run behind
         with StopRequest() as stop:
-            return _Run(config, task, episodes, device, path, ranks).play(stop, resume=arguments.resume)
+            run = _Run(config, task, episodes, device, path, ranks, compiled=arguments.compile)
+            return run.play(stop, resume=arguments.resume)
 
 
 def plan(arguments: argparse.Namespace) -> tuple[Nested, RunConfig, Path]:
@@ -134,7 +136,15 @@ class _Run:
     _metrics: Metrics  # on the writer
 
     def __init__(
-        self, config: RunConfig, task: Task, episodes: Episodes, device: torch.device, path: Path, ranks: Ranks
+        self,
+        config: RunConfig,
+        task: Task,
+        episodes: Episodes,
+        device: torch.device,
+        path: Path,
+        ranks: Ranks,
+        *,
+        compiled: bool,
     ) -> None:
         self.ranks, self.config, self.task, self.episodes, self.path = ranks, config, task, episodes, path
         data = StepData(
@@ -145,7 +155,7 @@ class _Run:
             action_high=task.action_high,
         )
         keep_freed_memory()
-        self.trainer = Trainer(config, data, episodes.action_dim, task.horizon, ranks)
+        self.trainer = Trainer(config, data, episodes.action_dim, task.horizon, ranks, compiled=compiled)
         self.recent: list[Tensor] = []  # loss and gradient norm of every update since the last log
         self.watch, self.timed_from = Stopwatch(), 0  # training alone, without evaluations
         self.last: Score | None = None

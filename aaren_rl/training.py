@@ -6,10 +6,10 @@ import copy
 import math
 import time
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .agents import Block, DecisionModel, Encoded
 from .config import OptimizerConfig, RunConfig
@@ -83,9 +83,20 @@ class Trainer:
         ranks: the processes that share every batch. Weights stay those of one process to rounding while dropout is 0;
             with dropout the processes draw masks of their own, the same in every repetition. On GPUs, all of one type:
             a generator's numbers are the same on those only.
+        compiled: run the model through torch.compile; on a GPU its launches are replayed as CUDA graphs. The same
+            numbers to rounding, other dropout masks.
     """
 
-    def __init__(self, config: RunConfig, data: StepData, action_dim: int, horizon: int, ranks: Ranks = ALONE) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        data: StepData,
+        action_dim: int,
+        horizon: int,
+        ranks: Ranks = ALONE,
+        *,
+        compiled: bool = False,
+    ) -> None:
         """Draws weights from the run's seed."""
         self.config, self.data, self.ranks = config, data, ranks
         self.update = self.skipped = 0  # updates done, and those among them that changed nothing
@@ -99,6 +110,9 @@ class Trainer:
         self._parameters: list[Tensor] = list(self.model.parameters())
         self._averages: list[Tensor] = list(self.average.parameters())
         self._forward = ranks.wrap(self.model, data.device)
+        if compiled:
+            mode = "reduce-overhead" if data.device.type == "cuda" else "default"
+            self._forward = cast("nn.Module", torch.compile(self._forward, mode=mode))
         optimizer = config.optimizer
         self.optimizer = torch.optim.AdamW(self.model.parameters(), weight_decay=optimizer.weight_decay, fused=True)
         self.sampler = make_sampler(

@@ -42,7 +42,7 @@ class ResidualNorm(nn.LayerNorm):
             and y.dtype in (torch.float32, torch.bfloat16)
             and x.shape == y.shape
             and self.dropout.p < 1
-            and kernels.choose(x) == "numba"
+            and kernels.callable_on(x)
         )
 
 

@@ -64,7 +64,7 @@ def can_train(block: Block, x: Tensor, state: object) -> bool:
         and block.norm1.dropout.p < 1
         and isinstance(block.mlp[1], nn.GELU)
         and block.mlp[1].approximate == "none"
-        and kernels.choose(x) == "numba"
+        and kernels.callable_on(x)
     )
 
 

@@ -83,6 +83,19 @@ def test_train_without_peers(
     assert out.count("is left out") == 2 and out.count("pip install 'aaren-rl[bench]'") == 2
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's tracing uses what torch deprecates
+def test_train_compiled_beside_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.compiler.reset()
+    monkeypatch.setattr(bench_train, "PEERS", {})
+    make = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model, mode: make(model, backend="aot_eager"))
+    (size,) = measured([*TRAIN, "--compile"], tmp_path)["sizes"]
+    updates = {update["name"]: update for update in size["updates"]}
+    for agent in ("decision-aaren, window", "decision-transformer, window"):
+        compiled = updates[f"{agent}, compiled"]
+        assert compiled["gflop"] == updates[agent]["gflop"] and compiled["milliseconds"] > 0
+
+
 def test_the_counted_operations_are_those_of_the_layers() -> None:
     """Forward one product a weight and token, backward two (one where the input needs no gradient)."""
     layer = torch.nn.Linear(8, 16)

@@ -112,6 +112,7 @@ SMALL = {
     "bench evaluate": "--episodes 2 --repeats 1",
     "bench runtime": "--sizes 16x1 --steps 200",
     "bench scan": "--lengths 64 128",
+    "bench train": "--sizes 16x1 --repeats 1",
     "bench resources": "--tokens 200",
 }
 RUNNING = [page for page in PAGES if "howto" in page.parts or page.name in ("tutorial.md", "benchmarks.md")]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import warnings
 from types import ModuleType
 
@@ -14,20 +15,28 @@ import torch
 from torch import Tensor
 
 BACKENDS = {"numba": "cpu", "triton": "gpu"}  # the package and the module here that needs it
+TYPES = {"numba": (torch.float32, torch.float64, torch.bfloat16), "triton": (torch.float32,)}  # of values
+INSTALLED = {name: importlib.util.find_spec(name) is not None for name in BACKENDS}  # without importing them
 
 
 def choose(values: Tensor) -> str:
     """The fastest method for these values; a plain one where a kernel cannot be used, with a warning if it could be.
 
-    A kernel is opaque to tracing (torch.compile, ONNX), which gets "blocked".
+    A kernel is opaque to what traces a model to put it elsewhere (torch.export, ONNX), which gets "blocked".
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+    if torch.compiler.is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
         return "blocked"
-    if values.device.type == "cpu":
-        return "numba" if available("numba") else "blocked"
-    if values.device.type == "cuda" and values.dtype != torch.float64:
-        return "triton" if available("triton") else "blocked"
-    return "blocked"
+    backend = {"cpu": "numba", "cuda": "triton"}.get(values.device.type)
+    if backend is None or (backend == "triton" and values.dtype == torch.float64):
+        return "blocked"
+    # torch.compile cannot look into an import.
+    there = INSTALLED[backend] if torch.compiler.is_compiling() else available(backend)
+    return backend if there else "blocked"
+
+
+def callable_on(x: Tensor) -> bool:
+    """Whether Numba's kernels can be called on this tensor: not while a model is traced or compiled by torch."""
+    return not torch.compiler.is_compiling() and choose(x) == "numba"
 
 
 def load(name: str) -> ModuleType:
@@ -41,7 +50,7 @@ def load(name: str) -> ModuleType:
 
 @functools.cache
 def load_kernels(name: str) -> ModuleType:
-    """The module "step" or "tree", whose kernels need Numba."""
+    """The module of that name here, whose kernels need Numba."""
     return importlib.import_module(f".{name}", __name__)
 
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     Array: TypeAlias = npt.NDArray[Any]
     Index: TypeAlias = npt.NDArray[np.int64]
 
-TYPES = (torch.float32, torch.float64, torch.bfloat16)  # of values
 EMPTY = torch.finfo(torch.float64).min  # the maximum of no scores
 
 

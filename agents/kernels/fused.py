@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..scan_state import STATE_DTYPE, ScanState
-from . import load
+from . import TYPES, load, operators
 
 
 def fused_scan(
@@ -52,6 +52,24 @@ def fused_scan(
     return outputs, ScanState(*last)
 
 
+def _forward(backend: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+    """The back end's `forward`; for torch.compile, an operator that it does not look into."""
+    if torch.compiler.is_compiling():
+        exact, *others = operators.forward(backend, *inputs)
+        return exact, exact, *others
+    results: tuple[Tensor, ...] = load(backend).forward(*inputs)
+    return results
+
+
+def _backward(backend: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+    results: tuple[Tensor, ...]
+    if torch.compiler.is_compiling():
+        results = operators.backward(backend, *inputs)
+    else:
+        results = load(backend).backward(*inputs)
+    return results
+
+
 class _FusedScan(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -66,9 +84,8 @@ class _FusedScan(torch.autograd.Function):
         starts: Tensor,
     ) -> tuple[Tensor, ...]:
         dtype = torch.promote_types(torch.promote_types(scores.dtype, values.dtype), torch.float32)
-        kernel = load(backend)
-        held = values if values.dtype in kernel.TYPES else values.to(dtype)
-        outputs, exact, weights, *last = kernel.forward(scores.to(dtype), held, m, u, w, mask, starts)
+        held = values if values.dtype in TYPES[backend] else values.to(dtype)
+        outputs, exact, weights, *last = _forward(backend, scores.to(dtype), held, m, u, w, mask, starts)
         ctx.backend, ctx.scores_dtype, ctx.held_dtype = backend, scores.dtype, held.dtype
         # The outputs in full precision: rounded to half, they would round the gradient of every earlier score.
         ctx.save_for_backward(values, weights, exact, u, w, last[1], starts)
@@ -90,7 +107,7 @@ class _FusedScan(torch.autograd.Function):
         g = torch.zeros_like(w) if d_last_w is None else last_u.unsqueeze(-1) * d_last_w
         c = torch.zeros_like(u) if d_last_u is None else -last_u * d_last_u
         d_outputs = d_outputs.to(held.dtype)
-        d_scores, d_values, g, c = load(ctx.backend).backward(weights, held, exact, d_outputs, g, c, starts)
+        d_scores, d_values, g, c = _backward(ctx.backend, weights, held, exact, d_outputs, g, c, starts)
         d_m = d_u = d_w = None
         if any(ctx.needs_input_grad[3:6]):
             inverse = torch.where(u > 0, 1 / torch.where(u > 0, u, 1.0), 0.0)

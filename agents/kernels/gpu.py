@@ -18,7 +18,6 @@ from triton.runtime.interpreter import InterpretedFunction
 from .layout import flatten_batch, rows_of_channels
 
 Pointer: TypeAlias = Any
-TYPES = (torch.float32,)  # of values
 TILE = 32  # positions
 LOW = tl.constexpr(torch.finfo(torch.float32).min)
 

@@ -1,0 +1,99 @@
+"""Decision models through torch.compile: one graph with the scan's kernels in it, and the numbers of the model itself.
+
+Traced by "aot_eager", which compiles nothing and so needs no compiler.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scan_checks import random_inputs, random_mask, random_starts, random_state
+from torch import Tensor
+
+from aaren_rl.agents import DecisionModel, ModelConfig, kernels, prefix_scan
+from aaren_rl.agents.kernels import cpu, operators
+from aaren_rl.training import masked_mse
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's tracing uses what torch deprecates
+MIXERS = ("aaren", "attention", "aaren-rsa", "rsa")
+
+
+def gradients(model: DecisionModel, call: object, *, packed: bool, bfloat16: bool) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    observations, actions, returns = (torch.rand(2, 25, *c, generator=generator) for c in ((5,), (2,), ()))
+    starts = torch.arange(25).remainder(9).eq(0).expand(2, 25) if packed else None
+    model.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        predicted, _ = call(observations, actions, returns, torch.arange(25).expand(2, 25), starts=starts)
+    loss = masked_mse(predicted, actions, torch.ones(2, 25, dtype=torch.bool))
+    loss.backward()
+    return {"loss": loss.detach(), **{n: p.grad for n, p in model.named_parameters() if p.grad is not None}}
+
+
+@pytest.mark.parametrize(("bfloat16", "packed"), [(False, True), (True, False)])
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_model_is_one_graph_with_the_same_gradients(mixer: str, bfloat16: bool, packed: bool) -> None:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model = DecisionModel(ModelConfig(5, 2, mixer, width=16, layers=2, heads=4, dropout=0.0)).train()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    mine = gradients(model, compiled, packed=packed, bfloat16=bfloat16)
+    true = gradients(model, model, packed=packed, bfloat16=bfloat16)
+    assert mine.keys() == true.keys() and len(mine) > 20
+    floor = max(float(value.abs().max()) for value in true.values())  # some gradients are zero but for rounding
+    for name, value in true.items():
+        allowed = (2**-5 if bfloat16 else 1e-5) * max(float(value.abs().max()), 1e-2 * floor)
+        assert float((mine[name] - value).abs().max()) <= allowed, name
+
+
+def test_the_kernels_are_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.compiler.reset()
+    calls: list[str] = []
+    for name in ("forward", "backward"):
+        right = getattr(cpu, name)
+        monkeypatch.setattr(cpu, name, lambda *x, name=name, right=right: (calls.append(name), right(*x))[1])
+    model = DecisionModel(ModelConfig(5, 2, "aaren", width=16, layers=3, heads=4)).train()
+    gradients(model, torch.compile(model, backend="aot_eager"), packed=False, bfloat16=True)
+    assert calls == ["forward"] * 3 + ["backward"] * 3
+
+
+@pytest.mark.parametrize("backend", list(kernels.BACKENDS))
+def test_the_operators_are_what_torch_asks_of_one(backend: str) -> None:
+    pytest.importorskip(backend, reason=f"pip install {backend}", exc_type=ImportError)
+    device = "cuda" if backend == "triton" and torch.cuda.is_available() else "cpu"
+    batch = (2, 3)
+    scores, values = random_inputs(20, batch=batch, dim=5)
+    side_by_side = values.transpose(1, 2).contiguous().transpose(1, 2)
+    mask, starts = random_mask(20, batch).expand(scores.shape), random_starts(20, batch).expand(scores.shape)
+    inputs = [x.to(device) for x in (scores, side_by_side, *random_state(batch, 5), mask, starts)]
+    torch.library.opcheck(operators.forward, (backend, *inputs))
+    outputs, weights, _, u, w = operators.forward(backend, *inputs)
+    gradient = (weights, inputs[1], outputs, torch.ones_like(outputs), w, u, inputs[-1])
+    torch.library.opcheck(operators.backward, (backend, *gradient))
+
+
+def test_triton_in_a_graph() -> None:
+    pytest.importorskip("triton", reason="pip install triton", exc_type=ImportError)
+    torch.compiler.reset()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    leaves = [x.to(device).requires_grad_() for x in random_inputs(40, batch=(2,))]
+
+    def scan(scores: Tensor, values: Tensor) -> Tensor:
+        outputs, state = prefix_scan(scores, values, method="triton")
+        return outputs.square().sum() + state.output().sum()
+
+    compiled = torch.compile(scan, fullgraph=True, backend="aot_eager")
+    for mine, true in zip(*(torch.autograd.grad(f(*leaves), leaves) for f in (compiled, scan)), strict=True):
+        torch.testing.assert_close(mine, true)
+
+
+def test_what_is_exported_has_no_kernel_in_it() -> None:
+    scores, values = random_inputs(10)
+
+    class Scan(torch.nn.Module):
+        def forward(self, scores: Tensor, values: Tensor) -> Tensor:
+            return prefix_scan(scores, values)[0]
+
+    program = torch.export.export(Scan(), (scores, values))
+    assert not [node for node in program.graph.nodes if "aaren_rl" in str(node.target)]
+    torch.testing.assert_close(program.module()(scores, values), prefix_scan(scores, values)[0])
