@@ -45,13 +45,14 @@ def test_values_that_are_expanded_or_part_of_more() -> None:
     check(numba_scan, scores, values[:1, :, :, 2:5].expand(2, 3, 20, 3))
 
 
+@pytest.mark.parametrize("batch", [(5, 2), (1, 4)])
 @pytest.mark.parametrize("layout", [heads_side_by_side, torch.Tensor.contiguous])
-def test_threads_share_the_rows(layout: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_the_rows(layout: object, batch: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_threads, "SHARED", 1)
-    scores, values = random_inputs(50, batch=(5, 2))
+    scores, values = random_inputs(50, batch=batch)
     threads, results = torch.get_num_threads(), []
     try:
-        for count in (1, 3):
+        for count in (1, 2, 3):
             torch.set_num_threads(count)
             leaves = [scores.clone().requires_grad_(), layout(values).requires_grad_()]
             outputs, state = numba_scan(*leaves)
@@ -60,8 +61,8 @@ def test_threads_share_the_rows(layout: object, monkeypatch: pytest.MonkeyPatch)
         check(numba_scan, scores, layout(values))
     finally:
         torch.set_num_threads(threads)
-    for alone, shared in zip(*results, strict=True):
-        assert torch.equal(alone, shared)
+    for alone, *shared in zip(*results, strict=True):
+        assert all(torch.equal(alone, other) for other in shared)
 
 
 def test_no_matrix_of_all_pairs_is_kept_for_the_backward_pass() -> None:

@@ -202,7 +202,8 @@ def _share(kernel: Callable[..., None], arrays: tuple[Array, ...], values: Tenso
     """Runs the kernel over all rows, on several threads where that pays; rows do not depend on one another."""
     rows = values.shape[:-2].numel()
     group = values.shape[-3] if values.dim() > 2 and values.stride(-3) < values.stride(-2) else 1
+    wanted = len(parts(rows, values.numel()))
+    # Fewer groups than threads: the largest smaller ones that are enough, not single rows, which wait for themselves.
+    group = next(size for size in range(group, 0, -1) if group % size == 0 and rows // size >= wanted)
     cuts = parts(rows // group, values.numel())
-    if rows // group < len(parts(rows, values.numel())):
-        group, cuts = 1, parts(rows, values.numel())
     share(lambda _, first, last: kernel(first * group, last * group, group, *arrays), cuts)
