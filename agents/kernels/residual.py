@@ -90,9 +90,8 @@ def _forward(
         key, old, new, out, hat = _row_key(drop.key, row), x[row], y[row], outputs[row], normed[row]
         total, squares = zero, zero
         for c in range(channels):
-            change = (
-                widen(new[c]) + shift[c]
-            ) * drop.scale  # read whether kept or not: loads without a condition use vectors
+            # Read whether kept or not: loads without a condition use vectors.
+            change = (widen(new[c]) + shift[c]) * drop.scale
             number = old[c] + (change if _bits(key, c) >= drop.below else zero)
             hat[c] = number
             total += number

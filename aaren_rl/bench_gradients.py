@@ -1,0 +1,68 @@
+"""What the benchmark of training checks before it times: a loss's gradients against the float64 reference."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .agents import DecisionModel
+from .agents.decision import OBSERVATION, TOKENS
+from .bench_data import TASK
+from .config import RunConfig
+from .envs.windows import Batch, StepData, part
+from .errors import NumericsError
+from .training import Trainer, masked_mse
+
+TOLERANCE = 1e-4  # of a gradient, relative to the largest of its parameter's
+CHECKED_ROWS = 4
+
+
+def check_gradients(config: RunConfig, data: StepData) -> float:
+    """The largest difference of a gradient, without dropout, from that of the tokens taken one by one in float64.
+
+    Raises:
+        NumericsError: it is above 1e-4 of the parameter's largest gradient, or not a number.
+    """
+    config = replace(config, network=replace(config.network, dropout=0.0))
+    trainer = Trainer(config, data, TASK.action_dim, TASK.horizon)
+    batch = part(
+        trainer.sampler.sample(trainer.generator), 0, max(1, config.data.steps_per_update // 20 // CHECKED_ROWS)
+    )
+    fast, slow = trainer.model.train(), copy.deepcopy(trainer.model).double().eval()
+    masked_mse(_forward(fast, batch), batch.actions, batch.mask).backward()
+    exact = Batch(**{k: v.double() if v is not None and v.is_floating_point() else v for k, v in vars(batch).items()})
+    errors = (_token_by_token(slow, exact) - exact.actions).square().mean(-1)
+    (errors[exact.mask].sum() / exact.mask.sum()).backward()
+    difference, floor = 0.0, max(float(p.grad.abs().max()) for p in slow.parameters() if p.grad is not None) * 1e-3
+    for mine, true in zip(fast.parameters(), slow.parameters(), strict=True):
+        if mine.grad is not None and true.grad is not None:
+            scale = max(float(true.grad.abs().max()), floor)  # some gradients are zero but for rounding
+            difference = max(difference, float((mine.grad.double() - true.grad).abs().max()) / scale)
+    if not 0 < difference <= TOLERANCE:
+        raise NumericsError(
+            f"gradients differ from the float64 reference by {difference:.2g} (more than {TOLERANCE:g}); "
+            "no figures are given for a result that is wrong"
+        )
+    return difference
+
+
+def _forward(model: DecisionModel, batch: Batch) -> Tensor:
+    inputs = batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
+    actions: Tensor = model(*inputs, starts=batch.starts)[0]
+    return actions
+
+
+def _token_by_token(model: DecisionModel, batch: Batch) -> Tensor:
+    """The model's actions with the trunk stepped through the tokens, as the paper's RNN cell does."""
+    seen: list[Tensor] = []
+    handle = model.trunk.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    _forward(model, batch)
+    handle.remove()
+    state, outputs = model.trunk.initial_state(len(batch.mask)), []
+    for token in seen[0].unbind(1):
+        x, state = model.trunk.step(token, state)
+        outputs.append(x)
+    return torch.tanh(model.head(torch.stack(outputs[OBSERVATION::TOKENS], 1)))
