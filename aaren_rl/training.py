@@ -16,8 +16,10 @@ from .config import OptimizerConfig, RunConfig
 from .distributed import ALONE, Ranks
 from .envs.minari_spec import one_line
 from .envs.windows import StepData, make_sampler, part
-from .errors import CheckpointError
+from .errors import CheckpointError, UsageError
 from .training_checkpoint import Checkpoint
+
+COMPILING = "2.13"  # torch whose compiler was tried; that of 2.10 gave a wrong gradient of the keys' weights
 
 
 def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
@@ -56,6 +58,16 @@ def _cpu_has_bfloat16() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
+def _compile(model: nn.Module, device: torch.device) -> nn.Module:
+    if torch.__version__ < COMPILING:
+        raise UsageError(
+            f"--compile needs torch {COMPILING} or newer, here is {torch.__version__}; "
+            "upgrade it, or train without --compile"
+        )
+    mode = "reduce-overhead" if device.type == "cuda" else "default"
+    return cast("nn.Module", torch.compile(model, mode=mode))
+
+
 class Stopwatch:
     """Adds up the seconds spent inside `with`."""
 
@@ -85,6 +97,9 @@ class Trainer:
             a generator's numbers are the same on those only.
         compiled: run the model through torch.compile; on a GPU its launches are replayed as CUDA graphs. The same
             numbers to rounding, other dropout masks.
+
+    Raises:
+        UsageError: `compiled`, and torch is older than what that was tried with.
     """
 
     def __init__(
@@ -111,8 +126,7 @@ class Trainer:
         self._averages: list[Tensor] = list(self.average.parameters())
         self._forward = ranks.wrap(self.model, data.device)
         if compiled:
-            mode = "reduce-overhead" if data.device.type == "cuda" else "default"
-            self._forward = cast("nn.Module", torch.compile(self._forward, mode=mode))
+            self._forward = _compile(self._forward, data.device)
         optimizer = config.optimizer
         self.optimizer = torch.optim.AdamW(self.model.parameters(), weight_decay=optimizer.weight_decay, fused=True)
         self.sampler = make_sampler(

@@ -13,6 +13,7 @@ from torch import Tensor
 from aaren_rl import bench, bench_peers, bench_scan, bench_timing, bench_train
 from aaren_rl.agents import Attention
 from aaren_rl.agents.kernels import cpu
+from aaren_rl.training import COMPILING
 
 SCAN = "scan --lengths 20 40 --methods numba blocked attention --batch 1 --heads 2 --dim 4 --repeats 2".split()
 TRAIN = "train --sizes 16x1 --heads 2 --batch 8 --repeats 1 --device cpu".split()
@@ -84,6 +85,7 @@ def test_train_without_peers(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's tracing uses what torch deprecates
+@pytest.mark.skipif(torch.__version__ < COMPILING, reason="torch is too old for --compile")
 def test_train_compiled_beside_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
     monkeypatch.setattr(bench_train, "PEERS", {})

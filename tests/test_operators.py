@@ -12,9 +12,12 @@ from torch import Tensor
 
 from aaren_rl.agents import DecisionModel, ModelConfig, kernels, prefix_scan
 from aaren_rl.agents.kernels import cpu, operators
-from aaren_rl.training import masked_mse
+from aaren_rl.training import COMPILING, masked_mse
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's tracing uses what torch deprecates
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's tracing uses what torch deprecates
+    pytest.mark.skipif(torch.__version__ < COMPILING, reason="torch is too old for --compile"),
+]
 MIXERS = ("aaren", "attention", "aaren-rsa", "rsa")
 
 

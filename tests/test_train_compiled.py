@@ -12,10 +12,14 @@ import pytest
 import torch
 from test_train import arguments, folder
 
+from aaren_rl import training
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.train import main as train
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch deprecates
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's compiler uses what torch deprecates
+    pytest.mark.skipif(torch.__version__ < training.COMPILING, reason="torch is too old for --compile"),
+]
 COMPILED = ["--compile", "--dropout", "0", "--precision", "float32"]
 
 
@@ -65,3 +69,11 @@ def test_what_cannot_be_compiled_is_said_in_a_line(
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("error: torch could not compile the model (backend='backend' raised: RuntimeError: no C++")
     assert said.endswith("; train without --compile")
+
+
+def test_an_older_torch_is_refused(
+    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(training, "COMPILING", "99.1")
+    assert train(arguments(hopper_file, tmp_path, *COMPILED)) == 2
+    assert "--compile needs torch 99.1 or newer, here is " in capsys.readouterr().err
