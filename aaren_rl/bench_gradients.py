@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -14,17 +15,19 @@ from .bench_data import TASK
 from .config import RunConfig
 from .envs.windows import Batch, StepData, part
 from .errors import NumericsError
-from .training import Trainer, masked_mse
+from .training import Trainer, autocast, masked_mse
 
-TOLERANCE = 1e-4  # of a gradient, relative to the largest of its parameter's
+TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-2}  # of a gradient, relative to the largest of its parameter's
 CHECKED_ROWS = 4
 
 
-def check_gradients(config: RunConfig, data: StepData) -> float:
-    """The largest difference of a gradient, without dropout, from that of the tokens taken one by one in float64.
+def check_gradients(config: RunConfig, data: StepData, precisions: Iterable[str]) -> dict[str, float]:
+    """By precision, the largest difference of a gradient from that of the tokens taken one by one in float64.
+
+    Without dropout; relative to the parameter's largest gradient.
 
     Raises:
-        NumericsError: it is above 1e-4 of the parameter's largest gradient, or not a number.
+        NumericsError: it is above the precision's tolerance, or not a number.
     """
     config = replace(config, network=replace(config.network, dropout=0.0))
     trainer = Trainer(config, data, TASK.action_dim, TASK.horizon)
@@ -32,20 +35,30 @@ def check_gradients(config: RunConfig, data: StepData) -> float:
         trainer.sampler.sample(trainer.generator), 0, max(1, config.data.steps_per_update // 20 // CHECKED_ROWS)
     )
     fast, slow = trainer.model.train(), copy.deepcopy(trainer.model).double().eval()
-    masked_mse(_forward(fast, batch), batch.actions, batch.mask).backward()
     exact = Batch(**{k: v.double() if v is not None and v.is_floating_point() else v for k, v in vars(batch).items()})
     errors = (_token_by_token(slow, exact) - exact.actions).square().mean(-1)
     (errors[exact.mask].sum() / exact.mask.sum()).backward()
+    found = {}
+    for precision in precisions:
+        fast.zero_grad()
+        with autocast(replace(config.optimizer, precision=precision), data.device):
+            predicted = _forward(fast, batch)
+        masked_mse(predicted, batch.actions, batch.mask).backward()
+        found[precision] = difference = _difference(fast, slow)
+        if not 0 < difference <= TOLERANCES[precision]:
+            raise NumericsError(
+                f"gradients in {precision} differ from the float64 reference by {difference:.2g} (more than "
+                f"{TOLERANCES[precision]:g}); no figures are given for a result that is wrong"
+            )
+    return found
+
+
+def _difference(fast: DecisionModel, slow: DecisionModel) -> float:
     difference, floor = 0.0, max(float(p.grad.abs().max()) for p in slow.parameters() if p.grad is not None) * 1e-3
     for mine, true in zip(fast.parameters(), slow.parameters(), strict=True):
         if mine.grad is not None and true.grad is not None:
             scale = max(float(true.grad.abs().max()), floor)  # some gradients are zero but for rounding
             difference = max(difference, float((mine.grad.double() - true.grad).abs().max()) / scale)
-    if not 0 < difference <= TOLERANCE:
-        raise NumericsError(
-            f"gradients differ from the float64 reference by {difference:.2g} (more than {TOLERANCE:g}); "
-            "no figures are given for a result that is wrong"
-        )
     return difference
 
 

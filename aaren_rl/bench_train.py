@@ -1,6 +1,6 @@
 """The benchmark "train": time of an update beside other packages, and its share of the machine's matmul peak.
 
-A loss and its gradients in float32 are first held against those of the tokens taken one by one in float64.
+A loss and its gradients are first held against those of the tokens taken one by one in float64.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SizeResult:
         fastest_peer_ratio: time of decision-aaren on windows over that of the fastest peer, all in the same best
             precision; None without peers.
         fastest_peer_float32_ratio: over that of the fastest peer in float32, as peers run unasked.
-        checked_difference: largest difference of a gradient from the float64 reference.
+        checked_difference: by precision, the largest difference of a gradient from the float64 reference.
     """
 
     width: int
@@ -88,7 +88,7 @@ class SizeResult:
     updates: list[Update]
     fastest_peer_ratio: float | None
     fastest_peer_float32_ratio: float | None
-    checked_difference: float
+    checked_difference: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,9 @@ def measure_size(
         return Trainer(build_config(agent, 0, sections), data, TASK.action_dim, TASK.horizon, compiled=compiled)
 
     plain = trainer("decision-aaren", "window", "float32")
-    difference = check_gradients(plain.config, data)
     bfloat16 = uses_bfloat16(trainer("decision-aaren", "window", "auto").config.optimizer, device)
     best = "bfloat16" if bfloat16 else "float32"
+    differences = check_gradients(plain.config, data, dict.fromkeys((best, "float32")))
     works: dict[tuple[str, str], Work] = {(BASE, best): trainer("decision-aaren", "window", best).step}
     for agent, context in (("aaren", "episode"), ("aaren", "mixed"), ("transformer", "window")):
         works[f"decision-{agent}, {context}", best] = trainer(f"decision-{agent}", context, best).step
@@ -180,7 +180,7 @@ def measure_size(
         mine = [ratio(own, times[key]) for key, pair in keys.items() if pair[0] in PEERS and pair[1] == precision]
         return max(mine, default=None)
 
-    return SizeResult(width, layers, heads, updates, fastest(best), fastest("float32"), difference), notes
+    return SizeResult(width, layers, heads, updates, fastest(best), fastest("float32"), differences), notes
 
 
 def _operations(work: Work) -> int:
@@ -199,10 +199,10 @@ def format_train(result: TrainResult) -> str:
         *result.notes,
     ]
     for size in result.sizes:
+        checked = ", ".join(f"{precision} {value:.0e}" for precision, value in size.checked_difference.items())
         lines += [
-            "",
-            f"width {size.width}, layers {size.layers}, heads {size.heads}; gradients checked against float64: "
-            f"{size.checked_difference:.0e}",
+            f"\nwidth {size.width}, layers {size.layers}, heads {size.heads}",
+            f"gradients checked against float64: {checked}",
             f"{'':<40}{'precision':>10}{'update, ms':>12}{'ratio':>8}{'GFLOP':>8}{'of peak':>9}",
         ]
         lines += [

@@ -39,7 +39,7 @@ from .errors import NumericsError, run_command
 from .memory import keep_freed_memory
 from .run import Metrics, RunFolder
 from .scoring import SOURCES, Score, format_table, mismatch, score_policy
-from .training import Stopwatch, Trainer
+from .training import Stopwatch, Trainer, check_compiler
 from .training_checkpoint import find_checkpoint, save_checkpoint
 
 LOG_EVERY = 50  # updates
@@ -121,6 +121,8 @@ def _train(arguments: argparse.Namespace, ranks: Ranks) -> int:
 
 def plan(arguments: argparse.Namespace) -> tuple[Nested, RunConfig, Path]:
     """What the command line asks for: its own settings, the whole configuration, and the run folder."""
+    if arguments.compile:
+        check_compiler()
     import_registering(arguments.register)
     given = given_settings(arguments)
     given["data"].setdefault("env", default_name(given["data"].get("source", "")))  # a name for data of your own

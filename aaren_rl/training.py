@@ -19,7 +19,7 @@ from .envs.windows import StepData, make_sampler, part
 from .errors import CheckpointError, UsageError
 from .training_checkpoint import Checkpoint
 
-COMPILING = "2.13"  # torch whose compiler was tried; that of 2.10 gave a wrong gradient of the keys' weights
+COMPILER = "2.13"  # the first torch whose compiler was tried; 2.10's gave a wrong gradient of the keys' weights
 
 
 def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
@@ -58,12 +58,21 @@ def _cpu_has_bfloat16() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def _compile(model: nn.Module, device: torch.device) -> nn.Module:
-    if torch.__version__ < COMPILING:
+def check_compiler() -> None:
+    """Whether a model may be compiled here.
+
+    Raises:
+        UsageError: torch is older than what its compiler was tried with.
+    """
+    if torch.__version__ < COMPILER:
         raise UsageError(
-            f"--compile needs torch {COMPILING} or newer, here is {torch.__version__}; "
+            f"--compile needs torch {COMPILER} or newer, here is {torch.__version__}; "
             "upgrade it, or train without --compile"
         )
+
+
+def _compile(model: nn.Module, device: torch.device) -> nn.Module:
+    check_compiler()
     mode = "reduce-overhead" if device.type == "cuda" else "default"
     return cast("nn.Module", torch.compile(model, mode=mode))
 

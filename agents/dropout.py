@@ -20,8 +20,8 @@ class Dropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         """Each element of x (any shape) is zero with probability p, else divided by 1 - p; x itself in evaluation."""
         dropped = round(self.p * 2**RANDOM_BITS)
-        here = x.device.type == "cpu" and not torch.compiler.is_compiling()
-        if not (self.training and here and 0 < dropped < 2**RANDOM_BITS):
+        by_words = x.device.type == "cpu" and not torch.compiler.is_compiling()
+        if not (self.training and by_words and 0 < dropped < 2**RANDOM_BITS):
             return super().forward(x)
         words = torch.empty(-(-x.numel() * RANDOM_BITS // WORD_BITS), dtype=torch.int64)
         words.random_(torch.iinfo(torch.int64).min, None)

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from aaren_rl import bench, bench_peers, bench_scan, bench_timing, bench_train
 from aaren_rl.agents import Attention
-from aaren_rl.agents.kernels import cpu
-from aaren_rl.training import COMPILING
+from aaren_rl.agents.kernels import cpu, gelu
+from aaren_rl.config import OptimizerConfig
+from aaren_rl.training import COMPILER, uses_bfloat16
 
 SCAN = "scan --lengths 20 40 --methods numba blocked attention --batch 1 --heads 2 --dim 4 --repeats 2".split()
 TRAIN = "train --sizes 16x1 --heads 2 --batch 8 --repeats 1 --device cpu".split()
@@ -79,13 +80,15 @@ def test_train_without_peers(
     for update in size["updates"]:
         assert update["milliseconds"] > 0 and update["gflop"] > 0 and update["peak_share"] > 0 and update["steps"] > 0
     assert size["updates"][0]["ratio"] == 1 and size["fastest_peer_ratio"] is None
-    assert 0 < size["checked_difference"] < 1e-4
+    checked = size["checked_difference"]
+    assert checked.keys() == {update["precision"] for update in size["updates"]} and 0 < checked["float32"] < 1e-4
+    assert checked.get("bfloat16", 0) < 5e-2
     out = capsys.readouterr().out
     assert out.count("is left out") == 2 and out.count("pip install 'aaren-rl[bench]'") == 2
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's tracing uses what torch deprecates
-@pytest.mark.skipif(torch.__version__ < COMPILING, reason="torch is too old for --compile")
+@pytest.mark.skipif(torch.__version__ < COMPILER, reason="torch is too old for --compile")
 def test_train_compiled_beside_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
     monkeypatch.setattr(bench_train, "PEERS", {})
@@ -132,7 +135,18 @@ def test_a_wrong_gradient_gets_no_figures(
     monkeypatch.setattr(cpu, "backward", wrong)
     assert bench.main(TRAIN) == 6
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: gradients differ from the float64 reference by")
+    assert out == "" and err.startswith("error: gradients in float32 differ from the float64 reference by")
+
+
+@pytest.mark.skipif(not uses_bfloat16(OptimizerConfig(), torch.device("cpu")), reason="nothing is timed in bfloat16")
+def test_a_wrong_gradient_of_bfloat16_gets_no_figures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = gelu._table() + (8 << 16)  # slopes off by 1/32 to 1/16
+    monkeypatch.setattr(gelu, "_table", lambda: wrong)
+    assert bench.main(TRAIN) == 6
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: gradients in bfloat16 differ from the float64 reference by")
 
 
 def test_resources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from aaren_rl.agents import DecisionModel, ModelConfig, kernels, prefix_scan
 from aaren_rl.agents.kernels import cpu, operators
-from aaren_rl.training import COMPILING, masked_mse
+from aaren_rl.training import COMPILER, masked_mse
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's tracing uses what torch deprecates
-    pytest.mark.skipif(torch.__version__ < COMPILING, reason="torch is too old for --compile"),
+    pytest.mark.skipif(torch.__version__ < COMPILER, reason="torch is too old for --compile"),
 ]
 MIXERS = ("aaren", "attention", "aaren-rsa", "rsa")
 
@@ -60,13 +60,16 @@ def test_the_kernels_are_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == ["forward"] * 3 + ["backward"] * 3
 
 
-@pytest.mark.parametrize("backend", list(kernels.BACKENDS))
-def test_the_operators_are_what_torch_asks_of_one(backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "dtype"), [(backend, dtype) for backend, dtypes in kernels.TYPES.items() for dtype in dtypes]
+)
+def test_the_operators_are_what_torch_asks_of_one(backend: str, dtype: torch.dtype) -> None:
     pytest.importorskip(backend, reason=f"pip install {backend}", exc_type=ImportError)
     device = "cuda" if backend == "triton" and torch.cuda.is_available() else "cpu"
     batch = (2, 3)
     scores, values = random_inputs(20, batch=batch, dim=5)
-    side_by_side = values.transpose(1, 2).contiguous().transpose(1, 2)
+    scores = scores.to(torch.promote_types(dtype, torch.float32))
+    side_by_side = values.to(dtype).transpose(1, 2).contiguous().transpose(1, 2)
     mask, starts = random_mask(20, batch).expand(scores.shape), random_starts(20, batch).expand(scores.shape)
     inputs = [x.to(device) for x in (scores, side_by_side, *random_state(batch, 5), mask, starts)]
     torch.library.opcheck(operators.forward, (backend, *inputs))

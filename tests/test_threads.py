@@ -14,7 +14,7 @@ from aaren_rl.agents.kernels import threads
 CUTS = [(0, 2), (2, 3), (3, 7)]
 DONE = "[(0, 0, 2), (1, 2, 3), (2, 3, 7)]"
 SCRIPT = f"""
-import os, sys, threading, torch
+import os, torch
 from aaren_rl.agents.kernels.threads import share
 
 def shared():

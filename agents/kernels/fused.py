@@ -62,6 +62,7 @@ def _forward(backend: str, *inputs: Tensor) -> tuple[Tensor, ...]:
 
 
 def _backward(backend: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+    """The back end's `backward`, likewise."""
     results: tuple[Tensor, ...]
     if torch.compiler.is_compiling():
         results = operators.backward(backend, *inputs)

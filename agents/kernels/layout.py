@@ -21,7 +21,7 @@ def flatten_batch(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     The last tensor is one with channels; all have the same batch dimensions.
     """
     batch = tensors[-1].dim() - 2
-    layouts = tuple((x.shape[:batch], x.stride()) for x in tensors)
+    layouts = tuple((x.shape[:batch], x.stride()[:batch]) for x in tensors)
     return _offsets(layouts, tensors[-1].device), *(x.stride(batch) for x in tensors)
 
 
@@ -30,7 +30,7 @@ def _offsets(layouts: tuple[tuple[torch.Size, tuple[int, ...]], ...], device: to
     rows = []
     for shape, strides in layouts:
         offsets = torch.zeros(1, dtype=torch.int64, device=device)
-        for size, stride in zip(shape, strides, strict=False):  # those after the batch's are not asked for
+        for size, stride in zip(shape, strides, strict=True):
             offsets = (offsets.unsqueeze(-1) + torch.arange(size, device=device) * stride).flatten()
         rows.append(offsets)
     return torch.stack(rows)

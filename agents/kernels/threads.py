@@ -19,7 +19,7 @@ from typing import TypeAlias
 import torch
 
 SHARED = 1 << 18  # elements from which a call is worth more than one thread
-_IMPORTED_BY = os.getpid()
+_IMPORTED_BY = os.getpid()  # whose OpenMP threads a forked process would wait for in vain
 
 Cuts: TypeAlias = list[tuple[int, int]]
 Work: TypeAlias = Callable[[int, int, int], None]
