@@ -61,14 +61,16 @@ def _forward(first: int, last: int, bias: Array, hidden: Array, slope: Array) ->
 
 @compiled("contract", "reassoc", "nsz")
 def _look_up(first: int, last: int, table: Array, bias: Array, hidden: Array, slope: Array) -> None:
+    entries = np.empty(hidden.shape[1], np.int32)
     for row in range(first, last):
         here, down = hidden[row], slope[row]
-        for c in range(here.shape[0]):  # apart from the next loop, which cannot use vectors
-            here[c] = narrow(widen(here[c]) + bias[c], here)
         for c in range(here.shape[0]):
-            entry = table[np.uint16(here[c])]
-            here[c] = np.int16(entry)
-            down[c] = np.int16(entry >> np.int32(16))
+            here[c] = narrow(widen(here[c]) + bias[c], here)
+        for c in range(here.shape[0]):  # this one cannot use vectors: no more in it than a store
+            entries[c] = table[np.uint16(here[c])]
+        for c in range(here.shape[0]):
+            here[c] = np.int16(entries[c])
+            down[c] = np.int16(entries[c] >> np.int32(16))
 
 
 @functools.cache
