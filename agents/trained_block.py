@@ -1,9 +1,10 @@
-"""A block of Decision-Aaren forward and backward as one operation: how it is trained on a CPU.
+"""Blocks of Decision-Aaren forward and backward as one operation each: how they are trained on a CPU.
 
 What `Block` does in thirty operations, each with its node in the graph and its conversions between float32 and
 bfloat16, is here a dozen matrix products and the kernels of the scan, of GELU and of the residual connections. The
-residual stream is float32; the products are in autocast's precision. `tests/test_trained_block.py` holds it against
-`Block`.
+residual stream is float32; the products are in autocast's precision. From block to block tokens go in both, and their
+gradient comes back in two parts, one for each: they are added where they are next read.
+`tests/test_trained_block.py` holds it against `Block`.
 
 Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a head. Rows are tokens of all sequences,
 (B N, C); after the mixer only those that are kept.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -41,6 +43,7 @@ class _Call(NamedTuple):
         drops: what the two residual connections drop.
         starts: bool (B, 1, N).
         keep: the positions that are kept.
+        last: no block follows, which would read the output for its products.
     """
 
     mixer: Aaren
@@ -49,44 +52,71 @@ class _Call(NamedTuple):
     drops: tuple[Any, Any]
     starts: Tensor
     keep: slice | None
+    last: bool
 
 
-def can_train(block: Block, x: Tensor, state: object) -> bool:
-    """Whether `train_block` computes what the block does: Aaren, post-norm, GELU, float32, on a CPU with Numba."""
+def can_train(blocks: Sequence[Block], x: Tensor, state: object) -> bool:
+    """Whether `train_blocks` computes what the blocks do: Aaren, post-norm, GELU, float32, on a CPU with Numba."""
+    return (
+        torch.is_grad_enabled()
+        and state is None
+        and x.dtype == torch.float32
+        and _products_dtype(x) in (torch.float32, torch.bfloat16)
+        and kernels.callable_on(x)
+        and all(map(_is_known, blocks))
+    )
+
+
+def _is_known(block: Block) -> bool:
     return (
         block.training
-        and torch.is_grad_enabled()
-        and state is None
         and type(block.mixer) is Aaren
-        and x.dtype == block.norm1.weight.dtype == block.mixer.value.weight.dtype == torch.float32
-        and _products_dtype(x) in (torch.float32, torch.bfloat16)
+        and block.norm1.weight.dtype == block.mixer.value.weight.dtype == torch.float32
         and isinstance(block.norm1, ResidualNorm)
         and block.norm1.dropout.p < 1
         and isinstance(block.mlp[1], nn.GELU)
         and block.mlp[1].approximate == "none"
-        and kernels.callable_on(x)
     )
 
 
-def train_block(
-    block: Block, x: Tensor, starts: Tensor | None = None, keep: slice | None = None
-) -> tuple[Tensor, ScanState]:
-    """What `Block.forward` returns for tokens x (B, N, C) without a state before them; differentiable once."""
+def train_blocks(
+    blocks: Sequence[Block], x: Tensor, starts: Tensor | None = None, keep: slice | None = None
+) -> tuple[Tensor, list[ScanState]]:
+    """The last block's tokens, those that are kept, and every block's state; differentiable once.
+
+    Args:
+        blocks: one after the other, without states before the tokens.
+        x: tokens (B, N, C).
+        starts: bool (B, N), True where a new sequence begins.
+        keep: the positions that are read.
+    """
+    low, states = x.to(_products_dtype(x)), []
+    for block in blocks:
+        last = block is blocks[-1]
+        x, low, state = _train_block(block, x, low, starts, keep if last else None, last=last)
+        states.append(state)
+    return x, states
+
+
+def _train_block(
+    block: Block, x: Tensor, low: Tensor, starts: Tensor | None, keep: slice | None, *, last: bool
+) -> tuple[Tensor, Tensor, ScanState]:
     mixer, norm1, norm2 = block.mixer, block.norm1, block.norm2
     assert isinstance(mixer, Aaren) and isinstance(norm1, ResidualNorm) and isinstance(norm2, ResidualNorm)
     draw = kernels.load_kernels("residual").draw_drop
     call = _Call(
         mixer,
-        _products_dtype(x),
+        low.dtype,
         (norm1.eps, norm2.eps),
         (draw(norm1.dropout.p), draw(norm2.dropout.p)),
         torch.zeros((), dtype=torch.bool) if starts is None else starts.unsqueeze(1),
         keep,
+        last,
     )
     layers = (mixer.query, mixer.key, mixer.value, mixer.output, norm1, block.mlp[0], block.mlp[2], norm2)
     parameters = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
-    out, *state = _TrainedBlock.apply(x, call, mixer.query_token, *parameters)  # type: ignore[no-untyped-call]
-    return out, ScanState(*state)
+    outs = _TrainedBlock.apply(x, low, call, mixer.query_token, *parameters)  # type: ignore[no-untyped-call]
+    return outs[0], outs[1], ScanState(*outs[2:])
 
 
 def _products_dtype(x: Tensor) -> torch.dtype:
@@ -95,41 +125,47 @@ def _products_dtype(x: Tensor) -> torch.dtype:
 
 class _TrainedBlock(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, call: _Call, *parameters: Tensor) -> Tensors:  # noqa: ANN401  torch's own context
+    def forward(
+        ctx: Any,  # noqa: ANN401  torch's own context
+        x: Tensor,
+        low: Tensor,
+        call: _Call,
+        *parameters: Tensor,
+    ) -> Tensors:
         with torch.autocast("cpu", enabled=False):
-            middle, low, state, mixed = _mix(x, call, *parameters[:11])
-            out, transformed = _transform(middle, low, call, *parameters[11:])
+            middle, low_middle, state, mixed = _mix(x, low, call, *parameters[:11])
+            out, low_out, transformed = _transform(middle, low_middle, call, *parameters[11:])
         ctx.call, ctx.mixed = call, len(mixed)
         ctx.save_for_backward(*mixed, *transformed)
         ctx.mark_non_differentiable(state.m)  # it cancels in every ratio
         ctx.set_materialize_grads(False)
-        return (out.view(len(x), -1, x.shape[-1]), *state)
+        return (*(tokens.view(len(x), -1, x.shape[-1]) for tokens in (out, low_out)), *state)
 
     @staticmethod
     @once_differentiable
     def backward(
         ctx: Any,  # noqa: ANN401
         d_out: Tensor | None,
+        d_low_out: Tensor | None,
         _: Tensor | None,
         d_last_u: Tensor | None,
         d_last_w: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
         mixed, transformed = ctx.saved_tensors[: ctx.mixed], ctx.saved_tensors[ctx.mixed :]
-        d_middle, d_low, *d_transform = _transform_backward(d_out, ctx.call, *transformed)
-        d_x, *d_mix = _mix_backward(d_middle, d_low, (d_last_u, d_last_w), ctx.call, *mixed)
-        return d_x, None, *d_mix, *d_transform
+        d_middle, d_low_middle, *d_transform = _transform_backward(d_out, d_low_out, ctx.call, *transformed)
+        d_x, d_low, *d_mix = _mix_backward(d_middle, d_low_middle, (d_last_u, d_last_w), ctx.call, *mixed)
+        return d_x, d_low, None, *d_mix, *d_transform
 
 
 def _mix(
-    x: Tensor, call: _Call, token: Tensor, wq: Tensor, _: Tensor, wk: Tensor, bk: Tensor, *others: Tensor
+    x: Tensor, low: Tensor, call: _Call, token: Tensor, wq: Tensor, _: Tensor, wk: Tensor, bk: Tensor, *others: Tensor
 ) -> tuple[Tensor, Tensor, ScanState, Tensors]:
     """LN1(x + dropout(mixer(x))) where kept, as rows; the same for the products; the state; for the backward pass."""
     wv, bv, wo = (part.to(call.dtype) for part in others[:3])
     bo, weight, bias = others[3:]
     kernel = _kernels()
     batch, n, channels = x.shape
-    rows = x.reshape(-1, channels)
-    low = rows.to(call.dtype)
+    rows, low = (part.reshape(-1, channels) for part in (x, low))
     ws, bs = call.mixer.score_projection()
     values = _heads(torch.addmm(bv, low, wv.t()), batch, call.mixer.heads)
     scores = torch.addmm(bs, rows, ws.t()).view(batch, n, -1).transpose(1, 2)
@@ -145,7 +181,7 @@ def _mix(
 
 def _mix_backward(
     d_middle: Tensor,
-    d_low: Tensor,
+    d_low_middle: Tensor,
     d_last: tuple[Tensor | None, Tensor | None],
     call: _Call,
     token: Tensor,
@@ -166,11 +202,11 @@ def _mix_backward(
     normed: Tensor,
     inverse: Tensor,
 ) -> Tensors:
-    """Gradients of x and of the mixer's and the first norm's parameters, in the order of `_mix`."""
+    """Gradients of x, twice, and of the mixer's and the first norm's parameters, in the order of `_mix`."""
     kernel = _kernels()
     batch, heads, n, _ = values.shape
     d_x, d_y, *d_norm = kernel.residual.backward(
-        d_middle, normed, inverse, weight, call.drops[0], call.dtype, d_low=d_low
+        d_middle, normed, inverse, weight, call.drops[0], call.dtype, d_low=d_low_middle
     )
     d_wo, d_kept = (d_y.t() @ kept).float(), d_y @ wo
     if call.keep is not None:
@@ -183,10 +219,11 @@ def _mix_backward(
     d_scores, d_values, *_ = kernel.scan.backward(weights, values, exact, _heads(d_kept, batch, heads), g, c, starts)
     d_scores = d_scores.transpose(1, 2).reshape(-1, heads)
     d_values = d_values.transpose(1, 2).reshape(low.shape)
-    d_x.addmm_(d_scores, ws).add_(d_values @ wv)
+    d_x.addmm_(d_scores, ws)
     d_scoring = _scoring_gradients(d_scores.t() @ rows, d_scores.sum(0), token, wq, wk, bk, call.mixer)
     d_value = (d_values.t() @ low).float(), d_values.sum(0).float()
-    return d_x.view(batch, n, -1), *d_scoring, *d_value, d_wo, *d_norm
+    d_both = (part.view(batch, n, -1) for part in (d_x, d_values @ wv))
+    return *d_both, *d_scoring, *d_value, d_wo, *d_norm
 
 
 def _scoring_gradients(
@@ -202,20 +239,21 @@ def _scoring_gradients(
     return wq.t() @ d_bq, torch.outer(d_bq, token), d_bq, d_wk, d_bk
 
 
-def _transform(middle: Tensor, low: Tensor, call: _Call, *parameters: Tensor) -> tuple[Tensor, Tensors]:
-    """LN2(x + dropout(MLP(x))) of rows, which come twice, and what the backward pass needs."""
+def _transform(middle: Tensor, low: Tensor, call: _Call, *parameters: Tensor) -> tuple[Tensor, Tensor, Tensors]:
+    """LN2(x + dropout(MLP(x))) of rows, which come and go twice, and what the backward pass needs."""
     wu, bu, wd, bd, weight, bias = parameters
     wu, wd = wu.to(call.dtype), wd.to(call.dtype)
     kernel = _kernels()
     active = low @ wu.t()
     slope = kernel.gelu.forward_(active, bu)
-    norm = bd, weight, bias, call.epsilons[1], call.drops[1]
-    out, _, normed, inverse = kernel.residual.forward(middle, active @ wd.t(), *norm)
-    return out, (wu, wd, weight, low, active, slope, normed, inverse)
+    norm, next_dtype = (bd, weight, bias, call.epsilons[1], call.drops[1]), None if call.last else call.dtype
+    out, low_out, normed, inverse = kernel.residual.forward(middle, active @ wd.t(), *norm, low=next_dtype)
+    return out, low_out, (wu, wd, weight, low, active, slope, normed, inverse)
 
 
 def _transform_backward(
     d_out: Tensor | None,
+    d_low_out: Tensor | None,
     call: _Call,
     wu: Tensor,
     wd: Tensor,
@@ -229,7 +267,10 @@ def _transform_backward(
     """Gradients of the rows, twice, and of the MLP's and the second norm's parameters, in the order of `_transform`."""
     kernel = _kernels()
     d_out = torch.zeros_like(normed) if d_out is None else d_out.reshape(normed.shape).contiguous()
-    d_middle, d_y, *d_norm = kernel.residual.backward(d_out, normed, inverse, weight, call.drops[1], call.dtype)
+    d_low_out = None if d_low_out is None else d_low_out.reshape(normed.shape).contiguous()
+    d_middle, d_y, *d_norm = kernel.residual.backward(
+        d_out, normed, inverse, weight, call.drops[1], call.dtype, d_low=d_low_out
+    )
     d_hidden = d_y @ wd
     d_bu = kernel.gelu.backward_(slope, d_hidden).float()
     d_wu, d_wd = (d_hidden.t() @ low).float(), (d_y.t() @ active).float()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from torch import Tensor, nn
 
@@ -12,7 +12,7 @@ from .mixers import Aaren, AarenRsa, Attention, AttentionState, Encoded, Encoded
 from .rem_config import RemConfig
 from .residual import ResidualNorm
 from .scan import ScanState
-from .trained_block import can_train, train_block
+from .trained_block import can_train, train_blocks
 
 Mixer: TypeAlias = Aaren | Attention | Encoded
 MIXERS: dict[str, Callable[..., Mixer]] = {  # of width, heads, dropout inside the mixer, recurrence encoding
@@ -65,8 +65,6 @@ class Block(nn.Module):
         self, x: Tensor, state: MixerState | None, starts: Tensor | None = None, keep: slice | None = None
     ) -> tuple[Tensor, MixerState]:
         """Tokens (B, N, C) in parallel; with `keep`, nothing after the mixer is computed for other positions."""
-        if can_train(self, x, state):
-            return train_block(self, x, starts, keep)
         y, state = self.mixer(x, state, starts=starts, keep=keep)
         return self._rest(x if keep is None else x[:, keep], y), state
 
@@ -160,8 +158,12 @@ class Trunk(nn.Module):
             starts: bool (B, N), True where a new sequence begins.
             keep: the positions that are read; the last block computes no others past its mixer.
         """
+        blocks = cast("Sequence[Block]", self.blocks)
+        if can_train(blocks, x, state):
+            x, trained = train_blocks(blocks, x, starts, keep)
+            return self.norm(x), tuple(trained)
         states = []
-        for i, block in enumerate(self.blocks):
+        for i, block in enumerate(blocks):
             last = i == len(self.blocks) - 1
             x, new = block(x, None if state is None else state[i], starts, keep if last else None)
             states.append(new)

@@ -1,4 +1,4 @@
-"""The block as one operation against the block in PyTorch's: the same numbers, gradients and masks."""
+"""Blocks as one operation each against the blocks in PyTorch's: the same numbers, gradients and masks."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from torch.nn import functional as F
 from aaren_rl.agents import ScanState, kernels, trunk
 from aaren_rl.agents.kernels import gelu
 from aaren_rl.agents.trained_block import can_train
-from aaren_rl.agents.trunk import BLOCKS, Block
+from aaren_rl.agents.trunk import Trunk
 
-WIDTH, HEADS, BATCH, TOKENS = 32, 4, 3, 30
+WIDTH, LAYERS, HEADS, BATCH, TOKENS = 32, 2, 4, 3, 30
 KEEP = slice(1, None, 3)
 # Sums of thirty rows; the two forms round to bfloat16 at different places.
 TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 2**-6, torch.float64: 1e-5}
 
 
 def results(
-    block: Block, x: Tensor, starts: Tensor | None, keep: slice | None, dtype: torch.dtype, *, through_state: bool
+    stack: Trunk, x: Tensor, starts: Tensor | None, keep: slice | None, dtype: torch.dtype, *, through_state: bool
 ) -> dict[str, Tensor]:
-    """Output, state and gradients of a block at fixed masks."""
+    """Output, states and gradients of a stack of blocks at fixed masks."""
     x = x.clone().requires_grad_()
-    block.zero_grad()
+    stack.zero_grad()
     torch.manual_seed(7)
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        out, state = block(x, None, starts, keep)
-    assert isinstance(state, ScanState)
+        out, states = stack(x, starts=starts, keep=keep)
     up = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out.dtype)
     loss = (out * up).sum()
     if through_state:
-        loss = loss + (state.output() * torch.arange(WIDTH // HEADS)).sum()
+        loss = loss + sum((state.output() * torch.arange(WIDTH // HEADS)).sum() for state in states)
     loss.backward()
-    found = {"out": out.detach(), "m": state.m, "u": state.u.detach(), "w": state.w.detach(), "x": x.grad}
+    found = {"out": out.detach(), "x": x.grad}
+    for i, state in enumerate(states):
+        assert isinstance(state, ScanState)
+        found |= {f"{i}.{name}": value.detach() for name, value in state._asdict().items()}
     # A bias of the keys moves every score alike, and the softmax does not see it: its gradient is rounding.
-    found |= {name: p.grad for name, p in block.named_parameters() if name != "mixer.key.bias"}
+    found |= {name: p.grad for name, p in stack.named_parameters() if "key.bias" not in name}
     assert all(isinstance(value, Tensor) for value in found.values())
     return found  # type: ignore[return-value]
 
@@ -46,13 +48,13 @@ def assert_close(mine: dict[str, Tensor], true: dict[str, Tensor], tolerance: fl
         assert float((mine[name].double() - value.double()).abs().max()) <= allowed, name
 
 
-def example(p: float) -> tuple[Block, Tensor, Tensor]:
+def example(p: float) -> tuple[Trunk, Tensor, Tensor]:
     torch.manual_seed(0)
-    block = Block("aaren", WIDTH, HEADS, p).train()
+    stack = Trunk("aaren", WIDTH, LAYERS, HEADS, p).train()
     with torch.no_grad():
-        for parameter in block.parameters():
+        for parameter in stack.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape))
-    return block, torch.randn(BATCH, TOKENS, WIDTH), torch.rand(BATCH, TOKENS) < 0.1
+    return stack, torch.randn(BATCH, TOKENS, WIDTH), torch.rand(BATCH, TOKENS) < 0.1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -60,58 +62,60 @@ def example(p: float) -> tuple[Block, Tensor, Tensor]:
 @pytest.mark.parametrize("keep", [None, KEEP])
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("through_state", [False, True])
-def test_equals_the_block(
+def test_equals_the_blocks(
     dtype: torch.dtype, p: float, keep: slice | None, packed: bool, through_state: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    block, x, starts = example(p)
-    arguments = (block, x, starts if packed else None, keep, dtype)
-    assert can_train(block, x, None)
+    stack, x, starts = example(p)
+    arguments = (stack, x, starts if packed else None, keep, dtype)
+    assert can_train(stack.blocks, x, None)
     mine = results(*arguments, through_state=through_state)
     monkeypatch.setattr(trunk, "can_train", lambda *_: False)
     assert_close(mine, results(*arguments, through_state=through_state), TOLERANCES[dtype])
 
 
-def test_equals_the_block_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    block, x, starts = example(0.0)
-    mine = results(block, x, starts, KEEP, torch.float32, through_state=True)
+def test_equals_the_blocks_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack, x, starts = example(0.0)
+    mine = results(stack, x, starts, KEEP, torch.float32, through_state=True)
     monkeypatch.setattr(trunk, "can_train", lambda *_: False)
-    exact = results(block.double(), x.double(), starts, KEEP, torch.float64, through_state=True)
+    exact = results(stack.double(), x.double(), starts, KEEP, torch.float64, through_state=True)
     assert_close(mine, exact, TOLERANCES[torch.float64])
 
 
 def test_without_numba_training_goes_on_in_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    block, x, starts = example(0.0)
-    mine = results(block, x, starts, None, torch.float32, through_state=False)
+    stack, x, starts = example(0.0)
+    mine = results(stack, x, starts, None, torch.float32, through_state=False)
     monkeypatch.setattr(kernels, "available", lambda _: False)
-    assert not can_train(block, x, None)
-    other = results(block, x, starts, None, torch.float32, through_state=False)
+    assert not can_train(stack.blocks, x, None)
+    other = results(stack, x, starts, None, torch.float32, through_state=False)
     assert_close(other, mine, TOLERANCES[torch.float32])
 
 
 def test_when_it_stands_in() -> None:
-    block, x, _ = example(0.1)
-    assert can_train(block, x, None)
-    assert not can_train(block, x, block.mixer.initial_state(BATCH))  # type: ignore[operator,union-attr]
-    assert not can_train(block, x.double(), None)
+    stack, x, _ = example(0.1)
+    assert can_train(stack.blocks, x, None)
+    assert not can_train(stack.blocks, x, stack.initial_state(BATCH))
+    assert not can_train(stack.blocks, x.double(), None)
     with torch.no_grad():
-        assert not can_train(block, x, None)
+        assert not can_train(stack.blocks, x, None)
     with torch.autocast("cpu", torch.float16):
-        assert not can_train(block, x, None)
+        assert not can_train(stack.blocks, x, None)
     for other in (
-        Block("aaren", WIDTH, HEADS, activation="relu"),
-        Block("aaren", WIDTH, HEADS, activation="gelu-tanh"),
-        Block("aaren-rsa", WIDTH, HEADS),
-        Block("attention", WIDTH, HEADS),
-        BLOCKS["pre-norm"]("aaren", WIDTH, HEADS),
-        Block("aaren", WIDTH, HEADS).eval(),
+        Trunk("aaren", WIDTH, LAYERS, HEADS, activation="relu"),
+        Trunk("aaren", WIDTH, LAYERS, HEADS, activation="gelu-tanh"),
+        Trunk("aaren-rsa", WIDTH, LAYERS, HEADS),
+        Trunk("attention", WIDTH, LAYERS, HEADS),
+        Trunk("aaren", WIDTH, LAYERS, HEADS, block="pre-norm"),
+        Trunk("aaren", WIDTH, LAYERS, HEADS).eval(),
     ):
-        assert not can_train(other, x, None)
+        assert not can_train(other.blocks, x, None)
+    stack.blocks[1].eval()
+    assert not can_train(stack.blocks, x, None)
 
 
 def test_a_second_derivative_is_refused() -> None:
-    block, x, _ = example(0.0)
+    stack, x, _ = example(0.0)
     x.requires_grad_()
-    (gradient,) = torch.autograd.grad(block(x, None)[0].square().sum(), x, create_graph=True)
+    (gradient,) = torch.autograd.grad(stack(x)[0].square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
 
@@ -161,7 +165,8 @@ def test_gelus_gradient_and_its_sum(dtype: torch.dtype) -> None:
 
 
 def test_the_module_is_a_layer_norm_to_everything_else() -> None:
-    block, _, _ = example(0.1)
+    stack, _, _ = example(0.1)
+    block = stack.blocks[0]
     assert isinstance(block.norm1, nn.LayerNorm)
     names = set(block.state_dict())
     assert {"norm1.weight", "norm2.bias", "mlp.0.weight", "mlp.2.bias", "mixer.query_token"} <= names
