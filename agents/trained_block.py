@@ -13,7 +13,6 @@ Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a hea
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -37,7 +36,7 @@ class _Call(NamedTuple):
     """What is not differentiated.
 
     Attributes:
-        mixer: the block's; only its `score_projection` is called.
+        heads: of the mixer.
         dtype: of the matrix products.
         epsilons: of the two layer norms.
         drops: what the two residual connections drop.
@@ -46,7 +45,7 @@ class _Call(NamedTuple):
         last: no block follows, which would read the output for its products.
     """
 
-    mixer: Aaren
+    heads: int
     dtype: torch.dtype
     epsilons: tuple[float, float]
     drops: tuple[Any, Any]
@@ -105,7 +104,7 @@ def _train_block(
     assert isinstance(mixer, Aaren) and isinstance(norm1, ResidualNorm) and isinstance(norm2, ResidualNorm)
     draw = kernels.load_kernels("residual").draw_drop
     call = _Call(
-        mixer,
+        mixer.heads,
         low.dtype,
         (norm1.eps, norm2.eps),
         (draw(norm1.dropout.p), draw(norm2.dropout.p)),
@@ -158,16 +157,16 @@ class _TrainedBlock(torch.autograd.Function):
 
 
 def _mix(
-    x: Tensor, low: Tensor, call: _Call, token: Tensor, wq: Tensor, _: Tensor, wk: Tensor, bk: Tensor, *others: Tensor
+    x: Tensor, low: Tensor, call: _Call, token: Tensor, *parameters: Tensor
 ) -> tuple[Tensor, Tensor, ScanState, Tensors]:
     """LN1(x + dropout(mixer(x))) where kept, as rows; the same for the products; the state; for the backward pass."""
-    wv, bv, wo = (part.to(call.dtype) for part in others[:3])
-    bo, weight, bias = others[3:]
+    wq, bq, wk, bk, *others, bo, weight, bias = parameters
+    wv, bv, wo = (part.to(call.dtype) for part in others)
     kernel = _kernels()
     batch, n, channels = x.shape
     rows, low = (part.reshape(-1, channels) for part in (x, low))
-    ws, bs = call.mixer.score_projection()
-    values = _heads(torch.addmm(bv, low, wv.t()), batch, call.mixer.heads)
+    ws, bs, query = kernel.scoring.project(token, wq, bq, wk, bk, call.heads)
+    values = _heads(torch.addmm(bv, low, wv.t()), batch, call.heads)
     scores = torch.addmm(bs, rows, ws.t()).view(batch, n, -1).transpose(1, 2)
     starts, every = call.starts.expand(scores.shape), torch.ones((), dtype=torch.bool).expand(scores.shape)
     state = ScanState.identity(tuple(scores.shape[:2]), values.shape[-1])
@@ -175,7 +174,26 @@ def _mix(
     kept, old = _keep(outputs.transpose(1, 2).flatten(2), call.keep), _keep(x, call.keep)
     y, norm = kept @ wo.t(), (bo, weight, bias, call.epsilons[0], call.drops[0])
     middle, low_middle, normed, inverse = kernel.residual.forward(old, y, *norm, low=call.dtype)
-    saved = (token, wq, wk, bk, ws, wv, wo, weight, rows, low, values, exact, weights, last[1], kept, normed, inverse)
+    saved = (
+        token,
+        wq,
+        wk,
+        bk,
+        query,
+        ws,
+        wv,
+        wo,
+        weight,
+        rows,
+        low,
+        values,
+        exact,
+        weights,
+        last[1],
+        kept,
+        normed,
+        inverse,
+    )
     return middle, low_middle, ScanState(*last), saved
 
 
@@ -188,6 +206,7 @@ def _mix_backward(
     wq: Tensor,
     wk: Tensor,
     bk: Tensor,
+    query: Tensor,
     ws: Tensor,
     wv: Tensor,
     wo: Tensor,
@@ -220,23 +239,10 @@ def _mix_backward(
     d_scores = d_scores.transpose(1, 2).reshape(-1, heads)
     d_values = d_values.transpose(1, 2).reshape(low.shape)
     d_x.addmm_(d_scores, ws)
-    d_scoring = _scoring_gradients(d_scores.t() @ rows, d_scores.sum(0), token, wq, wk, bk, call.mixer)
+    d_scoring = kernel.scoring.gradients(token, wq, wk, bk, query, d_scores.t() @ rows, d_scores.sum(0))
     d_value = (d_values.t() @ low).float(), d_values.sum(0).float()
     d_both = (part.view(batch, n, -1) for part in (d_x, d_values @ wv))
     return *d_both, *d_scoring, *d_value, d_wo, *d_norm
-
-
-def _scoring_gradients(
-    d_ws: Tensor, d_bs: Tensor, token: Tensor, wq: Tensor, wk: Tensor, bk: Tensor, mixer: Aaren
-) -> Tensors:
-    """Gradients of the query token, W_q, its bias, W_k and its bias, from those of `Aaren.score_projection`."""
-    shape, scale = (mixer.heads, mixer.head_dim), 1 / math.sqrt(mixer.head_dim)
-    query = torch.addmv(mixer.query.bias, wq, token).view(shape) * scale
-    d_wk = (query.unsqueeze(2) * d_ws.unsqueeze(1)).view(wk.shape)
-    d_bk = (query * d_bs.unsqueeze(1)).flatten()
-    d_query = torch.bmm(wk.view(*shape, -1), d_ws.unsqueeze(2)).squeeze(2) + d_bs.unsqueeze(1) * bk.view(shape)
-    d_bq = d_query.flatten() * scale
-    return wq.t() @ d_bq, torch.outer(d_bq, token), d_bq, d_wk, d_bk
 
 
 def _transform(middle: Tensor, low: Tensor, call: _Call, *parameters: Tensor) -> tuple[Tensor, Tensor, Tensors]:
@@ -280,12 +286,13 @@ def _transform_backward(
 class _Kernels(NamedTuple):
     residual: ModuleType
     scan: ModuleType
+    scoring: ModuleType
     gelu: ModuleType
 
 
 @functools.cache
 def _kernels() -> _Kernels:
-    return _Kernels(kernels.load_kernels("residual"), kernels.load("numba"), kernels.load_kernels("gelu"))
+    return _Kernels(*map(kernels.load_kernels, ("residual", "cpu", "scoring", "gelu")))
 
 
 def _heads(rows: Tensor, batch: int, heads: int) -> Tensor:
