@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import io
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -36,12 +36,12 @@ class Peer:
         self.model, self.predict, self.batches = model.to(device).train(), predict, batches
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=1e-4)
         self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
-        self.updates = 0
+        self.updates, self.mask = 0, batches[0].mask  # updates done, and which of the last one's steps are real
 
     def step(self) -> Tensor:
         """One update; returns its loss."""
         batch = self.batches[self.updates % len(self.batches)]
-        self.updates += 1
+        self.updates, self.mask = self.updates + 1, batch.mask
         with self.autocast:
             predicted = self.predict(batch)
         loss = masked_mse(predicted, batch.actions, batch.mask)
@@ -109,6 +109,22 @@ def torchrl(sizes: dict[str, int], horizon: int) -> tuple[nn.Module, Predict]:
 
 
 PEERS = {"transformers DecisionTransformerModel": hugging_face, "torchrl DTActor": torchrl}
+
+
+def make_peers(
+    sizes: dict[str, int], horizon: int, batches: list[Batch], precisions: Iterable[str], device: torch.device
+) -> tuple[dict[tuple[str, str], Peer], list[str]]:
+    """Every peer by name and precision, and what to say of those that are not installed."""
+    peers, notes = {}, []
+    for name, make in PEERS.items():
+        try:
+            for precision in precisions:
+                model, predict = make(sizes, horizon)
+                half = precision == "bfloat16"
+                peers[name, precision] = Peer(model, predict, batches, bfloat16=half, device=device)
+        except ImportError as error:
+            notes.append(f"{name} is left out: {error}; pip install 'aaren-rl[bench]'")
+    return peers, notes
 
 
 @contextlib.contextmanager

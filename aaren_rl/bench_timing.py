@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 import torch
 from matplotlib.figure import Figure
@@ -16,6 +16,7 @@ from .envs.files import write_whole
 from .errors import UsageError
 
 Work = Callable[[], object]
+Name = TypeVar("Name", bound=Hashable)
 PEAK_SIZE = 2048  # rows and columns of the product that measures the peak
 COLOURS = {"decision-aaren": "#0072B2", "decision-transformer": "#D55E00"}  # of the report's figures
 FEWEST = 3  # repeats of everything, whatever it takes
@@ -31,8 +32,8 @@ def seconds(work: Work, device: torch.device) -> float:
 
 
 def in_turns(
-    works: Mapping[str, Work], *, repeats: int, device: torch.device, budget: float = 20.0, untimed: int = 0
-) -> dict[str, list[float]]:
+    works: Mapping[Name, Work], *, repeats: int, device: torch.device, budget: float = 20.0, untimed: int = 0
+) -> dict[Name, list[float]]:
     """Seconds of every call: each work once a round, after a call that warms up, so that all see the same machine.
 
     Args:
@@ -43,7 +44,7 @@ def in_turns(
         untimed: calls before the timed one in every round, where a work is one of many that follow each other: after
             another work the processor's caches hold nothing of it.
     """
-    times: dict[str, list[float]] = {name: [] for name in works}
+    times: dict[Name, list[float]] = {name: [] for name in works}
     for work in works.values():
         work()
     for _ in range(repeats):
@@ -60,11 +61,10 @@ def ratio(times: list[float], other: list[float]) -> float:
     return median(a / b for a, b in zip(times, other, strict=False))
 
 
-@functools.cache
-def matmul_peak(dtype: torch.dtype, device: torch.device, threads: int) -> float:
-    """Floating-point operations a second of a large product of square matrices, the best of several."""
+def large_product(dtype: torch.dtype, device: torch.device) -> tuple[Work, int]:
+    """A product of square matrices, whose rate is the machine's peak, and its floating-point operations."""
     a, b = (torch.randn(PEAK_SIZE, PEAK_SIZE, device=device).to(dtype) for _ in range(2))
-    return 2 * PEAK_SIZE**3 / min(in_turns({"product": lambda: a @ b}, repeats=8, device=device)["product"])
+    return lambda: a @ b, 2 * PEAK_SIZE**3
 
 
 def check_plot(path: Path) -> None:

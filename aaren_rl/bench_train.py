@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict, dataclass
-from statistics import median
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from torch.utils.flop_counter import FlopCounterMode
 
 from .bench_data import RETURN_SCALE, TASK, make_episodes
 from .bench_gradients import check_gradients
-from .bench_peers import PEERS, Peer
-from .bench_timing import Work, in_turns, matmul_peak, ratio
+from .bench_peers import PEERS, make_peers
+from .bench_timing import ratio
+from .bench_updates import Measured, Peak, Update, measure
 from .cli import Parser, choose_device, positive
 from .config import Nested, build_config
 from .envs.windows import StepData
@@ -36,35 +35,13 @@ DESCRIPTION = """\
 Times one update (draw a batch, forward, backward, clip, optimiser, moving average) of this package's agents, and the
 same of transformers' and TorchRL's Decision Transformers at the same width, layers, heads, batch and context; medians,
 in turns, each after one update that is not timed. The peers' batches are drawn beforehand. Everything runs in bfloat16
-autocast where the processor has it, and the peers in float32 as well, which is what they do unasked. The share is that
-of the update's own matrix products in a 2048 x 2048 product's rate in the same precision."""
+autocast where the processor has it, and the peers in float32 as well, which is what they do unasked. "A step" is the
+time of an environment step, padding left out, over that of this package's first line. The share is the rate of the
+update's own matrix products over that of a product of 2048 x 2048 matrices in the same precision and round."""
 EPILOG = """\
 example:
   pip install 'aaren-rl[bench]'       # the peers; without them this package is timed alone
   python -m aaren_rl.bench train --threads 2 --json train.json --plot train.png"""
-
-
-@dataclass(frozen=True)
-class Update:
-    """Of one agent.
-
-    Attributes:
-        name: agent and training context, or the peer.
-        precision: "float32" or "bfloat16".
-        milliseconds: of an update, median.
-        steps: environment steps of an update.
-        gflop: its matrix products, forward and backward.
-        peak_share: their rate over that of a large product.
-        ratio: time a step over that of decision-aaren on windows, median over the rounds.
-    """
-
-    name: str
-    precision: str
-    milliseconds: float
-    steps: int
-    gflop: float
-    peak_share: float
-    ratio: float
 
 
 @dataclass(frozen=True)
@@ -76,6 +53,7 @@ class SizeResult:
         layers: blocks.
         heads: of every mixer.
         updates: by agent.
+        peaks: of large matrix products, by precision.
         fastest_peer_ratio: time of decision-aaren on windows over that of the fastest peer, all in the same best
             precision; None without peers.
         fastest_peer_float32_ratio: over that of the fastest peer in float32, as peers run unasked.
@@ -86,6 +64,7 @@ class SizeResult:
     layers: int
     heads: int
     updates: list[Update]
+    peaks: list[Peak]
     fastest_peer_ratio: float | None
     fastest_peer_float32_ratio: float | None
     checked_difference: dict[str, float]
@@ -99,7 +78,6 @@ class TrainResult:
         batch: windows of an update.
         context_length: K, steps of a window.
         sizes: by size of network.
-        peak_gflops: of a large matrix product, by precision.
         notes: peers that were left out, and why.
         machine: what it ran on.
         device: cpu or the GPU's name.
@@ -108,7 +86,6 @@ class TrainResult:
     batch: int
     context_length: int
     sizes: list[SizeResult]
-    peak_gflops: dict[str, float]
     notes: list[str]
     machine: Machine
     device: str
@@ -131,7 +108,6 @@ def measure_size(
         NumericsError: the gradients are wrong.
         UsageError: `heads` does not divide `width`.
     """
-    device = data.device
     asked = {"width": width, "layers": layers, "heads": heads}
 
     def trainer(agent: str, context: str, precision: str, *, compiled: bool = False) -> Trainer:
@@ -140,73 +116,51 @@ def measure_size(
         return Trainer(build_config(agent, 0, sections), data, TASK.action_dim, TASK.horizon, compiled=compiled)
 
     plain = trainer("decision-aaren", "window", "float32")
-    bfloat16 = uses_bfloat16(trainer("decision-aaren", "window", "auto").config.optimizer, device)
-    best = "bfloat16" if bfloat16 else "float32"
-    differences = check_gradients(plain.config, data, dict.fromkeys((best, "float32")))
-    works: dict[tuple[str, str], Work] = {(BASE, best): trainer("decision-aaren", "window", best).step}
+    native = uses_bfloat16(trainer("decision-aaren", "window", "auto").config.optimizer, data.device)
+    precisions = ("bfloat16", "float32") if native else ("float32",)
+    best = precisions[0]
+    differences = check_gradients(plain.config, data, precisions)
+    works = {(BASE, best): Measured(trainer("decision-aaren", "window", best))}
     for agent, context in (("aaren", "episode"), ("aaren", "mixed"), ("transformer", "window")):
-        works[f"decision-{agent}, {context}", best] = trainer(f"decision-{agent}", context, best).step
-    counted = dict(works)  # whose operations are counted: torch's counter does not see into compiled code
+        works[f"decision-{agent}, {context}", best] = Measured(trainer(f"decision-{agent}", context, best))
     for agent in ("aaren", "transformer") if compiled else ():
         name = f"decision-{agent}, window"
-        works[f"{name}, compiled", best] = trainer(f"decision-{agent}", "window", best, compiled=True).step
-        counted[f"{name}, compiled", best] = works[name, best]
+        faster = trainer(f"decision-{agent}", "window", best, compiled=True)
+        works[f"{name}, compiled", best] = Measured(faster, works[name, best])
+    works.setdefault((BASE, "float32"), Measured(plain))
     batches = [plain.sampler.sample(plain.generator) for _ in range(4)]
     dims = {"observation_dim": TASK.observation_dim, "action_dim": TASK.action_dim}
-    notes = []
-    if bfloat16:
-        works[BASE, "float32"] = plain.step
-    for name, make in PEERS.items():
-        try:
-            for precision in dict.fromkeys((best, "float32")):
-                model, predict = make({**asked, **dims}, TASK.horizon)
-                works[name, precision] = Peer(
-                    model, predict, batches, bfloat16=precision == "bfloat16", device=device
-                ).step
-        except ImportError as error:
-            notes.append(f"{name} is left out: {error}; pip install 'aaren-rl[bench]'")
-    keys = {f"{name} {precision}": (name, precision) for name, precision in works}
-    times = in_turns({key: works[pair] for key, pair in keys.items()}, repeats=repeats, device=device, untimed=1)
-    own, steps = times[f"{BASE} {best}"], batch * context_length
-    updates = []
-    for key, (name, precision) in keys.items():
-        operations = _operations(counted.get((name, precision), works[name, precision]))
-        peak = matmul_peak(getattr(torch, precision), device, torch.get_num_threads())
-        seconds = median(times[key])
-        rate = operations / seconds / peak
-        updates.append(Update(name, precision, seconds * 1e3, steps, operations / 1e9, rate, ratio(times[key], own)))
+    made, notes = make_peers({**asked, **dims}, TASK.horizon, batches, precisions, data.device)
+    peers = {pair: Measured(peer) for pair, peer in made.items()}
+    works |= peers
+    updates, peaks, times = measure(works, (BASE, best), repeats=repeats, device=data.device)
 
     def fastest(precision: str) -> float | None:
-        mine = [ratio(own, times[key]) for key, pair in keys.items() if pair[0] in PEERS and pair[1] == precision]
-        return max(mine, default=None)
+        own = times[BASE, best]
+        return max((ratio(own, times[pair]) for pair in peers if pair[1] == precision), default=None)
 
-    return SizeResult(width, layers, heads, updates, fastest(best), fastest("float32"), differences), notes
-
-
-def _operations(work: Work) -> int:
-    """Floating-point operations of an update's matrix products, as torch counts them."""
-    with FlopCounterMode(display=False) as counter:
-        work()
-    return int(counter.get_total_flops())
+    return SizeResult(width, layers, heads, updates, peaks, fastest(best), fastest("float32"), differences), notes
 
 
 def format_train(result: TrainResult) -> str:
     """A table a size under the machine's description."""
-    peaks = ", ".join(f"{name} {value:,.0f} GFLOP/s" for name, value in result.peak_gflops.items())
     lines = [
         str(result.machine) + ("" if result.device == "cpu" else f"; {result.device}"),
-        f"batch {result.batch}, {result.context_length} steps; matmul peak: {peaks}",
+        f"batch {result.batch}, {result.context_length} steps",
         *result.notes,
     ]
     for size in result.sizes:
         checked = ", ".join(f"{precision} {value:.0e}" for precision, value in size.checked_difference.items())
+        peaks = ", ".join(f"{p.precision} {p.gflops:,.0f} GFLOP/s (best {p.best:,.0f})" for p in size.peaks)
         lines += [
             f"\nwidth {size.width}, layers {size.layers}, heads {size.heads}",
             f"gradients checked against float64: {checked}",
-            f"{'':<40}{'precision':>10}{'update, ms':>12}{'ratio':>8}{'GFLOP':>8}{'of peak':>9}",
+            f"peak, large matrix products: {peaks}",
+            f"{'':<40}{'precision':>10}{'update, ms':>12}{'steps':>7}{'a step':>8}{'GFLOP':>8}{'of peak':>9}",
         ]
         lines += [
-            f"{u.name:<40}{u.precision:>10}{u.milliseconds:>12.1f}{u.ratio:>8.2f}{u.gflop:>8.1f}{u.peak_share:>9.0%}"
+            f"{u.name:<40}{u.precision:>10}{u.milliseconds:>12.1f}{u.steps:>7.0f}{u.ratio:>8.2f}{u.gflop:>8.1f}"
+            f"{u.peak_share:>9.0%}"
             for u in size.updates
         ]
         if size.fastest_peer_ratio is not None:
@@ -260,12 +214,10 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     how = {"batch": arguments.batch, "context_length": arguments.context_length, "repeats": arguments.repeats}
     how |= {"compiled": arguments.compile}
     measured = [measure_size(width, layers, arguments.heads, data=data, **how) for width, layers in pairs]
-    precisions = dict.fromkeys(update.precision for size, _ in measured for update in size.updates)
-    peaks = {p: matmul_peak(getattr(torch, p), device, torch.get_num_threads()) / 1e9 for p in precisions}
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     notes = list(dict.fromkeys(note for _, notes in measured for note in notes))
     sizes = [size for size, _ in measured]
-    result = TrainResult(arguments.batch, arguments.context_length, sizes, peaks, notes, Machine.here(), where)
+    result = TrainResult(arguments.batch, arguments.context_length, sizes, notes, Machine.here(), where)
     return format_train(result), asdict(result)
 
 

@@ -124,6 +124,7 @@ class Trainer:
         """Draws weights from the run's seed."""
         self.config, self.data, self.ranks = config, data, ranks
         self.update = self.skipped = 0  # updates done, and those among them that changed nothing
+        self.mask = torch.zeros(0, 0, dtype=torch.bool)  # of the last update's batch
         torch.manual_seed(config.seed)
         self.generator = torch.Generator(data.device).manual_seed(config.seed)
         observation_dim = data.observations.shape[1]
@@ -160,6 +161,7 @@ class Trainer:
             actions, _ = self._forward(
                 batch.observations, batch.actions, batch.returns_to_go, batch.timesteps, starts=batch.starts
             )
+        self.mask = whole.mask
         loss = masked_mse(actions, batch.actions, batch.mask, whole.mask.sum())
         for parameter in self._parameters:  # as the optimiser's zero_grad, in a tenth of its time
             parameter.grad = None

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from aaren_rl import bench, bench_peers, bench_scan, bench_timing, bench_train
+from aaren_rl import bench, bench_peers, bench_scan, bench_timing, bench_train, bench_updates
 from aaren_rl.agents import Attention
 from aaren_rl.agents.kernels import cpu, gelu
 from aaren_rl.config import OptimizerConfig
+from aaren_rl.envs.windows import Batch
 from aaren_rl.training import COMPILER, uses_bfloat16
 
 SCAN = "scan --lengths 20 40 --methods numba blocked attention --batch 1 --heads 2 --dim 4 --repeats 2".split()
@@ -101,11 +102,27 @@ def test_train_compiled_beside_the_rest(tmp_path: Path, monkeypatch: pytest.Monk
         assert compiled["gflop"] == updates[agent]["gflop"] and compiled["milliseconds"] > 0
 
 
-def test_the_counted_operations_are_those_of_the_layers() -> None:
-    """Forward one product a weight and token, backward two (one where the input needs no gradient)."""
-    layer = torch.nn.Linear(8, 16)
-    x = torch.randn(5, 8)
-    assert bench_train._operations(lambda: layer(x).sum().backward()) == 2 * (2 * 5 * 8 * 16)
+def linear_peer(real: int) -> bench_updates.Measured:
+    """Updates of one layer on 8 steps, of which `real` are no padding."""
+    layer = torch.nn.Linear(11, 3)
+    x, mask = torch.randn(1, 8, 14), torch.arange(8).unsqueeze(0) < real
+    batch = Batch(x[..., :11], x[..., 11:], x[..., 0], mask.long(), mask, None)
+    device = torch.device("cpu")
+    peer = bench_peers.Peer(layer, lambda given: layer(given.observations), [batch], bfloat16=False, device=device)
+    return bench_updates.Measured(peer)
+
+
+def test_operations_are_those_of_all_steps_and_ratios_those_of_real_ones() -> None:
+    works = {("whole", "float32"): linear_peer(8), ("padded", "float32"): linear_peer(4)}
+    calls = {pair: work.update for pair, work in works.items()}
+    bench_timing.in_turns(calls, repeats=3, device=torch.device("cpu"), untimed=bench_updates.UNTIMED)
+    times, peaks = {pair: [1.0, 2.0, 3.0] for pair in works}, {"float32": [3e3, 1e3, 1e3]}
+    whole, padded = bench_updates.tabulate(times, peaks, works, ("whole", "float32"))
+    # A product a weight and step forward, and one backward: the input needs no gradient.
+    assert whole.gflop == padded.gflop == pytest.approx(8 * 2 * (2 * 11 * 3) / 1e9)
+    assert (whole.steps, padded.steps) == (8, 4) and (whole.ratio, padded.ratio) == (1, 2)
+    assert whole.milliseconds == 2000
+    assert whole.peak_share == padded.peak_share == pytest.approx(8 * 2 * (2 * 11 * 3) / 3 / 1e3)
 
 
 @pytest.mark.parametrize("name", list(bench_peers.PEERS))
