@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aaren_rl.agents import ScanState, kernels, trunk
-from aaren_rl.agents.kernels import gelu
+from aaren_rl.agents import Aaren, ScanState, kernels, trunk
+from aaren_rl.agents.kernels import gelu, scoring
 from aaren_rl.agents.trained_block import can_train
 from aaren_rl.agents.trunk import Trunk
 
@@ -118,6 +118,22 @@ def test_a_second_derivative_is_refused() -> None:
     (gradient,) = torch.autograd.grad(stack(x)[0].square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
+
+
+@pytest.mark.parametrize(("width", "heads"), [(32, 4), (17, 1)])
+def test_the_map_to_the_scores_and_its_gradients(width: int, heads: int) -> None:
+    mixer = Aaren(width, heads)
+    parts = mixer.query_token, mixer.query.weight, mixer.query.bias, mixer.key.weight, mixer.key.bias
+    token, wq, bq, wk, bk = (part.detach() for part in parts)
+    ws, bs, query = scoring.project(token, wq, bq, wk, bk, heads)
+    mixer.double()
+    true = mixer.score_projection()
+    torch.testing.assert_close((ws.double(), bs.double()), true, rtol=1e-5, atol=1e-5)
+    up = torch.randn(heads, width), torch.randn(heads)
+    found = scoring.gradients(token, wq, wk, bk, query, *up)
+    leaves = mixer.query_token, mixer.query.weight, mixer.query.bias, mixer.key.weight, mixer.key.bias
+    exact = torch.autograd.grad(true, leaves, [part.double() for part in up])
+    torch.testing.assert_close([part.double() for part in found], list(exact), rtol=1e-5, atol=1e-5)
 
 
 def test_gelu_and_its_slope() -> None:
