@@ -83,6 +83,8 @@ def train_blocks(
 ) -> tuple[Tensor, list[ScanState]]:
     """The last block's tokens, those that are kept, and every block's state; differentiable once.
 
+    The modules lend their parameters: neither their `forward` nor hooks on them are called.
+
     Args:
         blocks: one after the other, without states before the tokens.
         x: tokens (B, N, C).
@@ -174,27 +176,9 @@ def _mix(
     kept, old = _keep(outputs.transpose(1, 2).flatten(2), call.keep), _keep(x, call.keep)
     y, norm = kept @ wo.t(), (bo, weight, bias, call.epsilons[0], call.drops[0])
     middle, low_middle, normed, inverse = kernel.residual.forward(old, y, *norm, low=call.dtype)
-    saved = (
-        token,
-        wq,
-        wk,
-        bk,
-        query,
-        ws,
-        wv,
-        wo,
-        weight,
-        rows,
-        low,
-        values,
-        exact,
-        weights,
-        last[1],
-        kept,
-        normed,
-        inverse,
-    )
-    return middle, low_middle, ScanState(*last), saved
+    scoring, mixing = (token, wq, wk, bk, query, ws), (wv, wo, weight)
+    tokens = (rows, low, values, exact, weights, last[1], kept, normed, inverse)
+    return middle, low_middle, ScanState(*last), (*scoring, *mixing, *tokens)
 
 
 def _mix_backward(
