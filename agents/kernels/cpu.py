@@ -59,34 +59,38 @@ def _forward(
 ) -> None:
     n, dim = weights.shape[1], w.shape[1]
     for begin in range(first, last, group):
+        # Copies: the rows' numbers share a cache line, which threads that both write to it would take from each other.
+        most, total = m[begin : begin + group].copy(), u[begin : begin + group].copy()
         for k in range(n):
-            for row in range(begin, begin + group):
+            for i in range(group):
+                row = begin + i
                 # Slices, not offsets: Numba would allow for a negative index in every element, and use no vectors.
                 value = values[at[1, row] + k * stride[1] :][:dim]
                 output = outputs[at[4, row] + k * stride[4] :][:dim]
                 sums = w[row]
                 if starts[at[3, row] + k * stride[3]]:
-                    m[row], u[row] = EMPTY, 0.0
+                    most[i], total[i] = EMPTY, 0.0
                     sums[:] = 0.0
                 score = float(scores[at[0, row] + k * stride[0]])
                 if score == -math.inf or not mask[at[2, row] + k * stride[2]]:
                     weights[row, k] = 0.0
-                    inverse = 1.0 / u[row] if u[row] > 0 else 0.0
+                    inverse = 1.0 / total[i] if total[i] > 0 else 0.0
                     for d in range(dim):
                         output[d] = sums[d] * inverse
                 else:
                     shrink, p = 1.0, 1.0
-                    if score > m[row]:
-                        shrink, m[row] = math.exp(m[row] - score), score
+                    if score > most[i]:
+                        shrink, most[i] = math.exp(most[i] - score), score
                     else:
-                        p = math.exp(score - m[row])
-                    u[row] = u[row] * shrink + p
-                    inverse = 1.0 / u[row]
+                        p = math.exp(score - most[i])
+                    total[i] = total[i] * shrink + p
+                    inverse = 1.0 / total[i]
                     weights[row, k] = p * inverse
                     for d in range(dim):
                         sums[d] = sums[d] * shrink + p * widen(value[d])
                         output[d] = sums[d] * inverse
                 _round(output, rounded, at[4, row] + k * stride[4])
+        m[begin : begin + group], u[begin : begin + group] = most, total
 
 
 @compiled("contract", "reassoc", "nsz")
@@ -109,14 +113,16 @@ def _backward(
 ) -> None:
     n, dim = weights.shape[1], g.shape[1]
     for begin in range(first, last, group):
+        along, keeps = c[begin : begin + group].copy(), keep[begin : begin + group].copy()
         for k in range(n - 1, -1, -1):
             # Heads downwards as well: memory that is read in one direction comes ahead of time, twice as fast.
-            for row in range(begin + group - 1, begin - 1, -1):
+            for i in range(group - 1, -1, -1):
+                row = begin + i
                 value = values[at[0, row] + k * stride[0] :][:dim]
                 output = outputs[at[1, row] + k * stride[1] :][:dim]
                 up = d_outputs[at[2, row] + k * stride[2] :][:dim]
                 down = d_values[at[4, row] + k * stride[4] :][:dim]
-                sums, weight, shrink, own, other = g[row], weights[row, k], keep[row], 0.0, 0.0
+                sums, weight, shrink, own, other = g[row], weights[row, k], keeps[i], 0.0, 0.0
                 for d in range(dim):
                     x = numba.float64(widen(up[d]))
                     total = sums[d] * shrink + x
@@ -124,14 +130,14 @@ def _backward(
                     own += total * widen(value[d])
                     other += output[d] * x
                     down[d] = narrow(weight * total, down)
-                c[row] = c[row] * shrink + other
+                along[i] = along[i] * shrink + other
                 # A masked value may be anything, NaN included.
-                d_scores[row, k] = weight * (own - c[row]) if weight > 0.0 else 0.0
-                keep[row] = 0.0 if starts[at[3, row] + k * stride[3]] else 1.0 - weight
-        for row in range(begin, begin + group):
-            c[row] *= keep[row]
+                d_scores[row, k] = weight * (own - along[i]) if weight > 0.0 else 0.0
+                keeps[i] = 0.0 if starts[at[3, row] + k * stride[3]] else 1.0 - weight
+        for i in range(group):
+            c[begin + i] = along[i] * keeps[i]
             for d in range(dim):
-                g[row, d] *= keep[row]
+                g[begin + i, d] *= keeps[i]
 
 
 def forward(

@@ -54,17 +54,22 @@ class _OpenMP:
     def __init__(self) -> None:
         """Looks the entry point up."""
         callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-        self._parallel = ctypes.CDLL(None).GOMP_parallel
+        library = ctypes.CDLL(None)
+        self._parallel, self._number, self._team = (
+            library.GOMP_parallel,
+            library.omp_get_thread_num,
+            library.omp_get_num_threads,
+        )
         self._parallel.argtypes = [callback, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
         self._parallel.restype = None
         self._entry = callback(self._enter)  # as long as this object: OpenMP keeps its address only
-        self._jobs: dict[int, tuple[Work, Iterator[tuple[int, tuple[int, int]]], list[BaseException]]] = {}
+        self._jobs: dict[int, tuple[Work, Cuts, list[BaseException]]] = {}
         self._keys = itertools.count(1)
 
     def run(self, work: Work, cuts: Cuts) -> None:
         """As `share`."""
         key, errors = next(self._keys), list[BaseException]()
-        self._jobs[key] = (work, enumerate(cuts), errors)
+        self._jobs[key] = (work, cuts, errors)
         try:
             self._parallel(self._entry, key, len(cuts), 0)
         finally:
@@ -73,11 +78,14 @@ class _OpenMP:
             raise errors[0]
 
     def _enter(self, key: int) -> None:
-        """In each thread, of which OpenMP may give fewer than were asked for: a part at a time until all are done."""
-        work, rest, errors = self._jobs[key]
+        """In each thread, of which OpenMP may give fewer than were asked for.
+
+        A part is always the same thread's, as torch has it: its rows are in that core's cache.
+        """
+        work, cuts, errors = self._jobs[key]
         try:
-            for part, cut in rest:
-                work(part, *cut)
+            for part in range(self._number(), len(cuts), self._team()):
+                work(part, *cuts[part])
         except BaseException as error:  # raised by `run`; C code has no use for it
             errors.append(error)
 
