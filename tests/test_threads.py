@@ -73,6 +73,17 @@ def test_the_threads_are_those_of_torchs_operations() -> None:
     assert run(f"{product}before = {count}; shared(); print({count} - before, before > 2)") == "0 True"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the threads are the kernels' own")
+def test_a_part_is_always_the_same_threads() -> None:
+    script = f"""
+import threading
+seen = [set() for _ in {CUTS}]
+for _ in range(100):
+    share(lambda part, *_: seen[part].add(threading.get_native_id()), {CUTS})
+print([len(ids) for ids in seen], len(set.union(*seen)))"""
+    assert run(script) == "[1, 1, 1] 3"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
 def test_a_forked_process_has_threads_of_its_own() -> None:
     forked = "shared()\nif not os.fork():\n    print(shared(), flush=True)\n    os._exit(0)\nos.wait()"

@@ -206,11 +206,12 @@ def _flat(*tensors: Tensor) -> tuple[list[Array], Index, Index]:
 
 
 def _share(kernel: Callable[..., None], arrays: tuple[Array, ...], values: Tensor) -> None:
-    """Runs the kernel over all rows, on several threads where that pays; rows do not depend on one another."""
+    """Runs the kernel over all rows, which do not depend on one another, on several threads where that pays.
+
+    Heads side by side stay together: a thread each for some of them takes longer than one for all, whose memory every
+    thread would have to read.
+    """
     rows = values.shape[:-2].numel()
     group = values.shape[-3] if values.dim() > 2 and values.stride(-3) < values.stride(-2) else 1
-    wanted = len(parts(rows, values.numel()))
-    # Fewer groups than threads: the largest smaller ones that are enough, not single rows, which wait for themselves.
-    group = next(size for size in range(group, 0, -1) if group % size == 0 and rows // size >= wanted)
     cuts = parts(rows // group, values.numel())
     share(lambda _, first, last: kernel(first * group, last * group, group, *arrays), cuts)
