@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numba
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,6 @@ from .layout import flatten_batch, rows_of_channels
 from .threads import parts, share
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     Array: TypeAlias = npt.NDArray[Any]
@@ -109,11 +109,10 @@ def _backward(
     d_values: Array,
     g: Array,
     c: Array,
-    keep: Array,
 ) -> None:
     n, dim = weights.shape[1], g.shape[1]
     for begin in range(first, last, group):
-        along, keeps = c[begin : begin + group].copy(), keep[begin : begin + group].copy()
+        along, keep = c[begin : begin + group].copy(), np.ones(group)
         for k in range(n - 1, -1, -1):
             # Heads downwards as well: memory that is read in one direction comes ahead of time, twice as fast.
             for i in range(group - 1, -1, -1):
@@ -122,7 +121,7 @@ def _backward(
                 output = outputs[at[1, row] + k * stride[1] :][:dim]
                 up = d_outputs[at[2, row] + k * stride[2] :][:dim]
                 down = d_values[at[4, row] + k * stride[4] :][:dim]
-                sums, weight, shrink, own, other = g[row], weights[row, k], keeps[i], 0.0, 0.0
+                sums, weight, shrink, own, other = g[row], weights[row, k], keep[i], 0.0, 0.0
                 for d in range(dim):
                     x = numba.float64(widen(up[d]))
                     total = sums[d] * shrink + x
@@ -133,11 +132,11 @@ def _backward(
                 along[i] = along[i] * shrink + other
                 # A masked value may be anything, NaN included.
                 d_scores[row, k] = weight * (own - along[i]) if weight > 0.0 else 0.0
-                keeps[i] = 0.0 if starts[at[3, row] + k * stride[3]] else 1.0 - weight
+                keep[i] = 0.0 if starts[at[3, row] + k * stride[3]] else 1.0 - weight
         for i in range(group):
-            c[begin + i] = along[i] * keeps[i]
+            c[begin + i] = along[i] * keep[i]
             for d in range(dim):
-                g[begin + i, d] *= keeps[i]
+                g[begin + i, d] *= keep[i]
 
 
 def forward(
@@ -190,8 +189,7 @@ def backward(
     flat, at, stride = _flat(values, outputs, d_outputs, starts, d_values)
     n, dim = values.shape[-2:]
     arrays = (weights.view(-1, n).numpy(), *flat[:4], at, stride, d_scores.view(-1, n).numpy(), flat[4])
-    keep = torch.ones_like(c).view(-1).numpy()
-    _share(_backward, (*arrays, g.view(-1, dim).numpy(), c.view(-1).numpy(), keep), values)
+    _share(_backward, (*arrays, g.view(-1, dim).numpy(), c.view(-1).numpy()), values)
     return d_scores, d_values, g, c
 
 
