@@ -2,8 +2,8 @@
 
 GELU(h) = h Phi(h), and its slope is Phi(h) + h phi(h), with phi and Phi the normal density and distribution. Both need
 exp(-h^2 / 2), which is taken once: kept instead of h, the slope leaves the backward pass a product. The exponential is
-a polynomial here, because a call of the library's goes through one number at a time. Both are
-looked up of bfloat16, whose numbers are few.
+a polynomial here, because a call of the library's goes through one number at a time. Of bfloat16, whose numbers are
+few, both are looked up.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @compiled("contract", "reassoc", "nsz")
 def _project(
-    scale: float, token: Array, wq: Array, bq: Array, wk: Array, bk: Array, query: Array, ws: Array, bs: Array
+    scale: np.float32, token: Array, wq: Array, bq: Array, wk: Array, bk: Array, query: Array, ws: Array, bs: Array
 ) -> None:
     channels, heads = len(token), len(bs)
     dim = channels // heads
@@ -47,7 +47,7 @@ def _project(
 
 @compiled("contract", "reassoc", "nsz")
 def _gradients(
-    scale: float,
+    scale: np.float32,
     token: Array,
     wq: Array,
     wk: Array,
@@ -103,5 +103,5 @@ def gradients(
     return found
 
 
-def _scale(token: Tensor, heads: int) -> Any:  # noqa: ANN401  a NumPy number
+def _scale(token: Tensor, heads: int) -> np.float32:
     return np.float32(1 / math.sqrt(len(token) // heads))

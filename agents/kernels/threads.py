@@ -52,14 +52,11 @@ class _OpenMP:
     """
 
     def __init__(self) -> None:
-        """Looks the entry point up."""
+        """Looks the entry points up."""
         callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
         library = ctypes.CDLL(None)
-        self._parallel, self._number, self._team = (
-            library.GOMP_parallel,
-            library.omp_get_thread_num,
-            library.omp_get_num_threads,
-        )
+        self._number, self._team = library.omp_get_thread_num, library.omp_get_num_threads
+        self._parallel = library.GOMP_parallel
         self._parallel.argtypes = [callback, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
         self._parallel.restype = None
         self._entry = callback(self._enter)  # as long as this object: OpenMP keeps its address only
