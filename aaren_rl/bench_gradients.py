@@ -31,9 +31,8 @@ def check_gradients(config: RunConfig, data: StepData, precisions: Iterable[str]
     """
     config = replace(config, network=replace(config.network, dropout=0.0))
     trainer = Trainer(config, data, TASK.action_dim, TASK.horizon)
-    batch = part(
-        trainer.sampler.sample(trainer.generator), 0, max(1, config.data.steps_per_update // 20 // CHECKED_ROWS)
-    )
+    rows = config.data.steps_per_update // config.data.context_length
+    batch = part(trainer.sampler.sample(trainer.generator), 0, max(1, rows // CHECKED_ROWS))
     fast, slow = trainer.model.train(), copy.deepcopy(trainer.model).double().eval()
     exact = Batch(**{k: v.double() if v is not None and v.is_floating_point() else v for k, v in vars(batch).items()})
     errors = (_token_by_token(slow, exact) - exact.actions).square().mean(-1)

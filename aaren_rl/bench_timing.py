@@ -56,9 +56,9 @@ def in_turns(
     return times
 
 
-def ratio(times: list[float], other: list[float]) -> float:
-    """The median over the rounds that both took part in of one time over the other."""
-    return median(a / b for a, b in zip(times, other, strict=False))
+def ratio(figures: list[float], others: list[float]) -> float:
+    """The median over the rounds that both took part in of one figure, a time or a rate, over the other."""
+    return median(a / b for a, b in zip(figures, others, strict=False))
 
 
 def large_product(dtype: torch.dtype, device: torch.device) -> tuple[Work, int]:

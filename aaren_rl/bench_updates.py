@@ -72,7 +72,7 @@ class Measured:
         self._masks: list[Tensor] = []
 
     def update(self) -> None:
-        """One."""
+        """One update."""
         self.model.step()
         self._masks.append(self.model.mask)
 
