@@ -19,7 +19,8 @@ from .envs.windows import StepData, make_sampler, part
 from .errors import CheckpointError, UsageError
 from .training_checkpoint import Checkpoint
 
-COMPILER = "2.13"  # the first torch whose compiler was tried; 2.10's gave a wrong gradient of the keys' weights
+# The first whose compiler was tried; that of 2.10 gave a wrong gradient of the keys' weights.
+MIN_TORCH_TO_COMPILE = "2.13"
 
 
 def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
@@ -59,14 +60,14 @@ def _cpu_has_bfloat16() -> bool:
 
 
 def check_compiler() -> None:
-    """Whether a model may be compiled here.
+    """Refuses a torch whose compiler was not tried.
 
     Raises:
         UsageError: torch is older than what its compiler was tried with.
     """
-    if torch.__version__ < COMPILER:
+    if torch.__version__ < MIN_TORCH_TO_COMPILE:
         raise UsageError(
-            f"--compile needs torch {COMPILER} or newer, here is {torch.__version__}; "
+            f"--compile needs torch {MIN_TORCH_TO_COMPILE} or newer, here is {torch.__version__}; "
             "upgrade it, or train without --compile"
         )
 

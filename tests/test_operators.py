@@ -12,11 +12,11 @@ from torch import Tensor
 
 from aaren_rl.agents import DecisionModel, ModelConfig, kernels, prefix_scan
 from aaren_rl.agents.kernels import cpu, operators
-from aaren_rl.training import COMPILER, masked_mse
+from aaren_rl.training import MIN_TORCH_TO_COMPILE, masked_mse
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's tracing uses what torch deprecates
-    pytest.mark.skipif(torch.__version__ < COMPILER, reason="torch is too old for --compile"),
+    pytest.mark.skipif(torch.__version__ < MIN_TORCH_TO_COMPILE, reason="torch is too old for --compile"),
 ]
 MIXERS = ("aaren", "attention", "aaren-rsa", "rsa")
 
