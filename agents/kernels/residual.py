@@ -4,7 +4,7 @@ The shift is the bias of the layer that y comes from: added here, it costs no pa
 
 Whether an element is dropped is a function of the call's key, the row and the channel: the backward pass asks again
 instead of keeping masks. A row's generator is SplitMix64 of key and row; a channel's 32 bits are its counter through
-the two multiplications of Wellons' "lowbias32", which go through vectors where 64-bit ones do not.
+the two multiplications of Wellons' "lowbias32", which need half of the vectors that 64-bit ones do.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import numba
 import numpy as np
 import torch
+from numba.extending import intrinsic
 from torch import Tensor
 
 from .bfloat16 import as_array, narrow, widen
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 BITS = 32  # of an element's random number
 # The constants below are those of SplitMix64 and lowbias32.
 GOLDEN, FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-STEP, THIRD, FOURTH = np.uint32(0x9E3779B9), np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
+STEP, THIRD, FOURTH = 0x9E3779B9, 0x7FEB352D, 0x846CA68B
 
 
 class Drop(NamedTuple):
@@ -60,13 +62,26 @@ def _row_key(key: Any, row: Any) -> Any:  # noqa: ANN401  Numba's numbers
     return np.uint32(z ^ (z >> np.uint64(31)))
 
 
-@inlined
-def _bits(key: Any, channel: Any) -> Any:  # noqa: ANN401
-    # Numba takes every sum of 32-bit numbers for a 64-bit one; cut back at once, they stay 32-bit in the vectors.
-    x = np.uint32(key + np.uint32(np.uint32(channel) * STEP))
-    x = np.uint32(np.uint32(x ^ (x >> np.uint32(16))) * THIRD)
-    x = np.uint32(np.uint32(x ^ (x >> np.uint32(15))) * FOURTH)
-    return np.uint32(x ^ (x >> np.uint32(16)))
+def _hash(_: Any, key: Any, channel: Any) -> Any:  # noqa: ANN401  Numba's types
+    """The 32 random bits of a row's key and a channel, all three uint32.
+
+    Put together by hand: Numba takes an operation on 32-bit numbers for one on 64, of which vectors hold half as many.
+    """
+
+    def build(context: Any, builder: Any, _: Any, numbers: Any) -> Any:  # noqa: ANN401  of LLVM
+        def constant(number: int) -> Any:  # noqa: ANN401
+            return context.get_constant(numba.uint32, number)
+
+        key, channel = numbers
+        x = builder.add(key, builder.mul(channel, constant(STEP)))
+        for shift, factor in ((16, THIRD), (15, FOURTH)):
+            x = builder.mul(builder.xor(x, builder.lshr(x, constant(shift))), constant(factor))
+        return builder.xor(x, builder.lshr(x, constant(16)))
+
+    return numba.uint32(numba.uint32, numba.uint32), build
+
+
+_bits: Any = intrinsic(_hash)  # in a kernel, of key and channel
 
 
 @compiled("contract", "reassoc", "nsz")
@@ -92,7 +107,7 @@ def _forward(
         for c in range(channels):
             # Read whether kept or not: loads without a condition use vectors.
             change = (widen(new[c]) + shift[c]) * drop.scale
-            number = old[c] + (change if _bits(key, c) >= drop.below else zero)
+            number = old[c] + (change if _bits(key, np.uint32(c)) >= drop.below else zero)
             hat[c] = number
             total += number
         mean = np.float32(total / channels)
@@ -147,7 +162,7 @@ def _backward(
         for c in range(channels):
             number = inverse[row] * (down[c] * weight[c] - mean - hat[c] * along)
             down[c] = number
-            change = number * drop.scale if _bits(key, c) >= drop.below else zero
+            change = number * drop.scale if _bits(key, np.uint32(c)) >= drop.below else zero
             d_shift[c] += change
             new[c] = narrow(change, new)
 
