@@ -25,9 +25,15 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = npt.NDArray[Any]
 
-ONE, HALF, LEAST = np.float32(1), np.float32(0.5), np.float32(-87)  # below, float32's exponential is denormal
+ZERO, ONE, HALF, LEAST = (
+    np.float32(0),
+    np.float32(1),
+    np.float32(0.5),
+    np.float32(-87),
+)  # below, float32's exponential is denormal
 LOG2_E, LOG_2 = np.float32(1 / math.log(2)), np.float32(math.log(2))
 DENSITY = np.float32(1 / math.sqrt(2 * math.pi))
+FEW = 32  # rows that are added up in float32, before the sums are added up in float64
 # Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: erf to 1.5e-7.
 P = np.float32(0.3275911 / math.sqrt(2))
 A1, A2, A3, A4, A5 = (np.float32(a) for a in (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429))
@@ -86,12 +92,17 @@ def _table() -> Array:
 
 @compiled("contract", "reassoc", "nsz")
 def _backward(first: int, last: int, slope: Array, gradient: Array, d_bias: Array) -> None:
-    for row in range(first, last):
-        factor, g = slope[row], gradient[row]
-        for c in range(g.shape[0]):
-            down = widen(g[c]) * widen(factor[c])
-            d_bias[c] += down
-            g[c] = narrow(down, g)
+    few = np.empty(slope.shape[1], np.float32)
+    for begin in range(first, last, FEW):
+        few[:] = 0
+        for row in range(begin, min(begin + FEW, last)):
+            factor, g = slope[row], gradient[row]
+            for c in range(g.shape[0]):
+                down = widen(g[c]) * widen(factor[c])
+                few[c] += down
+                g[c] = narrow(down, g)
+        for c in range(few.shape[0]):
+            d_bias[c] += few[c]
 
 
 def forward_(hidden: Tensor, bias: Tensor) -> Tensor:
