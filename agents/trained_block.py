@@ -169,7 +169,7 @@ def _mix(
     rows, low = (part.reshape(-1, channels) for part in (x, low))
     ws, bs, query = kernel.scoring.project(token, wq, bq, wk, bk, call.heads)
     values = _heads(torch.addmm(bv, low, wv.t()), batch, call.heads)
-    scores = torch.addmm(bs, rows, ws.t()).view(batch, n, -1).transpose(1, 2)
+    scores = (rows @ ws.t()).add_(bs).view(batch, n, -1).transpose(1, 2)
     starts, every = call.starts.expand(scores.shape), torch.ones((), dtype=torch.bool).expand(scores.shape)
     state = ScanState.identity(tuple(scores.shape[:2]), values.shape[-1])
     outputs, exact, weights, *last = kernel.scan.forward(scores, values, *state, every, starts)
@@ -177,7 +177,7 @@ def _mix(
     y, norm = kept @ wo.t(), (bo, weight, bias, call.epsilons[0], call.drops[0])
     middle, low_middle, normed, inverse = kernel.residual.forward(old, y, *norm, low=call.dtype)
     scoring, mixing = (token, wq, wk, bk, query, ws), (wv, wo, weight)
-    tokens = (rows, low, values, exact, weights, last[1], kept, normed, inverse)
+    tokens = (low, values, exact, weights, last[1], kept, normed, inverse)
     return middle, low_middle, ScanState(*last), (*scoring, *mixing, *tokens)
 
 
@@ -195,7 +195,6 @@ def _mix_backward(
     wv: Tensor,
     wo: Tensor,
     weight: Tensor,
-    rows: Tensor,
     low: Tensor,
     values: Tensor,
     exact: Tensor,
@@ -219,14 +218,18 @@ def _mix_backward(
     g = zeros if d_last_w is None else last_u.unsqueeze(-1) * d_last_w  # `kernels/fused.py` derives both
     c = zeros[..., 0] if d_last_u is None else -last_u * d_last_u
     starts = call.starts.expand(weights.shape)
-    d_scores, d_values, *_ = kernel.scan.backward(weights, values, exact, _heads(d_kept, batch, heads), g, c, starts)
-    d_scores = d_scores.transpose(1, 2).reshape(-1, heads)
-    d_values = d_values.transpose(1, 2).reshape(low.shape)
-    d_x.addmm_(d_scores, ws)
-    d_scoring = kernel.scoring.gradients(token, wq, wk, bk, query, d_scores.t() @ rows, d_scores.sum(0))
-    d_value = (d_values.t() @ low).float(), d_values.sum(0).float()
-    d_both = (part.view(batch, n, -1) for part in (d_x, d_values @ wv))
-    return *d_both, *d_scoring, *d_value, d_wo, *d_norm
+    # Side by side, the gradients of values and scores take one product where two would be read and written twice.
+    channels = low.shape[1]
+    d_mapped = torch.empty(len(low), channels + heads, dtype=low.dtype)
+    d_values, d_scores = d_mapped[:, :channels], d_mapped[:, channels:]
+    exact_scores, *_ = kernel.scan.backward(
+        weights, values, exact, _heads(d_kept, batch, heads), g, c, starts, _heads(d_values, batch, heads)
+    )
+    d_scores.view(batch, n, heads).copy_(exact_scores.transpose(1, 2))
+    d_wv, d_ws = (d_mapped.t() @ low).float().split((channels, heads))
+    d_scoring = kernel.scoring.gradients(token, wq, wk, bk, query, d_ws, exact_scores.sum((0, 2)))
+    d_both = (part.view(batch, n, -1) for part in (d_x, d_mapped @ torch.cat((wv, ws.to(wv.dtype)))))
+    return *d_both, *d_scoring, d_wv, d_values.sum(0).float(), d_wo, *d_norm
 
 
 def _transform(middle: Tensor, low: Tensor, call: _Call, *parameters: Tensor) -> tuple[Tensor, Tensor, Tensors]:

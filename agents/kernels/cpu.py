@@ -170,7 +170,14 @@ def forward(
 
 
 def backward(
-    weights: Tensor, values: Tensor, outputs: Tensor, d_outputs: Tensor, g: Tensor, c: Tensor, starts: Tensor
+    weights: Tensor,
+    values: Tensor,
+    outputs: Tensor,
+    d_outputs: Tensor,
+    g: Tensor,
+    c: Tensor,
+    starts: Tensor,
+    d_values: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """Gradients of scores (..., N) and values (..., N, D), and g (..., D) and c (...) before the first position.
 
@@ -182,9 +189,11 @@ def backward(
         g: (..., D), float64, after the last position; `fused.py` says what it is.
         c: (...), float64, likewise.
         starts: bool (..., N).
+        d_values: where to write the values' gradient: of their type, (..., N, D), the channels side by side.
     """
     values, d_outputs = rows_of_channels(values), rows_of_channels(d_outputs)
-    d_scores, d_values = torch.empty(weights.shape, dtype=outputs.dtype), torch.empty_like(values)
+    d_scores = torch.empty(weights.shape, dtype=outputs.dtype)
+    d_values = torch.empty_like(values) if d_values is None else d_values
     g, c = (part.clone(memory_format=torch.contiguous_format) for part in (g, c))
     flat, at, stride = _flat(values, outputs, d_outputs, starts, d_values)
     n, dim = values.shape[-2:]
