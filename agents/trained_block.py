@@ -172,12 +172,12 @@ def _mix(
     scores = (rows @ ws.t()).add_(bs).view(batch, n, -1).transpose(1, 2)
     starts, every = call.starts.expand(scores.shape), torch.ones((), dtype=torch.bool).expand(scores.shape)
     state = ScanState.identity(tuple(scores.shape[:2]), values.shape[-1])
-    outputs, exact, weights, *last = kernel.scan.forward(scores, values, *state, every, starts)
-    kept, old = _keep(outputs.transpose(1, 2).flatten(2), call.keep), _keep(x, call.keep)
+    outputs, weights, *last = kernel.scan.forward(scores, values, *state, every, starts)
+    kept, old = _keep(outputs.transpose(1, 2).flatten(2), call.keep).to(call.dtype), _keep(x, call.keep)
     y, norm = kept @ wo.t(), (bo, weight, bias, call.epsilons[0], call.drops[0])
     middle, low_middle, normed, inverse = kernel.residual.forward(old, y, *norm, low=call.dtype)
     scoring, mixing = (token, wq, wk, bk, query, ws), (wv, wo, weight)
-    tokens = (low, values, exact, weights, last[1], kept, normed, inverse)
+    tokens = (low, values, outputs, weights, last[1], kept, normed, inverse)
     return middle, low_middle, ScanState(*last), (*scoring, *mixing, *tokens)
 
 
@@ -197,7 +197,7 @@ def _mix_backward(
     weight: Tensor,
     low: Tensor,
     values: Tensor,
-    exact: Tensor,
+    outputs: Tensor,
     weights: Tensor,
     last_u: Tensor,
     kept: Tensor,
@@ -223,7 +223,7 @@ def _mix_backward(
     d_mapped = torch.empty(len(low), channels + heads, dtype=low.dtype)
     d_values, d_scores = d_mapped[:, :channels], d_mapped[:, channels:]
     exact_scores, *_ = kernel.scan.backward(
-        weights, values, exact, _heads(d_kept, batch, heads), g, c, starts, _heads(d_values, batch, heads)
+        weights, values, outputs, _heads(d_kept, batch, heads), g, c, starts, _heads(d_values, batch, heads)
     )
     d_scores.view(batch, n, heads).copy_(exact_scores.transpose(1, 2))
     d_wv, d_ws = (d_mapped.t() @ low).float().split((channels, heads))

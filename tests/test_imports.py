@@ -15,7 +15,7 @@ KERNELS = {  # imported on first use
     Path("agents/kernels/encode.py"): {"numpy"},  # comes with numba
     Path("agents/kernels/gelu.py"): {"numpy"},
     Path("agents/kernels/gpu.py"): {"triton"},
-    Path("agents/kernels/residual.py"): {"numpy"},
+    Path("agents/kernels/residual.py"): {"numba", "numpy"},
     Path("agents/kernels/scoring.py"): {"numpy"},
     Path("agents/kernels/step.py"): {"numpy"},
     Path("agents/kernels/tree.py"): {"numpy"},

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .bfloat16 import as_array, narrow, widen
-from .compiling import compiled, inlined
+from .compiling import compiled
 from .layout import flatten_batch, rows_of_channels
 from .threads import parts, share
 
@@ -28,15 +28,6 @@ if TYPE_CHECKING:
     Index: TypeAlias = npt.NDArray[np.int64]
 
 EMPTY = torch.finfo(torch.float64).min  # the maximum of no scores
-
-
-@inlined
-def _round(output: Array, rounded: Array, begin: int) -> None:
-    """Writes the output again where bfloat16 is asked for."""
-    if len(rounded):
-        half = rounded[begin:][: len(output)]
-        for d in range(len(output)):
-            half[d] = narrow(output[d], half)
 
 
 @compiled("contract", "reassoc", "nsz")
@@ -51,7 +42,6 @@ def _forward(
     at: Index,
     stride: Index,
     outputs: Array,
-    rounded: Array,
     weights: Array,
     m: Array,
     u: Array,
@@ -89,7 +79,6 @@ def _forward(
                     for d in range(dim):
                         sums[d] = sums[d] * shrink + p * widen(value[d])
                         output[d] = sums[d] * inverse
-                _round(output, rounded, at[4, row] + k * stride[4])
         m[begin : begin + group], u[begin : begin + group] = most, total
 
 
@@ -144,7 +133,7 @@ def forward(
 ) -> tuple[Tensor, ...]:
     """Outputs (..., N, D), every position's weight for itself (..., N), and the state after the last, in float64.
 
-    The outputs come twice: as the values' type has them, and not rounded to bfloat16, for `backward`.
+    The outputs of bfloat16 values are float32: rounded, they would round the gradient of every earlier score.
 
     Args:
         scores: (..., N), float32 or float64.
@@ -156,17 +145,14 @@ def forward(
         starts: bool (..., N), True where a sequence begins.
     """
     values = rows_of_channels(values)
-    half = values.dtype == torch.bfloat16
-    outputs = torch.empty_like(values, dtype=torch.float32 if half else None)  # in the values' order in memory
-    rounded = torch.empty_like(values) if half else outputs
+    outputs = torch.empty_like(values, dtype=torch.promote_types(values.dtype, torch.float32))  # in the values' order
     weights = torch.empty(scores.shape, dtype=torch.float64)
     m, u, w = (part.clone(memory_format=torch.contiguous_format) for part in (m, u, w))
     flat, at, stride = _flat(scores, values, mask, starts, outputs)
     n, dim = values.shape[-2:]
-    halves = _flat(rounded)[0][0] if half else flat[4][:0]
-    arrays = (*flat[:4], at, stride, flat[4], halves, weights.view(-1, n).numpy())
+    arrays = (*flat[:4], at, stride, flat[4], weights.view(-1, n).numpy())
     _share(_forward, (*arrays, *(x.view(-1).numpy() for x in (m, u)), w.view(-1, dim).numpy()), values)
-    return rounded, outputs, weights, m, u, w
+    return outputs, weights, m, u, w
 
 
 def backward(
@@ -184,7 +170,7 @@ def backward(
     Args:
         weights: (..., N), float64, from `forward`.
         values: (..., N, D).
-        outputs: (..., N, D), from `forward`, not rounded.
+        outputs: (..., N, D), from `forward`.
         d_outputs: (..., N, D), of the values' type.
         g: (..., D), float64, after the last position; `fused.py` says what it is.
         c: (...), float64, likewise.

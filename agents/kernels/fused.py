@@ -54,10 +54,11 @@ def fused_scan(
 
 def _forward(backend: str, *inputs: Tensor) -> tuple[Tensor, ...]:
     """The back end's `forward`; for torch.compile, an operator that it does not look into."""
+    results: tuple[Tensor, ...]
     if torch.compiler.is_compiling():
-        exact, *others = operators.forward(backend, *inputs)
-        return exact, exact, *others
-    results: tuple[Tensor, ...] = load(backend).forward(*inputs)
+        results = operators.forward(backend, *inputs)
+    else:
+        results = load(backend).forward(*inputs)
     return results
 
 
@@ -86,10 +87,9 @@ class _FusedScan(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         dtype = torch.promote_types(torch.promote_types(scores.dtype, values.dtype), torch.float32)
         held = values if values.dtype in TYPES[backend] else values.to(dtype)
-        outputs, exact, weights, *last = _forward(backend, scores.to(dtype), held, m, u, w, mask, starts)
+        outputs, weights, *last = _forward(backend, scores.to(dtype), held, m, u, w, mask, starts)
         ctx.backend, ctx.scores_dtype, ctx.held_dtype = backend, scores.dtype, held.dtype
-        # The outputs in full precision: rounded to half, they would round the gradient of every earlier score.
-        ctx.save_for_backward(values, weights, exact, u, w, last[1], starts)
+        ctx.save_for_backward(values, weights, outputs, u, w, last[1], starts)
         ctx.mark_non_differentiable(last[0])  # m cancels in every ratio
         ctx.set_materialize_grads(False)
         return outputs.to(values.dtype), *last
@@ -103,12 +103,12 @@ class _FusedScan(torch.autograd.Function):
         d_last_u: Tensor | None,
         d_last_w: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
-        values, weights, exact, u, w, last_u, starts = ctx.saved_tensors
+        values, weights, outputs, u, w, last_u, starts = ctx.saved_tensors
         held, d_outputs = values.to(ctx.held_dtype), torch.zeros_like(values) if d_outputs is None else d_outputs
         g = torch.zeros_like(w) if d_last_w is None else last_u.unsqueeze(-1) * d_last_w
         c = torch.zeros_like(u) if d_last_u is None else -last_u * d_last_u
         d_outputs = d_outputs.to(held.dtype)
-        d_scores, d_values, g, c = _backward(ctx.backend, weights, held, exact, d_outputs, g, c, starts)
+        d_scores, d_values, g, c = _backward(ctx.backend, weights, held, outputs, d_outputs, g, c, starts)
         d_m = d_u = d_w = None
         if any(ctx.needs_input_grad[3:6]):
             inverse = torch.where(u > 0, 1 / torch.where(u > 0, u, 1.0), 0.0)

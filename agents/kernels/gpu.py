@@ -174,7 +174,7 @@ def forward(
     m, u, w = (part.clone(memory_format=torch.contiguous_format) for part in (m, u, w))
     tensors = (scores, values, mask.view(torch.uint8), starts.view(torch.uint8), outputs)
     _forward[(m.numel(),)](*tensors, *flatten_batch(tensors), weights, m, u, w, m.numel(), **_sizes(values))
-    return outputs, outputs, weights, m, u, w
+    return outputs, weights, m, u, w
 
 
 def backward(

@@ -22,9 +22,9 @@ WEIGHTS = {"numba": torch.float64, "triton": torch.float32}  # what a back end k
 def forward(
     backend: str, scores: Tensor, values: Tensor, m: Tensor, u: Tensor, w: Tensor, mask: Tensor, starts: Tensor
 ) -> Results:
-    """As `cpu.forward`, its outputs only once and not rounded."""
-    _, *results = load(backend).forward(scores, values, m, u, w, mask, starts)
-    return tuple(results)
+    """As `cpu.forward`."""
+    results: Results = load(backend).forward(scores, values, m, u, w, mask, starts)
+    return results
 
 
 @torch.library.custom_op("aaren_rl::scan_backward", mutates_args=())
