@@ -18,6 +18,7 @@ KERNELS = {  # imported on first use
     Path("agents/kernels/residual.py"): {"numba", "numpy"},
     Path("agents/kernels/scoring.py"): {"numpy"},
     Path("agents/kernels/step.py"): {"numpy"},
+    Path("agents/kernels/team.py"): {"llvmlite", "numba"},  # llvmlite comes with numba
     Path("agents/kernels/tree.py"): {"numpy"},
 }
 MAPPED = {"agents", "envs", "configs"}  # folders that install inside aaren_rl and exist under no other name

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from .bfloat16 import as_array, narrow, widen
 from .compiling import compiled, inlined
-from .threads import parts, share
+from .team import OpenMP, run_in_team
+from .threads import count_parts, share
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -52,7 +53,7 @@ def _exp(x: Any) -> Any:  # noqa: ANN401  Numba's numbers
 
 
 @compiled("contract", "reassoc", "nsz")
-def _forward(first: int, last: int, bias: Array, hidden: Array, slope: Array) -> None:
+def _forward(_: int, first: int, last: int, bias: Array, hidden: Array, slope: Array) -> None:
     for row in range(first, last):
         here, down = hidden[row], slope[row]
         for c in range(here.shape[0]):
@@ -65,8 +66,13 @@ def _forward(first: int, last: int, bias: Array, hidden: Array, slope: Array) ->
             down[c] = below + h * bell * DENSITY
 
 
+@compiled()
+def _forward_in_team(openmp: OpenMP, parts: int, rows: int, arguments: tuple[Any, ...]) -> None:
+    run_in_team(_forward, openmp, parts, rows, arguments)
+
+
 @compiled("contract", "reassoc", "nsz")
-def _look_up(first: int, last: int, table: Array, bias: Array, hidden: Array, slope: Array) -> None:
+def _look_up(_: int, first: int, last: int, bias: Array, hidden: Array, slope: Array, table: Array) -> None:
     entries = np.empty(hidden.shape[1], np.int32)
     for row in range(first, last):
         here, down = hidden[row], slope[row]
@@ -77,6 +83,11 @@ def _look_up(first: int, last: int, table: Array, bias: Array, hidden: Array, sl
         for c in range(here.shape[0]):
             here[c] = np.int16(entries[c])
             down[c] = np.int16(entries[c] >> np.int32(16))
+
+
+@compiled()
+def _look_up_in_team(openmp: OpenMP, parts: int, rows: int, arguments: tuple[Any, ...]) -> None:
+    run_in_team(_look_up, openmp, parts, rows, arguments)
 
 
 @functools.cache
@@ -91,7 +102,8 @@ def _table() -> Array:
 
 
 @compiled("contract", "reassoc", "nsz")
-def _backward(first: int, last: int, slope: Array, gradient: Array, d_bias: Array) -> None:
+def _backward(part: int, first: int, last: int, slope: Array, gradient: Array, sums: Array) -> None:
+    d_bias = sums[part]
     few = np.empty(slope.shape[1], np.float32)
     for begin in range(first, last, FEW):
         few[:] = 0
@@ -105,6 +117,11 @@ def _backward(first: int, last: int, slope: Array, gradient: Array, d_bias: Arra
             d_bias[c] += few[c]
 
 
+@compiled()
+def _backward_in_team(openmp: OpenMP, parts: int, rows: int, arguments: tuple[Any, ...]) -> None:
+    run_in_team(_backward, openmp, parts, rows, arguments)
+
+
 def forward_(hidden: Tensor, bias: Tensor) -> Tensor:
     """Replaces float32 or bfloat16 x (rows, C), contiguous, by GELU(x + bias); its slope, in the same type.
 
@@ -112,16 +129,17 @@ def forward_(hidden: Tensor, bias: Tensor) -> Tensor:
     """
     slope = torch.empty_like(hidden)
     arrays = [as_array(tensor) for tensor in (bias, hidden, slope)]
-    half = hidden.dtype == torch.bfloat16
-    kernel, table = (_look_up, [_table()]) if half else (_forward, [])
-    share(lambda _, first, last: kernel(first, last, *table, *arrays), parts(len(hidden), hidden.numel()))
+    parts = count_parts(len(hidden), hidden.numel())
+    if hidden.dtype == torch.bfloat16:
+        share(_look_up, _look_up_in_team, parts, len(hidden), *arrays, _table())
+    else:
+        share(_forward, _forward_in_team, parts, len(hidden), *arrays)
     return slope
 
 
 def backward_(slope: Tensor, gradient: Tensor) -> Tensor:
     """Multiplies the gradient (rows, C) of `forward_`'s result by the slope in place; the sum over rows, in float64."""
-    cuts = parts(len(slope), slope.numel())
-    sums = torch.zeros(len(cuts), slope.shape[1], dtype=torch.float64)
-    factors, numbers, totals = as_array(slope), as_array(gradient), sums.numpy()
-    share(lambda k, first, last: _backward(first, last, factors, numbers, totals[k]), cuts)
+    parts = count_parts(len(slope), slope.numel())
+    sums = torch.zeros(parts, slope.shape[1], dtype=torch.float64)
+    share(_backward, _backward_in_team, parts, len(slope), *map(as_array, (slope, gradient, sums)))
     return sums.sum(0)

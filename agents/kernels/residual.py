@@ -20,7 +20,8 @@ from torch import Tensor
 
 from .bfloat16 import as_array, narrow, widen
 from .compiling import compiled, inlined
-from .threads import parts, share
+from .team import OpenMP, run_in_team
+from .threads import count_parts, share
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -86,6 +87,7 @@ _bits: Any = intrinsic(_hash)  # in a kernel, of key and channel
 
 @compiled("contract", "reassoc", "nsz")
 def _forward(
+    _: int,
     first: int,
     last: int,
     drop: Drop,
@@ -126,8 +128,14 @@ def _forward(
                 half[c] = narrow(out[c], half)
 
 
+@compiled()
+def _forward_in_team(openmp: OpenMP, parts: int, rows: int, arguments: tuple[Any, ...]) -> None:
+    run_in_team(_forward, openmp, parts, rows, arguments)
+
+
 @compiled("contract", "reassoc", "nsz")
 def _backward(
+    part: int,
     first: int,
     last: int,
     drop: Drop,
@@ -138,11 +146,10 @@ def _backward(
     weight: Array,
     d_x: Array,
     d_y: Array,
-    d_shift: Array,
-    d_weight: Array,
-    d_bias: Array,
+    sums: Array,
 ) -> None:
     channels, zero = len(weight), np.float32(0)
+    d_shift, d_weight, d_bias = sums[part, 0], sums[part, 1], sums[part, 2]
     for row in range(first, last):
         key, up, hat, down, new = _row_key(drop.key, row), d_outputs[row], normed[row], d_x[row], d_y[row]
         for c in range(channels):
@@ -165,6 +172,11 @@ def _backward(
             change = number * drop.scale if _bits(key, np.uint32(c)) >= drop.below else zero
             d_shift[c] += change
             new[c] = narrow(change, new)
+
+
+@compiled()
+def _backward_in_team(openmp: OpenMP, parts: int, rows: int, arguments: tuple[Any, ...]) -> None:
+    run_in_team(_backward, openmp, parts, rows, arguments)
 
 
 def forward(
@@ -196,7 +208,7 @@ def forward(
     outputs, normed, inverse = torch.empty_like(x), torch.empty_like(x), x.new_empty(len(x))
     lowered = x.new_empty(0, x.shape[1]) if low is None else torch.empty_like(x, dtype=low)
     arrays = [as_array(tensor) for tensor in (x, y, shift, weight, bias, outputs, lowered, normed, inverse)]
-    share(lambda _, first, last: _forward(first, last, drop, epsilon, *arrays), parts(len(x), x.numel()))
+    share(_forward, _forward_in_team, count_parts(len(x), x.numel()), len(x), drop, epsilon, *arrays)
     return outputs, lowered, normed, inverse
 
 
@@ -213,9 +225,8 @@ def backward(
     """Gradients of x (rows, C), of y in its `dtype`, shift (C,), weight (C,) and bias (C,), given the outputs' two."""
     d_x, d_y = torch.empty_like(normed), torch.empty_like(normed, dtype=dtype)
     d_low = normed.new_empty(0, normed.shape[1]) if d_low is None else d_low
-    cuts = parts(len(normed), normed.numel())
-    sums = torch.zeros(len(cuts), 3, len(weight), dtype=torch.float64)  # of thousands of rows, float64 at little cost
-    arrays = [as_array(tensor) for tensor in (d_outputs, d_low, normed, inverse, weight, d_x, d_y)]
-    totals = sums.numpy()
-    share(lambda k, first, last: _backward(first, last, drop, *(*arrays, *totals[k])), cuts)
+    parts = count_parts(len(normed), normed.numel())
+    sums = torch.zeros(parts, 3, len(weight), dtype=torch.float64)  # of thousands of rows, float64 at little cost
+    arrays = [as_array(tensor) for tensor in (d_outputs, d_low, normed, inverse, weight, d_x, d_y, sums)]
+    share(_backward, _backward_in_team, parts, len(normed), drop, *arrays)
     return d_x, d_y, *sums.sum(0).to(weight.dtype)

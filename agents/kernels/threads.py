@@ -9,93 +9,63 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
-SHARED = 1 << 18  # elements from which a call is worth more than one thread
+from .team import OpenMP
+
+SHARED = 1 << 15  # elements from which a call is worth more than one thread
 _IMPORTED_BY = os.getpid()  # whose OpenMP threads a forked process would wait for in vain
 
-Cuts: TypeAlias = list[tuple[int, int]]
-Work: TypeAlias = Callable[[int, int, int], None]
+Kernel: TypeAlias = Callable[..., None]
 
 
-def parts(rows: int, elements: int) -> Cuts:
-    """First and last + 1 of the rows for every thread; one part where there is too little to do."""
-    threads = min(torch.get_num_threads(), rows) if elements >= SHARED else 1
-    return [(rows * k // threads, rows * (k + 1) // threads) for k in range(threads)]
+def count_parts(rows: int, elements: int) -> int:
+    """How many threads share the rows; one where there is too little to do."""
+    return min(torch.get_num_threads(), rows) if elements >= SHARED else 1
 
 
-def share(work: Work, cuts: Cuts) -> None:
-    """Calls work(part's number, first, last + 1) for every part at once."""
-    if len(cuts) == 1:
-        return work(0, *cuts[0])
-    team = _openmp(os.getpid())
-    if team is not None:
-        return team.run(work, cuts)
-    others = [_pool(len(cuts)).submit(work, k, *cut) for k, cut in enumerate(cuts) if k]
-    work(0, *cuts[0])
+def share(kernel: Kernel, in_team: Kernel, parts: int, rows: int, *arguments: Any) -> None:  # noqa: ANN401
+    """Calls kernel(part's number, first, last + 1 of its rows, *arguments) for every part at once.
+
+    Args:
+        kernel: compiled.
+        in_team: compiled, calls `run_in_team` with the kernel and what it is given: OpenMP, parts, rows, arguments.
+        parts: from `count_parts`.
+        rows: of all parts.
+        arguments: arrays and numbers.
+
+    Raises:
+        RuntimeError: the kernel raised an error.
+    """
+    if parts == 1:
+        return kernel(0, 0, rows, *arguments)
+    openmp = _openmp(os.getpid())
+    if openmp is not None:
+        return in_team(openmp, parts, rows, arguments)
+    cuts = [rows * k // parts for k in range(parts + 1)]
+    others = [_pool(parts).submit(kernel, k, cuts[k], cuts[k + 1], *arguments) for k in range(1, parts)]
+    kernel(0, *cuts[:2], *arguments)
     for other in others:
         other.result()
 
 
-class _OpenMP:
-    """The OpenMP library of this process, through the entry point of code that GCC compiles.
-
-    Raises:
-        AttributeError: there is no such library among the process's own symbols.
-    """
-
-    def __init__(self) -> None:
-        """Looks the entry points up."""
-        callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-        library = ctypes.CDLL(None)
-        self._number, self._team = library.omp_get_thread_num, library.omp_get_num_threads
-        self._parallel = library.GOMP_parallel
-        self._parallel.argtypes = [callback, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-        self._parallel.restype = None
-        self._entry = callback(self._enter)  # as long as this object: OpenMP keeps its address only
-        self._jobs: dict[int, tuple[Work, Cuts, list[BaseException]]] = {}
-        self._keys = itertools.count(1)
-
-    def run(self, work: Work, cuts: Cuts) -> None:
-        """As `share`."""
-        key, errors = next(self._keys), list[BaseException]()
-        self._jobs[key] = (work, cuts, errors)
-        try:
-            self._parallel(self._entry, key, len(cuts), 0)
-        finally:
-            del self._jobs[key]
-        if errors:
-            raise errors[0]
-
-    def _enter(self, key: int) -> None:
-        """In each thread, of which OpenMP may give fewer than were asked for.
-
-        A part is always the same thread's, as torch has it: its rows are in that core's cache.
-        """
-        work, cuts, errors = self._jobs[key]
-        try:
-            for part in range(self._number(), len(cuts), self._team()):
-                work(part, *cuts[part])
-        except BaseException as error:  # raised by `run`; C code has no use for it
-            errors.append(error)
-
-
 @functools.cache
-def _openmp(process: int) -> _OpenMP | None:
+def _openmp(process: int) -> OpenMP | None:
     """None where torch has brought no OpenMP library with GCC's entry point, and in a process forked from this one."""
     if sys.platform != "linux" or process != _IMPORTED_BY:
         return None
+    library = ctypes.CDLL(None)  # this process's own symbols
     try:
-        return _OpenMP()
+        functions = library.GOMP_parallel, library.omp_get_thread_num, library.omp_get_num_threads
     except AttributeError:
         return None
+    return OpenMP(*(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions))
 
 
 @functools.cache
