@@ -265,7 +265,7 @@ def _transform_backward(
         d_out, normed, inverse, weight, call.drops[1], call.dtype, d_low=d_low_out
     )
     d_hidden = d_y @ wd
-    d_bu = kernel.gelu.backward_(slope, d_hidden).float()
+    d_bu = kernel.gelu.backward_(slope, d_hidden)
     d_wu, d_wd = (d_hidden.t() @ low).float(), (d_y.t() @ active).float()
     return d_middle, d_hidden @ wu, d_wu, d_bu, d_wd, *d_norm
 

@@ -177,7 +177,7 @@ def test_gelus_gradient_and_its_sum(dtype: torch.dtype) -> None:
     expected = torch.ops.aten.gelu_backward(up.double(), h.double())
     tolerance = 2e-6 if dtype == torch.float32 else 2**-6
     torch.testing.assert_close(gradient.double(), expected, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(total, (slope.double() * up.double()).sum(0), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(total.double(), (slope.double() * up.double()).sum(0), rtol=1e-5, atol=1e-5)
 
 
 def test_the_module_is_a_layer_norm_to_everything_else() -> None:

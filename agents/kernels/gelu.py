@@ -103,8 +103,7 @@ def _table() -> Array:
 
 @compiled("contract", "reassoc", "nsz")
 def _backward(part: int, first: int, last: int, slope: Array, gradient: Array, sums: Array) -> None:
-    d_bias = sums[part]
-    few = np.empty(slope.shape[1], np.float32)
+    total, few = np.zeros(slope.shape[1]), np.empty(slope.shape[1], np.float32)
     for begin in range(first, last, FEW):
         few[:] = 0
         for row in range(begin, min(begin + FEW, last)):
@@ -114,7 +113,8 @@ def _backward(part: int, first: int, last: int, slope: Array, gradient: Array, s
                 few[c] += down
                 g[c] = narrow(down, g)
         for c in range(few.shape[0]):
-            d_bias[c] += few[c]
+            total[c] += few[c]
+    sums[part] = total
 
 
 @compiled()
@@ -138,8 +138,8 @@ def forward_(hidden: Tensor, bias: Tensor) -> Tensor:
 
 
 def backward_(slope: Tensor, gradient: Tensor) -> Tensor:
-    """Multiplies the gradient (rows, C) of `forward_`'s result by the slope in place; the sum over rows, in float64."""
+    """Multiplies the gradient (rows, C) of `forward_`'s result by the slope in place; the sum over rows, in float32."""
     parts = count_parts(len(slope), slope.numel())
-    sums = torch.zeros(parts, slope.shape[1], dtype=torch.float64)
+    sums = torch.empty(parts, slope.shape[1])
     share(_backward, _backward_in_team, parts, len(slope), *map(as_array, (slope, gradient, sums)))
-    return sums.sum(0)
+    return sums[0] if parts == 1 else sums.sum(0)

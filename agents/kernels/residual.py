@@ -149,7 +149,8 @@ def _backward(
     sums: Array,
 ) -> None:
     channels, zero = len(weight), np.float32(0)
-    d_shift, d_weight, d_bias = sums[part, 0], sums[part, 1], sums[part, 2]
+    totals = np.zeros((3, channels))  # of thousands of rows, float64 at little cost
+    d_shift, d_weight, d_bias = totals[0], totals[1], totals[2]
     for row in range(first, last):
         key, up, hat, down, new = _row_key(drop.key, row), d_outputs[row], normed[row], d_x[row], d_y[row]
         for c in range(channels):
@@ -172,6 +173,7 @@ def _backward(
             change = number * drop.scale if _bits(key, np.uint32(c)) >= drop.below else zero
             d_shift[c] += change
             new[c] = narrow(change, new)
+    sums[part] = totals
 
 
 @compiled()
@@ -226,7 +228,7 @@ def backward(
     d_x, d_y = torch.empty_like(normed), torch.empty_like(normed, dtype=dtype)
     d_low = normed.new_empty(0, normed.shape[1]) if d_low is None else d_low
     parts = count_parts(len(normed), normed.numel())
-    sums = torch.zeros(parts, 3, len(weight), dtype=torch.float64)  # of thousands of rows, float64 at little cost
+    sums = weight.new_empty(parts, 3, len(weight))
     arrays = [as_array(tensor) for tensor in (d_outputs, d_low, normed, inverse, weight, d_x, d_y, sums)]
     share(_backward, _backward_in_team, parts, len(normed), drop, *arrays)
-    return d_x, d_y, *sums.sum(0).to(weight.dtype)
+    return d_x, d_y, *(sums[0] if parts == 1 else sums.sum(0))
