@@ -45,6 +45,17 @@ def test_values_that_are_expanded_or_part_of_more() -> None:
     check(numba_scan, scores, values[:1, :, :, 2:5].expand(2, 3, 20, 3))
 
 
+def test_nothing_of_the_sequence_before_passes_a_start() -> None:
+    scores, values = random_inputs(6)
+    values[..., :3, :] = torch.inf
+    starts = torch.arange(6) == 3
+    outputs, _ = numba_scan(scores, values, starts=starts.expand(scores.shape))
+    alone, _ = numba_scan(scores[..., 3:], values[..., 3:, :])
+    assert torch.equal(outputs[..., 3:, :], alone)
+    _, state = numba_scan(scores, values, starts=starts.expand(scores.shape), mask=~starts & (torch.arange(6) < 3))
+    assert not bool(state.u.any()) and not bool(state.w.any())
+
+
 @pytest.mark.parametrize("batch", [(5, 2), (1, 4)])
 @pytest.mark.parametrize("layout", [heads_side_by_side, torch.Tensor.contiguous])
 def test_threads_share_the_rows(layout: object, batch: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
