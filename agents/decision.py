@@ -16,6 +16,8 @@ from .compiled_step import CompiledStep, can_compile
 from .mixers import Aaren
 from .mixers.tree import TreeConfig, plant_trees
 from .rem_config import RemConfig, parse_counts
+from .trained_block import products_dtype
+from .trained_embedding import can_embed, embed
 from .trunk import ACTIVATIONS, BLOCKS, MIXERS, Block, Trunk, TrunkState
 
 TOKENS = 3  # a step
@@ -142,19 +144,21 @@ class DecisionModel(nn.Module):
         Returns:
             Actions (B, T, A) in (-1, 1), and the state of the trunk after the last action.
         """
-        time = self._time(timesteps)
-        tokens = torch.stack(
-            [
-                self.embed_return(returns_to_go.unsqueeze(-1)) + time,
-                self.embed_observation(observations) + time,
-                self.embed_action(actions) + time,
-            ],
-            dim=2,
-        ).flatten(1, 2)
+        sources = returns_to_go.unsqueeze(-1), observations, actions
+        layers = self.embed_return, self.embed_observation, self.embed_action
+        times, low = timesteps.clamp(max=self.config.max_timestep - 1), None
+        if self.trunk.can_train(observations, state) and can_embed(sources, layers, self.norm):
+            low_type = products_dtype(observations)
+            tokens, low = embed(sources, layers, times, self.embed_timestep.weight, self.norm, low_type)
+        else:
+            time = self.embed_timestep(times)
+            each = [layer(source) + time for layer, source in zip(layers, sources, strict=True)]
+            tokens = self.norm(torch.stack(each, dim=2).flatten(1, 2))
         token_starts = None
         if starts is not None:
             token_starts = torch.stack([starts, torch.zeros_like(starts), torch.zeros_like(starts)], 2).flatten(1)
-        x, state = self.trunk(self.norm(tokens), state, starts=token_starts, keep=slice(OBSERVATION, None, TOKENS))
+        keep = slice(OBSERVATION, None, TOKENS)
+        x, state = self.trunk(tokens, state, starts=token_starts, keep=keep, low=low)
         return torch.tanh(self.head(x)), state
 
     def step(
@@ -211,7 +215,3 @@ class DecisionModel(nn.Module):
     def _moment(self, timestep: int) -> Tensor:
         """The embedding (C,) of one time step."""
         return self.embed_timestep.weight[min(timestep, self.config.max_timestep - 1)]
-
-    def _time(self, timesteps: Tensor) -> Tensor:
-        out: Tensor = self.embed_timestep(timesteps.clamp(max=self.config.max_timestep - 1))
-        return out

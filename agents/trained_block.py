@@ -60,7 +60,7 @@ def can_train(blocks: Sequence[Block], x: Tensor, state: object) -> bool:
         torch.is_grad_enabled()
         and state is None
         and x.dtype == torch.float32
-        and _products_dtype(x) in (torch.float32, torch.bfloat16)
+        and products_dtype(x) in (torch.float32, torch.bfloat16)
         and kernels.callable_on(x)
         and all(map(_is_known, blocks))
     )
@@ -79,7 +79,7 @@ def _is_known(block: Block) -> bool:
 
 
 def train_blocks(
-    blocks: Sequence[Block], x: Tensor, starts: Tensor | None = None, keep: slice | None = None
+    blocks: Sequence[Block], x: Tensor, low: Tensor, starts: Tensor | None = None, keep: slice | None = None
 ) -> tuple[Tensor, list[ScanState]]:
     """The last block's tokens, those that are kept, and every block's state; differentiable once.
 
@@ -88,10 +88,11 @@ def train_blocks(
     Args:
         blocks: one after the other, without states before the tokens.
         x: tokens (B, N, C).
+        low: the same in the type of the matrix products.
         starts: bool (B, N), True where a new sequence begins.
         keep: the positions that are read.
     """
-    low, states = x.to(_products_dtype(x)), []
+    states = []
     for block in blocks:
         last = block is blocks[-1]
         x, low, state = _train_block(block, x, low, starts, keep if last else None, last=last)
@@ -120,7 +121,8 @@ def _train_block(
     return outs[0], outs[1], ScanState(*outs[2:])
 
 
-def _products_dtype(x: Tensor) -> torch.dtype:
+def products_dtype(x: Tensor) -> torch.dtype:
+    """The type of matrix products with x on a CPU: autocast's, or x's own."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
 
 

@@ -12,7 +12,7 @@ from .mixers import Aaren, AarenRsa, Attention, AttentionState, Encoded, Encoded
 from .rem_config import RemConfig
 from .residual import ResidualNorm
 from .scan import ScanState
-from .trained_block import can_train, train_blocks
+from .trained_block import can_train, products_dtype, train_blocks
 
 Mixer: TypeAlias = Aaren | Attention | Encoded
 MIXERS: dict[str, Callable[..., Mixer]] = {  # of width, heads, dropout inside the mixer, recurrence encoding
@@ -149,6 +149,7 @@ class Trunk(nn.Module):
         *,
         starts: Tensor | None = None,
         keep: slice | None = None,
+        low: Tensor | None = None,
     ) -> tuple[Tensor, TrunkState]:
         """Tokens (B, N, C) -> (B, N, C), in parallel, continuing from `state`.
 
@@ -157,10 +158,11 @@ class Trunk(nn.Module):
             state: one mixer state a block, of the tokens before.
             starts: bool (B, N), True where a new sequence begins.
             keep: the positions that are read; the last block computes no others past its mixer.
+            low: x again in the type of the matrix products, where it is at hand; read where `can_train` says so.
         """
         blocks = cast("Sequence[Block]", self.blocks)
-        if can_train(blocks, x, state):
-            x, trained = train_blocks(blocks, x, starts, keep)
+        if self.can_train(x, state):
+            x, trained = train_blocks(blocks, x, x.to(products_dtype(x)) if low is None else low, starts, keep)
             return self.norm(x), tuple(trained)
         states = []
         for i, block in enumerate(blocks):
@@ -168,6 +170,10 @@ class Trunk(nn.Module):
             x, new = block(x, None if state is None else state[i], starts, keep if last else None)
             states.append(new)
         return self.norm(x), tuple(states)
+
+    def can_train(self, x: Tensor, state: TrunkState | None) -> bool:
+        """Whether tokens of x's type and device go through the blocks as one operation each."""
+        return can_train(cast("Sequence[Block]", self.blocks), x, state)
 
     def step(self, x: Tensor, state: TrunkState) -> tuple[Tensor, TrunkState]:
         """One token (B, C) -> (B, C)."""

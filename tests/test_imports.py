@@ -12,6 +12,7 @@ KERNELS = {  # imported on first use
     Path("agents/kernels/bfloat16.py"): {"numba", "numpy"},
     Path("agents/kernels/compiling.py"): {"numba"},
     Path("agents/kernels/cpu.py"): {"numba", "numpy"},
+    Path("agents/kernels/embedding.py"): {"numpy"},
     Path("agents/kernels/encode.py"): {"numpy"},  # comes with numba
     Path("agents/kernels/gelu.py"): {"numpy"},
     Path("agents/kernels/gpu.py"): {"triton"},
