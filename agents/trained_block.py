@@ -220,7 +220,7 @@ def _mix_backward(
     g = zeros if d_last_w is None else last_u.unsqueeze(-1) * d_last_w  # `kernels/fused.py` derives both
     c = zeros[..., 0] if d_last_u is None else -last_u * d_last_u
     starts = call.starts.expand(weights.shape)
-    # Side by side, the gradients of values and scores take one product where two would be read and written twice.
+    # Side by side, so that both go back in one product: a few columns more are free, a pass over the tokens is not.
     channels = low.shape[1]
     d_mapped = torch.empty(len(low), channels + heads, dtype=low.dtype)
     d_values, d_scores = d_mapped[:, :channels], d_mapped[:, channels:]

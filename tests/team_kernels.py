@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from aaren_rl.agents.kernels.compiling import compiled
 from aaren_rl.agents.kernels.team import OpenMP, run_in_team
 
 ROWS, PARTS = 7, 3
-own_thread = ctypes.CDLL(None).pthread_self
-own_thread.argtypes, own_thread.restype = [], ctypes.c_uint64
+own_thread: Any = None
+if os.name == "posix":
+    own_thread = ctypes.CDLL(None).pthread_self
+    own_thread.argtypes, own_thread.restype = [], ctypes.c_uint64
 
 
 @compiled()
@@ -69,4 +72,6 @@ def warm_up() -> None:
     torch.set_num_threads(PARTS)
     x = torch.randn(3000, 300)
     torch.mm(x, x.T)
-    shared(), thread_ids()
+    shared()
+    if own_thread:
+        thread_ids()

@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = npt.NDArray[Any]
 
-ZERO, ONE, HALF, LEAST = (
-    np.float32(0),
-    np.float32(1),
-    np.float32(0.5),
-    np.float32(-87),
-)  # below, float32's exponential is denormal
+ONE, HALF, LEAST = np.float32(1), np.float32(0.5), np.float32(-87)  # below, float32's exponential is denormal
 LOG2_E, LOG_2 = np.float32(1 / math.log(2)), np.float32(math.log(2))
 DENSITY = np.float32(1 / math.sqrt(2 * math.pi))
 FEW = 32  # rows that are added up in float32, before the sums are added up in float64
