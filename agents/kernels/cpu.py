@@ -61,8 +61,7 @@ def _forward(
                 value, output = Offset(at[1, row] + k * stride[1]), Offset(at[4, row] + k * stride[4])
                 if starts[at[3, row] + k * stride[3]]:
                     most[i], total[i] = EMPTY, 0.0
-                    for d in range(dim):
-                        w[row, d] = 0.0
+                    w[row, :] = 0.0
                 score = float(scores[at[0, row] + k * stride[0]])
                 if score == -math.inf or not mask[at[2, row] + k * stride[2]]:
                     weights[row, k] = 0.0
@@ -82,7 +81,8 @@ def _forward(
                         summed = w[row, d] * shrink + p * widen(values[value + Offset(d)])
                         w[row, d] = summed
                         outputs[output + Offset(d)] = summed * inverse
-        m[begin : begin + group], u[begin : begin + group] = most, total
+        for i in range(group):  # to assign to a slice takes seconds to compile
+            m[begin + i], u[begin + i] = most[i], total[i]
 
 
 @compiled()

@@ -121,7 +121,9 @@ def _backward(
                 number, d_column = numbers[step, k], totals[k]
                 for c in range(channels):
                     d_column[c] += number * down[c]
-    sums[part] = totals
+    for k in range(len(totals)):
+        for c in range(channels):
+            sums[part, k, c] = totals[k, c]
 
 
 @compiled()

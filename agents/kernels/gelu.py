@@ -109,7 +109,8 @@ def _backward(part: int, first: int, last: int, slope: Array, gradient: Array, s
                 g[c] = narrow(down, g)
         for c in range(few.shape[0]):
             total[c] += few[c]
-    sums[part] = total
+    for c in range(total.shape[0]):
+        sums[part, c] = total[c]
 
 
 @compiled()

@@ -173,7 +173,8 @@ def _backward(
             change = number * drop.scale if _bits(key, np.uint32(c)) >= drop.below else zero
             d_shift[c] += change
             new[c] = narrow(change, new)
-    sums[part] = totals
+    for c in range(channels):
+        sums[part, 0, c], sums[part, 1, c], sums[part, 2, c] = d_shift[c], d_weight[c], d_bias[c]
 
 
 @compiled()
