@@ -23,6 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from . import kernels
 from .mixers import Aaren
+from .products import product_over_rows, products_dtype
 from .residual import ResidualNorm
 from .scan_state import STATE_DTYPE, ScanState
 
@@ -121,11 +122,6 @@ def _train_block(
     return outs[0], outs[1], ScanState(*outs[2:])
 
 
-def products_dtype(x: Tensor) -> torch.dtype:
-    """The type of matrix products with x on a CPU: autocast's, or x's own."""
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
-
-
 class _TrainedBlock(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -212,7 +208,7 @@ def _mix_backward(
     d_x, d_y, *d_norm = kernel.residual.backward(
         d_middle, normed, inverse, weight, call.drops[0], call.dtype, d_low=d_low_middle
     )
-    d_wo, d_kept = (d_y.t() @ kept).float(), d_y @ wo
+    d_wo, d_kept = product_over_rows(d_y, kept), d_y @ wo
     if call.keep is not None:
         d_x, d_kept = (_spread(part, batch, n, call.keep) for part in (d_x, d_kept))
     d_last_u, d_last_w = d_last
@@ -228,7 +224,7 @@ def _mix_backward(
         weights, values, outputs, _heads(d_kept, batch, heads), g, c, starts, _heads(d_values, batch, heads)
     )
     d_scores.view(batch, n, heads).copy_(exact_scores.transpose(1, 2))
-    d_wv, d_ws = (d_mapped.t() @ low).float().split((channels, heads))
+    d_wv, d_ws = product_over_rows(d_mapped, low).split((channels, heads))
     d_scoring = kernel.scoring.gradients(token, wq, wk, bk, query, d_ws, exact_scores.sum((0, 2)))
     d_both = (part.view(batch, n, -1) for part in (d_x, d_mapped @ torch.cat((wv, ws.to(wv.dtype)))))
     return *d_both, *d_scoring, d_wv, d_values.sum(0).float(), d_wo, *d_norm
@@ -268,7 +264,7 @@ def _transform_backward(
     )
     d_hidden = d_y @ wd
     d_bu = kernel.gelu.backward_(slope, d_hidden)
-    d_wu, d_wd = (d_hidden.t() @ low).float(), (d_y.t() @ active).float()
+    d_wu, d_wd = product_over_rows(d_hidden, low), product_over_rows(d_y, active)
     return d_middle, d_hidden @ wu, d_wu, d_bu, d_wd, *d_norm
 
 

@@ -9,10 +9,11 @@ from typing import Any, TypeAlias, cast
 from torch import Tensor, nn
 
 from .mixers import Aaren, AarenRsa, Attention, AttentionState, Encoded, EncodedState, Rsa
+from .products import products_dtype
 from .rem_config import RemConfig
 from .residual import ResidualNorm
 from .scan import ScanState
-from .trained_block import can_train, products_dtype, train_blocks
+from .trained_block import can_train, train_blocks
 
 Mixer: TypeAlias = Aaren | Attention | Encoded
 MIXERS: dict[str, Callable[..., Mixer]] = {  # of width, heads, dropout inside the mixer, recurrence encoding

@@ -73,6 +73,21 @@ def test_equals_the_blocks(
     assert_close(mine, results(*arguments, torch.float32, through_state=through_state), TOLERANCES[dtype])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tokens", [TOKENS, TOKENS - 1])  # rows that two threads can halve, and rows that they cannot
+def test_equals_the_blocks_on_two_threads(dtype: torch.dtype, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack, x, starts = example(0.3)
+    arguments = (stack, x[:, :tokens].contiguous(), starts[:, :tokens], None)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        mine = results(*arguments, dtype, through_state=True)
+    finally:
+        torch.set_num_threads(threads)
+    monkeypatch.setattr(trunk, "can_train", lambda *_: False)
+    assert_close(mine, results(*arguments, torch.float32, through_state=True), TOLERANCES[dtype])
+
+
 def test_equals_the_blocks_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     stack, x, starts = example(0.0)
     mine = results(stack, x, starts, KEEP, torch.float32, through_state=True)
