@@ -10,6 +10,7 @@ from scan_checks import check, random_inputs, random_mask, random_starts, random
 from torch import Tensor
 
 from aaren_rl.agents import ScanState, kernels, prefix_scan
+from aaren_rl.agents.kernels import cpu
 from aaren_rl.agents.kernels import threads as kernel_threads
 
 numba_scan = partial(prefix_scan, method="numba")
@@ -56,24 +57,46 @@ def test_nothing_of_the_sequence_before_passes_a_start() -> None:
     assert not bool(state.u.any()) and not bool(state.w.any())
 
 
-@pytest.mark.parametrize("batch", [(5, 2), (1, 4)])
+def shared_starts(batch: tuple[int, ...]) -> Tensor:
+    return torch.isin(torch.arange(50), torch.tensor([0, 9, 28, 31])).expand(*batch, 50)
+
+
+@pytest.mark.parametrize("batch", [(5, 2), (1, 4), (1, 1)])
 @pytest.mark.parametrize("layout", [heads_side_by_side, torch.Tensor.contiguous])
-def test_threads_share_the_rows(layout: object, batch: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("begin", [None, shared_starts, partial(random_starts, 50)])
+def test_threads_share_rows_and_stretches(
+    layout: object, batch: tuple[int, int], begin: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernel_threads, "SHARED", 1)
     scores, values = random_inputs(50, batch=batch)
+    starts, before = None if begin is None else begin(batch), random_state(batch)
     threads, results = torch.get_num_threads(), []
     try:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
             leaves = [scores.clone().requires_grad_(), layout(values).requires_grad_()]
-            outputs, state = numba_scan(*leaves)
-            gradients = torch.autograd.grad(outputs.sum() + state.output().sum(), leaves)
+            leaves += [part.clone().requires_grad_() for part in before[1:]]
+            outputs, state = numba_scan(*leaves[:2], state=ScanState(before.m, *leaves[2:]), starts=starts)
+            gradients = torch.autograd.grad(outputs.square().sum() + state.output().sum(), leaves)
             results.append((outputs, *state, *gradients))
-        check(numba_scan, scores, layout(values))
+        check(numba_scan, scores, layout(values), state=before, starts=starts)
     finally:
         torch.set_num_threads(threads)
     for alone, *shared in zip(*results, strict=True):
         assert all(torch.equal(alone, other) for other in shared)
+
+
+def test_a_packed_row_is_cut_at_the_starts_nearest_to_equal_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_threads, "SHARED", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    values, starts = heads_side_by_side(torch.randn(1, 4, 50, 8)), shared_starts((1, 4))
+    assert cpu._cuts(values, starts).tolist() == [0, 9, 31, 50]
+    assert cpu._cuts(values, starts & (torch.arange(50) > 40)).tolist() == [0, 50]
+    assert cpu._cuts(values, starts & (torch.arange(50) < 9)).tolist() == [0, 50]
+    assert cpu._cuts(values, starts.clone()).tolist() == [0, 50]  # rows that may start at different positions
+    assert cpu._cuts(heads_side_by_side(torch.randn(5, 4, 50, 8)), shared_starts((5, 4))).tolist() == [0, 50]
+    monkeypatch.setattr(kernel_threads, "SHARED", values.numel() + 1)
+    assert cpu._cuts(values, starts).tolist() == [0, 50]
 
 
 def test_no_matrix_of_all_pairs_is_kept_for_the_backward_pass() -> None:

@@ -2,7 +2,8 @@
 
 The states stay in the processor's first cache while one pass goes over the values. Sums are float64 at no cost: the
 pass waits for memory. Rows (batch, head) are shared among torch's threads; `group` neighbouring ones, whose values lie
-side by side in memory at every position, are gone through together.
+side by side in memory at every position, are gone through together. Where these are fewer than threads, they are cut
+into stretches: at starts, which nothing passes, so that no stretch waits for the one before.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def _forward(
     first: int,
     last: int,
     group: int,
+    cuts: Index,
     scores: Array,
     values: Array,
     mask: Array,
@@ -49,11 +51,12 @@ def _forward(
     u: Array,
     w: Array,
 ) -> None:
-    n, dim = weights.shape[1], w.shape[1]
-    for begin in range(first * group, last * group, group):
+    stretches, dim = len(cuts) - 1, w.shape[2]
+    for part in range(first, last):
+        stretch, begin = part % stretches, part // stretches * group
         # Copies: the rows' numbers share a cache line, which threads that both write to it would take from each other.
-        most, total = m[begin : begin + group].copy(), u[begin : begin + group].copy()
-        for k in range(n):
+        most, total = m[stretch, begin : begin + group].copy(), u[stretch, begin : begin + group].copy()
+        for k in range(cuts[stretch], cuts[stretch + 1]):
             for i in range(group):
                 row = begin + i
                 # Without a sign: Numba would allow for a negative index in every element, and use no vectors. Slices
@@ -61,13 +64,13 @@ def _forward(
                 value, output = Offset(at[1, row] + k * stride[1]), Offset(at[4, row] + k * stride[4])
                 if starts[at[3, row] + k * stride[3]]:
                     most[i], total[i] = EMPTY, 0.0
-                    w[row, :] = 0.0
+                    w[stretch, row, :] = 0.0
                 score = float(scores[at[0, row] + k * stride[0]])
                 if score == -math.inf or not mask[at[2, row] + k * stride[2]]:
                     weights[row, k] = 0.0
                     inverse = 1.0 / total[i] if total[i] > 0 else 0.0
                     for d in range(dim):
-                        outputs[output + Offset(d)] = w[row, d] * inverse
+                        outputs[output + Offset(d)] = w[stretch, row, d] * inverse
                 else:
                     shrink, p = 1.0, 1.0
                     if score > most[i]:
@@ -78,11 +81,11 @@ def _forward(
                     inverse = 1.0 / total[i]
                     weights[row, k] = p * inverse
                     for d in range(dim):
-                        summed = w[row, d] * shrink + p * widen(values[value + Offset(d)])
-                        w[row, d] = summed
+                        summed = w[stretch, row, d] * shrink + p * widen(values[value + Offset(d)])
+                        w[stretch, row, d] = summed
                         outputs[output + Offset(d)] = summed * inverse
         for i in range(group):  # to assign to a slice takes seconds to compile
-            m[begin + i], u[begin + i] = most[i], total[i]
+            m[stretch, begin + i], u[stretch, begin + i] = most[i], total[i]
 
 
 @compiled()
@@ -96,6 +99,7 @@ def _backward(
     first: int,
     last: int,
     group: int,
+    cuts: Index,
     weights: Array,
     values: Array,
     outputs: Array,
@@ -108,10 +112,11 @@ def _backward(
     g: Array,
     c: Array,
 ) -> None:
-    n, dim = weights.shape[1], g.shape[1]
-    for begin in range(first * group, last * group, group):
-        along, keep = c[begin : begin + group].copy(), np.ones(group)
-        for k in range(n - 1, -1, -1):
+    stretches, dim = len(cuts) - 1, g.shape[2]
+    for part in range(first, last):
+        stretch, begin = part % stretches, part // stretches * group
+        along, keep = c[stretch, begin : begin + group].copy(), np.ones(group)
+        for k in range(cuts[stretch + 1] - 1, cuts[stretch] - 1, -1):
             # Heads downwards as well: memory that is read in one direction comes ahead of time, twice as fast.
             for i in range(group - 1, -1, -1):
                 row = begin + i
@@ -120,8 +125,8 @@ def _backward(
                 weight, shrink, own, other = weights[row, k], keep[i], 0.0, 0.0
                 for d in range(dim):
                     x = numba.float64(widen(d_outputs[up + Offset(d)]))
-                    total = g[row, d] * shrink + x
-                    g[row, d] = total
+                    total = g[stretch, row, d] * shrink + x
+                    g[stretch, row, d] = total
                     own += total * widen(values[value + Offset(d)])
                     other += outputs[output + Offset(d)] * x
                     d_values[down + Offset(d)] = narrow(weight * total, d_values)
@@ -130,9 +135,9 @@ def _backward(
                 d_scores[row, k] = weight * (own - along[i]) if weight > 0.0 else 0.0
                 keep[i] = 0.0 if starts[at[3, row] + k * stride[3]] else 1.0 - weight
         for i in range(group):
-            c[begin + i] = along[i] * keep[i]
+            c[stretch, begin + i] = along[i] * keep[i]
             for d in range(dim):
-                g[begin + i, d] *= keep[i]
+                g[stretch, begin + i, d] *= keep[i]
 
 
 @compiled()
@@ -159,13 +164,15 @@ def forward(
     values = rows_of_channels(values)
     outputs = torch.empty_like(values, dtype=torch.promote_types(values.dtype, torch.float32))  # in the values' order
     weights = torch.empty(scores.shape, dtype=torch.float64)
-    m, u, w = (part.clone(memory_format=torch.contiguous_format) for part in (m, u, w))
     flat, at, stride = _flat(scores, values, mask, starts, outputs)
     n, dim = values.shape[-2:]
+    group, cuts = _group(values), _cuts(values, starts)
+    states = len(cuts) - 1  # a stretch has its own; those after the first begin with a start, whatever theirs is
+    m, u, w = (part.expand(states, *part.shape).clone(memory_format=torch.contiguous_format) for part in (m, u, w))
     arrays = (*flat[:4], at, stride, flat[4], weights.view(-1, n).numpy())
-    state = m.view(-1).numpy(), u.view(-1).numpy(), w.view(-1, dim).numpy()
-    _share(_forward, _forward_in_team, (*arrays, *state), values)
-    return outputs, weights, m, u, w
+    state = m.view(states, -1).numpy(), u.view(states, -1).numpy(), w.view(states, -1, dim).numpy()
+    _share(_forward, _forward_in_team, values, group, cuts, *arrays, *state)
+    return outputs, weights, m[-1], u[-1], w[-1]
 
 
 def backward(
@@ -193,12 +200,18 @@ def backward(
     values, d_outputs = rows_of_channels(values), rows_of_channels(d_outputs)
     d_scores = torch.empty(weights.shape, dtype=outputs.dtype)
     d_values = torch.empty_like(values) if d_values is None else d_values
-    g, c = (part.clone(memory_format=torch.contiguous_format) for part in (g, c))
     flat, at, stride = _flat(values, outputs, d_outputs, starts, d_values)
     n, dim = values.shape[-2:]
+    group, cuts = _group(values), _cuts(values, starts)
+    states = len(cuts) - 1
+    both = [part.new_zeros(states, *part.shape) for part in (g, c)]
+    for ours, given in zip(both, (g, c), strict=True):
+        ours[-1] = given  # nothing comes back to the other stretches: starts follow them
+    g, c = both
     arrays = (weights.view(-1, n).numpy(), *flat[:4], at, stride, d_scores.view(-1, n).numpy(), flat[4])
-    _share(_backward, _backward_in_team, (*arrays, g.view(-1, dim).numpy(), c.view(-1).numpy()), values)
-    return d_scores, d_values, g, c
+    state = g.view(states, -1, dim).numpy(), c.view(states, -1).numpy()
+    _share(_backward, _backward_in_team, values, group, cuts, *arrays, *state)
+    return d_scores, d_values, g[0], c[0]
 
 
 def _flat(*tensors: Tensor) -> tuple[list[Array], Index, Index]:
@@ -211,13 +224,31 @@ def _flat(*tensors: Tensor) -> tuple[list[Array], Index, Index]:
     return arrays, at.numpy(), torch.tensor(strides).numpy()
 
 
-def _share(kernel: Kernel, in_team: Kernel, arrays: tuple[Array, ...], values: Tensor) -> None:
-    """Runs the kernel over all rows, which do not depend on one another, on several threads where that pays.
+def _group(values: Tensor) -> int:
+    """How many rows are gone through together.
 
     Heads side by side stay together: a thread each for some of them takes longer than one for all, whose memory every
     thread would have to read.
     """
-    rows = values.shape[:-2].numel()
-    group = values.shape[-3] if values.dim() > 2 and values.stride(-3) < values.stride(-2) else 1
-    groups = rows // group
-    share(kernel, in_team, count_parts(groups, values.numel()), groups, group, *arrays)
+    return values.shape[-3] if values.dim() > 2 and values.stride(-3) < values.stride(-2) else 1
+
+
+def _cuts(values: Tensor, starts: Tensor) -> Index:
+    """Where stretches begin, and N: one of all positions, but where there are fewer rows than threads to go through.
+
+    The cuts are the starts nearest to equal parts, where all rows have the same ones.
+    """
+    *batch, n = starts.shape
+    parts, groups = count_parts(n, values.numel()), math.prod(batch) // _group(values)
+    if groups >= parts or any(size > 1 and stride for size, stride in zip(batch, starts.stride(), strict=False)):
+        return np.array([0, n])
+    found = np.flatnonzero(starts[(0,) * len(batch)].numpy())
+    aims = n * np.arange(1, parts) // parts
+    nearest = found[abs(found[:, None] - aims).argmin(0)] if len(found) else found
+    return np.unique([0, *nearest, n])
+
+
+def _share(kernel: Kernel, in_team: Kernel, values: Tensor, group: int, cuts: Index, *arrays: Array) -> None:
+    """Runs the kernel over the stretches of all rows, none of which needs another, on several threads if it pays."""
+    units = values.shape[:-2].numel() // group * (len(cuts) - 1)
+    share(kernel, in_team, count_parts(units, values.numel()), units, group, cuts, *arrays)
