@@ -32,13 +32,30 @@ Offset = np.uint64
 EMPTY = torch.finfo(torch.float64).min  # the maximum of no scores
 
 
+@compiled()
+def _cut(stretch: int, stretches: int, n: int, starts: Array, at: Index, stride: int) -> int:
+    """Where a stretch of rows begins: at the start of all of them that is nearest to equal parts, at 0 without one."""
+    if stretch == stretches:
+        return n
+    cut, best, aim = 0, n, n * stretch // stretches
+    for k in range(n if stretch else 0):
+        away = abs(k - aim)
+        if away < best:
+            common = True
+            for row in range(len(at)):
+                common = common and starts[at[row] + k * stride]
+            if common:
+                cut, best = k, away
+    return cut
+
+
 @compiled("contract", "reassoc", "nsz")
 def _forward(
     _: int,
     first: int,
     last: int,
     group: int,
-    cuts: Index,
+    stretches: int,
     scores: Array,
     values: Array,
     mask: Array,
@@ -51,12 +68,15 @@ def _forward(
     u: Array,
     w: Array,
 ) -> None:
-    stretches, dim = len(cuts) - 1, w.shape[2]
-    for part in range(first, last):
-        stretch, begin = part % stretches, part // stretches * group
+    (rows, n), dim = weights.shape, w.shape[1]
+    for piece in range(first, last):
+        stretch, begin = piece % stretches, piece // stretches * group
+        begins, state = at[3, begin : begin + group], stretch * rows + begin
+        cut = _cut(stretch, stretches, n, starts, begins, stride[3])
+        end = _cut(stretch + 1, stretches, n, starts, begins, stride[3])
         # Copies: the rows' numbers share a cache line, which threads that both write to it would take from each other.
-        most, total = m[stretch, begin : begin + group].copy(), u[stretch, begin : begin + group].copy()
-        for k in range(cuts[stretch], cuts[stretch + 1]):
+        most, total = m[state : state + group].copy(), u[state : state + group].copy()
+        for k in range(cut, end):
             for i in range(group):
                 row = begin + i
                 # Without a sign: Numba would allow for a negative index in every element, and use no vectors. Slices
@@ -64,13 +84,13 @@ def _forward(
                 value, output = Offset(at[1, row] + k * stride[1]), Offset(at[4, row] + k * stride[4])
                 if starts[at[3, row] + k * stride[3]]:
                     most[i], total[i] = EMPTY, 0.0
-                    w[stretch, row, :] = 0.0
+                    w[state + i, :] = 0.0
                 score = float(scores[at[0, row] + k * stride[0]])
                 if score == -math.inf or not mask[at[2, row] + k * stride[2]]:
                     weights[row, k] = 0.0
                     inverse = 1.0 / total[i] if total[i] > 0 else 0.0
                     for d in range(dim):
-                        outputs[output + Offset(d)] = w[stretch, row, d] * inverse
+                        outputs[output + Offset(d)] = w[state + i, d] * inverse
                 else:
                     shrink, p = 1.0, 1.0
                     if score > most[i]:
@@ -81,11 +101,11 @@ def _forward(
                     inverse = 1.0 / total[i]
                     weights[row, k] = p * inverse
                     for d in range(dim):
-                        summed = w[stretch, row, d] * shrink + p * widen(values[value + Offset(d)])
-                        w[stretch, row, d] = summed
+                        summed = w[state + i, d] * shrink + p * widen(values[value + Offset(d)])
+                        w[state + i, d] = summed
                         outputs[output + Offset(d)] = summed * inverse
         for i in range(group):  # to assign to a slice takes seconds to compile
-            m[stretch, begin + i], u[stretch, begin + i] = most[i], total[i]
+            m[state + i], u[state + i] = most[i], total[i]
 
 
 @compiled()
@@ -99,7 +119,7 @@ def _backward(
     first: int,
     last: int,
     group: int,
-    cuts: Index,
+    stretches: int,
     weights: Array,
     values: Array,
     outputs: Array,
@@ -112,11 +132,14 @@ def _backward(
     g: Array,
     c: Array,
 ) -> None:
-    stretches, dim = len(cuts) - 1, g.shape[2]
-    for part in range(first, last):
-        stretch, begin = part % stretches, part // stretches * group
-        along, keep = c[stretch, begin : begin + group].copy(), np.ones(group)
-        for k in range(cuts[stretch + 1] - 1, cuts[stretch] - 1, -1):
+    (rows, n), dim = weights.shape, g.shape[1]
+    for piece in range(first, last):
+        stretch, begin = piece % stretches, piece // stretches * group
+        begins, state = at[3, begin : begin + group], stretch * rows + begin
+        cut = _cut(stretch, stretches, n, starts, begins, stride[3])
+        end = _cut(stretch + 1, stretches, n, starts, begins, stride[3])
+        along, keep = c[state : state + group].copy(), np.ones(group)
+        for k in range(end - 1, cut - 1, -1):
             # Heads downwards as well: memory that is read in one direction comes ahead of time, twice as fast.
             for i in range(group - 1, -1, -1):
                 row = begin + i
@@ -125,8 +148,8 @@ def _backward(
                 weight, shrink, own, other = weights[row, k], keep[i], 0.0, 0.0
                 for d in range(dim):
                     x = numba.float64(widen(d_outputs[up + Offset(d)]))
-                    total = g[stretch, row, d] * shrink + x
-                    g[stretch, row, d] = total
+                    total = g[state + i, d] * shrink + x
+                    g[state + i, d] = total
                     own += total * widen(values[value + Offset(d)])
                     other += outputs[output + Offset(d)] * x
                     d_values[down + Offset(d)] = narrow(weight * total, d_values)
@@ -135,9 +158,9 @@ def _backward(
                 d_scores[row, k] = weight * (own - along[i]) if weight > 0.0 else 0.0
                 keep[i] = 0.0 if starts[at[3, row] + k * stride[3]] else 1.0 - weight
         for i in range(group):
-            c[stretch, begin + i] = along[i] * keep[i]
+            c[state + i] = along[i] * keep[i]
             for d in range(dim):
-                g[stretch, begin + i, d] *= keep[i]
+                g[state + i, d] *= keep[i]
 
 
 @compiled()
@@ -166,13 +189,14 @@ def forward(
     weights = torch.empty(scores.shape, dtype=torch.float64)
     flat, at, stride = _flat(scores, values, mask, starts, outputs)
     n, dim = values.shape[-2:]
-    group, cuts = _group(values), _cuts(values, starts)
-    states = len(cuts) - 1  # a stretch has its own; those after the first begin with a start, whatever theirs is
-    m, u, w = (part.expand(states, *part.shape).clone(memory_format=torch.contiguous_format) for part in (m, u, w))
+    group, stretches = _split(values)
+    # A stretch's own. What those after the first begin with is not read: they begin with a start.
+    m, u, w = (part.expand(stretches, *part.shape) if stretches > 1 else part for part in (m, u, w))
+    m, u, w = (part.clone(memory_format=torch.contiguous_format) for part in (m, u, w))
     arrays = (*flat[:4], at, stride, flat[4], weights.view(-1, n).numpy())
-    state = m.view(states, -1).numpy(), u.view(states, -1).numpy(), w.view(states, -1, dim).numpy()
-    _share(_forward, _forward_in_team, values, group, cuts, *arrays, *state)
-    return outputs, weights, m[-1], u[-1], w[-1]
+    state = m.view(-1).numpy(), u.view(-1).numpy(), w.view(-1, dim).numpy()
+    _share(_forward, _forward_in_team, values, group, stretches, *arrays, *state)
+    return outputs, weights, *((m, u, w) if stretches == 1 else (m[-1], u[-1], w[-1]))
 
 
 def backward(
@@ -202,16 +226,15 @@ def backward(
     d_values = torch.empty_like(values) if d_values is None else d_values
     flat, at, stride = _flat(values, outputs, d_outputs, starts, d_values)
     n, dim = values.shape[-2:]
-    group, cuts = _group(values), _cuts(values, starts)
-    states = len(cuts) - 1
-    both = [part.new_zeros(states, *part.shape) for part in (g, c)]
-    for ours, given in zip(both, (g, c), strict=True):
-        ours[-1] = given  # nothing comes back to the other stretches: starts follow them
-    g, c = both
+    group, stretches = _split(values)
+    if stretches > 1:
+        g, c = (torch.cat((part.new_zeros(stretches - 1, *part.shape), part.unsqueeze(0))) for part in (g, c))
+    else:
+        g, c = (part.clone(memory_format=torch.contiguous_format) for part in (g, c))
     arrays = (weights.view(-1, n).numpy(), *flat[:4], at, stride, d_scores.view(-1, n).numpy(), flat[4])
-    state = g.view(states, -1, dim).numpy(), c.view(states, -1).numpy()
-    _share(_backward, _backward_in_team, values, group, cuts, *arrays, *state)
-    return d_scores, d_values, g[0], c[0]
+    _share(_backward, _backward_in_team, values, group, stretches, *arrays, g.view(-1, dim).numpy(), c.view(-1).numpy())
+    # Nothing passes a start: all but the first stretch's are zero.
+    return d_scores, d_values, *((g, c) if stretches == 1 else (g.sum(0), c.sum(0)))
 
 
 def _flat(*tensors: Tensor) -> tuple[list[Array], Index, Index]:
@@ -224,31 +247,19 @@ def _flat(*tensors: Tensor) -> tuple[list[Array], Index, Index]:
     return arrays, at.numpy(), torch.tensor(strides).numpy()
 
 
-def _group(values: Tensor) -> int:
-    """How many rows are gone through together.
+def _split(values: Tensor) -> tuple[int, int]:
+    """How many rows are gone through together, and in how many stretches where these are fewer than the threads.
 
     Heads side by side stay together: a thread each for some of them takes longer than one for all, whose memory every
     thread would have to read.
     """
-    return values.shape[-3] if values.dim() > 2 and values.stride(-3) < values.stride(-2) else 1
+    *batch, n, _ = values.shape
+    group = batch[-1] if len(batch) > 1 and values.stride(-3) < values.stride(-2) else 1
+    threads = count_parts(n, values.numel())
+    return group, threads if math.prod(batch) < group * threads else 1
 
 
-def _cuts(values: Tensor, starts: Tensor) -> Index:
-    """Where stretches begin, and N: one of all positions, but where there are fewer rows than threads to go through.
-
-    The cuts are the starts nearest to equal parts, where all rows have the same ones.
-    """
-    *batch, n = starts.shape
-    parts, groups = count_parts(n, values.numel()), math.prod(batch) // _group(values)
-    if groups >= parts or any(size > 1 and stride for size, stride in zip(batch, starts.stride(), strict=False)):
-        return np.array([0, n])
-    found = np.flatnonzero(starts[(0,) * len(batch)].numpy())
-    aims = n * np.arange(1, parts) // parts
-    nearest = found[abs(found[:, None] - aims).argmin(0)] if len(found) else found
-    return np.unique([0, *nearest, n])
-
-
-def _share(kernel: Kernel, in_team: Kernel, values: Tensor, group: int, cuts: Index, *arrays: Array) -> None:
+def _share(kernel: Kernel, in_team: Kernel, values: Tensor, group: int, stretches: int, *arrays: Array) -> None:
     """Runs the kernel over the stretches of all rows, none of which needs another, on several threads if it pays."""
-    units = values.shape[:-2].numel() // group * (len(cuts) - 1)
-    share(kernel, in_team, count_parts(units, values.numel()), units, group, cuts, *arrays)
+    pieces = values.shape[:-2].numel() // group * stretches
+    share(kernel, in_team, count_parts(pieces, values.numel()), pieces, group, stretches, *arrays)
