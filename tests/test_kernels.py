@@ -90,6 +90,8 @@ def test_a_packed_row_is_cut_at_the_starts_nearest_to_equal_parts() -> None:
     starts, one_row = shared_starts((1,))[0].numpy(), torch.zeros(1, dtype=torch.int64).numpy()
     assert [cpu._cut(k, 3, 50, starts, one_row, 1) for k in range(4)] == [0, 9, 31, 50]
     assert [cpu._cut(k, 3, 50, starts & False, one_row, 1) for k in range(4)] == [0, 0, 0, 50]
+    assert [cpu._cut(k, 3, 50, starts, one_row, 0) for k in range(4)] == [0, 0, 0, 50]  # one value for all
+    assert [cpu._cut(k, 3, 50, starts[::-1].copy(), one_row, 1) for k in range(4)] == [0, 18, 40, 50]
 
 
 def test_no_matrix_of_all_pairs_is_kept_for_the_backward_pass() -> None:

@@ -35,18 +35,17 @@ EMPTY = torch.finfo(torch.float64).min  # the maximum of no scores
 @compiled()
 def _cut(stretch: int, stretches: int, n: int, starts: Array, at: Index, stride: int) -> int:
     """Where a stretch of rows begins: at the start of all of them that is nearest to equal parts, at 0 without one."""
-    if stretch == stretches:
-        return n
-    cut, best, aim = 0, n, n * stretch // stretches
-    for k in range(n if stretch else 0):
-        away = abs(k - aim)
-        if away < best:
-            common = True
-            for row in range(len(at)):
-                common = common and starts[at[row] + k * stride]
+    if stretch == 0 or stretch == stretches:
+        return n if stretch else 0
+    aim = n * stretch // stretches
+    for away in range(n if stride else 0):  # without a stride one value stands for all: there are no starts
+        for k in (aim - away, aim + away):
+            common = 0 <= k < n
+            for row in at:
+                common = common and starts[row + k * stride]
             if common:
-                cut, best = k, away
-    return cut
+                return k
+    return 0
 
 
 @compiled("contract", "reassoc", "nsz")
