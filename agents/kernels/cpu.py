@@ -48,6 +48,18 @@ def _cut(stretch: int, stretches: int, n: int, starts: Array, at: Index, stride:
     return 0
 
 
+@compiled()
+def _piece(
+    piece: int, group: int, stretches: int, shape: tuple[int, int], starts: Array, at: Index, stride: int
+) -> tuple[int, int, int, int]:
+    """The first of a piece's rows, of its states, and of its positions, and where these end; `shape` is (rows, N)."""
+    stretch, begin = piece % stretches, piece // stretches * group
+    rows, n = shape
+    own = at[begin : begin + group]
+    cut, end = _cut(stretch, stretches, n, starts, own, stride), _cut(stretch + 1, stretches, n, starts, own, stride)
+    return begin, stretch * rows + begin, cut, end
+
+
 @compiled("contract", "reassoc", "nsz")
 def _forward(
     _: int,
@@ -67,12 +79,9 @@ def _forward(
     u: Array,
     w: Array,
 ) -> None:
-    (rows, n), dim = weights.shape, w.shape[1]
+    dim = w.shape[1]
     for piece in range(first, last):
-        stretch, begin = piece % stretches, piece // stretches * group
-        begins, state = at[3, begin : begin + group], stretch * rows + begin
-        cut = _cut(stretch, stretches, n, starts, begins, stride[3])
-        end = _cut(stretch + 1, stretches, n, starts, begins, stride[3])
+        begin, state, cut, end = _piece(piece, group, stretches, weights.shape, starts, at[3], stride[3])
         # Copies: the rows' numbers share a cache line, which threads that both write to it would take from each other.
         most, total = m[state : state + group].copy(), u[state : state + group].copy()
         for k in range(cut, end):
@@ -131,12 +140,9 @@ def _backward(
     g: Array,
     c: Array,
 ) -> None:
-    (rows, n), dim = weights.shape, g.shape[1]
+    dim = g.shape[1]
     for piece in range(first, last):
-        stretch, begin = piece % stretches, piece // stretches * group
-        begins, state = at[3, begin : begin + group], stretch * rows + begin
-        cut = _cut(stretch, stretches, n, starts, begins, stride[3])
-        end = _cut(stretch + 1, stretches, n, starts, begins, stride[3])
+        begin, state, cut, end = _piece(piece, group, stretches, weights.shape, starts, at[3], stride[3])
         along, keep = c[state : state + group].copy(), np.ones(group)
         for k in range(end - 1, cut - 1, -1):
             # Heads downwards as well: memory that is read in one direction comes ahead of time, twice as fast.
