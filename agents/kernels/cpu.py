@@ -34,7 +34,16 @@ EMPTY = torch.finfo(torch.float64).min  # the maximum of no scores
 
 @compiled()
 def _cut(stretch: int, stretches: int, n: int, starts: Array, at: Index, stride: int) -> int:
-    """Where a stretch of rows begins: at the start of all of them that is nearest to equal parts, at 0 without one."""
+    """Where a stretch of rows begins: at the start of all of them that is nearest to equal parts, at 0 without one.
+
+    Args:
+        stretch: from 0; the one after the last begins at N.
+        stretches: of the rows.
+        n: N, positions.
+        starts: flat memory.
+        at: where in it each of the rows begins, (rows,).
+        stride: from a position to the next in it.
+    """
     if stretch == 0 or stretch == stretches:
         return n if stretch else 0
     aim = n * stretch // stretches
@@ -52,7 +61,17 @@ def _cut(stretch: int, stretches: int, n: int, starts: Array, at: Index, stride:
 def _piece(
     piece: int, group: int, stretches: int, shape: tuple[int, int], starts: Array, at: Index, stride: int
 ) -> tuple[int, int, int, int]:
-    """The first of a piece's rows, of its states, and of its positions, and where these end; `shape` is (rows, N)."""
+    """The first of a piece's rows, of its states, and of its positions, and where these end; a piece is one stretch.
+
+    Args:
+        piece: from 0; those of the same rows are neighbours.
+        group: rows of a piece.
+        stretches: of the rows.
+        shape: (rows, N), of all.
+        starts: flat memory.
+        at: (rows,), of all.
+        stride: from a position to the next.
+    """
     stretch, begin = piece % stretches, piece // stretches * group
     rows, n = shape
     own = at[begin : begin + group]
