@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from aaren_rl.agents import Aaren, ScanState, kernels, trunk
 from aaren_rl.agents.kernels import gelu, scoring
+from aaren_rl.agents.kernels import threads as kernel_threads
 from aaren_rl.agents.trained_block import can_train
 from aaren_rl.agents.trunk import Trunk
 
@@ -76,6 +77,7 @@ def test_equals_the_blocks(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("tokens", [TOKENS, TOKENS - 1])  # rows that two threads can halve, and rows that they cannot
 def test_equals_the_blocks_on_two_threads(dtype: torch.dtype, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_threads, "SHARED", 1)
     stack, x, starts = example(0.3)
     arguments = (stack, x[:, :tokens].contiguous(), starts[:, :tokens], None)
     threads = torch.get_num_threads()
