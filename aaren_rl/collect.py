@@ -17,8 +17,8 @@ from .collect_levels import Stopped, write_levels
 from .envs import load_task
 from .envs.collect import Target, env_name, inspect_env
 from .envs.levels import LEVELS, Source, choose_checkpoints, dataset_name, random_return
-from .envs.minari import write_minari
 from .envs.minari_spec import minari_data_dir
+from .envs.minari_write import write_minari
 from .errors import UsageError, run_command
 from .run import RunFolder
 

@@ -11,8 +11,8 @@ from .envs import DataError, Episodes, Reference, get_task, load_episodes
 from .envs.d4rl import d4rl_dataset_dir, read_hdf5
 from .envs.hdf5_guard import try_file
 from .envs.local import local_path
-from .envs.minari import MINARI_LEVELS, check_minari_id, minari_id, read_minari
-from .envs.minari_spec import minari_data_dir
+from .envs.minari import MINARI_LEVELS, minari_id, read_minari
+from .envs.minari_spec import check_minari_id, minari_data_dir
 from .envs.own import own_task
 from .envs.pins import verify_pin
 from .errors import UsageError

@@ -16,8 +16,8 @@ from .envs.d4rl import d4rl_dataset_dir
 from .envs.describe import describe
 from .envs.inventory import Holding, holdings, minari_holdings
 from .envs.local import cache_dir
-from .envs.minari import check_minari_id, minari_id
-from .envs.minari_spec import minari_dataset_dir
+from .envs.minari import minari_id
+from .envs.minari_spec import check_minari_id, minari_dataset_dir
 from .envs.pins import pin_path, sha256
 from .envs.specs import TASKS
 from .errors import UsageError, run_command

@@ -20,7 +20,8 @@ from aaren_rl.envs import Episodes, normalized_score
 from aaren_rl.envs import local as local_module
 from aaren_rl.envs.d4rl import read_hdf5, write_hdf5
 from aaren_rl.envs.local import Recipe
-from aaren_rl.envs.minari import read_minari, write_minari
+from aaren_rl.envs.minari import read_minari
+from aaren_rl.envs.minari_write import write_minari
 from aaren_rl.envs.pins import write_pin
 
 D4RL = "d4rl/hopper_medium-v2.hdf5"

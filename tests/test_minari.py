@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from minari_sets import ID
 
 from aaren_rl.envs import DataError, Episodes, SimulationError, UnknownTaskError, UsageError, make_env
-from aaren_rl.envs.minari import minari_id, read_minari, write_minari
+from aaren_rl.envs.minari import minari_id, read_minari
 from aaren_rl.envs.minari_spec import read_spec
+from aaren_rl.envs.minari_write import write_minari
 from aaren_rl.envs.pins import write_pin
 
 
@@ -593,7 +594,8 @@ def test_written_as_minari_writes(tmp_path, monkeypatch):
 FULL_DISK = """
 import resource, signal, sys
 from aaren_rl.envs.errors import ResourcesError
-from aaren_rl.envs.minari import read_minari, write_minari
+from aaren_rl.envs.minari import read_minari
+from aaren_rl.envs.minari_write import write_minari
 episodes = read_minari(sys.argv[1]).episodes
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))

@@ -14,7 +14,8 @@ from synthetic import README, make_cell, make_cells
 from aaren_rl.comparable import check_comparable
 from aaren_rl.errors import UsageError
 from aaren_rl.published import published
-from aaren_rl.report import figures, format_comparison, write_report
+from aaren_rl.report import format_comparison, write_report
+from aaren_rl.report_figures import figures
 
 SETTINGS = {"budget": "default", "seeds": [0, 1, 2], "versions": {"torch": "2.13.0"}}
 KINDS = ["learning_curves", "target_returns", "action_time", "state_memory"]

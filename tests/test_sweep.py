@@ -22,7 +22,8 @@ from test_train import arguments, records
 from aaren_rl import sweep
 from aaren_rl.checkpoint import read_card
 from aaren_rl.errors import CheckpointError, UsageError
-from aaren_rl.sweep import CellJob, SweepError, run_cells
+from aaren_rl.sweep import SweepError, run_cells
+from aaren_rl.sweep_local import CellJob
 
 UPDATES = 150
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra: sweep)")
@@ -159,7 +160,8 @@ def test_a_run_that_is_killed_again_and_again_fails(hopper_file: Path, tmp_path:
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from aaren_rl.sweep import CellJob, run_cells
+from aaren_rl.sweep_local import CellJob
+from aaren_rl.sweep import run_cells
 jobs = [CellJob(tuple(arguments), Path(run)) for arguments, run in json.loads(sys.argv[1])]
 sys.exit(run_cells(jobs, jobs=2, ray_address=sys.argv[2] or None))
 """

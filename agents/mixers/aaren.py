@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..scan import ScanState, prefix_scan, scan_step
+from ..scan import prefix_scan, scan_step
+from ..scan_state import ScanState
 from .fused import FusedAaren
 
 
