@@ -60,7 +60,7 @@ MATRIX: dict[int, tuple[str, str]] = {
 
 def marked_tests(folder: Path) -> Iterator[tuple[str, int]]:
     """(FILE::TEST, number) for every fault that a test in `folder` is marked with, read from the sources."""
-    for file in sorted(folder.glob("test_*.py")):
+    for file in sorted(folder.rglob("test_*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 for call in node.decorator_list:

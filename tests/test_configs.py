@@ -2,10 +2,10 @@
 
 import importlib.machinery
 import importlib.util
-from pathlib import Path
 
 import pytest
 import yaml
+from checkout import ROOT
 
 from aaren_rl.config import AGENTS, SECTIONS, build_config, load_preset, preset_names
 from aaren_rl.errors import UsageError
@@ -13,7 +13,7 @@ from aaren_rl.grid import read_grid
 from aaren_rl.published import PAPER, published
 from aaren_rl.train import make_parser, plan
 
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+CONFIGS = ROOT / "configs"
 FILES = sorted(CONFIGS.glob("*.yaml"))
 
 

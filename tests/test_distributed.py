@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_windows import LENGTHS, generator, make_data, sampler, stretches
+from windows import LENGTHS, generator, make_data, sampler, stretches
 
 from aaren_rl import load_policy
 from aaren_rl.envs.windows import CONTEXTS, Batch, part

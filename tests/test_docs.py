@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from checkout import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)?(?: title=\"([^\"]+)\")?\n(.*?)^```$|((?:^    \S[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 MODULE = re.compile(r"-m aaren_rl\.(\w+)")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
+from checkout import ROOT
 from fault_matrix import MATRIX, marked_tests, table
 
-TESTS = Path(__file__).parent
-PAGE = TESTS.parent / "docs" / "faults.md"
+TESTS = ROOT / "tests"
+PAGE = ROOT / "docs" / "faults.md"
 
 
 def test_every_fault_has_a_test() -> None:

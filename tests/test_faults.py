@@ -24,8 +24,8 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from small_run import arguments, folder, records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_train import arguments, folder, records
 
 from aaren_rl import training as training_module
 from aaren_rl.checkpoint import read_card

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 KERNELS = {  # imported on first use
     Path("agents/kernels/bfloat16.py"): {"numba", "numpy"},
     Path("agents/kernels/compiling.py"): {"numba"},

@@ -11,10 +11,10 @@ from importlib import metadata, resources
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
 import aaren_rl
 
-ROOT = Path(__file__).resolve().parent.parent
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
 
 

@@ -11,7 +11,7 @@ import torch
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_windows import make_data, sampler, stretches
+from windows import make_data, sampler, stretches
 
 from aaren_rl.agents import ScanState, kernels, prefix_scan, scan_step
 from aaren_rl.agents.scan import METHODS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_rollout import HOPPER, TARGET, make_policy
+from small_policy import HOPPER, TARGET, make_policy
 
 from aaren_rl.envs import make_env, rollout
 from aaren_rl.envs.minari import read_minari

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from run_differences import differences
-from test_train import arguments, folder
+from small_run import arguments, folder
 
 from aaren_rl.train import main as train
 from aaren_rl.training import Trainer

@@ -12,20 +12,12 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
+from small_policy import HOPPER, TARGET, make_policy
 
-from aaren_rl.agents import DecisionModel, ModelConfig, Policy
+from aaren_rl.agents import Policy
 from aaren_rl.envs import SimulationError, make_env
 from aaren_rl.envs.rollout import Rollouts, rollout
-
-HOPPER, TARGET = "Hopper-v4", 3600.0
-
-
-def make_policy(observation_dim: int = 11, action_dim: int = 3, width: int = 16) -> Policy:
-    torch.manual_seed(7)
-    model = DecisionModel(ModelConfig(observation_dim, action_dim, width=width, layers=1, heads=2))
-    return Policy(model, torch.zeros(observation_dim), torch.ones(observation_dim), 1000.0, "carry", 20)
 
 
 def play_one(policy: Policy, env_id: str, seed: int) -> tuple[float, int]:

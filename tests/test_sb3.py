@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_policy import HOPPER, make_policy
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
-from test_rollout import HOPPER, make_policy
 
 from aaren_rl.agents import Policy
 from aaren_rl.envs import make_env, rollout

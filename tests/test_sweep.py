@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from test_train import arguments, records
+from small_run import arguments, records
 
 from aaren_rl import sweep
 from aaren_rl.checkpoint import read_card

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_run import arguments, folder, records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aaren_rl import load_policy
@@ -27,21 +28,6 @@ from aaren_rl.training_checkpoint import load_checkpoint
 
 KEYS = """env dataset source env_id agent context rollout target_return episodes seed return_mean return_std
     normalized_score_mean normalized_score_std length_mean actions_per_second""".split()
-
-
-def arguments(data: Path, out: Path, *more: str) -> list[str]:
-    """A run of 20 updates on one thread, with dropout."""
-    small = "--env hopper-medium --width 16 --layers 2 --heads 2 --updates 20 --warmup-updates 5 --steps-per-update 160"
-    scored = "--eval-every 10 --eval-episodes 2 --final-episodes 2 --threads 1"
-    return [*small.split(), *scored.split(), "--source", str(data), "--out", str(out), *more]
-
-
-def folder(out: Path, agent: str = "decision-aaren", seed: int = 0) -> Path:
-    return out / "hopper-medium" / agent / f"seed{seed}"
-
-
-def records(run: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")

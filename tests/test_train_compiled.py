@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_train import arguments, folder
+from small_run import arguments, folder
 
 from aaren_rl import training
 from aaren_rl.evaluate import main as evaluate

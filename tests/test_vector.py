@@ -8,14 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_rollout import make_policy
+from checkout import ROOT
+from small_policy import make_policy
 
 from aaren_rl import load_policy
 from aaren_rl.checkpoint import read_card
 from aaren_rl.envs import rollout
 from aaren_rl.vector import VectorPolicy
 
-EXAMPLE = Path(__file__).resolve().parent.parent / "docs" / "examples" / "vector_env.py"
+EXAMPLE = ROOT / "docs" / "examples" / "vector_env.py"
 
 
 def test_an_environment_is_served_as_if_it_were_alone() -> None:
