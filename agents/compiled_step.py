@@ -141,7 +141,7 @@ def _aaren(block: Block) -> Aaren:
 
 
 def _packed_encoding(blocks: list[Block]) -> tuple[Array, ...]:
-    """What `kernels/encode.py` takes: gates, Z's first columns, where heads' sums begin, their rows and own rows."""
+    """What `step_encoding` takes: gates, Z's first columns, where heads' sums begin, their rows and own rows."""
     layers = [_recurrences(block) for block in blocks]
     gates = [block.mixer.encoding.mu.double().sigmoid() for block in blocks if isinstance(block.mixer, AarenRsa)]
     columns = [torch.cat([torch.zeros(0, 2, dtype=STATE_DTYPE), *map(_first_column, groups)]) for groups in layers]

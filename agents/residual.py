@@ -57,7 +57,7 @@ class _ResidualNorm(torch.autograd.Function):
         epsilon: float,
         p: float,
     ) -> Tensor:
-        kernel = kernels.load_kernels("residual")
+        kernel = kernels.load_kernels("residual_norm")
         ctx.drop, ctx.y_dtype = kernel.draw_drop(p), y.dtype
         rows, shift = (x.contiguous(), y.contiguous()), torch.zeros_like(bias)
         outputs, _, normed, inverse = kernel.forward(*rows, shift, weight, bias, epsilon, ctx.drop)
@@ -68,6 +68,6 @@ class _ResidualNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        kernel = kernels.load_kernels("residual")
+        kernel = kernels.load_kernels("residual_norm")
         d_x, d_y, _, *d_norm = kernel.backward(d_outputs.contiguous(), *ctx.saved_tensors, ctx.drop, ctx.y_dtype)
         return d_x, d_y, *d_norm, None, None

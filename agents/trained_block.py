@@ -106,7 +106,7 @@ def _train_block(
 ) -> tuple[Tensor, Tensor, ScanState]:
     mixer, norm1, norm2 = block.mixer, block.norm1, block.norm2
     assert isinstance(mixer, Aaren) and isinstance(norm1, ResidualNorm) and isinstance(norm2, ResidualNorm)
-    draw = kernels.load_kernels("residual").draw_drop
+    draw = kernels.load_kernels("residual_norm").draw_drop
     call = _Call(
         mixer.heads,
         low.dtype,
@@ -277,7 +277,7 @@ class _Kernels(NamedTuple):
 
 @functools.cache
 def _kernels() -> _Kernels:
-    return _Kernels(*map(kernels.load_kernels, ("residual", "cpu", "scoring", "gelu")))
+    return _Kernels(*map(kernels.load_kernels, ("residual_norm", "scan_numba", "aaren_scores", "gelu")))
 
 
 def _heads(rows: Tensor, batch: int, heads: int) -> Tensor:

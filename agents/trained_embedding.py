@@ -96,7 +96,7 @@ class _Embed(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         maps, shifts = torch.cat(parameters[::2], 1).t().contiguous(), torch.stack(parameters[1::2])
         given = call.begins, call.numbers, call.times, maps, shifts, table, weight, bias, call.epsilon, call.low
-        *tokens, normed, inverse = kernels.load_kernels("embedding").forward(*given)
+        *tokens, normed, inverse = kernels.load_kernels("token_embedding").forward(*given)
         ctx.call, ctx.table = call, table.shape
         ctx.save_for_backward(normed, inverse, weight)
         return tuple(part.view(call.shape) for part in tokens)
@@ -107,7 +107,7 @@ class _Embed(torch.autograd.Function):
         call, (normed, inverse, weight) = ctx.call, ctx.saved_tensors
         d_both = (part.reshape(normed.shape).contiguous() for part in (d_tokens, d_low))
         given = call.begins, call.numbers, *d_both, normed, inverse, weight
-        d_maps, d_shifts, d_weight, d_bias, d_times = kernels.load_kernels("embedding").backward(*given)
+        d_maps, d_shifts, d_weight, d_bias, d_times = kernels.load_kernels("token_embedding").backward(*given)
         d_table = weight.new_zeros(ctx.table).index_add_(0, call.times, d_times)
         matrices = (part.t() for part in d_maps.split(call.begins.diff().tolist()))
         return None, d_table, d_weight, d_bias, *(x for pair in zip(matrices, d_shifts, strict=True) for x in pair)

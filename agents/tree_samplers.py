@@ -17,11 +17,8 @@ import math
 import torch
 from torch import Tensor
 
+from .kernels.draws import DECAY, HORIZON, LARGEST, MEAN, POSITIVE, UNIFORM
 from .tree import DTYPE, Buds
-
-UNIFORM, HORIZON, MEAN, POSITIVE = range(4)  # forms of masses, which `kernels/tree.py` has too
-DECAY = 0.99  # b of equation (3), the paper's
-LARGEST = 300.0  # exponents are cut here: two such factors and a sum over any memory stay finite in float64
 
 
 class Uniform:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from aaren_rl import bench, bench_peers, bench_scan, bench_timing, bench_train, bench_updates
 from aaren_rl.agents import Attention
-from aaren_rl.agents.kernels import cpu, gelu
+from aaren_rl.agents.kernels import gelu
+from aaren_rl.agents.kernels import scan_numba as cpu
 from aaren_rl.envs.windows import Batch
 from aaren_rl.training import MIN_TORCH_TO_COMPILE
 

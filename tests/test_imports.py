@@ -9,18 +9,18 @@ import pytest
 from checkout import ROOT
 
 KERNELS = {  # imported on first use
-    Path("agents/kernels/bfloat16.py"): {"numba", "numpy"},
-    Path("agents/kernels/compiling.py"): {"numba"},
-    Path("agents/kernels/cpu.py"): {"numba", "numpy"},
-    Path("agents/kernels/embedding.py"): {"numpy"},
-    Path("agents/kernels/encode.py"): {"numpy"},  # comes with numba
+    Path("agents/kernels/compiling/bfloat16.py"): {"numba", "numpy"},
+    Path("agents/kernels/compiling/decorators.py"): {"numba"},
+    Path("agents/kernels/scan_numba.py"): {"numba", "numpy"},
+    Path("agents/kernels/token_embedding.py"): {"numpy"},
+    Path("agents/kernels/step_encoding.py"): {"numpy"},  # comes with numba
     Path("agents/kernels/gelu.py"): {"numpy"},
-    Path("agents/kernels/gpu.py"): {"triton"},
-    Path("agents/kernels/residual.py"): {"numba", "numpy"},
-    Path("agents/kernels/scoring.py"): {"numpy"},
+    Path("agents/kernels/scan_triton.py"): {"triton"},
+    Path("agents/kernels/residual_norm.py"): {"numba", "numpy"},
+    Path("agents/kernels/aaren_scores.py"): {"numpy"},
     Path("agents/kernels/step.py"): {"numpy"},
-    Path("agents/kernels/team.py"): {"llvmlite", "numba"},  # llvmlite comes with numba
-    Path("agents/kernels/tree.py"): {"numpy"},
+    Path("agents/kernels/compiling/openmp.py"): {"llvmlite", "numba"},  # llvmlite comes with numba
+    Path("agents/kernels/tree_attention.py"): {"numpy"},
 }
 MAPPED = {"agents", "envs", "configs"}  # folders that install inside aaren_rl and exist under no other name
 FILES = sorted(p.relative_to(ROOT) for folder in ("agents", "envs", "aaren_rl") for p in (ROOT / folder).rglob("*.py"))
@@ -69,7 +69,7 @@ def test_imports_follow_the_layout(path):
         ("agents/a.py", "if TYPE_CHECKING:\n    import gymnasium\nelse:\n    import numpy", ["gymnasium", "numpy"]),
         ("agents/a.py", "def f():\n    import numpy as np", ["numpy"]),
         ("agents/a.py", "import numba", ["numba"]),
-        ("agents/kernels/cpu.py", "import numba\nimport triton", ["triton"]),
+        ("agents/kernels/scan_numba.py", "import numba\nimport triton", ["triton"]),
         ("agents/a.py", "from ..envs import TASKS", ["..envs"]),
         ("agents/mixers/a.py", "from ...envs import TASKS", ["...envs"]),
         ("agents/a.py", "from aaren_rl.agents import scan", ["aaren_rl.agents"]),

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aaren_rl.agents import Aaren, ScanState, kernels, trunk
-from aaren_rl.agents.kernels import gelu, scoring
-from aaren_rl.agents.kernels import threads as kernel_threads
+from aaren_rl.agents.kernels import aaren_scores as scoring
+from aaren_rl.agents.kernels import gelu
+from aaren_rl.agents.kernels.compiling import threads as kernel_threads
 from aaren_rl.agents.trained_block import can_train
 from aaren_rl.agents.trunk import Trunk
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aaren_rl.agents.draws import GOLDEN, mix, uniforms
+from aaren_rl.agents.kernels.draws import GOLDEN, mix, uniforms
 from aaren_rl.agents.mixers import Attention
 from aaren_rl.agents.mixers.tree import TreeAttention, TreeConfig
 from aaren_rl.agents.reference import bud_attention

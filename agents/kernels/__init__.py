@@ -14,7 +14,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-BACKENDS = {"numba": "cpu", "triton": "gpu"}  # the package and the module here that needs it
+BACKENDS = {"numba": "scan_numba", "triton": "scan_triton"}  # the package and the module here that needs it
 TYPES = {"numba": (torch.float32, torch.float64, torch.bfloat16), "triton": (torch.float32,)}  # of values
 INSTALLED = {name: importlib.util.find_spec(name) is not None for name in BACKENDS}  # without importing them
 

@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..scan_state import STATE_DTYPE, ScanState
-from . import TYPES, load, operators
+from . import TYPES, load
+from . import scan_operators as operators
 
 
 def fused_scan(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from .compiling import compiled
-from .encode import encode
+from .compiling.decorators import compiled
+from .step_encoding import encode
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import kernels
-from ..draws import uniforms
+from ..kernels.draws import uniforms
 from ..sum_heap import SumHeap
 from ..tree import DTYPE, Buds, TreeState, View
 from ..tree_samplers import SAMPLERS, Uniform
@@ -138,7 +138,11 @@ class TreeAttention(nn.Module):
         terms, at_once = self._counts(view)
         rows, heads, dim = view.value_totals.shape
         starts, sizes = (torch.empty(rows, int(terms.max()) + 1, dtype=torch.long) for _ in range(2))
-        out, sampler, tree = torch.empty(rows, heads, dim, dtype=DTYPE), self.sampler, kernels.load_kernels("tree")
+        out, sampler, tree = (
+            torch.empty(rows, heads, dim, dtype=DTYPE),
+            self.sampler,
+            kernels.load_kernels("tree_attention"),
+        )
         tree.attend(
             *(part.numpy() for part in (view.keys, view.values)),
             view.rows,

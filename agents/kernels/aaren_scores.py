@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .bfloat16 import as_array
-from .compiling import compiled
+from .compiling.bfloat16 import as_array
+from .compiling.decorators import compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt

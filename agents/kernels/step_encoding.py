@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from .compiling import compiled
+from .compiling.decorators import compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -11,7 +11,8 @@ from scan_checks import random_inputs, random_mask, random_starts, random_state
 from torch import Tensor
 
 from aaren_rl.agents import DecisionModel, ModelConfig, kernels, prefix_scan
-from aaren_rl.agents.kernels import cpu, operators
+from aaren_rl.agents.kernels import scan_numba as cpu
+from aaren_rl.agents.kernels import scan_operators as operators
 from aaren_rl.training import MIN_TORCH_TO_COMPILE, masked_mse
 
 pytestmark = [

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from .team import OpenMP
+from .openmp import OpenMP
 
 SHARED = 1 << 15  # elements from which a call is worth more than one thread
 _IMPORTED_BY = os.getpid()  # whose OpenMP threads a forked process would wait for in vain

@@ -10,8 +10,8 @@ from scan_checks import check, random_inputs, random_mask, random_starts, random
 from torch import Tensor
 
 from aaren_rl.agents import ScanState, kernels, prefix_scan
-from aaren_rl.agents.kernels import cpu
-from aaren_rl.agents.kernels import threads as kernel_threads
+from aaren_rl.agents.kernels import scan_numba as cpu
+from aaren_rl.agents.kernels.compiling import threads as kernel_threads
 
 numba_scan = partial(prefix_scan, method="numba")
 

@@ -162,7 +162,7 @@ def _backward(
 def forward(
     scores: Tensor, values: Tensor, m: Tensor, u: Tensor, w: Tensor, mask: Tensor, starts: Tensor
 ) -> tuple[Tensor, ...]:
-    """As `cpu.forward`, of float32 scores and values; the weights are float32.
+    """As `scan_numba.forward`, of float32 scores and values; the weights are float32.
 
     Raises:
         ValueError: the tensors are not float32 (half types are converted before), or not on a CUDA device.
@@ -180,7 +180,7 @@ def forward(
 def backward(
     weights: Tensor, values: Tensor, outputs: Tensor, d_outputs: Tensor, g: Tensor, c: Tensor, starts: Tensor
 ) -> tuple[Tensor, ...]:
-    """As `cpu.backward`."""
+    """As `scan_numba.backward`."""
     values, d_outputs = rows_of_channels(values), rows_of_channels(d_outputs)
     d_scores, d_values = torch.empty_like(weights), torch.empty_like(values)
     g, c = (part.clone(memory_format=torch.contiguous_format) for part in (g, c))

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .bfloat16 import as_array, narrow, widen
-from .compiling import compiled
+from .compiling.bfloat16 import as_array, narrow, widen
+from .compiling.decorators import compiled
+from .compiling.openmp import OpenMP, run_in_team
+from .compiling.threads import Kernel, count_parts, share
 from .layout import flatten_batch, rows_of_channels
-from .team import OpenMP, run_in_team
-from .threads import Kernel, count_parts, share
 
 if TYPE_CHECKING:
     import numpy.typing as npt

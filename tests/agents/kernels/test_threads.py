@@ -13,7 +13,7 @@ import pytest
 import torch
 from team_kernels import PARTS, ROWS, fail, fail_in_team, note, note_in_team, shared
 
-from aaren_rl.agents.kernels import threads
+from aaren_rl.agents.kernels.compiling import threads
 
 DONE = [[1, 0, 2], [1, 2, 4], [1, 4, 7]]
 SCRIPT = f"""

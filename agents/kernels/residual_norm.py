@@ -18,10 +18,10 @@ import torch
 from numba.extending import intrinsic
 from torch import Tensor
 
-from .bfloat16 import as_array, narrow, widen
-from .compiling import compiled, inlined
-from .team import OpenMP, run_in_team
-from .threads import count_parts, share
+from .compiling.bfloat16 import as_array, narrow, widen
+from .compiling.decorators import compiled, inlined
+from .compiling.openmp import OpenMP, run_in_team
+from .compiling.threads import count_parts, share
 
 if TYPE_CHECKING:
     import numpy.typing as npt

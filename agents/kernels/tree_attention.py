@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from .. import draws
-from ..tree_samplers import DECAY, HORIZON, LARGEST, MEAN, POSITIVE
-from .compiling import compiled, inlined
+from . import draws
+from .compiling.decorators import compiled, inlined
+from .draws import DECAY, HORIZON, LARGEST, MEAN, POSITIVE
 
 if TYPE_CHECKING:
     import numpy.typing as npt

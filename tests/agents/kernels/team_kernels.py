@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from aaren_rl.agents.kernels import threads
-from aaren_rl.agents.kernels.compiling import compiled
-from aaren_rl.agents.kernels.team import OpenMP, run_in_team
+from aaren_rl.agents.kernels.compiling import threads
+from aaren_rl.agents.kernels.compiling.decorators import compiled
+from aaren_rl.agents.kernels.compiling.openmp import OpenMP, run_in_team
 
 ROWS, PARTS = 7, 3
 own_thread: Any = None

@@ -9,6 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+UNIFORM, HORIZON, MEAN, POSITIVE = range(4)  # forms of tree attention's masses
+DECAY = 0.99  # b of equation (3), the paper's
+LARGEST = 300.0  # exponents are cut here: two such factors and a sum over any memory stay finite in float64
+
 # As signed 64-bit integers, whose products wrap as those of unsigned ones do.
 GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)

@@ -22,7 +22,7 @@ WEIGHTS = {"numba": torch.float64, "triton": torch.float32}  # what a back end k
 def forward(
     backend: str, scores: Tensor, values: Tensor, m: Tensor, u: Tensor, w: Tensor, mask: Tensor, starts: Tensor
 ) -> Results:
-    """As `cpu.forward`."""
+    """As `scan_numba.forward`."""
     results: Results = load(backend).forward(scores, values, m, u, w, mask, starts)
     return results
 
@@ -38,7 +38,7 @@ def backward(
     c: Tensor,
     starts: Tensor,
 ) -> Gradients:
-    """As `cpu.backward`."""
+    """As `scan_numba.backward`."""
     results: Gradients = load(backend).backward(weights, values, outputs, d_outputs, g, c, starts)
     return results
 

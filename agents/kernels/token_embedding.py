@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .bfloat16 import as_array, narrow, widen
-from .compiling import compiled
-from .team import OpenMP, run_in_team
-from .threads import count_parts, share
+from .compiling.bfloat16 import as_array, narrow, widen
+from .compiling.decorators import compiled
+from .compiling.openmp import OpenMP, run_in_team
+from .compiling.threads import count_parts, share
 
 if TYPE_CHECKING:
     import numpy.typing as npt

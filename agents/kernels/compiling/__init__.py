@@ -1,0 +1,1 @@
+"""How kernels are compiled, narrow their numbers and share their rows among threads."""
