@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .agents import kernels, prefix_scan, reference
-from .agents.parallel_scans import PARALLEL
+from .agents.scan.parallel import PARALLEL
 from .bench_timing import Work, in_turns, ratio
 from .cli import Parser, choose_device, positive
 from .errors import NumericsError, UsageError

@@ -50,7 +50,7 @@ class Layers:
     def scan(
         self, mixer: Aaren, x: str, state: tuple[str, str], mask: str, final: bool
     ) -> tuple[str, str, tuple[str, str]]:
-        """Three tokens (3 N, C) of the scan, all prefixes as one small product in float64 (agents/scan.py, `_dense`).
+        """Three tokens (3 N, C) of the scan, all prefixes as one small product in float64: `_dense` of agents/scan.
 
         `state` and the last of what comes out: w and u side by side (N, H, 1, D + 1), and m (N, H, 1, 1). Before it
         the heads' outputs (N, H, Q, D), and the tokens' values with a one behind each (N, H, 3, D + 1).

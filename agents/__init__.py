@@ -1,13 +1,13 @@
 """The models: the scan, the mixers, the decision model and the policy. Imports torch only."""
 
-from .cross_attention import CrossAttention, attend
 from .decision import DecisionModel, ModelConfig
 from .mixers import Aaren, AarenRsa, Attention, Encoded, Rsa
 from .mixers.tree import TreeAttention, TreeConfig
 from .policy import ROLLOUTS, NonFiniteActionError, Policy, PolicyState
 from .rem_config import RemConfig
-from .scan import prefix_scan, scan_step
-from .scan_state import ScanState, combine
+from .scan.cross_attention import CrossAttention, attend
+from .scan.prefix import prefix_scan, scan_step
+from .scan.state import ScanState, combine
 from .tree_policy import tree_config, tree_state, with_softmax_attention, with_tree_attention
 from .tree_samplers import SAMPLERS
 from .trunk import MIXERS, Block, Trunk

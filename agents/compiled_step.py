@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from . import kernels
 from .encoding import Recurrence
 from .mixers import Aaren, AarenRsa
-from .scan_state import STATE_DTYPE, ScanState
+from .scan.state import STATE_DTYPE, ScanState
 from .trunk import Block
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from .recurrence import fold, latest, scan, unfold, with_inputs
 from .rem_config import RemConfig
-from .scan_state import STATE_DTYPE
+from .scan.state import STATE_DTYPE
 
 
 class EncodingState(NamedTuple):

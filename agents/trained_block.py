@@ -25,7 +25,7 @@ from . import kernels
 from .mixers import Aaren
 from .products import product_over_rows, products_dtype
 from .residual import ResidualNorm
-from .scan_state import STATE_DTYPE, ScanState
+from .scan.state import STATE_DTYPE, ScanState
 
 if TYPE_CHECKING:
     from .trunk import Block
@@ -213,7 +213,7 @@ def _mix_backward(
         d_x, d_kept = (_spread(part, batch, n, call.keep) for part in (d_x, d_kept))
     d_last_u, d_last_w = d_last
     zeros = torch.zeros(batch, heads, values.shape[-1], dtype=STATE_DTYPE)
-    g = zeros if d_last_w is None else last_u.unsqueeze(-1) * d_last_w  # `kernels/fused.py` derives both
+    g = zeros if d_last_w is None else last_u.unsqueeze(-1) * d_last_w  # `scan/fused.py` derives both
     c = zeros[..., 0] if d_last_u is None else -last_u * d_last_u
     starts = call.starts.expand(weights.shape)
     # Side by side, so that both go back in one product: a few columns more are free, a pass over the tokens is not.

@@ -12,7 +12,7 @@ from .mixers import Aaren, AarenRsa, Attention, AttentionState, Encoded, Encoded
 from .products import products_dtype
 from .rem_config import RemConfig
 from .residual import ResidualNorm
-from .scan_state import ScanState
+from .scan.state import ScanState
 from .trained_block import can_train, train_blocks
 
 Mixer: TypeAlias = Aaren | Attention | Encoded

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from windows import make_data, sampler, stretches
 
 from aaren_rl.agents import ScanState, kernels, prefix_scan, scan_step
-from aaren_rl.agents.scan import METHODS
+from aaren_rl.agents.scan.prefix import METHODS
 from aaren_rl.config import AGENTS, SECTIONS, build_config, differences, from_dict, to_dict
 from aaren_rl.envs import DataError
 from aaren_rl.envs.d4rl import read_hdf5, write_hdf5

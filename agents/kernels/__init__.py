@@ -40,7 +40,7 @@ def callable_on(x: Tensor) -> bool:
 
 
 def load(name: str) -> ModuleType:
-    """The back end's module, with `forward` and `backward` as `fused.py` calls them.
+    """The back end's module, with `forward` and `backward` as `scan/fused.py` calls them.
 
     Raises:
         ImportError: its package is not installed.

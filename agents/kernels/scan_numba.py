@@ -240,7 +240,7 @@ def backward(
         values: (..., N, D).
         outputs: (..., N, D), from `forward`.
         d_outputs: (..., N, D), of the values' type.
-        g: (..., D), float64, after the last position; `fused.py` says what it is.
+        g: (..., D), float64, after the last position; `scan/fused.py` says what it is.
         c: (...), float64, likewise.
         starts: bool (..., N).
         d_values: where to write the values' gradient: of their type, (..., N, D), the channels side by side.

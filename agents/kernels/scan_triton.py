@@ -1,8 +1,8 @@
 """The scan's CUDA kernels, in Triton: one program a row (batch, head) goes over its positions, a tile at a time.
 
 Inside a tile everything is parallel: forward a triangular matrix product, backward a first-order linear scan. Between
-tiles the state is carried, in float64 forward. `fused.py` says what is computed. Held against the reference in Triton's
-interpreter; never timed on a GPU.
+tiles the state is carried, in float64 forward. `scan/fused.py` says what is computed. Held against the reference in
+Triton's interpreter; never timed on a GPU.
 """
 
 from __future__ import annotations

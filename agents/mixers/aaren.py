@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..scan import prefix_scan, scan_step
-from ..scan_state import ScanState
+from ..scan.prefix import prefix_scan, scan_step
+from ..scan.state import ScanState
 from .fused import FusedAaren
 
 

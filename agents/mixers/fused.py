@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..scan_state import STATE_DTYPE, ScanState
+from ..scan.state import STATE_DTYPE, ScanState
 
 if TYPE_CHECKING:
     from .aaren import Aaren

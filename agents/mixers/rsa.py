@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..encoding import EncodingState, GatedEncoding
 from ..rem_config import RemConfig, parse_counts
-from ..scan_state import ScanState
+from ..scan.state import ScanState
 from .aaren import Aaren
 from .attention import Attention, AttentionState
 

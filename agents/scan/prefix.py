@@ -28,12 +28,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import kernels
-from .kernels.fused import fused_scan
-from .parallel_scans import PARALLEL
-from .scan_state import STATE_DTYPE, ScanState, combine, keep_where, make_leaves, without_gradient_in_m
-
-__all__ = ["METHODS", "STATE_DTYPE", "ScanState", "combine", "prefix_scan", "scan_step"]
+from .. import kernels
+from .fused import fused_scan
+from .parallel import PARALLEL
+from .state import STATE_DTYPE, ScanState, combine, keep_where, make_leaves, without_gradient_in_m
 
 METHODS = ("auto", "sequential", *PARALLEL, *kernels.BACKENDS)
 

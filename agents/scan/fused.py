@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..scan_state import STATE_DTYPE, ScanState
-from . import TYPES, load
-from . import scan_operators as operators
+from ..kernels import TYPES, load
+from ..kernels import scan_operators as operators
+from .state import STATE_DTYPE, ScanState
 
 
 def fused_scan(

@@ -1,4 +1,4 @@
-"""The state (m, u, w) of a scan and what is done with it; `scan.py` says what it means and why.
+"""The state (m, u, w) of a scan and what is done with it; `prefix.py` says what it means and why.
 
 Shape suffixes: N positions, D channels of a value; `...` are batch dimensions (batch, head).
 """

@@ -9,7 +9,8 @@ import torch
 from scan_checks import METHODS, check, random_inputs, random_mask, random_starts, random_state
 from torch import Tensor
 
-from aaren_rl.agents import ScanState, parallel_scans, prefix_scan, reference, scan_step
+from aaren_rl.agents import ScanState, prefix_scan, reference, scan_step
+from aaren_rl.agents.scan import parallel
 
 LENGTHS = (1, 2, 3, 7, 63, 64, 65, 100, 128, 129, 1000, 1024, 1025)
 # Token by token is slow under autograd: of the long lengths it gets one.
@@ -144,7 +145,7 @@ def test_masks_and_starts_broadcast(method: str, shape: tuple[int, ...]) -> None
 
 @pytest.mark.parametrize("method", METHODS)
 def test_float64_gradcheck(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel_scans, "BLOCK", 2)  # so that seven positions make blocks of blocks
+    monkeypatch.setattr(parallel, "BLOCK", 2)  # so that seven positions make blocks of blocks
     scores, values = (x.requires_grad_() for x in random_inputs(7, dim=2, dtype=torch.float64))
     before = tuple(part.requires_grad_() for part in random_state(dim=2))
     mask, starts = random_mask(7), torch.tensor([[False] * 7, [False, False, True, False, False, True, False]])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .scan_state import ScanState, combine, keep_where
+from .state import ScanState, combine, keep_where
 
 BLOCK = 64  # positions handled densely by the blocked method
 

@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .scan_state import STATE_DTYPE, ScanState, combine
+from .state import STATE_DTYPE, ScanState, combine
 
 
 def attend(
