@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torch import nn
 
 from .agents import Aaren, Attention, Block, Encoded, Policy
-from .agents.encoding import GatedEncoding
+from .agents.mixers.rsa.encoding import GatedEncoding
 from .onnx_nodes import Array, Nodes, Value
 from .onnx_weights import (
     ERFC,

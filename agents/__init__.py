@@ -2,14 +2,15 @@
 
 from .decision import DecisionModel, ModelConfig
 from .mixers import Aaren, AarenRsa, Attention, Encoded, Rsa
-from .mixers.tree import TreeAttention, TreeConfig
+from .mixers.rsa.config import RemConfig
+from .mixers.tree.config import TreeConfig
+from .mixers.tree.mixer import TreeAttention
+from .mixers.tree.samplers import SAMPLERS
 from .policy import ROLLOUTS, NonFiniteActionError, Policy, PolicyState
-from .rem_config import RemConfig
 from .scan.cross_attention import CrossAttention, attend
 from .scan.prefix import prefix_scan, scan_step
 from .scan.state import ScanState, combine
 from .tree_policy import tree_config, tree_state, with_softmax_attention, with_tree_attention
-from .tree_samplers import SAMPLERS
 from .trunk import MIXERS, Block, Trunk
 
 __all__ = [

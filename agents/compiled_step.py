@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from . import kernels
-from .encoding import Recurrence
 from .mixers import Aaren, AarenRsa
+from .mixers.rsa.encoding import Recurrence
 from .scan.state import STATE_DTYPE, ScanState
 from .trunk import Block
 

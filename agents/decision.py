@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from .compiled_step import CompiledStep, can_compile
 from .mixers import Aaren
-from .mixers.tree import TreeConfig, plant_trees
+from .mixers.rsa.config import RemConfig, parse_counts
+from .mixers.tree.config import TreeConfig
+from .mixers.tree.mixer import plant_trees
 from .products import products_dtype
-from .rem_config import RemConfig, parse_counts
 from .trained_embedding import can_embed, embed
 from .trunk import ACTIVATIONS, BLOCKS, MIXERS, Block, Trunk, TrunkState
 

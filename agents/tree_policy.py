@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from .decision import DecisionModel
 from .mixers.attention import AttentionState
-from .mixers.tree import TreeAttention, TreeConfig, plant_trees
+from .mixers.tree.config import TreeConfig
+from .mixers.tree.mixer import TreeAttention, plant_trees
 from .policy import Policy
 from .trunk import Block, TrunkState
 

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias, cast
 from torch import Tensor, nn
 
 from .mixers import Aaren, AarenRsa, Attention, AttentionState, Encoded, EncodedState, Rsa
+from .mixers.rsa.config import RemConfig
 from .products import products_dtype
-from .rem_config import RemConfig
 from .residual import ResidualNorm
 from .scan.state import ScanState
 from .trained_block import can_train, train_blocks

@@ -11,7 +11,7 @@ import torch
 
 from aaren_rl import bench, bench_tree, evaluate, load_policy, train
 from aaren_rl.agents import Policy, TreeAttention, TreeConfig, tree_config, with_softmax_attention, with_tree_attention
-from aaren_rl.agents.tree import View
+from aaren_rl.agents.mixers.tree.blocks import View
 
 SMALL = ("--width", "16", "--layers", "2", "--heads", "2", "--updates", "1", "--threads", "1", "--eval-episodes", "1")
 

@@ -239,7 +239,7 @@ def attend(
         lengths: l, (R,).
         terms: T, (R,).
         at_once: P, (R,).
-        form: of the masses, see `tree_samplers.py`.
+        form: of the masses, see `draws.py`.
         by_features: masses of the features' alignments; of the plain ones otherwise.
         smallest: mass of a bud that could be expanded but has none.
         seed: of the draws.

@@ -9,6 +9,6 @@ The two ways are equal to rounding. The state is a value that is passed in and r
 
 from .aaren import Aaren
 from .attention import Attention, AttentionState
-from .rsa import AarenRsa, Encoded, EncodedState, Rsa
+from .rsa.mixer import AarenRsa, Encoded, EncodedState, Rsa
 
 __all__ = ["Aaren", "AarenRsa", "Attention", "AttentionState", "Encoded", "EncodedState", "Rsa"]

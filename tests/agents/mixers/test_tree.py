@@ -10,11 +10,12 @@ from torch import Tensor
 
 from aaren_rl.agents.kernels.draws import GOLDEN, mix, uniforms
 from aaren_rl.agents.mixers import Attention
-from aaren_rl.agents.mixers.tree import TreeAttention, TreeConfig
+from aaren_rl.agents.mixers.tree.blocks import TreeState, View
+from aaren_rl.agents.mixers.tree.config import TreeConfig
+from aaren_rl.agents.mixers.tree.mixer import TreeAttention
+from aaren_rl.agents.mixers.tree.samplers import SAMPLERS
+from aaren_rl.agents.mixers.tree.sum_heap import SumHeap
 from aaren_rl.agents.reference import bud_attention
-from aaren_rl.agents.sum_heap import SumHeap
-from aaren_rl.agents.tree import TreeState, View
-from aaren_rl.agents.tree_samplers import SAMPLERS
 
 WIDTH, HEADS = 8, 2
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS)

@@ -28,9 +28,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...scan.state import STATE_DTYPE
+from .config import RemConfig
 from .recurrence import fold, latest, scan, unfold, with_inputs
-from .rem_config import RemConfig
-from .scan.state import STATE_DTYPE
 
 
 class EncodingState(NamedTuple):

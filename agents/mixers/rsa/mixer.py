@@ -14,11 +14,11 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
-from ..encoding import EncodingState, GatedEncoding
-from ..rem_config import RemConfig, parse_counts
-from ..scan.state import ScanState
-from .aaren import Aaren
-from .attention import Attention, AttentionState
+from ...scan.state import ScanState
+from ..aaren import Aaren
+from ..attention import Attention, AttentionState
+from .config import RemConfig, parse_counts
+from .encoding import EncodingState, GatedEncoding
 
 
 class EncodedState(NamedTuple):

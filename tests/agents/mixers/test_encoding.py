@@ -14,9 +14,9 @@ from rem_matrices import matrices
 from torch import Tensor
 
 from aaren_rl.agents import ModelConfig, reference
-from aaren_rl.agents.encoding import Cyclical, GatedEncoding, Regular
-from aaren_rl.agents.recurrence import scan
-from aaren_rl.agents.rem_config import RemConfig, parse_counts
+from aaren_rl.agents.mixers.rsa.config import RemConfig, parse_counts
+from aaren_rl.agents.mixers.rsa.encoding import Cyclical, GatedEncoding, Regular
+from aaren_rl.agents.mixers.rsa.recurrence import scan
 
 # k1 to k6, dilation, largest power: every kind alone and beside others, masks within a block, at its border, beyond it.
 CASES = [

@@ -17,8 +17,8 @@ import math
 import torch
 from torch import Tensor
 
-from .kernels.draws import DECAY, HORIZON, LARGEST, MEAN, POSITIVE, UNIFORM
-from .tree import DTYPE, Buds
+from ...kernels.draws import DECAY, HORIZON, LARGEST, MEAN, POSITIVE, UNIFORM
+from .blocks import DTYPE, Buds
 
 
 class Uniform:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from aaren_rl.agents import reference
-from aaren_rl.agents.encoding import Recurrence, Regular
+from aaren_rl.agents.mixers.rsa.encoding import Recurrence, Regular
 
 
 def matrices(group: Recurrence, length: int) -> Tensor:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from aaren_rl.agents.tree import Buds
-from aaren_rl.agents.tree_samplers import SAMPLERS, Uniform
+from aaren_rl.agents.mixers.tree.blocks import Buds
+from aaren_rl.agents.mixers.tree.samplers import SAMPLERS, Uniform
 
 HEADS, DIM, LENGTH = 2, 4, 23
 BLOCKS = [(0, 16), (16, 1), (17, 6), (3, 2), (22, 1), (0, 23)]

@@ -1,0 +1,1 @@
+"""Recurrence encoding beside Aaren and attention: Huang et al., 2023."""
