@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .agents import DecisionModel
-from .agents.decision import OBSERVATION, TOKENS
+from .agents.model.decision import OBSERVATION, TOKENS
 from .bench_data import TASK
 from .config import RunConfig
 from .envs.windows import Batch, StepData, part

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from .agents import DecisionModel, ModelConfig, Trunk
-from .agents.trunk import TrunkState
+from .agents.model.block import TrunkState
 from .bench_timing import COLOURS
 from .cli import Parser, positive
 from .config import AGENTS

@@ -1,17 +1,18 @@
 """The models: the scan, the mixers, the decision model and the policy. Imports torch only."""
 
-from .decision import DecisionModel, ModelConfig
 from .mixers import Aaren, AarenRsa, Attention, Encoded, Rsa
 from .mixers.rsa.config import RemConfig
 from .mixers.tree.config import TreeConfig
 from .mixers.tree.mixer import TreeAttention
 from .mixers.tree.samplers import SAMPLERS
+from .model.block import MIXERS, Block
+from .model.decision import DecisionModel, ModelConfig
+from .model.trunk import Trunk
 from .policy import ROLLOUTS, NonFiniteActionError, Policy, PolicyState
 from .scan.cross_attention import CrossAttention, attend
 from .scan.prefix import prefix_scan, scan_step
 from .scan.state import ScanState, combine
 from .tree_policy import tree_config, tree_state, with_softmax_attention, with_tree_attention
-from .trunk import MIXERS, Block, Trunk
 
 __all__ = [
     "MIXERS",

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from . import kernels
 from .mixers import Aaren, AarenRsa
 from .mixers.rsa.encoding import Recurrence
+from .model.block import Block
 from .scan.state import STATE_DTYPE, ScanState
-from .trunk import Block
 
 if TYPE_CHECKING:
-    from .decision import DecisionModel
     from .kernels.step import Array
+    from .model.decision import DecisionModel
 
 
 class StepState(NamedTuple):

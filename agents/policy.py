@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from .compiled_step import CompiledStep, StepState
-from .decision import DecisionModel
-from .trunk import TrunkState
+from .model.block import TrunkState
+from .model.decision import DecisionModel
 
 if TYPE_CHECKING:
     import numpy as np

@@ -23,12 +23,12 @@ from torch.autograd.function import once_differentiable
 
 from . import kernels
 from .mixers import Aaren
+from .model.layers import ResidualNorm
 from .products import product_over_rows, products_dtype
-from .residual import ResidualNorm
 from .scan.state import STATE_DTYPE, ScanState
 
 if TYPE_CHECKING:
-    from .trunk import Block
+    from .model.block import Block
 
 Tensors: TypeAlias = tuple[Tensor, ...]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
-from .decision import DecisionModel
 from .mixers.attention import AttentionState
 from .mixers.tree.config import TreeConfig
 from .mixers.tree.mixer import TreeAttention, plant_trees
+from .model.block import Block, TrunkState
+from .model.decision import DecisionModel
 from .policy import Policy
-from .trunk import Block, TrunkState
 
 
 def with_tree_attention(policy: Policy, config: TreeConfig) -> Policy:

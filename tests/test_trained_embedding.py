@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aaren_rl.agents import DecisionModel, ModelConfig, decision
+from aaren_rl.agents import DecisionModel, ModelConfig
 from aaren_rl.agents.kernels.compiling import threads as kernel_threads
+from aaren_rl.agents.model import decision
 from aaren_rl.agents.trained_embedding import can_embed, embed
 
 BATCH, STEPS, TIMES = 3, 10, 7

@@ -1,21 +1,27 @@
-"""The stack of blocks between the token embedding and the action head."""
+"""One block of the stack: a mixer and a feed-forward network, each with its residual connection."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from .mixers import Aaren, AarenRsa, Attention, AttentionState, Encoded, EncodedState, Rsa
-from .mixers.rsa.config import RemConfig
-from .products import products_dtype
-from .residual import ResidualNorm
-from .scan.state import ScanState
-from .trained_block import can_train, train_blocks
+from ..mixers import Aaren, AarenRsa, Attention, AttentionState, Encoded, EncodedState, Rsa
+from ..mixers.rsa.config import RemConfig
+from ..scan.state import ScanState
+from .layers import ResidualNorm
 
 Mixer: TypeAlias = Aaren | Attention | Encoded
+MixerState: TypeAlias = ScanState | AttentionState | EncodedState
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "gelu": nn.GELU,
+    "gelu-tanh": partial(nn.GELU, approximate="tanh"),
+    "relu": nn.ReLU,
+}
+
+
 MIXERS: dict[str, Callable[..., Mixer]] = {  # of width, heads, dropout inside the mixer, recurrence encoding
     "aaren": lambda width, heads, _dropout=0.0, _rems=None: Aaren(width, heads),
     "attention": lambda width, heads, dropout=0.0, _rems=None: Attention(width, heads, dropout),
@@ -24,14 +30,9 @@ MIXERS: dict[str, Callable[..., Mixer]] = {  # of width, heads, dropout inside t
     # Trained as "attention"; at rollout `DecisionModel.for_rollout` puts trees in its place.
     "tree": lambda width, heads, dropout=0.0, _rems=None: Attention(width, heads, dropout),
 }
-MixerState: TypeAlias = ScanState | AttentionState | EncodedState
-TrunkState: TypeAlias = tuple[MixerState, ...]
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "gelu": nn.GELU,
-    "gelu-tanh": partial(nn.GELU, approximate="tanh"),
-    "relu": nn.ReLU,
-}
+
+TrunkState: TypeAlias = tuple[MixerState, ...]
 
 
 class Block(nn.Module):
@@ -109,82 +110,3 @@ class PreNormBlock(Block):
 
 
 BLOCKS: dict[str, type[Block]] = {"post-norm": Block, "pre-norm": PreNormBlock}
-
-
-class Trunk(nn.Module):
-    """A stack of blocks with one state: a tuple of the mixers' states.
-
-    Args:
-        mixer: a name in MIXERS.
-        width: channels of a token.
-        layers: number of blocks.
-        heads: heads of every mixer.
-        dropout: probability.
-        rems: recurrence encoding of every layer, where the mixer has one.
-        block: a name in BLOCKS; after "pre-norm" blocks there is one more layer norm, as in GPT-2.
-        activation: of the MLPs, a name in ACTIVATIONS.
-    """
-
-    def __init__(
-        self,
-        mixer: str,
-        width: int,
-        layers: int,
-        heads: int,
-        dropout: float = 0.0,
-        rems: RemConfig | None = None,
-        block: str = "post-norm",
-        activation: str = "gelu",
-    ) -> None:
-        """Builds the blocks; raises ValueError if `heads` does not divide `width`."""
-        super().__init__()
-        self.blocks = nn.ModuleList(
-            BLOCKS[block](mixer, width, heads, dropout, rems, activation) for _ in range(layers)
-        )
-        self.norm = nn.LayerNorm(width) if block == "pre-norm" else nn.Identity()
-
-    def forward(
-        self,
-        x: Tensor,
-        state: TrunkState | None = None,
-        *,
-        starts: Tensor | None = None,
-        keep: slice | None = None,
-        low: Tensor | None = None,
-    ) -> tuple[Tensor, TrunkState]:
-        """Tokens (B, N, C) -> (B, N, C), in parallel, continuing from `state`.
-
-        Args:
-            x: tokens (B, N, C).
-            state: one mixer state a block, of the tokens before.
-            starts: bool (B, N), True where a new sequence begins.
-            keep: the positions that are read; the last block computes no others past its mixer.
-            low: x again in the type of the matrix products, where it is at hand; read where `can_train` says so.
-        """
-        blocks = cast("Sequence[Block]", self.blocks)
-        if self.can_train(x, state):
-            x, trained = train_blocks(blocks, x, x.to(products_dtype(x)) if low is None else low, starts, keep)
-            return self.norm(x), tuple(trained)
-        states = []
-        for i, block in enumerate(blocks):
-            last = i == len(self.blocks) - 1
-            x, new = block(x, None if state is None else state[i], starts, keep if last else None)
-            states.append(new)
-        return self.norm(x), tuple(states)
-
-    def can_train(self, x: Tensor, state: TrunkState | None) -> bool:
-        """Whether tokens of x's type and device go through the blocks as one operation each."""
-        return can_train(cast("Sequence[Block]", self.blocks), x, state)
-
-    def step(self, x: Tensor, state: TrunkState) -> tuple[Tensor, TrunkState]:
-        """One token (B, C) -> (B, C)."""
-        states = []
-        for block, old in zip(self.blocks, state, strict=True):
-            assert isinstance(block, Block)
-            x, new = block.step(x, old)
-            states.append(new)
-        return self.norm(x), tuple(states)
-
-    def initial_state(self, batch_size: int) -> TrunkState:
-        """The state before any token."""
-        return tuple(block.mixer.initial_state(batch_size) for block in self.blocks)  # type: ignore[union-attr,operator]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from mask_checks import check_mask
 
-from aaren_rl.agents.dropout import Dropout
+from aaren_rl.agents.model.layers import Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

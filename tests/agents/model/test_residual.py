@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from aaren_rl.agents.kernels import residual_norm as residual
 from aaren_rl.agents.kernels.compiling import threads as kernel_threads
-from aaren_rl.agents.residual import ResidualNorm
+from aaren_rl.agents.model.layers import ResidualNorm
 
 TOLERANCES = {torch.float32: 5e-6, torch.bfloat16: 2**-8}  # bfloat16: of y's gradient, rounded once
 

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .compiled_step import CompiledStep, can_compile
-from .mixers import Aaren
-from .mixers.rsa.config import RemConfig, parse_counts
-from .mixers.tree.config import TreeConfig
-from .mixers.tree.mixer import plant_trees
-from .products import products_dtype
-from .trained_embedding import can_embed, embed
-from .trunk import ACTIVATIONS, BLOCKS, MIXERS, Block, Trunk, TrunkState
+from ..compiled_step import CompiledStep, can_compile
+from ..mixers import Aaren
+from ..mixers.rsa.config import RemConfig, parse_counts
+from ..mixers.tree.config import TreeConfig
+from ..mixers.tree.mixer import plant_trees
+from ..products import products_dtype
+from ..trained_embedding import can_embed, embed
+from .block import ACTIVATIONS, BLOCKS, MIXERS, Block, TrunkState
+from .trunk import Trunk
 
 TOKENS = 3  # a step
 OBSERVATION = 1  # the observation's place among them

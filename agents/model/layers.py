@@ -1,4 +1,4 @@
-"""A residual connection with dropout and layer norm: two or three operations of a block in one."""
+"""A block's layers: dropout, and a residual connection with it and a layer norm in one operation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from . import kernels
-from .dropout import Dropout
+from .. import kernels
+
+RANDOM_BITS = 16  # an element; probabilities are rounded to multiples of 2^-16
+WORD_BITS = 64
 
 
 class ResidualNorm(nn.LayerNorm):
@@ -71,3 +73,25 @@ class _ResidualNorm(torch.autograd.Function):
         kernel = kernels.load_kernels("residual_norm")
         d_x, d_y, _, *d_norm = kernel.backward(d_outputs.contiguous(), *ctx.saved_tensors, ctx.drop, ctx.y_dtype)
         return d_x, d_y, *d_norm, None, None
+
+
+class Dropout(nn.Dropout):
+    """`nn.Dropout`; on the CPU it takes less than half the time.
+
+    torch draws a Bernoulli number an element there, one after the other: a tenth of a small model's update. Here every
+    64-bit random number serves four elements. The probability is rounded to a multiple of 2^-16, and what is kept is
+    scaled by the rounded one, so that the mean stays exact.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Each element of x (any shape) is zero with probability p, else divided by 1 - p; x itself in evaluation."""
+        dropped = round(self.p * 2**RANDOM_BITS)
+        by_words = x.device.type == "cpu" and not torch.compiler.is_compiling()
+        if not (self.training and by_words and 0 < dropped < 2**RANDOM_BITS):
+            return super().forward(x)
+        words = torch.empty(-(-x.numel() * RANDOM_BITS // WORD_BITS), dtype=torch.int64)
+        words.random_(torch.iinfo(torch.int64).min, None)
+        bits = words.view(torch.int16)[: x.numel()].view(x.shape)
+        kept = bits >= dropped + torch.iinfo(torch.int16).min
+        y: Tensor = x * kept.to(x.dtype).mul_(2**RANDOM_BITS / (2**RANDOM_BITS - dropped))
+        return y

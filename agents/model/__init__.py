@@ -1,0 +1,1 @@
+"""The decision model: its layers, blocks, trunk, tokens and action head."""
