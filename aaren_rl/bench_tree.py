@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .agents import SAMPLERS, Policy, PolicyState, TreeConfig, tree_state, with_softmax_attention, with_tree_attention
-from .agents.compiled_step import StepState
+from .agents.fast.rollout_step import StepState
 from .agents.policy import Carry
 from .card import PolicyCard
 from .checkpoint import load_policy, read_card

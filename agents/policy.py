@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from .compiled_step import CompiledStep, StepState
+from .fast.rollout_step import CompiledStep, StepState
 from .model.block import TrunkState
 from .model.decision import DecisionModel
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from aaren_rl import bench, bench_data, bench_evaluate, bench_rollout
 from aaren_rl.agents import DecisionModel
-from aaren_rl.agents.compiled_step import CompiledStep
+from aaren_rl.agents.fast.rollout_step import CompiledStep
 from aaren_rl.envs.windows import StepData
 from aaren_rl.errors import CommandError
 

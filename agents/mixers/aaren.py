@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..fast.rollout_mixer import FusedAaren
 from ..scan.prefix import prefix_scan, scan_step
 from ..scan.state import ScanState
-from .fused import FusedAaren
 
 
 class Aaren(nn.Module):

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..compiled_step import CompiledStep, can_compile
+from ..fast.products import products_dtype
+from ..fast.rollout_step import CompiledStep, can_compile
+from ..fast.training_tokens import can_embed, embed
 from ..mixers import Aaren
 from ..mixers.rsa.config import RemConfig, parse_counts
 from ..mixers.tree.config import TreeConfig
 from ..mixers.tree.mixer import plant_trees
-from ..products import products_dtype
-from ..trained_embedding import can_embed, embed
 from .block import ACTIVATIONS, BLOCKS, MIXERS, Block, TrunkState
 from .trunk import Trunk
 

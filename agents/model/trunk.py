@@ -7,9 +7,9 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from ..fast.products import products_dtype
+from ..fast.training_blocks import can_train, train_blocks
 from ..mixers.rsa.config import RemConfig
-from ..products import products_dtype
-from ..trained_block import can_train, train_blocks
 from .block import BLOCKS, Block, TrunkState
 
 

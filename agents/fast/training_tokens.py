@@ -1,7 +1,7 @@
 """The embedding of a step's tokens with its layer norm as one operation: how it is trained on a CPU.
 
-`DecisionModel` makes its tokens from them in PyTorch's operations everywhere else; `tests/test_trained_embedding.py`
-holds one against the other. The maps are float32 here, whatever autocast says: they are too small to gain by less.
+`DecisionModel` makes its tokens from them in PyTorch's operations everywhere else; its tests hold one against the
+other. The maps are float32 here, whatever autocast says: they are too small to gain by less.
 
 Shape suffixes: B batch, T steps, J tokens a step, C channels.
 """
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from . import kernels
+from .. import kernels
 
 
 class _Call(NamedTuple):

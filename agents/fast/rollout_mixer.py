@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from ..scan.state import STATE_DTYPE, ScanState
 
 if TYPE_CHECKING:
-    from .aaren import Aaren
+    from ..mixers.aaren import Aaren
 
 FEW = 8  # tokens a call; an environment step has at most three
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from . import kernels
-from .mixers import Aaren, AarenRsa
-from .mixers.rsa.encoding import Recurrence
-from .model.block import Block
-from .scan.state import STATE_DTYPE, ScanState
+from .. import kernels
+from ..mixers import Aaren, AarenRsa
+from ..mixers.rsa.encoding import Recurrence
+from ..model.block import Block
+from ..scan.state import STATE_DTYPE, ScanState
 
 if TYPE_CHECKING:
-    from .kernels.step import Array
-    from .model.decision import DecisionModel
+    from ..kernels.step import Array
+    from ..model.decision import DecisionModel
 
 
 class StepState(NamedTuple):

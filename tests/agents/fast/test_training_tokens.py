@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from aaren_rl.agents import DecisionModel, ModelConfig
+from aaren_rl.agents.fast.training_tokens import can_embed, embed
 from aaren_rl.agents.kernels.compiling import threads as kernel_threads
 from aaren_rl.agents.model import decision
-from aaren_rl.agents.trained_embedding import can_embed, embed
 
 BATCH, STEPS, TIMES = 3, 10, 7
 NUMBERS = (1, 11, 4)  # of a step's tokens

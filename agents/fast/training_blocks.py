@@ -4,7 +4,7 @@ What `Block` does in thirty operations, each with its node in the graph and its 
 bfloat16, is here a dozen matrix products and the kernels of the scan, of GELU and of the residual connections. The
 residual stream is float32; the products are in autocast's precision. From block to block tokens go in both, and their
 gradient comes back in two parts, one for each: they are added where they are next read.
-`tests/test_trained_block.py` holds it against `Block`.
+`tests/agents/fast/test_training_blocks.py` holds it against `Block`.
 
 Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a head. Rows are tokens of all sequences,
 (B N, C); after the mixer only those that are kept.
@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from . import kernels
-from .mixers import Aaren
-from .model.layers import ResidualNorm
+from .. import kernels
+from ..mixers import Aaren
+from ..model.layers import ResidualNorm
+from ..scan.state import STATE_DTYPE, ScanState
 from .products import product_over_rows, products_dtype
-from .scan.state import STATE_DTYPE, ScanState
 
 if TYPE_CHECKING:
-    from .model.block import Block
+    from ..model.block import Block
 
 Tensors: TypeAlias = tuple[Tensor, ...]
 

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aaren_rl.agents import Aaren, ScanState, kernels
+from aaren_rl.agents.fast.training_blocks import can_train
 from aaren_rl.agents.kernels import aaren_scores as scoring
 from aaren_rl.agents.kernels import gelu
 from aaren_rl.agents.kernels.compiling import threads as kernel_threads
 from aaren_rl.agents.model import trunk
 from aaren_rl.agents.model.trunk import Trunk
-from aaren_rl.agents.trained_block import can_train
 
 WIDTH, LAYERS, HEADS, BATCH, TOKENS = 32, 2, 4, 3, 30
 KEEP = slice(1, None, 3)

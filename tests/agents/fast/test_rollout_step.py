@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from aaren_rl.agents import AarenRsa, DecisionModel, ModelConfig, NonFiniteActionError, Policy, kernels
-from aaren_rl.agents.compiled_step import CompiledStep, can_compile
+from aaren_rl.agents.fast.rollout_step import CompiledStep, can_compile
 
 SHAPES = {
     "post-norm": {},
