@@ -10,8 +10,8 @@ import typing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .envs.minari_spec import is_plain_argument
-from .envs.own import is_safe_name
+from .envs.tasks.environment import is_plain_argument
+from .envs.tasks.own import is_safe_name
 
 if TYPE_CHECKING:
     # For types alone: a card is read, too, where there is no torch.

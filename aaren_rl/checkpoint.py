@@ -21,8 +21,8 @@ from torch import Tensor
 
 from .agents import DecisionModel, ModelConfig, Policy
 from .card import PolicyCard, card_from_json
+from .envs.errors import one_line
 from .envs.files import sha256
-from .envs.minari_spec import one_line
 from .errors import CheckpointError
 from .files import write_folder, write_json
 

@@ -13,8 +13,8 @@ from .envs.hdf5_guard import try_file
 from .envs.local import local_path
 from .envs.minari import MINARI_LEVELS, minari_id, read_minari
 from .envs.minari_spec import check_minari_id, minari_data_dir
-from .envs.own import own_task
 from .envs.pins import verify_pin
+from .envs.tasks.own import own_task
 from .errors import UsageError
 
 MINARI = "minari:"

@@ -19,7 +19,7 @@ from .envs.local import cache_dir
 from .envs.minari import minari_id
 from .envs.minari_spec import check_minari_id, minari_dataset_dir
 from .envs.pins import pin_path, sha256
-from .envs.specs import TASKS
+from .envs.tasks.table import TASKS
 from .errors import UsageError, run_command
 from .files import write_json
 

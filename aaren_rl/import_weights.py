@@ -17,7 +17,7 @@ from .checkpoint import save_policy
 from .cli import Parser, import_registering, positive
 from .envs import Task, get_task, load_task
 from .envs.files import sha256
-from .envs.own import own_task
+from .envs.tasks.own import own_task
 from .errors import CheckpointError, UsageError, run_command
 from .files import check_free
 from .foreign import Imported, import_model

@@ -33,7 +33,7 @@ from .config import (
 from .data import load_data
 from .distributed import Ranks, join_ranks
 from .envs import Episodes, Task, is_own, task_name
-from .envs.own import default_name
+from .envs.tasks.own import default_name
 from .envs.windows import StepData
 from .errors import NumericsError, run_command
 from .memory import keep_freed_memory

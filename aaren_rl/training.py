@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .agents import Block, DecisionModel, Encoded
 from .config import OptimizerConfig, RunConfig
 from .distributed import ALONE, Ranks
-from .envs.minari_spec import one_line
+from .envs.errors import one_line
 from .envs.windows import StepData, make_sampler, part
 from .errors import CheckpointError, UsageError
 from .training_checkpoint import Checkpoint

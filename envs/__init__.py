@@ -1,12 +1,12 @@
 """Tasks, offline data and simulation: names to episodes, episodes to scores."""
 
+from .data.load import is_own, load_episodes, load_task, task_name
 from .episodes import Episode, Episodes, returns_to_go
 from .errors import DataError, EnvsError, SimulationError, UnknownTaskError, UsageError
 from .rollout import Rollouts, SequencePolicy, rollout
-from .scores import normalized_score
-from .sources import load_episodes
-from .specs import REFERENCE_RETURNS, TASKS, D4RLTask, Reference, Task, get_task, make_env
-from .tasks import is_own, load_task, task_name
+from .tasks.environment import make_env
+from .tasks.scores import normalized_score
+from .tasks.table import REFERENCE_RETURNS, TASKS, D4RLTask, Reference, Task, get_task
 
 __all__ = [
     "REFERENCE_RETURNS",

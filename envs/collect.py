@@ -9,8 +9,8 @@ import numpy as np
 
 from .errors import EnvsError, SimulationError, UsageError
 from .simulate import Job, Track, simulate
-from .spaces import inspect_spaces
-from .specs import REFERENCE_RETURNS
+from .tasks.environment import inspect_spaces
+from .tasks.table import REFERENCE_RETURNS
 
 EVALUATION_EPISODES = 10
 

@@ -14,7 +14,7 @@ from .episodes import Episodes, row_blocks
 from .errors import DataError, UsageError
 from .files import write_whole
 from .hdf5 import checked_datasets, open_hdf5
-from .specs import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM, D4RL_SERVER, D4RLTask
+from .tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM, D4RL_SERVER, D4RLTask
 
 _REQUIRED = ("observations", "actions", "rewards")
 _OPTIONAL = ("terminals", "timeouts")

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .episodes import Episodes, row_blocks
-from .scores import normalized_score
-from .specs import Reference
+from .tasks.scores import normalized_score
+from .tasks.table import Reference
 
 QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # percent
 

@@ -45,3 +45,8 @@ def cannot_write(target: object, error: OSError, way_out: str) -> EnvsError:
     kind = ResourcesError if error.errno in DISK_FULL else DataError
     reason = error.strerror or " ".join(str(error).split())[:200]
     return kind(f"{target}: cannot be written ({reason}); make room, or {way_out}")
+
+
+def one_line(text: str) -> str:
+    """A text from a file as one short line without terminal control sequences."""
+    return "".join(c for c in " ".join(text.split()) if c.isprintable())[:200]

@@ -4,8 +4,12 @@ import fcntl
 import hashlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
+
+from .errors import cannot_write
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
@@ -58,3 +62,12 @@ def wait_for_lock(stream: TextIO, path: Path, doing: str) -> None:
     except BlockingIOError:
         print(f"{path}: another process is {doing} it; waiting", file=sys.stderr)
         fcntl.flock(stream, fcntl.LOCK_EX)
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Turns what goes wrong in writing the dataset's folder `target` into a DataError."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(target, error, "set MINARI_DATASETS_PATH to another folder") from error

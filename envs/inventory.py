@@ -10,7 +10,7 @@ from .local import local_levels, local_path
 from .minari import MINARI_LEVELS, minari_id
 from .minari_spec import MinariSpec, check_minari_id, minari_data_dir, minari_dataset_dir, read_spec
 from .pins import pin_path
-from .specs import TASKS, D4RLTask
+from .tasks.table import TASKS, D4RLTask
 
 _MAX_DEPTH = 8
 

@@ -16,7 +16,7 @@ from .episodes import Episodes
 from .errors import DataError
 from .replay import Replay, split_replay
 from .simulate import ActionUnits, Job, Track, join_tracks
-from .specs import make_env
+from .tasks.environment import make_env
 from .workers import WorkerPool, play_steps, worker_count
 
 LEVELS = ("random", "medium", "medium-replay", "medium-expert", "expert")

@@ -15,7 +15,7 @@ from .episodes import Episodes
 from .errors import DataError, cannot_write
 from .files import open_lock, wait_for_lock
 from .simulate import Job, Track, join_tracks
-from .specs import D4RLTask
+from .tasks.table import D4RLTask
 from .workers import WorkerPool, play_steps
 from .workers import worker_count as _worker_count
 

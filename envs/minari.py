@@ -18,7 +18,7 @@ from .minari_fetch import fetch_minari
 from .minari_spec import MinariSpec, check_minari_id, minari_data_dir, read_spec
 from .minari_write import write_minari
 from .pins import verify_pin
-from .specs import get_task
+from .tasks.table import get_task
 
 __all__ = ["MINARI_LEVELS", "MinariData", "check_minari_id", "minari_id", "read_minari", "write_minari"]
 

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from .errors import DataError
-from .files import open_lock, sha256, sync, wait_for_lock
-from .minari_spec import minari_data_dir, one_line, writing
+from .errors import DataError, one_line
+from .files import open_lock, sha256, sync, wait_for_lock, writing
+from .minari_spec import minari_data_dir
 from .pins import write_pin
 
 # A process of its own: the package can only be told by an environment variable where to put a dataset, prints on stdout

@@ -9,8 +9,6 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,8 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from .errors import DataError, UsageError, cannot_write
+from .errors import DataError, UsageError, one_line
+from .tasks.environment import entry_point_name, is_plain_argument
 
 # The package's own pattern, without the letters of other alphabets.
 _ID = re.compile(r"(?:[A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+-v[0-9]{1,9}")
@@ -30,10 +29,6 @@ _MAX_METADATA_BYTES = 64 * 2**20
 
 # Wrappers that change neither what an environment returns nor when it ends, so leaving them out changes no score.
 _PASSIVE_WRAPPERS = {"RecordEpisodeStatistics", "RecordVideo", "OrderEnforcing", "PassiveEnvChecker"}
-
-# Arguments that name files to read or modules to import.
-_FORBIDDEN_KEY = re.compile(r"(^|_)(xml|file|path|dir|folder|module|entry_point|id)s?(_|$)", re.IGNORECASE)
-_FORBIDDEN_TEXT = re.compile(r"[/\\:~]|\.\.|\.xml$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -122,20 +117,6 @@ def read_spec(path: Path) -> MinariSpec:
     )
 
 
-@contextmanager
-def writing(target: Path) -> Iterator[None]:
-    """Turns what goes wrong in writing the dataset's folder `target` into a DataError."""
-    try:
-        yield
-    except OSError as error:
-        raise cannot_write(target, error, "set MINARI_DATASETS_PATH to another folder") from error
-
-
-def one_line(text: str) -> str:
-    """A text from a file as one short line without terminal control sequences."""
-    return "".join(c for c in " ".join(text.split()) if c.isprintable())[:200]
-
-
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
@@ -206,14 +187,6 @@ def _numbers(values: list[float]) -> npt.NDArray[np.float64]:
     return np.array(values, dtype=np.float64)
 
 
-def entry_point_name(env_id: str) -> str:
-    """Where Gymnasium has a registered environment's class: its entry point as a text, MODULE:NAME."""
-    entry = gym.registry[env_id].entry_point
-    return (
-        entry if isinstance(entry, str) else f"{getattr(entry, '__module__', '')}:{getattr(entry, '__qualname__', '')}"
-    )
-
-
 def _env_spec(path: Path, metadata: dict[str, Any], key: str) -> dict[str, Any] | None:
     """The environment's description, if Gymnasium knows that environment under the same entry point."""
     spec = _object(path, metadata, key)
@@ -261,20 +234,6 @@ def _kwargs(path: Path, env: dict[str, Any], notes: list[str]) -> dict[str, Any]
     if "render_mode" in kwargs:
         notes.append("left out the environment's render_mode")
     return {key: value for key, value in kwargs.items() if key != "render_mode"}
-
-
-def is_plain_argument(key: str, value: object) -> bool:
-    """Whether an environment's argument that a file gives is harmless: plain values that name no file or module."""
-    return key.isidentifier() and not _FORBIDDEN_KEY.search(key) and _is_plain(value)
-
-
-def _is_plain(value: object, depth: int = 4) -> bool:
-    if isinstance(value, str):
-        return not _FORBIDDEN_TEXT.search(value)
-    if isinstance(value, list):
-        return depth > 0 and all(_is_plain(item, depth - 1) for item in value)
-    # A policy's card is JSON, which has no infinity.
-    return value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _reference_returns(metadata: dict[str, Any], notes: list[str]) -> tuple[float, float] | None:

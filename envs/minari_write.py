@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from .checks import hold_to_bounds
 from .episodes import Episodes
-from .errors import DataError, UsageError
-from .files import sync, write_whole
-from .minari_spec import entry_point_name, minari_data_dir, one_line, writing
-from .specs import make_env
+from .errors import DataError, UsageError, one_line
+from .files import sync, write_whole, writing
+from .minari_spec import minari_data_dir
+from .tasks.environment import entry_point_name, make_env
 
 _REPEATED = "the observation behind each episode's last step was not recorded: it repeats the one before"
 

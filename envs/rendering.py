@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from .errors import ResourcesError, SimulationError
 from .process import Worker, serve
-from .specs import make_env
 from .stepping import registered
+from .tasks.environment import make_env
 
 Picture = npt.NDArray[np.uint8]  # (height, width, 3)
 

@@ -21,7 +21,7 @@ from .collect import SacSettings
 from .errors import SimulationError
 from .files import write_whole
 from .replay import Replay
-from .specs import make_env
+from .tasks.environment import make_env
 
 _HIDDEN = 256  # two layers of it: what BehaviourPolicy reads, and D4RL's own policies had
 _BATCH = 256

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from safetensors.numpy import load_file
 
 from .episodes import Episodes
-from .specs import make_env
+from .tasks.environment import make_env
 
 _LOG_STD_RANGE = (-20.0, 2.0)
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from .errors import SimulationError
 from .process import Worker, serve
-from .specs import make_env
+from .tasks.environment import make_env
 
 Indices = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]

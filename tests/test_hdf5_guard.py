@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import DataError, hdf5_guard
+from aaren_rl.envs.data.load import load_task
 from aaren_rl.envs.hdf5_guard import try_file
-from aaren_rl.envs.tasks import load_task
 
 
 @pytest.mark.faults(3)

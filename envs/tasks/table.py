@@ -1,16 +1,11 @@
 """The task table: which environment, sizes, target returns and D4RL file stand behind a name like `hopper-medium`."""
 
 import difflib
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import gymnasium as gym
-import mujoco
-
-from .errors import SimulationError, UnknownTaskError
+from ..errors import UnknownTaskError
 
 LEVELS = ("random", "medium", "medium-replay", "full-replay", "medium-expert", "expert")
 
@@ -123,43 +118,3 @@ def get_task(name: str) -> D4RLTask:
     of_family = [task.name for task in TASKS.values() if task.family == spelled.split("-")[0]]
     hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(of_family or TASKS)}"
     raise UnknownTaskError(f"unknown task {shown}; {hint}")
-
-
-@contextmanager
-def _python_model_warnings() -> Iterator[None]:
-    """Turn MuJoCo's warnings about a model into Python's, without those about outdated model syntax.
-
-    Left alone, MuJoCo prints them and writes MUJOCO_LOG.TXT into the working directory.
-    """
-    messages: list[str] = []
-    previous = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(messages.append)
-    try:
-        yield
-    finally:
-        mujoco.set_mju_user_warning(previous)
-    for message in messages:
-        if "is deprecated" not in message:
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
-
-
-def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  gym.make takes whatever the environment does
-    """Make a Gymnasium environment; keyword arguments go to `gymnasium.make`.
-
-    Raises:
-        SimulationError: the id is unknown to Gymnasium or the environment's packages are missing.
-    """
-    if ":" in env_id:
-        # Gymnasium would import the module named before the colon, and the id may come from a file.
-        raise SimulationError(
-            f"environment id {env_id!r} names a module to import; use a registered id such as Hopper-v4"
-        )
-    try:
-        with warnings.catch_warnings(), _python_model_warnings():
-            # -v4 is chosen on purpose (see ENV_VERSION).
-            warnings.filterwarnings("ignore", message=r".*is out of date", category=DeprecationWarning)
-            return gym.make(env_id, **kwargs)
-    # TypeError: an argument that the environment does not take; it may come from a file.
-    except (gym.error.Error, TypeError) as error:
-        reason = " ".join(str(error).split())
-        raise SimulationError(f"cannot make the environment {env_id!r}: {reason}") from error

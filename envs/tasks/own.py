@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from .errors import UsageError
-from .spaces import inspect_spaces
-from .specs import TASKS, Reference, Task
+from ..errors import UsageError
+from .environment import inspect_spaces
+from .table import TASKS, Reference, Task
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

@@ -5,7 +5,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from .specs import REFERENCE_RETURNS, Reference, get_task
+from .table import REFERENCE_RETURNS, Reference, get_task
 
 
 @overload

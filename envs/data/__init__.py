@@ -1,0 +1,1 @@
+"""Offline data: episodes, the checks on them, and the formats they are read from."""

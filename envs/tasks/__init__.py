@@ -1,0 +1,1 @@
+"""Tasks: the table of names, environments of one's own, and what a return is worth."""

@@ -1,0 +1,112 @@
+"""Environments: how they are made, and what those show and take that no table knows."""
+
+import math
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import mujoco
+
+from ..errors import SimulationError, UsageError
+
+# Arguments that name files to read or modules to import.
+_FORBIDDEN_KEY = re.compile(r"(^|_)(xml|file|path|dir|folder|module|entry_point|id)s?(_|$)", re.IGNORECASE)
+_FORBIDDEN_TEXT = re.compile(r"[/\\:~]|\.\.|\.xml$", re.IGNORECASE)
+
+
+class Spaces(NamedTuple):
+    """Vectors to see (O,) and bounded ones to act (A,); `horizon` is the time limit in steps, None without one."""
+
+    observation: gym.spaces.Box
+    action: gym.spaces.Box
+    horizon: int | None
+
+
+def inspect_spaces(env_id: str, **kwargs: Any) -> Spaces:  # noqa: ANN401  whatever gymnasium.make takes
+    """Make an environment and look at it.
+
+    Raises:
+        SimulationError: Gymnasium cannot make the environment.
+        UsageError: observations or actions are not vectors of numbers, or the actions are not bounded.
+    """
+    env = make_env(env_id, **kwargs)
+    try:
+        observation = _vector(env_id, "observations", env.observation_space)
+        action = _vector(env_id, "actions", env.action_space)
+        horizon = env.spec.max_episode_steps if env.spec is not None else None
+    finally:
+        env.close()
+    if not action.is_bounded():
+        raise UsageError(f"{env_id}: actions are not bounded ({action}); wrap the environment in RescaleAction")
+    return Spaces(observation, action, horizon)
+
+
+def _vector(env_id: str, what: str, space: gym.Space[Any]) -> gym.spaces.Box:
+    if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
+        raise UsageError(f"{env_id}: {what} are {space}, not a vector of numbers (a Box with one axis)")
+    return space
+
+
+@contextmanager
+def _python_model_warnings() -> Iterator[None]:
+    """Turn MuJoCo's warnings about a model into Python's, without those about outdated model syntax.
+
+    Left alone, MuJoCo prints them and writes MUJOCO_LOG.TXT into the working directory.
+    """
+    messages: list[str] = []
+    previous = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(messages.append)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(previous)
+    for message in messages:
+        if "is deprecated" not in message:
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+
+def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  gym.make takes whatever the environment does
+    """Make a Gymnasium environment; keyword arguments go to `gymnasium.make`.
+
+    Raises:
+        SimulationError: the id is unknown to Gymnasium or the environment's packages are missing.
+    """
+    if ":" in env_id:
+        # Gymnasium would import the module named before the colon, and the id may come from a file.
+        raise SimulationError(
+            f"environment id {env_id!r} names a module to import; use a registered id such as Hopper-v4"
+        )
+    try:
+        with warnings.catch_warnings(), _python_model_warnings():
+            # -v4 is chosen on purpose (see ENV_VERSION).
+            warnings.filterwarnings("ignore", message=r".*is out of date", category=DeprecationWarning)
+            return gym.make(env_id, **kwargs)
+    # TypeError: an argument that the environment does not take; it may come from a file.
+    except (gym.error.Error, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise SimulationError(f"cannot make the environment {env_id!r}: {reason}") from error
+
+
+def entry_point_name(env_id: str) -> str:
+    """Where Gymnasium has a registered environment's class: its entry point as a text, MODULE:NAME."""
+    entry = gym.registry[env_id].entry_point
+    return (
+        entry if isinstance(entry, str) else f"{getattr(entry, '__module__', '')}:{getattr(entry, '__qualname__', '')}"
+    )
+
+
+def is_plain_argument(key: str, value: object) -> bool:
+    """Whether an environment's argument that a file gives is harmless: plain values that name no file or module."""
+    return key.isidentifier() and not _FORBIDDEN_KEY.search(key) and _is_plain(value)
+
+
+def _is_plain(value: object, depth: int = 4) -> bool:
+    if isinstance(value, str):
+        return not _FORBIDDEN_TEXT.search(value)
+    if isinstance(value, list):
+        return depth > 0 and all(_is_plain(item, depth - 1) for item in value)
+    # A policy's card is JSON, which has no infinity.
+    return value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
