@@ -21,7 +21,7 @@ import torch
 
 from .cli import Parser, positive
 from .envs import Episodes, get_task, load_episodes
-from .envs.d4rl import write_hdf5
+from .envs.data.hdf5.d4rl import write_hdf5
 from .envs.windows import StepData, make_sampler
 from .errors import CommandError, UsageError, run_command
 from .machine import Machine, peak_bytes, resident_bytes

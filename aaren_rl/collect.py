@@ -16,9 +16,9 @@ from .collect_config import LATER, CollectConfig, new_config, read_config, resum
 from .collect_levels import Stopped, write_levels
 from .envs import load_task
 from .envs.collect import Target, env_name, inspect_env
+from .envs.data.minari.spec import minari_data_dir
+from .envs.data.minari.write import write_minari
 from .envs.levels import LEVELS, Source, choose_checkpoints, dataset_name, random_return
-from .envs.minari_spec import minari_data_dir
-from .envs.minari_write import write_minari
 from .errors import UsageError, run_command
 from .run import RunFolder
 

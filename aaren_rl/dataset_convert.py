@@ -8,10 +8,10 @@ from pathlib import Path
 
 from .dataset_sources import Name, Options, load
 from .envs import Episodes, get_task
-from .envs.d4rl import write_hdf5
+from .envs.data.hdf5.d4rl import write_hdf5
+from .envs.data.minari.read import read_minari
+from .envs.data.minari.write import new_minari_folder, write_minari
 from .envs.errors import cannot_write
-from .envs.minari import read_minari
-from .envs.minari_write import new_minari_folder, write_minari
 from .errors import UsageError
 
 

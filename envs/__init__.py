@@ -1,7 +1,7 @@
 """Tasks, offline data and simulation: names to episodes, episodes to scores."""
 
+from .data.episodes import Episode, Episodes, returns_to_go
 from .data.load import is_own, load_episodes, load_task, task_name
-from .episodes import Episode, Episodes, returns_to_go
 from .errors import DataError, EnvsError, SimulationError, UnknownTaskError, UsageError
 from .rollout import Rollouts, SequencePolicy, rollout
 from .tasks.environment import make_env

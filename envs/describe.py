@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .episodes import Episodes, row_blocks
+from .data.episodes import Episodes, row_blocks
 from .tasks.scores import normalized_score
 from .tasks.table import Reference
 

@@ -11,8 +11,8 @@ import h5py
 import numpy as np
 
 from .collect import Evaluation, Target, play
-from .d4rl import write_hdf5
-from .episodes import Episodes
+from .data.episodes import Episodes
+from .data.hdf5.d4rl import write_hdf5
 from .errors import DataError
 from .replay import Replay, split_replay
 from .simulate import ActionUnits, Job, Track, join_tracks

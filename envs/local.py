@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from .d4rl import write_hdf5
-from .episodes import Episodes
+from .data.episodes import Episodes
+from .data.hdf5.d4rl import write_hdf5
 from .errors import DataError, cannot_write
 from .files import open_lock, wait_for_lock
 from .simulate import Job, Track, join_tracks

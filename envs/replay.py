@@ -13,7 +13,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from .episodes import Episodes
+from .data.episodes import Episodes
 from .errors import DataError
 from .files import write_whole
 from .simulate import ActionUnits

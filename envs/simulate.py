@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file
 
-from .episodes import Episodes
+from .data.episodes import Episodes
 from .tasks.environment import make_env
 
 _LOG_STD_RANGE = (-20.0, 2.0)

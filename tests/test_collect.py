@@ -30,7 +30,7 @@ from aaren_rl.collect_config import read_config
 from aaren_rl.collect_training import CollectRun
 from aaren_rl.envs import levels as levels_module
 from aaren_rl.envs.collect import Evaluation, SacSettings, inspect_env
-from aaren_rl.envs.d4rl import read_hdf5
+from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.envs.errors import SimulationError
 from aaren_rl.envs.levels import LEVELS, choose_checkpoints
 from aaren_rl.envs.replay import Replay, split_replay

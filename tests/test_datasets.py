@@ -18,11 +18,11 @@ from aaren_rl.dataset_report import histogram
 from aaren_rl.datasets import main
 from aaren_rl.envs import Episodes, normalized_score
 from aaren_rl.envs import local as local_module
-from aaren_rl.envs.d4rl import read_hdf5, write_hdf5
+from aaren_rl.envs.data.download.pins import write_pin
+from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
+from aaren_rl.envs.data.minari.read import read_minari
+from aaren_rl.envs.data.minari.write import write_minari
 from aaren_rl.envs.local import Recipe
-from aaren_rl.envs.minari import read_minari
-from aaren_rl.envs.minari_write import write_minari
-from aaren_rl.envs.pins import write_pin
 
 D4RL = "d4rl/hopper_medium-v2.hdf5"
 
@@ -310,7 +310,7 @@ def test_a_full_disk_while_converting(
     def full(path: Path, content: memoryview) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("aaren_rl.envs.d4rl.write_whole", full)
+    monkeypatch.setattr("aaren_rl.envs.data.hdf5.d4rl.write_whole", full)
     refused(capsys, 7, "convert minari:my/set-v0 new.hdf5", "new.hdf5: cannot be written", "No space left")
 
 

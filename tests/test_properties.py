@@ -17,7 +17,7 @@ from aaren_rl.agents import ScanState, kernels, prefix_scan, scan_step
 from aaren_rl.agents.scan.prefix import METHODS
 from aaren_rl.config import AGENTS, SECTIONS, build_config, differences, from_dict, to_dict
 from aaren_rl.envs import DataError
-from aaren_rl.envs.d4rl import read_hdf5, write_hdf5
+from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
 from aaren_rl.envs.windows import CONTEXTS
 
 quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ..d4rl import d4rl_dataset_dir, d4rl_url, read_hdf5
-from ..download import fetch
-from ..episodes import Episodes
 from ..errors import DataError, UsageError
-from ..hdf5_guard import try_file
 from ..local import local_levels, make_local
-from ..minari import minari_id, read_minari
-from ..pins import verify_pin
 from ..tasks.own import check_own_name, own_task
 from ..tasks.table import TASKS, D4RLTask, Reference, Task, get_task
+from .download.fetch import fetch
+from .download.pins import verify_pin
+from .episodes import Episodes
+from .hdf5.d4rl import d4rl_dataset_dir, d4rl_url, read_hdf5
+from .hdf5.guard import try_file
+from .minari.read import minari_id, read_minari
 
 # D4RL numbers the same dynamics -v2 (and -v3 where contact forces are reported otherwise); Gymnasium's are -v4.
 _SAME_DYNAMICS = (2, 3, 4)

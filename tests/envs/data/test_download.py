@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import TASKS, DataError, UsageError, load_episodes
-from aaren_rl.envs import download as download_module
-from aaren_rl.envs.d4rl import d4rl_url
-from aaren_rl.envs.download import fetch
+from aaren_rl.envs.data.download import fetch as download_module
+from aaren_rl.envs.data.download.fetch import fetch
+from aaren_rl.envs.data.hdf5.d4rl import d4rl_url
 from aaren_rl.envs.errors import ResourcesError
 
 TASK = "walker2d-full-replay"

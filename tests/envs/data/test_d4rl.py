@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import DataError, Episodes, UsageError
-from aaren_rl.envs.d4rl import d4rl_dataset_dir, read_hdf5, write_hdf5
+from aaren_rl.envs.data.hdf5.d4rl import d4rl_dataset_dir, read_hdf5, write_hdf5
 
 N = 60
 

@@ -10,18 +10,18 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
-from .errors import DataError
+from ...errors import DataError
 
 # Reading is far faster than this, and a processor's time does not depend on how busy the machine is.
 _SECONDS, _BYTES_PER_SECOND = 10, 2**20
 
-# The package's __init__ would import simulators: the readers' modules are put into a package without one.
+# The package's __init__ would import simulators: its modules are put into a package without one.
 _SCRIPT = """
 import importlib, sys, types
 package = types.ModuleType("readers")
 package.__path__ = [sys.argv[1]]
 sys.modules["readers"] = package
-importlib.import_module("readers.hdf5").read_all(sys.argv[2], int(sys.argv[3]))
+importlib.import_module("readers.data.hdf5.opening").read_all(sys.argv[2], int(sys.argv[3]))
 """
 
 
@@ -41,7 +41,7 @@ def try_file(path: Path) -> None:
 @lru_cache(maxsize=1024)
 def _try_once(path: str, _inode: int, size: int, _modified: int) -> None:
     seconds = _SECONDS + size // _BYTES_PER_SECOND
-    command = [sys.executable, "-P", "-c", _SCRIPT, str(Path(__file__).parent), path, str(seconds)]
+    command = [sys.executable, "-P", "-c", _SCRIPT, str(Path(__file__).parents[2]), path, str(seconds)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if done.returncode < 0:
         did = "does not come to an end" if -done.returncode == signal.SIGXCPU else "crashes"

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from minari_sets import ID
 
 from aaren_rl.envs import DataError, Episodes, SimulationError, UnknownTaskError, UsageError, make_env
-from aaren_rl.envs.minari import minari_id, read_minari
-from aaren_rl.envs.minari_spec import read_spec
-from aaren_rl.envs.minari_write import write_minari
-from aaren_rl.envs.pins import write_pin
+from aaren_rl.envs.data.download.pins import write_pin
+from aaren_rl.envs.data.minari.read import minari_id, read_minari
+from aaren_rl.envs.data.minari.spec import read_spec
+from aaren_rl.envs.data.minari.write import write_minari
 
 
 @pytest.fixture
@@ -107,7 +107,8 @@ def test_what_a_dataset_says_of_itself(data):
 
 def test_minari_is_not_imported_by_reading(data):
     code = (
-        f"import sys; from aaren_rl.envs.minari import read_minari; read_minari({ID!r}); print('minari' in sys.modules)"
+        "import sys; from aaren_rl.envs.data.minari.read import read_minari; "
+        f"read_minari({ID!r}); print('minari' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
@@ -594,8 +595,8 @@ def test_written_as_minari_writes(tmp_path, monkeypatch):
 FULL_DISK = """
 import resource, signal, sys
 from aaren_rl.envs.errors import ResourcesError
-from aaren_rl.envs.minari import read_minari
-from aaren_rl.envs.minari_write import write_minari
+from aaren_rl.envs.data.minari.read import read_minari
+from aaren_rl.envs.data.minari.write import write_minari
 episodes = read_minari(sys.argv[1]).episodes
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))

@@ -14,8 +14,8 @@ from urllib.error import HTTPError
 
 from tqdm import tqdm
 
-from .errors import DataError, cannot_write
-from .files import open_lock, sync, wait_for_lock, write_whole
+from ...errors import DataError, cannot_write
+from ...files import open_lock, sync, wait_for_lock, write_whole
 from .http import BrokenOff, blocks, content_range, open_url, reason_of, require_http, validator_of
 from .pins import pin_path, read_pin, sha256, write_pin
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import DataError
 from .episodes import row_blocks
-from .errors import DataError
 
 Bounds = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 

@@ -14,7 +14,7 @@ import pytest
 from minari_sets import ID
 
 from aaren_rl.envs import DataError
-from aaren_rl.envs.minari import read_minari
+from aaren_rl.envs.data.minari.read import read_minari
 
 REPOSITORY, COMMIT = f"farama-minari/{ID.split('/')[0]}", "1" * 40
 

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from .errors import DataError, one_line
-from .files import open_lock, sha256, sync, wait_for_lock, writing
-from .minari_spec import minari_data_dir
-from .pins import write_pin
+from ...errors import DataError, one_line
+from ...files import open_lock, sha256, sync, wait_for_lock, writing
+from ..download.pins import write_pin
+from .spec import minari_data_dir
 
 # A process of its own: the package can only be told by an environment variable where to put a dataset, prints on stdout
 # and warns. It downloads without loading, so nothing that the dataset names is imported there either.

@@ -18,12 +18,12 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from .checks import hold_to_bounds
-from .episodes import Episodes
-from .errors import DataError, UsageError, one_line
-from .files import sync, write_whole, writing
-from .minari_spec import minari_data_dir
-from .tasks.environment import entry_point_name, make_env
+from ...errors import DataError, UsageError, one_line
+from ...files import sync, write_whole, writing
+from ...tasks.environment import entry_point_name, make_env
+from ..checks import hold_to_bounds
+from ..episodes import Episodes
+from .spec import minari_data_dir
 
 _REPEATED = "the observation behind each episode's last step was not recorded: it repeats the one before"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from .errors import DataError
+from ...errors import DataError
 
 _FETCH = "get the file again"
 

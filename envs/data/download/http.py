@@ -7,7 +7,7 @@ from http.client import HTTPException, HTTPResponse
 from urllib import request
 from urllib.parse import urlsplit
 
-from .errors import UsageError
+from ...errors import UsageError
 
 _TIMEOUT_S = 30.0  # without a byte
 _BLOCK_BYTES = 2**18

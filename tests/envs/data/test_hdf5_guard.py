@@ -9,9 +9,10 @@ import h5py
 import numpy as np
 import pytest
 
-from aaren_rl.envs import DataError, hdf5_guard
+from aaren_rl.envs import DataError
+from aaren_rl.envs.data.hdf5 import guard as hdf5_guard
+from aaren_rl.envs.data.hdf5.guard import try_file
 from aaren_rl.envs.data.load import load_task
-from aaren_rl.envs.hdf5_guard import try_file
 
 
 @pytest.mark.faults(3)

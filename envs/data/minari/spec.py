@@ -17,8 +17,8 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from .errors import DataError, UsageError, one_line
-from .tasks.environment import entry_point_name, is_plain_argument
+from ...errors import DataError, UsageError, one_line
+from ...tasks.environment import entry_point_name, is_plain_argument
 
 # The package's own pattern, without the letters of other alphabets.
 _ID = re.compile(r"(?:[A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+-v[0-9]{1,9}")

@@ -7,8 +7,8 @@ from then on.
 import re
 from pathlib import Path
 
-from . import files
-from .errors import DataError
+from ... import files
+from ...errors import DataError
 
 
 def pin_path(path: Path) -> Path:

@@ -9,12 +9,12 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from .checks import hold_to_bounds, not_finite
-from .episodes import Episodes, row_blocks
-from .errors import DataError, UsageError
-from .files import write_whole
-from .hdf5 import checked_datasets, open_hdf5
-from .tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM, D4RL_SERVER, D4RLTask
+from ...errors import DataError, UsageError
+from ...files import write_whole
+from ...tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM, D4RL_SERVER, D4RLTask
+from ..checks import hold_to_bounds, not_finite
+from ..episodes import Episodes, row_blocks
+from .opening import checked_datasets, open_hdf5
 
 _REQUIRED = ("observations", "actions", "rewards")
 _OPTIONAL = ("terminals", "timeouts")

@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from .checks import hold_to_bounds, not_finite
-from .episodes import Episodes
-from .errors import DataError
-from .hdf5 import check_size, claimed_bytes, open_hdf5, plain_dataset, plain_group
-from .hdf5_guard import try_file
-from .minari_fetch import fetch_minari
-from .minari_spec import MinariSpec, check_minari_id, minari_data_dir, read_spec
-from .minari_write import write_minari
-from .pins import verify_pin
-from .tasks.table import get_task
+from ...errors import DataError
+from ...tasks.table import get_task
+from ..checks import hold_to_bounds, not_finite
+from ..download.pins import verify_pin
+from ..episodes import Episodes
+from ..hdf5.guard import try_file
+from ..hdf5.opening import check_size, claimed_bytes, open_hdf5, plain_dataset, plain_group
+from .fetch import fetch_minari
+from .spec import MinariSpec, check_minari_id, minari_data_dir, read_spec
+from .write import write_minari
 
 __all__ = ["MINARI_LEVELS", "MinariData", "check_minari_id", "minari_id", "read_minari", "write_minari"]
 

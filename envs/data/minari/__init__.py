@@ -1,0 +1,1 @@
+"""Minari's data sets: their description, fetched, read and written."""
