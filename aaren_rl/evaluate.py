@@ -14,8 +14,8 @@ from tqdm import tqdm
 from .card import PolicyCard
 from .cli import Parser, choose_device, import_registering, positive, progress_bar
 from .envs.data.minari.write import new_minari_folder, write_minari
-from .envs.recording import Recorder
-from .envs.rollout import OnAction
+from .envs.simulation.recording import Recorder
+from .envs.simulation.rollout import OnAction
 from .errors import CheckpointError, UsageError, run_command
 from .files import write_json
 from .runtime import load

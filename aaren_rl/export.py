@@ -18,7 +18,7 @@ from .card import PolicyCard
 from .checkpoint import WEIGHTS, load_policy, read_card
 from .cli import Parser, import_registering, positive, progress_bar
 from .envs.files import write_whole
-from .envs.stepping import LocalStepper
+from .envs.simulation.stepping import LocalStepper
 from .errors import NumericsError, ResourcesError, UsageError, run_command
 from .evaluate import play
 from .onnx_weights import action_range

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from .card import PolicyCard
 from .envs import Reference, Rollouts, SequencePolicy, make_env, normalized_score, rollout
-from .envs.recording import Recorder
-from .envs.rollout import OnAction
+from .envs.simulation.recording import Recorder
+from .envs.simulation.rollout import OnAction
 from .errors import CheckpointError
 
 SOURCES = {

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .envs import SequencePolicy
-from .envs.rollout import padded, row_multiple
+from .envs.simulation.rollout import padded, row_multiple
 
 State = TypeVar("State")
 Rows = npt.NDArray[np.int64]

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from .card import PolicyCard
 from .envs import SimulationError
 from .envs.files import sync, write_whole
-from .envs.rendering import Picture, Renderer, open_renderer
+from .envs.simulation.rendering import Picture, Renderer, open_renderer
 from .errors import ResourcesError, UsageError
 from .files import write_folder
 from .scoring import Score

@@ -3,7 +3,7 @@
 from .data.episodes import Episode, Episodes, returns_to_go
 from .data.load import is_own, load_episodes, load_task, task_name
 from .errors import DataError, EnvsError, SimulationError, UnknownTaskError, UsageError
-from .rollout import Rollouts, SequencePolicy, rollout
+from .simulation.rollout import Rollouts, SequencePolicy, rollout
 from .tasks.environment import make_env
 from .tasks.scores import normalized_score
 from .tasks.table import REFERENCE_RETURNS, TASKS, D4RLTask, Reference, Task, get_task

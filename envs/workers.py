@@ -10,8 +10,8 @@ from itertools import count, islice
 from typing import Self, cast
 
 from .errors import EnvsError
-from .process import Worker, serve
 from .simulate import Job, Track, simulate
+from .simulation.processes import Worker, serve
 
 
 def serve_requests() -> None:

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from aaren_rl.agents import Policy
 from aaren_rl.envs import make_env, rollout
-from aaren_rl.envs.rollout import ROWS
+from aaren_rl.envs.simulation.rollout import ROWS
 from aaren_rl.sb3 import LastRewards, SB3Policy, make_vec_env
 
 TARGET = 20.0  # small, so that the first reward is no small part of it

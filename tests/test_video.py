@@ -19,8 +19,8 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aaren_rl.envs import SimulationError
-from aaren_rl.envs.rendering import open_renderer
-from aaren_rl.envs.rollout import rollout
+from aaren_rl.envs.simulation.rendering import open_renderer
+from aaren_rl.envs.simulation.rollout import rollout
 from aaren_rl.errors import ResourcesError
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.video import Gif, Video

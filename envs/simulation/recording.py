@@ -10,7 +10,7 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
-from .data.episodes import Episodes
+from ..data.episodes import Episodes
 from .stepping import Floats, Indices, Stepper, Steps
 
 

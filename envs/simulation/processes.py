@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any, NamedTuple
 
-from .errors import EnvsError, ResourcesError, SimulationError
+from ..errors import EnvsError, ResourcesError, SimulationError
 
 # Room for a request to be written while the worker still writes its last answer: neither may wait for the other. Some
 # thousand environments' actions fit; more would use up what Linux grants a user for pipes.

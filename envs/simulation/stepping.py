@@ -12,9 +12,9 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from .errors import SimulationError
-from .process import Worker, serve
-from .tasks.environment import make_env
+from ..errors import SimulationError
+from ..tasks.environment import make_env
+from .processes import Worker, serve
 
 Indices = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]

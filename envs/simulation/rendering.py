@@ -17,10 +17,10 @@ import mujoco
 import numpy as np
 import numpy.typing as npt
 
-from .errors import ResourcesError, SimulationError
-from .process import Worker, serve
+from ..errors import ResourcesError, SimulationError
+from ..tasks.environment import make_env
+from .processes import Worker, serve
 from .stepping import registered
-from .tasks.environment import make_env
 
 Picture = npt.NDArray[np.uint8]  # (height, width, 3)
 

@@ -17,7 +17,7 @@ from small_policy import HOPPER, TARGET, make_policy
 
 from aaren_rl.agents import Policy
 from aaren_rl.envs import SimulationError, make_env
-from aaren_rl.envs.rollout import Rollouts, rollout
+from aaren_rl.envs.simulation.rollout import Rollouts, rollout
 
 
 def play_one(policy: Policy, env_id: str, seed: int) -> tuple[float, int]:

@@ -1,0 +1,1 @@
+"""Simulation: rollouts of many environments in step, in processes, recorded and rendered."""
