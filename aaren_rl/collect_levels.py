@@ -10,9 +10,9 @@ from tqdm import tqdm
 from .cli import StopRequest
 from .collect_checkpoint import saving
 from .envs import normalized_score
+from .envs.behaviour.policy import Track
 from .envs.collect import Target
 from .envs.levels import LevelMaker, Source
-from .envs.simulate import Track
 
 
 class Stopped(Exception):

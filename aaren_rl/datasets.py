@@ -12,13 +12,13 @@ from .dataset_convert import convert
 from .dataset_report import draw, format_description, size_text, to_json
 from .dataset_sources import MINARI, Name, Options, load, on_disk, parse_name, read_file
 from .envs import DataError, Episodes
+from .envs.behaviour.local_sets import cache_dir
 from .envs.data.download.pins import pin_path, sha256
 from .envs.data.hdf5.d4rl import d4rl_dataset_dir
 from .envs.data.minari.read import minari_id
 from .envs.data.minari.spec import check_minari_id, minari_dataset_dir
 from .envs.describe import describe
 from .envs.inventory import Holding, holdings, minari_holdings
-from .envs.local import cache_dir
 from .envs.tasks.table import TASKS
 from .errors import UsageError, run_command
 from .files import write_json

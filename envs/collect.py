@@ -7,8 +7,8 @@ from fractions import Fraction
 import gymnasium as gym
 import numpy as np
 
+from .behaviour.policy import Job, Track, simulate
 from .errors import EnvsError, SimulationError, UsageError
-from .simulate import Job, Track, simulate
 from .tasks.environment import inspect_spaces
 from .tasks.table import REFERENCE_RETURNS
 

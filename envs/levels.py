@@ -10,20 +10,20 @@ from typing import Self
 import h5py
 import numpy as np
 
+from .behaviour.policy import ActionUnits, Job, Track, join_tracks
+from .behaviour.pool import WorkerPool, play_steps, worker_count
 from .collect import Evaluation, Target, play
 from .data.episodes import Episodes
 from .data.hdf5.d4rl import write_hdf5
 from .errors import DataError
 from .replay import Replay, split_replay
-from .simulate import ActionUnits, Job, Track, join_tracks
 from .tasks.environment import make_env
-from .workers import WorkerPool, play_steps, worker_count
 
 LEVELS = ("random", "medium", "medium-replay", "medium-expert", "expert")
 RANDOM_EPISODES = 20
 _STATISTICS = ("episodes", "total_steps", "mean_return", "mean_length")
 
-# As in local.py: measured to share the policy's products well.
+# As in local_sets.py: measured to share the policy's products well.
 _EPISODES_PER_JOB = 8
 
 # The first part of a job's seed is the run's, the second says what the episodes are for; 1 are the evaluations'.

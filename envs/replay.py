@@ -13,10 +13,10 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from .behaviour.policy import ActionUnits
 from .data.episodes import Episodes
 from .errors import DataError
 from .files import write_whole
-from .simulate import ActionUnits
 
 
 class Replay(NamedTuple):

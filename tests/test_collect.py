@@ -29,13 +29,13 @@ from aaren_rl.collect_checkpoint import load_run
 from aaren_rl.collect_config import read_config
 from aaren_rl.collect_training import CollectRun
 from aaren_rl.envs import levels as levels_module
+from aaren_rl.envs.behaviour.policy import ActionUnits, BehaviourPolicy, Job, simulate
 from aaren_rl.envs.collect import Evaluation, SacSettings, inspect_env
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.envs.errors import SimulationError
 from aaren_rl.envs.levels import LEVELS, choose_checkpoints
 from aaren_rl.envs.replay import Replay, split_replay
 from aaren_rl.envs.sac import SacTrainer, write_actor
-from aaren_rl.envs.simulate import ActionUnits, BehaviourPolicy, Job, simulate
 
 # An observation tells the time and the last action, so data can be checked line by line. Actions lie in [-2, 4]; one
 # above 3.4 ends the episode.

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from ..behaviour.local_sets import local_levels, make_local
 from ..errors import DataError, UsageError
-from ..local import local_levels, make_local
 from ..tasks.own import check_own_name, own_task
 from ..tasks.table import TASKS, D4RLTask, Reference, Task, get_task
 from .download.fetch import fetch

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import DataError, UnknownTaskError, UsageError, get_task, load_episodes
-from aaren_rl.envs import local as local_module
-from aaren_rl.envs.local import Recipe
+from aaren_rl.envs.behaviour import local_sets as local_module
+from aaren_rl.envs.behaviour.local_sets import Recipe
 
 
 @pytest.fixture(autouse=True)

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import get_task, load_episodes
-from aaren_rl.envs import local as local_module
+from aaren_rl.envs.behaviour import local_sets as local_module
+from aaren_rl.envs.behaviour.local_sets import RECIPES, Recipe, cache_dir, local_levels, make_local
+from aaren_rl.envs.behaviour.policy import BehaviourPolicy, Job, simulate
+from aaren_rl.envs.behaviour.pool import WorkerPool
 from aaren_rl.envs.errors import SimulationError
-from aaren_rl.envs.local import RECIPES, Recipe, cache_dir, local_levels, make_local
-from aaren_rl.envs.simulate import BehaviourPolicy, Job, simulate
-from aaren_rl.envs.workers import WorkerPool
 
-BEHAVIOUR = Path(local_module.__file__).parent / "behaviour"
+BEHAVIOUR = Path(local_module.__file__).parent
 MEDIUM = BEHAVIOUR / "hopper_380000.safetensors"
 
 
@@ -194,7 +194,7 @@ def test_jobs_that_are_dropped_do_not_mix_with_later_ones():
 
 SCRIPT = """
     from aaren_rl.envs import load_episodes
-    from aaren_rl.envs.local import RECIPES, Recipe
+    from aaren_rl.envs.behaviour.local_sets import RECIPES, Recipe
 
     # No `if __name__ == "__main__"`: the workers must not run this file.
     print("started", flush=True)

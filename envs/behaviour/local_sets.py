@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from .data.episodes import Episodes
-from .data.hdf5.d4rl import write_hdf5
-from .errors import DataError, cannot_write
-from .files import open_lock, wait_for_lock
-from .simulate import Job, Track, join_tracks
-from .tasks.table import D4RLTask
-from .workers import WorkerPool, play_steps
-from .workers import worker_count as _worker_count
+from ..data.episodes import Episodes
+from ..data.hdf5.d4rl import write_hdf5
+from ..errors import DataError, cannot_write
+from ..files import open_lock, wait_for_lock
+from ..tasks.table import D4RLTask
+from .policy import Job, Track, join_tracks
+from .pool import WorkerPool, play_steps
+from .pool import worker_count as _worker_count
 
 # Part of the cache's path: raise it whenever a change alters the data made.
 RECIPE_VERSION = 2
@@ -28,7 +28,7 @@ _SEED = 0
 # 16 no less than 8), few enough that little is thrown away at the end.
 _EPISODES_PER_JOB = 8
 
-_POLICIES = Path(__file__).parent / "behaviour"
+_POLICIES = Path(__file__).parent
 
 
 @dataclass(frozen=True)

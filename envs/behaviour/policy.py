@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file
 
-from .data.episodes import Episodes
-from .tasks.environment import make_env
+from ..data.episodes import Episodes
+from ..tasks.environment import make_env
 
 _LOG_STD_RANGE = (-20.0, 2.0)
 

@@ -9,9 +9,9 @@ from contextlib import closing, suppress
 from itertools import count, islice
 from typing import Self, cast
 
-from .errors import EnvsError
-from .simulate import Job, Track, simulate
-from .simulation.processes import Worker, serve
+from ..errors import EnvsError
+from ..simulation.processes import Worker, serve
+from .policy import Job, Track, simulate
 
 
 def serve_requests() -> None:
