@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .checkpoint import load_policy
+    from .policies.folder import load_policy
 
 __all__ = ["__version__", "load_policy"]
 
@@ -15,7 +15,7 @@ __all__ = ["__version__", "load_policy"]
 def __getattr__(name: str) -> object:
     """Imports `load_policy` on demand: importing the package alone, as simulation workers do, leaves torch out."""
     if name == "load_policy":
-        from .checkpoint import load_policy
+        from .policies.folder import load_policy
 
         return load_policy
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

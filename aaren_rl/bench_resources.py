@@ -21,10 +21,10 @@ from .agents import DecisionModel, ModelConfig, Trunk
 from .agents.model.block import TrunkState
 from .bench_timing import COLOURS
 from .cli import Parser, positive
-from .config import AGENTS
 from .errors import NumericsError, UsageError
 from .gather import state_bytes
 from .machine import Machine
+from .policies.names import AGENTS
 
 TRUNKS = ("decision-aaren", "decision-transformer")  # those of the paper
 POINTS = 24  # where memory and time are read

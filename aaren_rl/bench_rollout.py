@@ -20,10 +20,10 @@ from matplotlib.figure import Figure
 
 from .agents import DecisionModel, ModelConfig, Policy, PolicyState
 from .cli import Parser, positive
-from .config import AGENTS
 from .errors import NumericsError, UsageError
 from .gather import state_bytes
 from .machine import Machine, resident_bytes
+from .policies.names import AGENTS
 
 Array: TypeAlias = npt.NDArray[np.float32]
 

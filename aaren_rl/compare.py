@@ -11,10 +11,11 @@ import torch
 
 from .cli import Parser, import_registering, positive, progress_bar
 from .comparable import check_comparable
-from .config import AGENTS, preset_names
+from .config import preset_names
 from .envs import task_name
 from .errors import run_command
 from .gather import Evaluation, gather
+from .policies.names import AGENTS
 from .results import Cell, write_results
 from .sweep import run_cells
 from .sweep_local import CellJob

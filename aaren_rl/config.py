@@ -18,15 +18,7 @@ import yaml
 from .agents import ROLLOUTS, ModelConfig
 from .envs.windows import CONTEXTS
 from .errors import UsageError
-
-# agent -> mixer
-AGENTS = {
-    "decision-aaren": "aaren",
-    "decision-transformer": "attention",
-    "decision-aaren-rsa": "aaren-rsa",
-    "decision-rsa": "rsa",
-    "decision-transformer-tree": "tree",
-}
+from .policies.names import AGENTS
 
 
 def _help(default: Any, text: str) -> Any:  # noqa: ANN401  a dataclass field takes any default

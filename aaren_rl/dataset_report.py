@@ -13,7 +13,7 @@ import numpy.typing as npt
 from .envs import Episodes
 from .envs.describe import QUANTILES, Description
 from .envs.files import write_whole
-from .scoring import SOURCES
+from .policies.names import SOURCES
 
 BINS = 16
 BAR_WIDTH = 50  # characters of the fullest bin's bar

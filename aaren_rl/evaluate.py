@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from .card import PolicyCard
 from .cli import Parser, choose_device, import_registering, positive, progress_bar
 from .envs.data.minari.write import new_minari_folder, write_minari
 from .envs.simulation.recording import Recorder
 from .envs.simulation.rollout import OnAction
 from .errors import CheckpointError, UsageError, run_command
 from .files import write_json
+from .policies.card import PolicyCard
 from .runtime import load
 from .scoring import Score, ScoredPolicy, format_table, mismatch, score_policy
 from .video import open_video
@@ -39,7 +39,7 @@ Play episodes with a trained policy and print its returns and D4RL-normalised sc
 RUN is a run folder, a policy folder in it such as RUN/policy_best, or a file of `python -m aaren_rl.export`.
 """
 
-# As in aaren_rl.agents and aaren_rl.checkpoint, which import torch; an exported policy is scored without it.
+# As in aaren_rl.agents and aaren_rl.policies.folder, which import torch; an exported policy is scored without it.
 ROLLOUTS = ("carry", "rolling", "window")
 WEIGHTS = ("average", "raw")
 SAMPLERS = ("uniform", "edh", "align", "pos-align", "rff", "favor", "favor-relu")
@@ -124,7 +124,7 @@ def _open(arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard,
     """The policy, its card, and which weights it has."""
     if arguments.run.is_file():
         return _open_exported(arguments)
-    from .checkpoint import load_policy, read_card
+    from .policies.folder import load_policy, read_card
 
     card = read_card(arguments.run)
     weights = arguments.weights or card.weights

@@ -15,10 +15,10 @@ import numpy as np
 from torch import Tensor
 
 from .agents import Policy
-from .card import PolicyCard
-from .checkpoint import load_policy, read_card
 from .errors import CheckpointError
 from .files import write_json
+from .policies.card import PolicyCard
+from .policies.folder import load_policy, read_card
 from .results import ActionCost, Cell, CurvePoint
 from .scoring import Score, score_policy
 

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import yaml
 
-from .config import AGENTS, SECTIONS, preset_names
+from .config import SECTIONS, preset_names
 from .envs import get_task
 from .errors import UsageError
+from .policies.names import AGENTS
 from .sweep_local import CellJob
 
 PAPER = "paper"  # the grid that ships with the package

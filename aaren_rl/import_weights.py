@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .card import PolicyCard, task_fields, versions
-from .checkpoint import save_policy
 from .cli import Parser, import_registering, positive
 from .envs import Task, get_task, load_task
 from .envs.files import sha256
@@ -21,6 +19,8 @@ from .envs.tasks.own import own_task
 from .errors import CheckpointError, UsageError, run_command
 from .files import check_free
 from .foreign import Imported, import_model
+from .policies.card import PolicyCard, task_fields, versions
+from .policies.folder import save_policy
 
 DESCRIPTION = """\
 Make a policy of a Decision Transformer that min-decision-transformer or Hugging Face's transformers has trained.

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from .card import PolicyCard
-from .report_words import label
-from .scoring import SOURCES, Score, describe_rollout
+from .policies.card import PolicyCard
+from .policies.names import SOURCES, label
+from .scoring import Score, describe_rollout
 
 REPOSITORY = "aaren-rl"
 

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from . import report_tables as tables
+from .policies.names import label
 from .report_document import Document, Plot, Section, Text
-from .report_words import agents_of, answer, joined, label
+from .report_words import agents_of, answer, joined
 from .results import Cell
 from .statistics import group
 

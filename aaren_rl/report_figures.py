@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .report_words import label
+from .policies.names import label
 from .results import ActionCost, Cell
 from .statistics import group
 

@@ -5,31 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 
+from .policies.names import DATA, label
 from .results import Cell
 from .statistics import Aggregate, Estimate, Summary, aggregate, group, improvements, summarize
 
-LABELS = {
-    "decision-aaren": "Decision-Aaren",
-    "decision-transformer": "Decision Transformer",
-    "decision-aaren-rsa": "Decision-Aaren-RSA",
-    "decision-rsa": "Decision-RSA",
-    "decision-transformer-tree": "Decision Transformer with a tree",
-}
-
-# What stands at every score of such data, so that none is taken for another's.
-MARKS = {"d4rl": "D4RL", "local": "local", "minari": "Minari", "file": "your file"}
-DATA = {
-    "d4rl": "D4RL's data",
-    "local": "local data, not D4RL's",
-    "minari": "Minari's data, not D4RL's",
-    "file": "data of your own, not D4RL's",
-}
 NOTHING = "-"
-
-
-def label(agent: str) -> str:
-    """An agent's name as prose has it."""
-    return LABELS.get(agent, agent)
 
 
 def agents_of(cells: Sequence[Cell]) -> list[str]:

@@ -52,7 +52,7 @@ class Runner:
     """An exported policy: acts in B environments at once, one call a step. Made by `load`.
 
     Attributes:
-        card: how the policy was made and what it acts in: the fields of `aaren_rl.card.PolicyCard`.
+        card: how the policy was made and what it acts in: the fields of `aaren_rl.policies.card.PolicyCard`.
         export: how the file was made: its precision, and the check against PyTorch.
     """
 

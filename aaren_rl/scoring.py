@@ -10,20 +10,12 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .card import PolicyCard
 from .envs import Reference, Rollouts, SequencePolicy, make_env, normalized_score, rollout
 from .envs.simulation.recording import Recorder
 from .envs.simulation.rollout import OnAction
 from .errors import CheckpointError
-
-SOURCES = {
-    "d4rl": "D4RL's file",
-    "local": "a local set, not D4RL's",
-    "minari": "Minari",
-    "file": "a file of yours",
-    "imported": "training elsewhere (imported weights)",
-}
-
+from .policies.card import PolicyCard
+from .policies.names import SOURCES
 
 State = TypeVar("State")
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from .config import AGENTS
+from .policies.names import AGENTS
 from .results import Cell
 
 Floats = npt.NDArray[np.float64]

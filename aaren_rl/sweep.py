@@ -20,11 +20,11 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from .checkpoint import read_card
 from .cli import Parser, StopRequest, positive, progress_bar
 from .config import RunConfig, differences, read_config, to_dict
 from .errors import CheckpointError, CommandError, UsageError, run_command
 from .grid import read_grid
+from .policies.folder import read_card
 from .sweep_local import POLL, RETRIES, CellJob, LocalBackend
 from .train import make_parser, plan
 

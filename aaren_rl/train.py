@@ -15,11 +15,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from .agents import DecisionModel, Policy
-from .card import PolicyCard, make_card
-from .checkpoint import save_policy
 from .cli import Parser, StopRequest, choose_device, import_registering, positive, progress_bar
 from .config import (
-    AGENTS,
     Nested,
     RunConfig,
     add_settings,
@@ -37,8 +34,11 @@ from .envs.tasks.own import default_name
 from .envs.windows import StepData
 from .errors import NumericsError, run_command
 from .memory import keep_freed_memory
+from .policies.card import PolicyCard, make_card
+from .policies.folder import save_policy
+from .policies.names import AGENTS, SOURCES
 from .run import Metrics, RunFolder
-from .scoring import SOURCES, Score, format_table, mismatch, score_policy
+from .scoring import Score, format_table, mismatch, score_policy
 from .training import Stopwatch, Trainer, check_compiler
 from .training_checkpoint import find_checkpoint, save_checkpoint
 

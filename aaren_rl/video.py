@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from .card import PolicyCard
 from .envs import SimulationError
 from .envs.files import sync, write_whole
 from .envs.simulation.rendering import Picture, Renderer, open_renderer
 from .errors import ResourcesError, UsageError
 from .files import write_folder
+from .policies.card import PolicyCard
 from .scoring import Score
 
 if TYPE_CHECKING:

@@ -68,8 +68,8 @@ def _package() -> Path:
     mapping = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-dir"]
     package = folder / "aaren_rl"
     package.mkdir()
-    for file in (ROOT / mapping.pop("aaren_rl")).glob("*.py"):
-        (package / file.name).symlink_to(file)
+    for part in (ROOT / mapping.pop("aaren_rl")).iterdir():
+        (package / part.name).symlink_to(part)
     for name, source in mapping.items():
         (package / name.removeprefix("aaren_rl.")).symlink_to(ROOT / source)
     return folder

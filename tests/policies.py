@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
-from aaren_rl.card import PolicyCard
-from aaren_rl.checkpoint import save_policy
+from aaren_rl.policies.card import PolicyCard
+from aaren_rl.policies.folder import save_policy
 
 OBSERVATION, ACTION, TARGET, SCALE = 11, 3, 300.0, 50.0
 MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATION)

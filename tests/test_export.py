@@ -15,9 +15,10 @@ from policies import ACTION, OBSERVATION, save_run
 from aaren_rl import evaluate as evaluate_module
 from aaren_rl import export as module
 from aaren_rl.agents import ROLLOUTS, SAMPLERS
-from aaren_rl.checkpoint import WEIGHTS, load_policy, read_card
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.export import main as export
+from aaren_rl.policies.folder import load_policy, read_card
+from aaren_rl.policies.tensors import WEIGHTS
 from aaren_rl.runtime import load
 
 onnx = pytest.importorskip("onnx")

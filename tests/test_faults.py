@@ -28,8 +28,8 @@ from small_run import arguments, folder, records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aaren_rl import training as training_module
-from aaren_rl.checkpoint import read_card
 from aaren_rl.evaluate import main as evaluate
+from aaren_rl.policies.folder import read_card
 from aaren_rl.train import main as train
 from aaren_rl.training import Trainer
 from aaren_rl.training_checkpoint import load_checkpoint
@@ -82,8 +82,8 @@ import dataclasses, json, os, shutil, signal, sys
 from pathlib import Path
 import torch
 from aaren_rl import files
-from aaren_rl.card import card_from_json
-from aaren_rl.checkpoint import read_card, save_policy, load_policy
+from aaren_rl.policies.card import card_from_json
+from aaren_rl.policies.folder import read_card, save_policy, load_policy
 from aaren_rl.training_checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 source, root, swaps = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "swap"

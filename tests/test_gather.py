@@ -11,9 +11,9 @@ import torch
 
 from aaren_rl import gather as gather_module
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
-from aaren_rl.checkpoint import read_card
 from aaren_rl.errors import UsageError
 from aaren_rl.gather import Evaluation, action_cost, gather
+from aaren_rl.policies.folder import read_card
 from aaren_rl.results import Cell, read_results, write_results
 from aaren_rl.train import main as train
 

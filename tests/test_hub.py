@@ -13,10 +13,10 @@ from huggingface_hub import ModelCard
 from safetensors.numpy import load_file, save_file
 
 from aaren_rl import load_policy
-from aaren_rl.checkpoint import read_card
 from aaren_rl.errors import CheckpointError, UsageError
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.hub import from_pretrained, main, read_scores, save_pretrained
+from aaren_rl.policies.folder import read_card
 
 
 @pytest.fixture(scope="module")

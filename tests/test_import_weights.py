@@ -13,12 +13,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from aaren_rl import load_policy
-from aaren_rl.checkpoint import read_card
 from aaren_rl.envs import load_episodes
 from aaren_rl.errors import CheckpointError
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.foreign import import_model
 from aaren_rl.import_weights import main
+from aaren_rl.policies.folder import read_card
 
 O, A, C, K = 11, 3, 16, 8  # noqa: E741  observation, action, width, context
 

@@ -20,8 +20,8 @@ import pytest
 from small_run import arguments, records
 
 from aaren_rl import sweep
-from aaren_rl.checkpoint import read_card
 from aaren_rl.errors import CheckpointError, UsageError
+from aaren_rl.policies.folder import read_card
 from aaren_rl.sweep import SweepError, run_cells
 from aaren_rl.sweep_local import CellJob
 

@@ -18,10 +18,10 @@ from small_run import arguments, folder, records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aaren_rl import load_policy
-from aaren_rl.checkpoint import read_card
-from aaren_rl.config import AGENTS
 from aaren_rl.envs import normalized_score
 from aaren_rl.evaluate import main as evaluate
+from aaren_rl.policies.folder import read_card
+from aaren_rl.policies.names import AGENTS
 from aaren_rl.run import RunFolder
 from aaren_rl.train import main as train
 from aaren_rl.training_checkpoint import load_checkpoint

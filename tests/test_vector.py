@@ -12,8 +12,8 @@ from checkout import ROOT
 from small_policy import make_policy
 
 from aaren_rl import load_policy
-from aaren_rl.checkpoint import read_card
 from aaren_rl.envs import rollout
+from aaren_rl.policies.folder import read_card
 from aaren_rl.vector import VectorPolicy
 
 EXAMPLE = ROOT / "docs" / "examples" / "vector_env.py"

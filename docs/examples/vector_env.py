@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 
 from aaren_rl import load_policy
-from aaren_rl.checkpoint import read_card
+from aaren_rl.policies.folder import read_card
 from aaren_rl.vector import VectorPolicy
 
 

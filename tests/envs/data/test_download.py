@@ -595,7 +595,7 @@ def test_the_command(server, folder, tmp_path, capsys):
 def test_the_command_fetches_resumes_and_trains(server, folder, tmp_path, capsys):
     """The connection is cut at half; the run goes on to a policy that says what it was trained on."""
     from aaren_rl import train
-    from aaren_rl.checkpoint import read_card
+    from aaren_rl.policies.folder import read_card
 
     half = len(server.content) // 2
     server.cuts = [half]

@@ -15,21 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
-from .agents import DecisionModel, ModelConfig, Policy
+from ..agents import DecisionModel, ModelConfig, Policy
+from ..envs.errors import one_line
+from ..envs.files import sha256
+from ..errors import CheckpointError
+from ..files import write_folder, write_json
 from .card import PolicyCard, card_from_json
-from .envs.errors import one_line
-from .envs.files import sha256
-from .errors import CheckpointError
-from .files import write_folder, write_json
+from .tensors import FORMAT, WEIGHTS, load_tensors, save_tensors
 
-FORMAT = 2
-WEIGHTS = {"raw": "weights.safetensors", "average": "weights_average.safetensors"}
 CARD = "policy.json"
-# The same card, and the weights that it names, as the Hugging Face hub has them (hub.py).
+# The same card, and the weights that it names, as the Hugging Face hub has them (`aaren_rl.hub`).
 HUB_CARD, HUB_WEIGHTS = "config.json", "model.safetensors"
 FOLDERS = ("policy", "policy_best")  # of a run
 
@@ -182,20 +179,3 @@ def _is_whole(folder: Path) -> bool:
     except CheckpointError:
         return False
     return True
-
-
-def load_tensors(file: Path) -> dict[str, Tensor]:
-    """Reads safetensors.
-
-    Raises:
-        CheckpointError: missing or damaged.
-    """
-    try:
-        return load(file.read_bytes())
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise CheckpointError(f"{file}: not readable: {one_line(str(error))}") from error
-
-
-def save_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
-    """Writes safetensors; raises OSError where that cannot be done."""
-    file.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))

@@ -10,16 +10,16 @@ import typing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .envs.tasks.environment import is_plain_argument
-from .envs.tasks.own import is_safe_name
+from ..envs.tasks.environment import is_plain_argument
+from ..envs.tasks.own import is_safe_name
 
 if TYPE_CHECKING:
     # For types alone: a card is read, too, where there is no torch.
     import torch
 
-    from .config import RunConfig
-    from .envs import Episodes, Task
-    from .training import Trainer
+    from ..config import RunConfig
+    from ..envs import Episodes, Task
+    from ..training import Trainer
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""A saved policy: its card, its folder and its weights."""

@@ -1,0 +1,39 @@
+"""Agents and sources of data, in words."""
+
+from __future__ import annotations
+
+# agent -> mixer
+AGENTS = {
+    "decision-aaren": "aaren",
+    "decision-transformer": "attention",
+    "decision-aaren-rsa": "aaren-rsa",
+    "decision-rsa": "rsa",
+    "decision-transformer-tree": "tree",
+}
+SOURCES = {
+    "d4rl": "D4RL's file",
+    "local": "a local set, not D4RL's",
+    "minari": "Minari",
+    "file": "a file of yours",
+    "imported": "training elsewhere (imported weights)",
+}
+LABELS = {
+    "decision-aaren": "Decision-Aaren",
+    "decision-transformer": "Decision Transformer",
+    "decision-aaren-rsa": "Decision-Aaren-RSA",
+    "decision-rsa": "Decision-RSA",
+    "decision-transformer-tree": "Decision Transformer with a tree",
+}
+# What stands at every score of such data, so that none is taken for another's.
+MARKS = {"d4rl": "D4RL", "local": "local", "minari": "Minari", "file": "your file"}
+DATA = {
+    "d4rl": "D4RL's data",
+    "local": "local data, not D4RL's",
+    "minari": "Minari's data, not D4RL's",
+    "file": "data of your own, not D4RL's",
+}
+
+
+def label(agent: str) -> str:
+    """An agent's name as prose has it."""
+    return LABELS.get(agent, agent)
