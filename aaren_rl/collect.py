@@ -20,7 +20,7 @@ from .envs.data.minari.spec import minari_data_dir
 from .envs.data.minari.write import write_minari
 from .envs.levels import LEVELS, Source, choose_checkpoints, dataset_name, random_return
 from .errors import UsageError, run_command
-from .run import RunFolder
+from .runs.folder import RunFolder
 
 DESCRIPTION = """\
 Train SAC (stable-baselines3) in a Gymnasium environment, then write data sets as D4RL's: random,

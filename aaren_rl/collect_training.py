@@ -19,7 +19,7 @@ from .envs.collect import Evaluation, Target, evaluate_actor
 from .envs.replay import write_chunk
 from .envs.sac import SacTrainer, write_actor
 from .errors import CheckpointError, NumericsError
-from .run import Metrics
+from .runs.metrics import Metrics
 
 LEARN_AT_ONCE = 400  # steps between looks at the signals: a second or two
 LOG_EVERY = 2000  # steps

@@ -37,7 +37,8 @@ from .memory import keep_freed_memory
 from .policies.card import PolicyCard, make_card
 from .policies.folder import save_policy
 from .policies.names import AGENTS, SOURCES
-from .run import Metrics, RunFolder
+from .runs.folder import RunFolder
+from .runs.metrics import Metrics
 from .scoring import Score, format_table, mismatch, score_policy
 from .training import Stopwatch, Trainer, check_compiler
 from .training_checkpoint import find_checkpoint, save_checkpoint

@@ -244,7 +244,7 @@ def board_folder(run: Path) -> Path | None:
 
 
 def _write_events(board: Path, gif: bytes, size: tuple[int, int], caption: str) -> None:
-    from .events import event_file, write_image
+    from .runs.events import event_file, write_image
 
     def fill(fresh: Path) -> None:
         with event_file(fresh) as writer:

@@ -22,7 +22,7 @@ from aaren_rl.envs import normalized_score
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.policies.names import AGENTS
-from aaren_rl.run import RunFolder
+from aaren_rl.runs.folder import RunFolder
 from aaren_rl.train import main as train
 from aaren_rl.training_checkpoint import load_checkpoint
 

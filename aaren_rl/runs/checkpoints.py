@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
 
-from .envs.errors import DataError
-from .errors import CheckpointError, DamagedCheckpointError
+from ..envs.errors import DataError
+from ..errors import CheckpointError, DamagedCheckpointError
 
 T = TypeVar("T")
 

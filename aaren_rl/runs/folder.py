@@ -1,19 +1,17 @@
-"""A run's folder: who may write in it, its configuration and its metrics."""
+"""A run's folder: who may write in it, and its configuration."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
 import yaml
-from torch.utils.tensorboard import SummaryWriter
 
-from .config import Nested, RunConfig, differences, read_config, to_dict
-from .errors import CheckpointError, UsageError
-from .files import clear_leftovers, write_text
+from ..config import Nested, RunConfig, differences, read_config, to_dict
+from ..errors import CheckpointError, UsageError
+from ..files import clear_leftovers, write_text
 
 
 class RunFolder:
@@ -104,47 +102,3 @@ class RunFolder:
         if differing := differences(to_dict(config), given):
             raise CheckpointError(f"{self.path}: the run to resume differs in {'; '.join(differing)}")
         return config
-
-
-class Metrics:
-    """Scalars to metrics.jsonl and TensorBoard, under the same tags for every agent.
-
-    Args:
-        folder: the run's folder.
-        resumed_at: the update that training goes on from; whatever was logged after it is dropped.
-        clock: what counts the time, "update" or "step".
-    """
-
-    def __init__(self, folder: Path, resumed_at: int = 0, clock: str = "update") -> None:
-        """Opens both files for appending."""
-        self._clock = clock
-        path, resumed = folder / "metrics.jsonl", False
-        if path.exists():
-            lines, resumed = path.read_text(encoding="utf-8", errors="replace").splitlines(), True
-            write_text(path, "".join(line + "\n" for line in lines if self._is_before(line, resumed_at)))
-        self._file = path.open("a", encoding="utf-8")
-        # TensorBoard leaves out what earlier event files have of the purged step and after it.
-        self._board = SummaryWriter(str(folder), purge_step=resumed_at + 1 if resumed else None)
-
-    def _is_before(self, line: str, resumed_at: int) -> bool:
-        """False also for what a kill cut short: that is after the checkpoint in any case."""
-        try:
-            return bool(json.loads(line)[self._clock] <= resumed_at)
-        except (ValueError, LookupError, TypeError):
-            return False
-
-    def log(self, now: int, values: dict[str, float]) -> None:
-        """Writes scalars, tag -> value, at an update or a step."""
-        self._file.write(json.dumps({self._clock: now, **values}) + "\n")
-        self._file.flush()
-        for tag, value in values.items():
-            self._board.add_scalar(tag, value, now)
-
-    def text(self, tag: str, text: str) -> None:
-        """Writes a text to TensorBoard."""
-        self._board.add_text(tag, text)
-
-    def close(self) -> None:
-        """Flushes both."""
-        self._file.close()
-        self._board.close()

@@ -1,0 +1,1 @@
+"""A run's folder: its lock, metrics, numbered checkpoints and events for TensorBoard."""
