@@ -27,7 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     usage = f"usage: aaren-rl COMMAND [options]\n\n{listing}"
     if argv and argv[0] in COMMANDS:
         # Imported on demand: --help of one command need not wait for the others' imports.
-        return int(importlib.import_module(f".{argv[0].replace('-', '_')}", __package__).main(argv[1:]))
+        room = argv[0].replace("-", "_")
+        module = (
+            f".{room}"
+            if room
+            in ("evaluate", "collect", "datasets", "sweep", "compare", "export", "hub", "import_weights", "bench")
+            else f".{room}.command"
+        )
+        return int(importlib.import_module(module, __package__).main(argv[1:]))
     if argv and argv[0] in ("-h", "--help"):
         print(f"{usage}\n\nEach command has its own --help.")
         return 0

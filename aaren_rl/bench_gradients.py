@@ -12,10 +12,11 @@ from torch import Tensor
 from .agents import DecisionModel
 from .agents.model.decision import OBSERVATION, TOKENS
 from .bench_data import TASK
-from .config import RunConfig
-from .envs.windows import Batch, StepData, part
 from .errors import NumericsError
-from .training import Trainer, autocast, masked_mse
+from .train.acceleration import autocast
+from .train.batches import Batch, StepData, part
+from .train.config import RunConfig
+from .train.trainer import Trainer, masked_mse
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-2}  # of a gradient, relative to the largest of its parameter's
 CHECKED_ROWS = 4

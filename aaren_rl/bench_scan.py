@@ -22,7 +22,7 @@ from .bench_timing import Work, in_turns, ratio
 from .cli import Parser, choose_device, positive
 from .errors import NumericsError, UsageError
 from .machine import Machine
-from .memory import keep_freed_memory
+from .train.acceleration import keep_freed_memory
 
 METHODS = (*kernels.BACKENDS, *PARALLEL)
 ATTENTION = "attention"  # what the scan stands in for: quadratic in the length

@@ -18,12 +18,12 @@ from .bench_peers import PEERS, make_peers
 from .bench_timing import ratio
 from .bench_updates import Measured, Peak, Update, measure
 from .cli import Parser, choose_device, positive
-from .config import Nested, build_config
-from .envs.windows import StepData
 from .errors import UsageError
 from .machine import Machine
-from .memory import keep_freed_memory
-from .training import Trainer, uses_bfloat16
+from .train.acceleration import keep_freed_memory, uses_bfloat16
+from .train.batches import StepData
+from .train.settings import Nested, build_config
+from .train.trainer import Trainer
 
 SIZES = ("128x3", "512x4")
 STEPS = 100_000  # of the data set, random numbers of Hopper's size

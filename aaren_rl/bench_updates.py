@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from .bench_peers import Peer
 from .bench_timing import Work, in_turns, large_product, ratio
-from .training import Trainer
+from .train.trainer import Trainer
 
 Pair: TypeAlias = tuple[str, str]  # name and precision
 PRODUCT = "product"  # among the names, with which the peak is measured

@@ -32,8 +32,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints the message and leaves with exit code 2."""
-        from .distributed import is_writer
-
         if is_writer():
             print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
@@ -119,3 +117,13 @@ class StopRequest:
         if self.signal is not None and number == signal.SIGINT:
             os._exit(128 + number)  # whatever it waits for; a save that is cut leaves the checkpoint before
         self.signal = number
+
+
+def is_writer() -> bool:
+    """`Ranks.is_writer`, for what is printed before the processes know each other."""
+    return _launched() == 1 or os.environ["RANK"] == "0"
+
+
+def _launched() -> int:
+    """The number of processes that torchrun started for this run."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1

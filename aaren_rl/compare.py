@@ -11,7 +11,6 @@ import torch
 
 from .cli import Parser, import_registering, positive, progress_bar
 from .comparable import check_comparable
-from .config import preset_names
 from .envs import task_name
 from .errors import run_command
 from .gather import Evaluation, gather
@@ -19,6 +18,7 @@ from .policies.names import AGENTS
 from .results import Cell, write_results
 from .sweep import run_cells
 from .sweep_local import CellJob
+from .train.settings import preset_names
 
 COMPARED = ["decision-aaren", "decision-transformer"]  # where no others are asked for
 DESCRIPTION = """\

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import yaml
 
-from .config import SECTIONS, preset_names
 from .envs import get_task
 from .errors import UsageError
 from .policies.names import AGENTS
 from .sweep_local import CellJob
+from .train.config import SECTIONS
+from .train.settings import preset_names
 
 PAPER = "paper"  # the grid that ships with the package
 

@@ -21,12 +21,13 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from .cli import Parser, StopRequest, positive, progress_bar
-from .config import RunConfig, differences, read_config, to_dict
 from .errors import CheckpointError, CommandError, UsageError, run_command
 from .grid import read_grid
 from .policies.folder import read_card
 from .sweep_local import POLL, RETRIES, CellJob, LocalBackend
-from .train import make_parser, plan
+from .train.command import make_parser, plan
+from .train.config import RunConfig
+from .train.settings import differences, read_config, to_dict
 
 SHOW = 2.0  # seconds between looks at their logs
 STOPPED = (130, 143)  # a run's exit codes after SIGINT and SIGTERM

@@ -1,1 +1,1 @@
-"""Presets: one YAML file each, read by aaren_rl.config."""
+"""Presets: one YAML file each, read by aaren_rl.train.config."""

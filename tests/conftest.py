@@ -92,7 +92,7 @@ def hopper_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def trained_run(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a Decision-Aaren run of a few updates on that set; not to be written to."""
-    from aaren_rl.train import main
+    from aaren_rl.train.command import main
 
     out = tmp_path_factory.mktemp("runs")
     small = "--env hopper-medium --width 16 --layers 1 --heads 2 --updates 5 --warmup-updates 1 --steps-per-update 160"

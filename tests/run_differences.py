@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from aaren_rl.training_checkpoint import load_checkpoint
+from aaren_rl.train.checkpoint import load_checkpoint
 
 
 def differences(whole: Path, killed: Path) -> list[str]:

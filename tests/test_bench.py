@@ -14,8 +14,8 @@ from torch import Tensor
 from aaren_rl import bench, bench_data, bench_evaluate, bench_rollout
 from aaren_rl.agents import DecisionModel
 from aaren_rl.agents.fast.rollout_step import CompiledStep
-from aaren_rl.envs.windows import StepData
 from aaren_rl.errors import CommandError
+from aaren_rl.train.batches import StepData
 
 COMMAND = "python -m aaren_rl.bench rollout"
 SMALL = ("rollout", "--steps", "300", "--width", "16", "--layers", "1", "--heads", "2")

@@ -14,8 +14,8 @@ from aaren_rl import bench, bench_peers, bench_scan, bench_timing, bench_train, 
 from aaren_rl.agents import Attention
 from aaren_rl.agents.kernels import gelu
 from aaren_rl.agents.kernels import scan_numba as cpu
-from aaren_rl.envs.windows import Batch
-from aaren_rl.training import MIN_TORCH_TO_COMPILE
+from aaren_rl.train.acceleration import MIN_TORCH_TO_COMPILE
+from aaren_rl.train.batches import Batch
 
 SCAN = "scan --lengths 20 40 --methods numba blocked attention --batch 1 --heads 2 --dim 4 --repeats 2".split()
 TRAIN = "train --sizes 16x1 --heads 2 --batch 8 --repeats 1 --device cpu".split()

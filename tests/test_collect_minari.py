@@ -12,7 +12,7 @@ import pytest
 
 from aaren_rl.collect import main as collect
 from aaren_rl.envs import load_task
-from aaren_rl.train import main as train
+from aaren_rl.train.command import main as train
 
 ID = "collected/hopper-v4/medium-v0"
 

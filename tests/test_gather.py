@@ -15,7 +15,7 @@ from aaren_rl.errors import UsageError
 from aaren_rl.gather import Evaluation, action_cost, gather
 from aaren_rl.policies.folder import read_card
 from aaren_rl.results import Cell, read_results, write_results
-from aaren_rl.train import main as train
+from aaren_rl.train.command import main as train
 
 SMALL = "--width 16 --layers 1 --heads 2 --updates 20 --warmup-updates 5 --steps-per-update 160 --threads 1".split()
 HOW = Evaluation(episodes=3, seed=5, sweep_episodes=2, target_returns=(100.0, 3600.0))

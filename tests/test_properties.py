@@ -15,11 +15,12 @@ from windows import make_data, sampler, stretches
 
 from aaren_rl.agents import ScanState, kernels, prefix_scan, scan_step
 from aaren_rl.agents.scan.prefix import METHODS
-from aaren_rl.config import SECTIONS, build_config, differences, from_dict, to_dict
 from aaren_rl.envs import DataError
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
-from aaren_rl.envs.windows import CONTEXTS
 from aaren_rl.policies.names import AGENTS
+from aaren_rl.train.batches import CONTEXTS
+from aaren_rl.train.config import SECTIONS
+from aaren_rl.train.settings import build_config, differences, from_dict, to_dict
 
 quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 METHODS_HERE = [method for method in METHODS if kernels.INSTALLED.get(method, True)]  # Triton comes with the extra `dev`

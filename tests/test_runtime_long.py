@@ -20,7 +20,7 @@ from aaren_rl.bench_rollout import make_policy
 from aaren_rl.envs import rollout
 from aaren_rl.export import main as export
 from aaren_rl.runtime import load
-from aaren_rl.train import main as train
+from aaren_rl.train.command import main as train
 
 PLAYING = """
 import json, sys

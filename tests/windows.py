@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from aaren_rl.envs import Episodes, returns_to_go
-from aaren_rl.envs.windows import Batch, EpisodeSampler, MixedSampler, StepData, WindowSampler, make_sampler
+from aaren_rl.train.batches import Batch, EpisodeSampler, MixedSampler, StepData, WindowSampler, make_sampler
 
 SCALE = 10.0
 LENGTHS = (1, 7, 30, 2, 1, 55, 12)

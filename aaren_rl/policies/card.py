@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import platform
 import types
@@ -15,11 +14,8 @@ from ..envs.tasks.own import is_safe_name
 
 if TYPE_CHECKING:
     # For types alone: a card is read, too, where there is no torch.
-    import torch
 
-    from ..config import RunConfig
-    from ..envs import Episodes, Task
-    from ..training import Trainer
+    from ..envs import Task
 
 
 @dataclass(frozen=True)
@@ -133,30 +129,6 @@ def task_fields(task: Task) -> dict[str, Any]:
     }
 
 
-def make_card(config: RunConfig, task: Task, episodes: Episodes, trainer: Trainer) -> PolicyCard:
-    """The card of the policy that a run has come to."""
-    return PolicyCard(
-        **task_fields(task),
-        agent=config.agent,
-        dataset=episodes.dataset,
-        source=episodes.source,
-        source_path=episodes.path,
-        context=config.data.context,
-        context_length=config.data.context_length,
-        rollout=config.evaluation.rollout,
-        rollout_context=config.evaluation.rollout_context,
-        target_return=task.target_returns[0] if (asked := config.evaluation.target_return) is None else asked,
-        return_scale=config.data.return_scale,
-        observation_mean=trainer.data.observation_mean.tolist(),
-        observation_std=trainer.data.observation_std.tolist(),
-        model=dataclasses.asdict(trainer.model.config),
-        updates=trainer.update,
-        seed=config.seed,
-        weights="average",
-        versions=versions(_device_name(trainer.data.device)),
-    )
-
-
 def versions(device: str) -> dict[str, str]:
     """The packages in use, and the device named."""
     packages = ("aaren-rl", "torch", "gymnasium", "mujoco")
@@ -165,9 +137,3 @@ def versions(device: str) -> dict[str, str]:
         "device": device,
         **{name: importlib.metadata.version(name) for name in packages},
     }
-
-
-def _device_name(device: torch.device) -> str:
-    import torch
-
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -9,9 +9,10 @@ from typing import TextIO
 
 import yaml
 
-from ..config import Nested, RunConfig, differences, read_config, to_dict
 from ..errors import CheckpointError, UsageError
 from ..files import clear_leftovers, write_text
+from ..train.config import RunConfig
+from ..train.settings import Nested, differences, read_config, to_dict
 
 
 class RunFolder:

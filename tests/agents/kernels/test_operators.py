@@ -13,7 +13,8 @@ from torch import Tensor
 from aaren_rl.agents import DecisionModel, ModelConfig, kernels, prefix_scan
 from aaren_rl.agents.kernels import scan_numba as cpu
 from aaren_rl.agents.kernels import scan_operators as operators
-from aaren_rl.training import MIN_TORCH_TO_COMPILE, masked_mse
+from aaren_rl.train.acceleration import MIN_TORCH_TO_COMPILE
+from aaren_rl.train.trainer import masked_mse
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's tracing uses what torch deprecates

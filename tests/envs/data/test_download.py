@@ -583,7 +583,7 @@ def test_42_a_killed_lock_holder_frees_the_lock_and_its_part_is_continued(server
 
 
 def test_the_command(server, folder, tmp_path, capsys):
-    from aaren_rl import train
+    from aaren_rl.train import command as train
 
     server.status = 404
     assert train.main(["--env", TASK, "--source", "d4rl", "--out", str(tmp_path / "runs")]) == 3
@@ -594,8 +594,8 @@ def test_the_command(server, folder, tmp_path, capsys):
 
 def test_the_command_fetches_resumes_and_trains(server, folder, tmp_path, capsys):
     """The connection is cut at half; the run goes on to a policy that says what it was trained on."""
-    from aaren_rl import train
     from aaren_rl.policies.folder import read_card
+    from aaren_rl.train import command as train
 
     half = len(server.content) // 2
     server.cuts = [half]

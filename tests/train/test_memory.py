@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import resource, sys, torch
-from aaren_rl.memory import keep_freed_memory
+from aaren_rl.train.acceleration import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
 torch.set_num_threads(1)

@@ -5,22 +5,19 @@ from __future__ import annotations
 import copy
 import math
 import time
-from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .agents import Block, DecisionModel, Encoded
+from ..agents import Block, DecisionModel, Encoded
+from ..envs.errors import one_line
+from ..errors import CheckpointError
+from .acceleration import _compile, autocast
+from .batches import StepData, make_sampler, part
+from .checkpoint import Checkpoint
 from .config import OptimizerConfig, RunConfig
-from .distributed import ALONE, Ranks
-from .envs.errors import one_line
-from .envs.windows import StepData, make_sampler, part
-from .errors import CheckpointError, UsageError
-from .training_checkpoint import Checkpoint
-
-# The first whose compiler was tried; that of 2.10 gave a wrong gradient of the keys' weights.
-MIN_TORCH_TO_COMPILE = "2.13"
+from .ranks import ALONE, Ranks
 
 
 def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
@@ -41,41 +38,6 @@ def learning_rate(update: int, config: OptimizerConfig) -> float:
     warm = min(1.0, (update + 1) / max(1, config.warmup_updates))
     decay = 0.5 * (1 + math.cos(math.pi * update / config.updates)) if config.schedule == "cosine" else 1.0
     return config.learning_rate * warm * decay
-
-
-def autocast(config: OptimizerConfig, device: torch.device) -> AbstractContextManager[object]:
-    """bfloat16 where `uses_bfloat16` says so."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=uses_bfloat16(config, device))
-
-
-def uses_bfloat16(config: OptimizerConfig, device: torch.device) -> bool:
-    """Whether it is asked for or, with "auto", the processor computes in it."""
-    native = torch.cuda.is_bf16_supported() if device.type == "cuda" else _cpu_has_bfloat16()
-    return config.precision == "bfloat16" or (config.precision == "auto" and native)
-
-
-def _cpu_has_bfloat16() -> bool:
-    # Instructions, not oneDNN's own test: that also says yes where bfloat16 is emulated, slower than float32.
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-
-
-def check_compiler() -> None:
-    """Refuses a torch whose compiler was not tried.
-
-    Raises:
-        UsageError: torch is older than what its compiler was tried with.
-    """
-    if torch.__version__ < MIN_TORCH_TO_COMPILE:
-        raise UsageError(
-            f"--compile needs torch {MIN_TORCH_TO_COMPILE} or newer, here is {torch.__version__}; "
-            "upgrade it, or train without --compile"
-        )
-
-
-def _compile(model: nn.Module, device: torch.device) -> nn.Module:
-    check_compiler()
-    mode = "reduce-overhead" if device.type == "cuda" else "default"
-    return cast("nn.Module", torch.compile(model, mode=mode))
 
 
 class Stopwatch:

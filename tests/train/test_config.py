@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from aaren_rl.config import SECTIONS, build_config, from_dict, load_preset, preset_names, read_config, to_dict
 from aaren_rl.errors import UsageError
 from aaren_rl.evaluate import make_parser as evaluate_parser
 from aaren_rl.policies.names import AGENTS
-from aaren_rl.train import make_parser as train_parser
-from aaren_rl.training import learning_rate
+from aaren_rl.train.command import make_parser as train_parser
+from aaren_rl.train.config import SECTIONS
+from aaren_rl.train.settings import build_config, from_dict, load_preset, preset_names, read_config, to_dict
+from aaren_rl.train.trainer import learning_rate
 
 
 @pytest.mark.parametrize("preset", preset_names())

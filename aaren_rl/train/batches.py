@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from .data.episodes import Episodes
+    from ..envs.data.episodes import Episodes
 
 CONTEXTS = ("window", "episode", "mixed")
 SHORTEST_MIXED = 10  # steps; the lower end of the log-uniform lengths

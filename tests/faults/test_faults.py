@@ -27,12 +27,12 @@ from safetensors.torch import load_file, save_file
 from small_run import arguments, folder, records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from aaren_rl import training as training_module
 from aaren_rl.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
-from aaren_rl.train import main as train
-from aaren_rl.training import Trainer
-from aaren_rl.training_checkpoint import load_checkpoint
+from aaren_rl.train import trainer as training_module
+from aaren_rl.train.checkpoint import load_checkpoint
+from aaren_rl.train.command import main as train
+from aaren_rl.train.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ import torch
 from aaren_rl import files
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.policies.folder import read_card, save_policy, load_policy
-from aaren_rl.training_checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from aaren_rl.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 source, root, swaps = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "swap"
 card, old = read_card(source), load_checkpoint(source / "checkpoints")
@@ -174,7 +174,7 @@ def test_16_ctrl_c_before_the_first_update(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("aaren_rl.train.load_data", interrupted)
+    monkeypatch.setattr("aaren_rl.train.command.load_data", interrupted)
     assert train(arguments(hopper_file, tmp_path)) == 130
     assert capsys.readouterr().err == "interrupted\n"
 

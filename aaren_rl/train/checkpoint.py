@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .envs.files import sha256
-from .errors import CheckpointError, DamagedCheckpointError
-from .files import write_folder, write_json
-from .policies.tensors import FORMAT, WEIGHTS, load_tensors, save_tensors
-from .runs.checkpoints import checkpoint_folders, drop_old, newest_whole
+from ..envs.files import sha256
+from ..errors import CheckpointError, DamagedCheckpointError
+from ..files import write_folder, write_json
+from ..policies.tensors import FORMAT, WEIGHTS, load_tensors, save_tensors
+from ..runs.checkpoints import checkpoint_folders, drop_old, newest_whole
 
 TRAINER = "trainer.pt"
 STATES = {"optimizer": dict, "sampler": Tensor, "recent": Tensor, "torch": Tensor}  # what trainer.pt must hold

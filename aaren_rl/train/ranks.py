@@ -23,7 +23,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .errors import PeerError, UsageError
+from ..cli import _launched
+from ..errors import PeerError, UsageError
 
 T = TypeVar("T")
 
@@ -124,16 +125,6 @@ class Ranks:
 
 
 ALONE = Ranks()
-
-
-def is_writer() -> bool:
-    """`Ranks.is_writer`, for what is printed before the processes know each other."""
-    return _launched() == 1 or os.environ["RANK"] == "0"
-
-
-def _launched() -> int:
-    """The number of processes that torchrun started for this run."""
-    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
 @contextmanager

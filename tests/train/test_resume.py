@@ -12,9 +12,9 @@ import torch
 from run_differences import differences
 from small_run import arguments, folder
 
-from aaren_rl.train import main as train
-from aaren_rl.training import Trainer
-from aaren_rl.training_checkpoint import load_checkpoint
+from aaren_rl.train.checkpoint import load_checkpoint
+from aaren_rl.train.command import main as train
+from aaren_rl.train.trainer import Trainer
 
 
 class KilledError(BaseException):

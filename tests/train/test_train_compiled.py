@@ -12,13 +12,13 @@ import pytest
 import torch
 from small_run import arguments, folder
 
-from aaren_rl import training
 from aaren_rl.evaluate import main as evaluate
-from aaren_rl.train import main as train
+from aaren_rl.train import acceleration
+from aaren_rl.train.command import main as train
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's compiler uses what torch deprecates
-    pytest.mark.skipif(torch.__version__ < training.MIN_TORCH_TO_COMPILE, reason="torch is too old for --compile"),
+    pytest.mark.skipif(torch.__version__ < acceleration.MIN_TORCH_TO_COMPILE, reason="torch is too old for --compile"),
 ]
 COMPILED = ["--compile", "--dropout", "0", "--precision", "float32"]
 
@@ -74,7 +74,7 @@ def test_what_cannot_be_compiled_is_said_in_a_line(
 def test_an_older_torch_is_refused(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(training, "MIN_TORCH_TO_COMPILE", "99.1")
+    monkeypatch.setattr(acceleration, "MIN_TORCH_TO_COMPILE", "99.1")
     assert train(arguments(hopper_file, tmp_path, *COMPILED)) == 2
     assert "--compile needs torch 99.1 or newer, here is " in capsys.readouterr().err
     assert not folder(tmp_path).exists()

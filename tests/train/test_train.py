@@ -23,8 +23,8 @@ from aaren_rl.evaluate import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.policies.names import AGENTS
 from aaren_rl.runs.folder import RunFolder
-from aaren_rl.train import main as train
-from aaren_rl.training_checkpoint import load_checkpoint
+from aaren_rl.train.checkpoint import load_checkpoint
+from aaren_rl.train.command import main as train
 
 KEYS = """env dataset source env_id agent context rollout target_return episodes seed return_mean return_std
     normalized_score_mean normalized_score_std length_mean actions_per_second""".split()

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from windows import LENGTHS, generator, make_data, sampler, stretches
 
 from aaren_rl import load_policy
-from aaren_rl.envs.windows import CONTEXTS, Batch, part
-from aaren_rl.train import main as train
-from aaren_rl.training_checkpoint import load_checkpoint
+from aaren_rl.train.batches import CONTEXTS, Batch, part
+from aaren_rl.train.checkpoint import load_checkpoint
+from aaren_rl.train.command import main as train
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 

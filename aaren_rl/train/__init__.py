@@ -1,0 +1,1 @@
+"""The command train: configuration, batches, updates, ranks, checkpoints and the loop."""

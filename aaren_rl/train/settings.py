@@ -1,0 +1,149 @@
+"""A configuration from YAML and the command line, and back to plain values."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import reprlib
+import types
+import typing
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..errors import UsageError
+from .config import SECTIONS, RunConfig
+
+Nested = dict[str, dict[str, Any]]
+
+
+def preset_names() -> list[str]:
+    """The presets that ship with the package."""
+    files = resources.files("aaren_rl.configs").iterdir()
+    return sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml"))
+
+
+def load_preset(preset: str, agent: str) -> Nested:
+    """The sections of a preset for an agent: those under `all`, then the agent's own on top.
+
+    Raises:
+        UsageError: no such preset.
+    """
+    if preset not in preset_names():
+        raise UsageError(f"preset {preset!r} is not one of {', '.join(preset_names())}")
+    text = resources.files("aaren_rl.configs").joinpath(f"{preset}.yaml").read_text(encoding="utf-8")
+    tree = yaml.safe_load(text)
+    return _merge(tree.get("all", {}), tree.get(agent, {}))
+
+
+def _merge(base: Nested, over: Nested) -> Nested:
+    return {name: {**base.get(name, {}), **over.get(name, {})} for name in (*base, *over)}
+
+
+def build_config(agent: str, seed: int, sections: Nested) -> RunConfig:
+    """A configuration from plain values.
+
+    Raises:
+        UsageError: an unknown section or key, a value of the wrong type or out of range; the message names it.
+    """
+    if unknown := set(sections) - set(SECTIONS):
+        raise UsageError(f"configuration: unknown section {', '.join(sorted(unknown))}")
+    try:
+        parts = {name: _section(cls, sections.get(name, {}), name) for name, cls in SECTIONS.items()}
+        return RunConfig(agent=agent, seed=seed, **parts)
+    except ValueError as error:
+        raise UsageError(f"configuration: {error}") from error
+
+
+def _section(cls: type, values: Any, where: str) -> Any:  # noqa: ANN401  one of the section classes
+    if not isinstance(values, dict):
+        raise ValueError(f"{where}: must be a mapping")
+    hints = typing.get_type_hints(cls)
+    if unknown := set(values) - set(hints):
+        raise ValueError(f"{where}: unknown key {', '.join(sorted(map(str, unknown)))}")
+    return cls(**{key: _checked(value, hints[key], f"{where}.{key}") for key, value in values.items()})
+
+
+def _checked(value: Any, hint: Any, where: str) -> Any:  # noqa: ANN401  values come from YAML
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if float in kinds and type(value) is int and abs(value) < 2**53:
+        return float(value)
+    if type(value) in kinds and not (isinstance(value, float) and not math.isfinite(value)):
+        return value
+    # What a file holds may be far longer than a line.
+    raise ValueError(f"{where}: {reprlib.repr(value)} is not {' or '.join(kind.__name__ for kind in kinds)}")
+
+
+def to_dict(config: RunConfig) -> dict[str, Any]:
+    """Plain values, as config.yaml holds them."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(tree: Any) -> RunConfig:  # noqa: ANN401  read from a file
+    """The inverse of `to_dict`.
+
+    Raises:
+        UsageError: unknown or missing keys, or values that do not fit.
+    """
+    if not isinstance(tree, dict) or not isinstance(tree.get("agent"), str) or type(tree.get("seed")) is not int:
+        raise UsageError("configuration: needs agent (text), seed (integer) and the sections")
+    return build_config(tree["agent"], tree["seed"], {k: v for k, v in tree.items() if k not in ("agent", "seed")})
+
+
+def read_config(path: Path) -> RunConfig:
+    """The configuration a run was started with (config.yaml).
+
+    Raises:
+        UsageError: not YAML, or not a configuration; nothing in the file is executed.
+    """
+    try:
+        return from_dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+    # ValueError: of YAML's numbers and dates too.
+    except (OSError, ValueError, RecursionError, yaml.YAMLError, UsageError) as error:
+        raise UsageError(f"{path}: {' '.join(str(error).split())[:300]}") from error
+
+
+def add_settings(parser: argparse.ArgumentParser, shown: set[str], *, show_all: bool) -> None:
+    """Adds an option for every field of every section; those not in `shown` are listed with `show_all` only."""
+    for name, cls in SECTIONS.items():
+        group = parser.add_argument_group(name if show_all else "settings") if show_all else parser
+        hints = typing.get_type_hints(cls)
+        for item in dataclasses.fields(cls):
+            text = f"{item.metadata['help']} [{item.default}]" if show_all else item.metadata["help"]
+            visible = show_all or item.name in shown
+            options: dict[str, Any] = {"help": text if visible else argparse.SUPPRESS, "default": argparse.SUPPRESS}
+            kinds = typing.get_args(hints[item.name]) or (hints[item.name],)
+            if bool in kinds:
+                options["action"] = argparse.BooleanOptionalAction
+            else:
+                options |= {"type": kinds[0], "metavar": {int: "N", float: "X", str: "NAME"}[kinds[0]]}
+            group.add_argument(f"--{item.name.replace('_', '-')}", dest=f"{name}.{item.name}", **options)
+
+
+def given_settings(arguments: argparse.Namespace) -> Nested:
+    """The settings that stood on the command line, by section."""
+    nested: Nested = {}
+    for key, value in vars(arguments).items():
+        section, dot, name = key.partition(".")
+        if dot:
+            nested.setdefault(section, {})[name] = value
+    return nested
+
+
+def override(sections: Nested, given: Nested) -> Nested:
+    """`sections` with the values of `given` on top."""
+    return _merge(sections, given)
+
+
+def differences(there: dict[str, Any], asked: dict[str, Any], section: str = "") -> list[str]:
+    """Where two nested configurations differ, of the keys asked for: "network.width (run: 16, asked: 32)"."""
+    found = []
+    for key, value in asked.items():
+        if isinstance(value, dict):
+            found += differences(there[key], value, f"{section}{key}.")
+        elif there[key] != value:
+            found.append(f"{section}{key} (run: {there[key]}, asked: {value})")
+    return found
