@@ -21,9 +21,9 @@ from .agents import ModelConfig, Policy
 from .bench_rollout import ACTION_DIM, OBSERVATION_DIM, TARGET_RETURN, Array, make_policy
 from .cli import Parser, positive, progress_bar
 from .errors import NumericsError, ResourcesError, UsageError
+from .evaluate.play import ScoredPolicy
 from .machine import Machine
 from .runtime import Runner, from_bytes
-from .scoring import ScoredPolicy
 
 SIZES = ["128x3", "512x4"]
 HEADS = 4

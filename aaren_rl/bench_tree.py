@@ -24,10 +24,11 @@ from .agents.fast.rollout_step import StepState
 from .agents.policy import Carry
 from .cli import Parser, positive, progress_bar
 from .errors import NumericsError, UsageError
+from .evaluate.play import score_policy
+from .evaluate.scores import mismatch
 from .machine import Machine
 from .policies.card import PolicyCard
 from .policies.folder import load_policy, read_card
-from .scoring import mismatch, score_policy
 
 BUDGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 CHECKED_STEPS, TOLERANCE = 30, 1e-6

@@ -18,13 +18,13 @@ from .cli import Parser, import_registering, positive, progress_bar
 from .envs.files import write_whole
 from .envs.simulation.stepping import LocalStepper
 from .errors import NumericsError, ResourcesError, UsageError, run_command
-from .evaluate import play
+from .evaluate.play import ScoredPolicy, check_fits, play
+from .evaluate.scores import describe_rollout
 from .onnx_weights import action_range
 from .policies.card import PolicyCard
 from .policies.folder import load_policy, read_card
 from .policies.tensors import WEIGHTS
 from .runtime import FORMAT, Runner, from_bytes
-from .scoring import ScoredPolicy, check_fits, describe_rollout
 
 if TYPE_CHECKING:
     import onnx

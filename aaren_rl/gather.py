@@ -16,11 +16,12 @@ from torch import Tensor
 
 from .agents import Policy
 from .errors import CheckpointError
+from .evaluate.play import score_policy
+from .evaluate.scores import Score
 from .files import write_json
 from .policies.card import PolicyCard
 from .policies.folder import load_policy, read_card
 from .results import ActionCost, Cell, CurvePoint
-from .scoring import Score, score_policy
 
 MEAN_OF = 3  # last evaluations that are averaged
 COST_STEPS = (10, 20, 50, 100, 200, 500, 1000)

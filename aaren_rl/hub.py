@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from .agents import Policy
 from .cli import Parser, import_registering, positive
 from .errors import CheckpointError, UsageError, run_command
-from .evaluate import play
+from .evaluate.play import play
+from .evaluate.scores import Score
 from .files import check_free, write_folder, write_text
 from .model_card import model_card
 from .policies.folder import HUB_CARD, HUB_WEIGHTS, load_policy, read_card, write_card
 from .policies.tensors import save_tensors
-from .scoring import Score
 
 if TYPE_CHECKING:
     import torch

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
+from .evaluate.scores import Score
 from .files import write_json
-from .scoring import Score
 
 FORMAT = 2
 

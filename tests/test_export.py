@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from policies import ACTION, OBSERVATION, save_run
 
-from aaren_rl import evaluate as evaluate_module
 from aaren_rl import export as module
 from aaren_rl.agents import ROLLOUTS, SAMPLERS
-from aaren_rl.evaluate import main as evaluate
+from aaren_rl.evaluate import command as evaluate_module
+from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.export import main as export
 from aaren_rl.policies.folder import load_policy, read_card
 from aaren_rl.policies.tensors import WEIGHTS

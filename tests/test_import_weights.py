@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from aaren_rl import load_policy
 from aaren_rl.envs import load_episodes
 from aaren_rl.errors import CheckpointError
-from aaren_rl.evaluate import main as evaluate
+from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.foreign import import_model
 from aaren_rl.import_weights import main
 from aaren_rl.policies.folder import read_card

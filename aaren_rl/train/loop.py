@@ -17,11 +17,12 @@ from ..agents import DecisionModel, Policy
 from ..cli import StopRequest, progress_bar
 from ..envs import Episodes, Task
 from ..errors import NumericsError
+from ..evaluate.play import score_policy
+from ..evaluate.scores import Score, format_table, mismatch
 from ..policies.card import PolicyCard, task_fields, versions
 from ..policies.folder import save_policy
 from ..policies.names import SOURCES
 from ..runs.metrics import Metrics
-from ..scoring import Score, format_table, mismatch, score_policy
 from .acceleration import keep_freed_memory
 from .batches import StepData
 from .checkpoint import find_checkpoint, save_checkpoint

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from aaren_rl import bench, bench_tree, evaluate, load_policy
+from aaren_rl import bench, bench_tree, load_policy
 from aaren_rl.agents import Policy, TreeAttention, TreeConfig, tree_config, with_softmax_attention, with_tree_attention
 from aaren_rl.agents.mixers.tree.blocks import View
+from aaren_rl.evaluate import command as evaluate
 from aaren_rl.train import command as train
 
 SMALL = ("--width", "16", "--layers", "2", "--heads", "2", "--updates", "1", "--threads", "1", "--eval-episodes", "1")

@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from small_run import arguments, folder, records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from aaren_rl.evaluate import main as evaluate
+from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train import trainer as training_module
 from aaren_rl.train.checkpoint import load_checkpoint

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from aaren_rl.errors import UsageError
-from aaren_rl.evaluate import make_parser as evaluate_parser
+from aaren_rl.evaluate.command import make_parser as evaluate_parser
 from aaren_rl.policies.names import AGENTS
 from aaren_rl.train.command import make_parser as train_parser
 from aaren_rl.train.config import SECTIONS

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from aaren_rl import load_policy
 from aaren_rl.envs import normalized_score
-from aaren_rl.evaluate import main as evaluate
+from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.policies.names import AGENTS
 from aaren_rl.runs.folder import RunFolder

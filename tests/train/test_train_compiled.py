@@ -12,7 +12,7 @@ import pytest
 import torch
 from small_run import arguments, folder
 
-from aaren_rl.evaluate import main as evaluate
+from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.train import acceleration
 from aaren_rl.train.command import main as train
 

@@ -18,7 +18,7 @@ from aaren_rl import load_policy
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
 from aaren_rl.envs import Reference, SimulationError, UsageError, load_task, make_env, normalized_score, task_name
 from aaren_rl.envs.tasks.own import default_name, own_task
-from aaren_rl.evaluate import main as evaluate
+from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train.batches import StepData
 from aaren_rl.train.command import main as train

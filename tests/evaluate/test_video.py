@@ -22,8 +22,8 @@ from aaren_rl.envs import SimulationError
 from aaren_rl.envs.simulation.rendering import open_renderer
 from aaren_rl.envs.simulation.rollout import rollout
 from aaren_rl.errors import ResourcesError
-from aaren_rl.evaluate import main as evaluate
-from aaren_rl.video import Gif, Video
+from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.evaluate.video import Gif, Video
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from .envs import SimulationError
-from .envs.files import sync, write_whole
-from .envs.simulation.rendering import Picture, Renderer, open_renderer
-from .errors import ResourcesError, UsageError
-from .files import write_folder
-from .policies.card import PolicyCard
-from .scoring import Score
+from ..envs import SimulationError
+from ..envs.files import sync, write_whole
+from ..envs.simulation.rendering import Picture, Renderer, open_renderer
+from ..errors import ResourcesError, UsageError
+from ..files import write_folder
+from ..policies.card import PolicyCard
+from .scores import Score
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -244,7 +244,7 @@ def board_folder(run: Path) -> Path | None:
 
 
 def _write_events(board: Path, gif: bytes, size: tuple[int, int], caption: str) -> None:
-    from .runs.events import event_file, write_image
+    from ..runs.events import event_file, write_image
 
     def fill(fresh: Path) -> None:
         with event_file(fresh) as writer:

@@ -9,21 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
-from .cli import Parser, choose_device, import_registering, positive, progress_bar
-from .envs.data.minari.write import new_minari_folder, write_minari
-from .envs.simulation.recording import Recorder
-from .envs.simulation.rollout import OnAction
-from .errors import CheckpointError, UsageError, run_command
-from .files import write_json
-from .policies.card import PolicyCard
-from .runtime import load
-from .scoring import Score, ScoredPolicy, format_table, mismatch, score_policy
+from ..cli import Parser, choose_device, import_registering, positive
+from ..envs.data.minari.write import new_minari_folder, write_minari
+from ..envs.simulation.recording import Recorder
+from ..errors import CheckpointError, UsageError, run_command
+from ..files import write_json
+from ..policies.card import PolicyCard
+from ..runtime import load
+from .play import ScoredPolicy, play
+from .scores import Score, format_table, mismatch
 from .video import open_video
 
 if TYPE_CHECKING:
-    from .agents import Policy
+    from ..agents import Policy
 
 DESCRIPTION = """\
 Play episodes with a trained policy and print its returns and D4RL-normalised scores.
@@ -124,7 +122,7 @@ def _open(arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard,
     """The policy, its card, and which weights it has."""
     if arguments.run.is_file():
         return _open_exported(arguments)
-    from .policies.folder import load_policy, read_card
+    from ..policies.folder import load_policy, read_card
 
     card = read_card(arguments.run)
     weights = arguments.weights or card.weights
@@ -177,38 +175,10 @@ def record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Sequen
     return f"{folder}: {len(episodes)} episodes, {episodes.n_steps:,} steps; read it with --source minari:{dataset_id}"
 
 
-def play(
-    policy: ScoredPolicy[Any],
-    card: PolicyCard,
-    *,
-    weights: str,
-    episodes: int,
-    target_returns: Sequence[float],
-    seed: int,
-    name: str = "",
-    on_action: OnAction | None = None,
-    recorder: Recorder | None = None,
-) -> list[Score]:
-    """`score_policy` with a progress bar, which says `name`."""
-    label = ", ".join(filter(None, (name, f"{len(target_returns) * episodes} episodes")))
-    with progress_bar(total=card.horizon, desc=label, unit="step", leave=False) as bar:
-        return score_policy(
-            policy,
-            card,
-            weights=weights,
-            episodes=episodes,
-            target_returns=target_returns,
-            seed=seed,
-            on_step=lambda step, running: _progress(bar, running),
-            on_action=on_action,
-            recorder=recorder,
-        )
-
-
 def _attention(arguments: argparse.Namespace, policy: Policy) -> Policy:
     """The policy with the attention asked for; the episodes' seed is that of the samples too."""
     asked = {name: value for name in ("budget", "sampler") if (value := getattr(arguments, name)) is not None}
-    from .agents import TreeConfig, with_softmax_attention, with_tree_attention
+    from ..agents import TreeConfig, with_softmax_attention, with_tree_attention
 
     if arguments.attention != "tree":
         if asked:
@@ -218,12 +188,3 @@ def _attention(arguments: argparse.Namespace, policy: Policy) -> Policy:
         return with_tree_attention(policy, TreeConfig(**asked, seed=arguments.seed))
     except ValueError as error:
         raise UsageError(f"--attention tree: {error}") from error
-
-
-def _progress(bar: tqdm[Any], running: int) -> None:
-    bar.update()
-    bar.set_postfix_str(f"{running} episodes running", refresh=False)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

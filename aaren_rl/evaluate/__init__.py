@@ -1,0 +1,1 @@
+"""The command evaluate: scores that say how they were made, and videos."""

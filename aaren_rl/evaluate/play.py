@@ -1,0 +1,186 @@
+"""Episodes that a policy plays, and their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from ..cli import progress_bar
+from ..envs import Reference, Rollouts, SequencePolicy, make_env, normalized_score, rollout
+from ..envs.simulation.recording import Recorder
+from ..envs.simulation.rollout import OnAction
+from ..errors import CheckpointError
+from ..policies.card import PolicyCard
+from .scores import Score
+
+State = TypeVar("State")
+
+
+class ScoredPolicy(SequencePolicy[State], Protocol[State]):
+    """What is scored: `agents.Policy`, or `runtime.Runner`."""
+
+    @property
+    def rollout(self) -> str:
+        """The rollout mode."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """K of the modes rolling and window, in steps."""
+        ...
+
+
+def score_policy(
+    policy: ScoredPolicy[State],
+    card: PolicyCard,
+    *,
+    weights: str,
+    episodes: int,
+    target_returns: Sequence[float],
+    seed: int,
+    on_step: Callable[[int, int], None] | None = None,
+    on_action: OnAction | None = None,
+    recorder: Recorder | None = None,
+) -> list[Score]:
+    """Rolls a policy out for every asked return, all at once, and scores it.
+
+    Args:
+        policy: the policy.
+        card: how it was made.
+        weights: "raw" or "average": which of its weights `policy` holds.
+        episodes: number of environments for each asked return, one episode each.
+        target_returns: asked for, in the environment's units; a score for each.
+        seed: environment i is reset with seed + i, the same for every asked return.
+        on_step: progress, see `envs.rollout`.
+        on_action: the actions, see `envs.rollout`.
+        recorder: keeps the episodes, see `envs.rollout`.
+
+    Raises:
+        CheckpointError: the environment's sizes are not the policy's.
+        SimulationError: the environment is unknown or fails.
+        NonFiniteActionError: the policy gives NaN.
+    """
+    check_fits(card)
+    out = rollout(
+        policy,
+        card.env_id,
+        env_kwargs=card.env_kwargs,
+        episodes=episodes,
+        target_return=target_returns,
+        seed=seed,
+        on_step=on_step,
+        on_action=on_action,
+        recorder=recorder,
+    )
+    parts = np.split(np.arange(len(out.returns)), len(target_returns))
+    return [
+        _score(policy, card, weights, target, seed, out, part)
+        for target, part in zip(target_returns, parts, strict=True)
+    ]
+
+
+def check_fits(card: PolicyCard) -> None:
+    """Holds a policy's sizes against its environment's.
+
+    Raises:
+        CheckpointError: they differ.
+        SimulationError: the environment is unknown or cannot be made.
+    """
+    env = make_env(card.env_id, **card.env_kwargs)
+    found = env.observation_space.shape, env.action_space.shape
+    env.close()
+    sizes = card.model["observation_dim"], card.model["action_dim"]
+    if found != ((sizes[0],), (sizes[1],)):
+        raise CheckpointError(
+            f"the policy was trained on {card.dataset} with {sizes[0]} observations and "
+            f"{sizes[1]} actions, {card.env_id} has {found[0]} and {found[1]}; choose another environment"
+        )
+
+
+def _score(
+    policy: ScoredPolicy[State],
+    card: PolicyCard,
+    weights: str,
+    target_return: float,
+    seed: int,
+    out: Rollouts,
+    part: npt.NDArray[np.int64],
+) -> Score:
+    """The score of the episodes `part` of a rollout."""
+    returns, scores = out.returns[part], None
+    if card.reference is not None and card.reference_returns is not None:
+        scores = normalized_score(Reference(card.reference, *card.reference_returns), returns)
+    return Score(
+        env=card.env,
+        dataset=card.dataset,
+        source=card.source,
+        source_path=card.source_path,
+        env_id=card.env_id,
+        agent=card.agent,
+        context=card.context,
+        context_length=card.context_length,
+        rollout=policy.rollout,
+        rollout_context=policy.context_length,
+        weights=weights,
+        updates=card.updates,
+        training_seed=card.seed,
+        target_return=target_return,
+        episodes=len(part),
+        seed=seed,
+        return_mean=float(returns.mean()),
+        return_std=float(returns.std()),
+        reference=card.reference,
+        normalized_score_mean=None if scores is None else float(scores.mean()),
+        normalized_score_std=None if scores is None else float(scores.std()),
+        length_mean=float(out.lengths[part].mean()),
+        actions_per_second=out.actions_per_second,
+        returns=returns.tolist(),
+        attention=_attention(policy),
+    )
+
+
+def _attention(policy: ScoredPolicy[State]) -> str:
+    """How attention is computed; an exported policy has no tree, nor torch to ask with."""
+    if not hasattr(policy, "model"):
+        return "softmax"
+    from ..agents import Policy, tree_config
+
+    assert isinstance(policy, Policy)
+    return str(tree_config(policy) or "softmax")
+
+
+def play(
+    policy: ScoredPolicy[Any],
+    card: PolicyCard,
+    *,
+    weights: str,
+    episodes: int,
+    target_returns: Sequence[float],
+    seed: int,
+    name: str = "",
+    on_action: OnAction | None = None,
+    recorder: Recorder | None = None,
+) -> list[Score]:
+    """`score_policy` with a progress bar, which says `name`."""
+    label = ", ".join(filter(None, (name, f"{len(target_returns) * episodes} episodes")))
+    with progress_bar(total=card.horizon, desc=label, unit="step", leave=False) as bar:
+        return score_policy(
+            policy,
+            card,
+            weights=weights,
+            episodes=episodes,
+            target_returns=target_returns,
+            seed=seed,
+            on_step=lambda step, running: _progress(bar, running),
+            on_action=on_action,
+            recorder=recorder,
+        )
+
+
+def _progress(bar: tqdm[Any], running: int) -> None:
+    bar.update()
+    bar.set_postfix_str(f"{running} episodes running", refresh=False)
