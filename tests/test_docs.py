@@ -70,7 +70,7 @@ def test_a_command_parses(page: str, line: str, monkeypatch: pytest.MonkeyPatch)
     arguments = words[words.index(f"aaren_rl.{name}") + 1 :]
     room = (
         name
-        if name in ("collect", "datasets", "sweep", "compare", "export", "hub", "import_weights", "bench")
+        if name in ("datasets", "sweep", "compare", "export", "hub", "import_weights", "bench")
         else f"{name}.command"
     )
     module = importlib.import_module(f"aaren_rl.{room}")

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from .envs.collect import Evaluation
-from .envs.errors import cannot_write
-from .envs.files import sha256
-from .envs.replay import Chunk, Replay, read_chunks
-from .errors import DamagedCheckpointError
-from .files import write_folder, write_json
-from .runs.checkpoints import drop_old, newest_whole
+from ..envs.errors import cannot_write
+from ..envs.files import sha256
+from ..errors import DamagedCheckpointError
+from ..files import write_folder, write_json
+from ..runs.checkpoints import drop_old, newest_whole
+from .replay import Chunk, Replay, read_chunks
+from .target import Evaluation
 
 FORMAT = 1
 TRAINER = "trainer.pt"

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from .cli import StopRequest
-from .collect_checkpoint import Progress, Saved, save_run, saving
-from .collect_config import CollectConfig
-from .envs import normalized_score
-from .envs.collect import Evaluation, Target, evaluate_actor
-from .envs.replay import write_chunk
-from .envs.sac import SacTrainer, write_actor
-from .errors import CheckpointError, NumericsError
-from .runs.metrics import Metrics
+from ..cli import StopRequest
+from ..envs import normalized_score
+from ..errors import CheckpointError, NumericsError
+from ..runs.metrics import Metrics
+from .checkpoint import Progress, Saved, save_run, saving
+from .config import CollectConfig
+from .replay import write_chunk
+from .sac import SacTrainer, write_actor
+from .target import Evaluation, Target, evaluate_actor
 
 LEARN_AT_ONCE = 400  # steps between looks at the signals: a second or two
 LOG_EVERY = 2000  # steps

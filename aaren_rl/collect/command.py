@@ -10,17 +10,17 @@ from pathlib import Path
 
 import torch
 
-from .cli import Parser, StopRequest, choose_device, import_registering, positive
-from .collect_checkpoint import Saved, load_run
-from .collect_config import LATER, CollectConfig, new_config, read_config, resumed_config, write_config
-from .collect_levels import Stopped, write_levels
-from .envs import load_task
-from .envs.collect import Target, env_name, inspect_env
-from .envs.data.minari.spec import minari_data_dir
-from .envs.data.minari.write import write_minari
-from .envs.levels import LEVELS, Source, choose_checkpoints, dataset_name, random_return
-from .errors import UsageError, run_command
-from .runs.folder import RunFolder
+from ..cli import Parser, StopRequest, choose_device, import_registering, positive
+from ..envs import load_task
+from ..envs.data.minari.spec import minari_data_dir
+from ..envs.data.minari.write import write_minari
+from ..errors import UsageError, run_command
+from ..runs.folder import RunFolder
+from .checkpoint import Saved, load_run
+from .config import LATER, CollectConfig, new_config, read_config, resumed_config, write_config
+from .level_files import Stopped, write_levels
+from .levels import LEVELS, Source, choose_checkpoints, dataset_name, random_return
+from .target import Target, env_name, inspect_env
 
 DESCRIPTION = """\
 Train SAC (stable-baselines3) in a Gymnasium environment, then write data sets as D4RL's: random,
@@ -140,7 +140,7 @@ def _train(
     stop: StopRequest,
 ) -> Saved:
     # Imports stable-baselines3, which takes seconds: not before all arguments are known to be right.
-    from .collect_training import CollectRun
+    from .run import CollectRun
 
     run = CollectRun(config, target, folder.path, saved, device)
     write_config(folder.config_file, config)
@@ -184,7 +184,3 @@ def _write_minari(target: Target, files: Mapping[str, Path]) -> None:
         )
         description = f"made by aaren-rl's collect, not D4RL's; {'; '.join(episodes.notes)}"
         print(write_minari(dataset_id, episodes, env_id=target.env_id, description=description))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

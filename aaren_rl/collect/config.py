@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from .envs import normalized_score
-from .envs.collect import Evaluation, SacSettings, Target
-from .errors import CheckpointError, UsageError
-from .files import write_text
+from ..envs import normalized_score
+from ..errors import CheckpointError, UsageError
+from ..files import write_text
+from .target import Evaluation, SacSettings, Target
 
 RANDOM_STEPS = 5000
 LATER = {"steps", "stop_at_return", "stop_at_score", "checkpoint_every"}  # what a resume may change

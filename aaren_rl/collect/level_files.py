@@ -7,12 +7,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from .cli import StopRequest
-from .collect_checkpoint import saving
-from .envs import normalized_score
-from .envs.behaviour.policy import Track
-from .envs.collect import Target
-from .envs.levels import LevelMaker, Source
+from ..cli import StopRequest
+from ..envs import normalized_score
+from ..envs.behaviour.policy import Track
+from .checkpoint import saving
+from .levels import LevelMaker, Source
+from .target import Target
 
 
 class Stopped(Exception):

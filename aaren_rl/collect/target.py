@@ -7,10 +7,10 @@ from fractions import Fraction
 import gymnasium as gym
 import numpy as np
 
-from .behaviour.policy import Job, Track, simulate
-from .errors import EnvsError, SimulationError, UsageError
-from .tasks.environment import inspect_spaces
-from .tasks.table import REFERENCE_RETURNS
+from ..envs.behaviour.policy import Job, Track, simulate
+from ..envs.errors import EnvsError, SimulationError, UsageError
+from ..envs.tasks.environment import inspect_spaces
+from ..envs.tasks.table import REFERENCE_RETURNS
 
 EVALUATION_EPISODES = 10
 

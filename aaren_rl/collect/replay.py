@@ -13,10 +13,10 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from .behaviour.policy import ActionUnits
-from .data.episodes import Episodes
-from .errors import DataError
-from .files import write_whole
+from ..envs.behaviour.policy import ActionUnits
+from ..envs.data.episodes import Episodes
+from ..envs.errors import DataError
+from ..envs.files import write_whole
 
 
 class Replay(NamedTuple):

@@ -10,14 +10,14 @@ from typing import Self
 import h5py
 import numpy as np
 
-from .behaviour.policy import ActionUnits, Job, Track, join_tracks
-from .behaviour.pool import WorkerPool, play_steps, worker_count
-from .collect import Evaluation, Target, play
-from .data.episodes import Episodes
-from .data.hdf5.d4rl import write_hdf5
-from .errors import DataError
+from ..envs.behaviour.policy import ActionUnits, Job, Track, join_tracks
+from ..envs.behaviour.pool import WorkerPool, play_steps, worker_count
+from ..envs.data.episodes import Episodes
+from ..envs.data.hdf5.d4rl import write_hdf5
+from ..envs.errors import DataError
+from ..envs.tasks.environment import make_env
 from .replay import Replay, split_replay
-from .tasks.environment import make_env
+from .target import Evaluation, Target, play
 
 LEVELS = ("random", "medium", "medium-replay", "medium-expert", "expert")
 RANDOM_EPISODES = 20

@@ -23,19 +23,19 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from aaren_rl import collect_training
-from aaren_rl.collect import main as collect
-from aaren_rl.collect_checkpoint import load_run
-from aaren_rl.collect_config import read_config
-from aaren_rl.collect_training import CollectRun
-from aaren_rl.envs import levels as levels_module
+from aaren_rl.collect import levels as levels_module
+from aaren_rl.collect import run as collect_training
+from aaren_rl.collect.checkpoint import load_run
+from aaren_rl.collect.command import main as collect
+from aaren_rl.collect.config import read_config
+from aaren_rl.collect.levels import LEVELS, choose_checkpoints
+from aaren_rl.collect.replay import Replay, split_replay
+from aaren_rl.collect.run import CollectRun
+from aaren_rl.collect.sac import SacTrainer, write_actor
+from aaren_rl.collect.target import Evaluation, SacSettings, inspect_env
 from aaren_rl.envs.behaviour.policy import ActionUnits, BehaviourPolicy, Job, simulate
-from aaren_rl.envs.collect import Evaluation, SacSettings, inspect_env
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.envs.errors import SimulationError
-from aaren_rl.envs.levels import LEVELS, choose_checkpoints
-from aaren_rl.envs.replay import Replay, split_replay
-from aaren_rl.envs.sac import SacTrainer, write_actor
 
 # An observation tells the time and the last action, so data can be checked line by line. Actions lie in [-2, 4]; one
 # above 3.4 ends the episode.
@@ -562,7 +562,7 @@ def test_faults_of_an_environment(
 
 def test_an_action_that_is_not_finite_is_not_the_environments_fault() -> None:
     """Weights may be finite and too large: which fault shows first hangs on the last bit."""
-    from aaren_rl.envs.sac import _TrainingEnv  # takes seconds
+    from aaren_rl.collect.sac import _TrainingEnv  # takes seconds
 
     env = _TrainingEnv(gym.make("Pendulum-v1"))
     env.reset(seed=0)

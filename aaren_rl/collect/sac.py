@@ -17,11 +17,11 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from .collect import SacSettings
-from .errors import SimulationError
-from .files import write_whole
+from ..envs.errors import SimulationError
+from ..envs.files import write_whole
+from ..envs.tasks.environment import make_env
 from .replay import Replay
-from .tasks.environment import make_env
+from .target import SacSettings
 
 _HIDDEN = 256  # two layers of it: what BehaviourPolicy reads, and D4RL's own policies had
 _BATCH = 256

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aaren_rl.collect import main as collect
+from aaren_rl.collect.command import main as collect
 from aaren_rl.envs import load_task
 from aaren_rl.train.command import main as train
 
