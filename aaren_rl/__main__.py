@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         room = argv[0].replace("-", "_")
         module = (
             f".{room}"
-            if room in ("datasets", "sweep", "compare", "export", "hub", "import_weights", "bench")
+            if room in ("sweep", "compare", "export", "hub", "import_weights", "bench")
             else f".{room}.command"
         )
         return int(importlib.import_module(module, __package__).main(argv[1:]))

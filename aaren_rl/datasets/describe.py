@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .data.episodes import Episodes, row_blocks
-from .tasks.scores import normalized_score
-from .tasks.table import Reference
+from ..envs.data.episodes import Episodes, row_blocks
+from ..envs.tasks.scores import normalized_score
+from ..envs.tasks.table import Reference
 
 QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # percent
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .behaviour.local_sets import local_levels, local_path
-from .data.download.pins import pin_path
-from .data.hdf5.d4rl import d4rl_dataset_dir
-from .data.minari.read import MINARI_LEVELS, minari_id
-from .data.minari.spec import MinariSpec, check_minari_id, minari_data_dir, minari_dataset_dir, read_spec
-from .errors import DataError, EnvsError
-from .tasks.table import TASKS, D4RLTask
+from ..envs.behaviour.local_sets import local_levels, local_path
+from ..envs.data.download.pins import pin_path
+from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
+from ..envs.data.minari.read import MINARI_LEVELS, minari_id
+from ..envs.data.minari.spec import MinariSpec, check_minari_id, minari_data_dir, minari_dataset_dir, read_spec
+from ..envs.errors import DataError, EnvsError
+from ..envs.tasks.table import TASKS, D4RLTask
 
 _MAX_DEPTH = 8
 

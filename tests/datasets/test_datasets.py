@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from aaren_rl.__main__ import main as aaren_rl
-from aaren_rl.dataset_report import histogram
-from aaren_rl.datasets import main
+from aaren_rl.datasets.command import main
+from aaren_rl.datasets.show import histogram
 from aaren_rl.envs import Episodes, normalized_score
 from aaren_rl.envs.behaviour import local_sets as local_module
 from aaren_rl.envs.behaviour.local_sets import Recipe
@@ -329,7 +329,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_reader_that_has_seen_enough(folder: Path) -> None:
     """And neither importing the package's data side nor listing waits for minari or matplotlib."""
     code = (
-        "import sys; from aaren_rl.datasets import main; code = main(['list']);"
+        "import sys; from aaren_rl.datasets.command import main; code = main(['list']);"
         "print([name for name in ('minari', 'matplotlib') if name in sys.modules], file=sys.stderr); sys.exit(code)"
     )
     command = f"{sys.executable} -c {json.dumps(code)!s} | true; echo ${{PIPESTATUS[0]}}"

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from .envs import DataError, Episodes, Reference, get_task, load_episodes
-from .envs.behaviour.local_sets import local_path
-from .envs.data.download.pins import verify_pin
-from .envs.data.hdf5.d4rl import d4rl_dataset_dir, read_hdf5
-from .envs.data.hdf5.guard import try_file
-from .envs.data.minari.read import MINARI_LEVELS, minari_id, read_minari
-from .envs.data.minari.spec import check_minari_id, minari_data_dir
-from .envs.tasks.own import own_task
-from .errors import UsageError
+from ..envs import DataError, Episodes, Reference, get_task, load_episodes
+from ..envs.behaviour.local_sets import local_path
+from ..envs.data.download.pins import verify_pin
+from ..envs.data.hdf5.d4rl import d4rl_dataset_dir, read_hdf5
+from ..envs.data.hdf5.guard import try_file
+from ..envs.data.minari.read import MINARI_LEVELS, minari_id, read_minari
+from ..envs.data.minari.spec import check_minari_id, minari_data_dir
+from ..envs.tasks.own import own_task
+from ..errors import UsageError
 
 MINARI = "minari:"
 

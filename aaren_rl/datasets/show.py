@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .envs import Episodes
-from .envs.describe import QUANTILES, Description
-from .envs.files import write_whole
-from .policies.names import SOURCES
+from ..envs import Episodes
+from ..envs.files import write_whole
+from ..policies.names import SOURCES
+from .describe import QUANTILES, Description
 
 BINS = 16
 BAR_WIDTH = 50  # characters of the fullest bin's bar

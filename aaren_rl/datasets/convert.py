@@ -6,13 +6,13 @@ import json
 import sys
 from pathlib import Path
 
-from .dataset_sources import Name, Options, load
-from .envs import Episodes, get_task
-from .envs.data.hdf5.d4rl import write_hdf5
-from .envs.data.minari.read import read_minari
-from .envs.data.minari.write import new_minari_folder, write_minari
-from .envs.errors import cannot_write
-from .errors import UsageError
+from ..envs import Episodes, get_task
+from ..envs.data.hdf5.d4rl import write_hdf5
+from ..envs.data.minari.read import read_minari
+from ..envs.data.minari.write import new_minari_folder, write_minari
+from ..envs.errors import cannot_write
+from ..errors import UsageError
+from .names import Name, Options, load
 
 
 def convert(source: Name, target: Name, options: Options, description: str | None) -> tuple[Path, Episodes]:

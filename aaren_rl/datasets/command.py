@@ -7,21 +7,21 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .cli import Parser, import_registering, positive
-from .dataset_convert import convert
-from .dataset_report import draw, format_description, size_text, to_json
-from .dataset_sources import MINARI, Name, Options, load, on_disk, parse_name, read_file
-from .envs import DataError, Episodes
-from .envs.behaviour.local_sets import cache_dir
-from .envs.data.download.pins import pin_path, sha256
-from .envs.data.hdf5.d4rl import d4rl_dataset_dir
-from .envs.data.minari.read import minari_id
-from .envs.data.minari.spec import check_minari_id, minari_dataset_dir
-from .envs.describe import describe
-from .envs.inventory import Holding, holdings, minari_holdings
-from .envs.tasks.table import TASKS
-from .errors import UsageError, run_command
-from .files import write_json
+from ..cli import Parser, import_registering, positive
+from ..envs import DataError, Episodes
+from ..envs.behaviour.local_sets import cache_dir
+from ..envs.data.download.pins import pin_path, sha256
+from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
+from ..envs.data.minari.read import minari_id
+from ..envs.data.minari.spec import check_minari_id, minari_dataset_dir
+from ..envs.tasks.table import TASKS
+from ..errors import UsageError, run_command
+from ..files import write_json
+from .convert import convert
+from .describe import describe
+from .inventory import Holding, holdings, minari_holdings
+from .names import MINARI, Name, Options, load, on_disk, parse_name, read_file
+from .show import draw, format_description, size_text, to_json
 
 DESCRIPTION = """\
 Look after data sets. NAME is a task such as hopper-medium, minari:ID, or the path of an HDF5 file in D4RL's layout.
@@ -217,7 +217,3 @@ def _convert(arguments: argparse.Namespace) -> int:
     for note in episodes.notes:
         print(f"note: {note}", file=sys.stderr)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

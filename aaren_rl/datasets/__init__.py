@@ -1,0 +1,1 @@
+"""The command datasets: what lies here, described, verified, downloaded and converted."""
