@@ -16,8 +16,8 @@ from .errors import run_command
 from .gather import Evaluation, gather
 from .policies.names import AGENTS
 from .results import Cell, write_results
-from .sweep import run_cells
-from .sweep_local import CellJob
+from .sweep.processes import CellJob
+from .sweep.schedule import run_cells
 from .train.settings import preset_names
 
 COMPARED = ["decision-aaren", "decision-transformer"]  # where no others are asked for

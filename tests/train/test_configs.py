@@ -8,9 +8,9 @@ import yaml
 from checkout import ROOT
 
 from aaren_rl.errors import UsageError
-from aaren_rl.grid import read_grid
 from aaren_rl.policies.names import AGENTS
 from aaren_rl.published import PAPER, published
+from aaren_rl.sweep.grid import read_grid
 from aaren_rl.train.command import make_parser, plan
 from aaren_rl.train.config import SECTIONS
 from aaren_rl.train.settings import build_config, load_preset, preset_names

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 from small_run import arguments, records
 
-from aaren_rl import sweep
 from aaren_rl.errors import CheckpointError, UsageError
 from aaren_rl.policies.folder import read_card
-from aaren_rl.sweep import SweepError, run_cells
-from aaren_rl.sweep_local import CellJob
+from aaren_rl.sweep import schedule
+from aaren_rl.sweep.processes import CellJob
+from aaren_rl.sweep.schedule import SweepError, run_cells
 
 UPDATES = 150
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra: sweep)")
@@ -144,7 +144,7 @@ def test_other_settings_are_refused(hopper_file: Path, tmp_path: Path) -> None:
 def test_a_run_that_is_killed_again_and_again_fails(hopper_file: Path, tmp_path: Path) -> None:
     (cell,) = [job(hopper_file, tmp_path, 0)]
 
-    class Killed(sweep.LocalBackend):
+    class Killed(schedule.LocalBackend):
         starts = 0
 
         def start(self, job: CellJob, resume: bool) -> subprocess.Popen[bytes]:
@@ -152,7 +152,7 @@ def test_a_run_that_is_killed_again_and_again_fails(hopper_file: Path, tmp_path:
             return subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SweepError, match="ended by a signal 3 times"):
-        patch.setattr(sweep, "LocalBackend", Killed)
+        patch.setattr(schedule, "LocalBackend", Killed)
         run_cells([cell], jobs=1)
     assert Killed.starts == 3
 
@@ -160,8 +160,8 @@ def test_a_run_that_is_killed_again_and_again_fails(hopper_file: Path, tmp_path:
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from aaren_rl.sweep_local import CellJob
-from aaren_rl.sweep import run_cells
+from aaren_rl.sweep.processes import CellJob
+from aaren_rl.sweep.schedule import run_cells
 jobs = [CellJob(tuple(arguments), Path(run)) for arguments, run in json.loads(sys.argv[1])]
 sys.exit(run_cells(jobs, jobs=2, ray_address=sys.argv[2] or None))
 """

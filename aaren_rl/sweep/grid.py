@@ -17,12 +17,12 @@ from pathlib import Path
 
 import yaml
 
-from .envs import get_task
-from .errors import UsageError
-from .policies.names import AGENTS
-from .sweep_local import CellJob
-from .train.config import SECTIONS
-from .train.settings import preset_names
+from ..envs import get_task
+from ..errors import UsageError
+from ..policies.names import AGENTS
+from ..train.config import SECTIONS
+from ..train.settings import preset_names
+from .processes import CellJob
 
 PAPER = "paper"  # the grid that ships with the package
 

@@ -1,12 +1,7 @@
-"""Many training runs at once, on this machine's cores or on Ray: `python -m aaren_rl.sweep GRID`.
-
-Every run is a process of its own, `python -m aaren_rl.train ...`, so that one that dies takes no other with it. A sweep
-can be stopped and called again: finished runs are left as they are, the others go on from their last checkpoint.
-"""
+"""The runs of a sweep, each begun, watched, and begun again where something ended it."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -20,24 +15,16 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from .cli import Parser, StopRequest, positive, progress_bar
-from .errors import CheckpointError, CommandError, UsageError, run_command
-from .grid import read_grid
-from .policies.folder import read_card
-from .sweep_local import POLL, RETRIES, CellJob, LocalBackend
-from .train.command import make_parser, plan
-from .train.config import RunConfig
-from .train.settings import differences, read_config, to_dict
+from ..cli import StopRequest, progress_bar
+from ..errors import CheckpointError, CommandError, UsageError
+from ..policies.folder import read_card
+from ..train.command import make_parser, plan
+from ..train.config import RunConfig
+from ..train.settings import differences, read_config, to_dict
+from .processes import POLL, RETRIES, CellJob, LocalBackend
 
 SHOW = 2.0  # seconds between looks at their logs
 STOPPED = (130, 143)  # a run's exit codes after SIGINT and SIGTERM
-
-DESCRIPTION = """\
-Train a grid of runs, several at once; call it again to go on where it was stopped.
-
-  python -m aaren_rl.sweep paper --out runs/paper -- --source local
-  python -m aaren_rl.sweep grid.yaml --ray --gpus-per-run 0.25
-"""
 
 
 class SweepError(CommandError):
@@ -107,7 +94,7 @@ def run_cells(
 def _backend(jobs: int | None, waiting: int, ray_address: str | None, gpus_per_cell: float) -> Backend:
     if ray_address is None:
         return LocalBackend(jobs or len(os.sched_getaffinity(0)))
-    from .sweep_ray import RayBackend  # Ray is an extra
+    from .ray_cluster import RayBackend  # Ray is an extra
 
     return RayBackend(ray_address, jobs or waiting, gpus_per_cell)
 
@@ -237,31 +224,3 @@ def _last_error(run: Path) -> str:
     lines = [line for line in (run / "train.log").read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error: ")]
     return (errors or lines or ["no output"])[-1].removeprefix("error: ").strip()
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    end = argv.index("--") if "--" in argv else len(argv)
-    parser = Parser("sweep", DESCRIPTION)
-    parser.usage = "python -m aaren_rl.sweep GRID [options] [-- arguments of aaren_rl.train for every run]"
-    parser.add_argument("grid", metavar="GRID", help="a YAML file, or paper: the 120 runs of the paper's Table 1")
-    parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
-    parser.add_argument("--jobs", type=positive, metavar="N", help="runs at once (default: one a core; all Ray has)")
-    parser.add_argument(
-        "--ray", nargs="?", const="local", metavar="ADDRESS", help="run on Ray: of its own, or the cluster at ADDRESS"
-    )
-    parser.add_argument("--gpus-per-run", type=float, metavar="X", default=0.0, help="with --ray: share of a GPU [0]")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    arguments = parser.parse_args(argv[:end])
-    return run_command(lambda: _sweep(arguments, argv[end + 1 :]), debug=arguments.debug)
-
-
-def _sweep(arguments: argparse.Namespace, more: list[str]) -> int:
-    cells = read_grid(arguments.grid).cells(arguments.out, more)
-    gpus = arguments.gpus_per_run
-    return run_cells(cells, jobs=arguments.jobs, ray_address=arguments.ray, gpus_per_cell=gpus)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,8 +10,8 @@ import tempfile
 import time
 from typing import Any
 
-from .errors import UsageError
-from .sweep_local import POLL, RETRIES, CellJob, launch
+from ..errors import UsageError
+from .processes import POLL, RETRIES, CellJob, launch
 
 # Read when Ray is imported, and by the processes it starts: no reports home, and no remark on how GPUs are hidden.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
