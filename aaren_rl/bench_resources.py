@@ -22,8 +22,7 @@ from .agents.model.block import TrunkState
 from .bench_timing import COLOURS
 from .cli import Parser, positive
 from .errors import NumericsError, UsageError
-from .gather import state_bytes
-from .machine import Machine
+from .machine import Machine, state_bytes
 from .policies.names import AGENTS
 
 TRUNKS = ("decision-aaren", "decision-transformer")  # those of the paper

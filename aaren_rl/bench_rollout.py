@@ -21,8 +21,7 @@ from matplotlib.figure import Figure
 from .agents import DecisionModel, ModelConfig, Policy, PolicyState
 from .cli import Parser, positive
 from .errors import NumericsError, UsageError
-from .gather import state_bytes
-from .machine import Machine, resident_bytes
+from .machine import Machine, resident_bytes, state_bytes
 from .policies.names import AGENTS
 
 Array: TypeAlias = npt.NDArray[np.float32]

@@ -6,8 +6,8 @@ import dataclasses
 
 from synthetic import make_score
 
+from aaren_rl.compare.cells import ActionCost, Cell, CurvePoint
 from aaren_rl.evaluate.scores import Score
-from aaren_rl.results import ActionCost, Cell, CurvePoint
 
 AGENTS = ("decision-aaren", "decision-transformer")
 ENVS = ("hopper-medium", "hopper-medium-replay", "pendulum")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from aaren_rl.compare.cells import ActionCost, Cell, CurvePoint
 from aaren_rl.evaluate.scores import Score
-from aaren_rl.results import ActionCost, Cell, CurvePoint
 
 LOW, HIGH = -20.272305, 3234.3
 

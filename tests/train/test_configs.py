@@ -7,9 +7,9 @@ import pytest
 import yaml
 from checkout import ROOT
 
+from aaren_rl.compare.published import PAPER, published
 from aaren_rl.errors import UsageError
 from aaren_rl.policies.names import AGENTS
-from aaren_rl.published import PAPER, published
 from aaren_rl.sweep.grid import read_grid
 from aaren_rl.train.command import make_parser, plan
 from aaren_rl.train.config import SECTIONS

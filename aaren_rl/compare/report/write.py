@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .comparable import check_comparable
-from .files import write_text
-from .report_content import compose
-from .report_document import Table
-from .report_figures import figures
-from .report_html import to_html
-from .report_markdown import to_markdown, to_text
-from .report_tables import scores
-from .report_words import answer
-from .results import Cell
+from ...files import write_text
+from ..cells import Cell, check_comparable
+from .content import compose
+from .document import Table
+from .figures import figures
+from .html import to_html
+from .markdown import to_markdown, to_text
+from .tables import scores
+from .words import answer
 
 PAGE = "report.html"
 WIDTH = 120

@@ -5,23 +5,23 @@ from __future__ import annotations
 import gc
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from .agents import Policy
-from .errors import CheckpointError
-from .evaluate.play import score_policy
-from .evaluate.scores import Score
-from .files import write_json
-from .policies.card import PolicyCard
-from .policies.folder import load_policy, read_card
-from .results import ActionCost, Cell, CurvePoint
+from ..agents import Policy
+from ..errors import CheckpointError
+from ..evaluate.play import score_policy
+from ..evaluate.scores import Score
+from ..files import write_json
+from ..machine import state_bytes
+from ..policies.card import PolicyCard
+from ..policies.folder import load_policy, read_card
+from .cells import ActionCost, Cell, CurvePoint
 
 MEAN_OF = 3  # last evaluations that are averaged
 COST_STEPS = (10, 20, 50, 100, 200, 500, 1000)
@@ -147,17 +147,3 @@ def action_cost(policy: Policy, card: PolicyCard) -> list[ActionCost]:
         gc.enable()
     near = {step: slice(step - 1 - COST_NEIGHBOURS, step + COST_NEIGHBOURS) for step in probes}
     return [ActionCost(step, median(times[near[step]]), sizes[step - 1]) for step in probes]
-
-
-def state_bytes(state: object) -> int:
-    """Bytes of the storages that a state's tensors keep alive, each counted once."""
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(state)}
-    return sum(storages.values())
-
-
-def _tensors(state: object) -> Iterator[Tensor]:
-    if isinstance(state, Tensor):
-        yield state
-    elif isinstance(state, tuple):
-        for part in state:
-            yield from _tensors(part)

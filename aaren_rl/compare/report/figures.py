@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .policies.names import label
-from .results import ActionCost, Cell
-from .statistics import group
+from ...policies.names import label
+from ..cells import ActionCost, Cell
+from ..statistics import group
 
 # Okabe and Ito's colours, which stay apart for the colour-blind; markers differ as well, for print in grey.
 _FIXED = {

@@ -16,9 +16,9 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import FileWriter
 from torch.utils.tensorboard.summary import custom_scalars, hparams, text
 
-from .files import write_folder
-from .results import Cell
-from .runs.events import Point, event_file, write_curve, write_image
+from ..files import write_folder
+from ..runs.events import Point, event_file, write_curve, write_image
+from .cells import Cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

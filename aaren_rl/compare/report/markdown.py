@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .report_document import Column, Document, Plot, Section, Table
-from .report_words import NOTHING
+from .document import Column, Document, Plot, Section, Table
+from .words import NOTHING
 
 
 def to_markdown(document: Document, page: str) -> str:

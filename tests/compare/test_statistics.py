@@ -9,7 +9,7 @@ from rliable import library, metrics
 from scipy import stats
 from synthetic import README, make_cell, make_cells
 
-from aaren_rl.statistics import Estimate, aggregate, group, improvements, summarize
+from aaren_rl.compare.statistics import Estimate, aggregate, group, improvements, summarize
 
 ENVS = ["hopper-medium", "walker2d-medium", "halfcheetah-medium"]
 # What lies below a 2.5 % quantile of 10,000 resamples, of 1,000 others: standard deviation 0.005.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from . import report_tables as tables
-from .policies.names import label
-from .report_document import Document, Plot, Section, Text
-from .report_words import agents_of, answer, joined
-from .results import Cell
-from .statistics import group
+from ...policies.names import label
+from ..cells import Cell
+from ..statistics import group
+from . import tables
+from .document import Document, Plot, Section, Text
+from .words import agents_of, answer, joined
 
 # kind of figure: (what it shows, what is said where it is missing)
 _PLOTS = {

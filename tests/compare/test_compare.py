@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from aaren_rl import compare as compare_module
-from aaren_rl.compare import main as compare
-from aaren_rl.results import read_results
+from aaren_rl.compare import command as compare_module
+from aaren_rl.compare.cells import read_results
+from aaren_rl.compare.command import main as compare
 
 SMALL = "--width 16 --layers 1 --heads 2 --warmup-updates 1 --steps-per-update 100 --eval-episodes 1 --final-episodes 1"
 

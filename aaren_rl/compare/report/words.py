@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 
-from .policies.names import DATA, label
-from .results import Cell
-from .statistics import Aggregate, Estimate, Summary, aggregate, group, improvements, summarize
+from ...policies.names import DATA, label
+from ..cells import Cell
+from ..statistics import Aggregate, Estimate, Summary, aggregate, group, improvements, summarize
 
 NOTHING = "-"
 

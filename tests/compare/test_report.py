@@ -11,11 +11,11 @@ import pytest
 from matplotlib.figure import Figure
 from synthetic import README, make_cell, make_cells
 
-from aaren_rl.comparable import check_comparable
+from aaren_rl.compare.cells import check_comparable
+from aaren_rl.compare.published import published
+from aaren_rl.compare.report.figures import figures
+from aaren_rl.compare.report.write import format_comparison, write_report
 from aaren_rl.errors import UsageError
-from aaren_rl.published import published
-from aaren_rl.report import format_comparison, write_report
-from aaren_rl.report_figures import figures
 
 SETTINGS = {"budget": "default", "seeds": [0, 1, 2], "versions": {"torch": "2.13.0"}}
 KINDS = ["learning_curves", "target_returns", "action_time", "state_memory"]
@@ -374,6 +374,6 @@ def test_published_scores():
 
 
 def test_the_package_alone_imports_no_plotting_and_no_statistics():
-    code = "import sys, aaren_rl.train, aaren_rl.results; print({'matplotlib', 'scipy.stats'} & set(sys.modules))"
+    code = "import sys, aaren_rl.train, aaren_rl.compare.cells; print({'matplotlib', 'scipy.stats'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.stdout.strip() == "set()", done.stdout + done.stderr

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import torch
 
-from .cli import Parser, import_registering, positive, progress_bar
-from .comparable import check_comparable
-from .envs import task_name
-from .errors import run_command
-from .gather import Evaluation, gather
-from .policies.names import AGENTS
-from .results import Cell, write_results
-from .sweep.processes import CellJob
-from .sweep.schedule import run_cells
-from .train.settings import preset_names
+from ..cli import Parser, import_registering, positive, progress_bar
+from ..envs import task_name
+from ..errors import run_command
+from ..policies.names import AGENTS
+from ..sweep.processes import CellJob
+from ..sweep.schedule import run_cells
+from ..train.settings import preset_names
+from .cells import Cell, check_comparable, write_results
+from .measure import Evaluation, gather
 
 COMPARED = ["decision-aaren", "decision-transformer"]  # where no others are asked for
 DESCRIPTION = """\
@@ -80,9 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def compare(arguments: argparse.Namespace) -> int:
     """Trains what is missing, scores everything, writes the report; returns the exit code."""
     # Late: matplotlib takes a second, which --help and mistakes on the command line need not wait for.
-    from .board import write_board
-    from .report import format_comparison, write_report
-    from .report_figures import figures
+    from .report.figures import figures
+    from .report.write import format_comparison, write_report
+    from .tensorboard import write_board
 
     import_registering(arguments.register)
     jobs = _jobs(arguments)
@@ -143,7 +142,3 @@ def _gather(jobs: Sequence[CellJob], arguments: argparse.Namespace) -> list[Cell
         return cells
     finally:
         torch.set_num_threads(threads)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from .evaluate.scores import Score
-from .policies.names import MARKS, SOURCES, label
-from .published import SOURCES as PUBLISHED
-from .published import published
-from .report_document import Column, Table, Text, words
-from .report_words import NOTHING, costs, data_notes, ends_of, interval, joined, listed, memory, microseconds, number
-from .results import Cell
-from .statistics import CONFIDENCE, MIN_SEEDS, RESAMPLES, Aggregate, Summary, aggregate, group, improvements, summarize
+from ...evaluate.scores import Score
+from ...policies.names import MARKS, SOURCES, label
+from ..cells import Cell
+from ..published import SOURCES as PUBLISHED
+from ..published import published
+from ..statistics import CONFIDENCE, MIN_SEEDS, RESAMPLES, Aggregate, Summary, aggregate, group, improvements, summarize
+from .document import Column, Table, Text, words
+from .words import NOTHING, costs, data_notes, ends_of, interval, joined, listed, memory, microseconds, number
 
 
 def made(cells: Sequence[Cell], settings: Mapping[str, Any]) -> list[Text | Table]:

@@ -20,8 +20,8 @@ from board_cells import AGENTS, ENVS, cells
 from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from aaren_rl.board import write_board
-from aaren_rl.results import Cell
+from aaren_rl.compare.cells import Cell
+from aaren_rl.compare.tensorboard import write_board
 
 
 def figure() -> Figure:

@@ -10,7 +10,7 @@ from html import escape
 import matplotlib
 from matplotlib.figure import Figure
 
-from .report_document import Column, Document, Plot, Section, Table
+from .document import Column, Document, Plot, Section, Table
 
 _STYLE = """
 :root { color-scheme: light; --ink: #1c1f23; --soft: #5a6270; --line: #d9dde3; --tint: #f4f6f8; }

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from .policies.names import AGENTS
-from .results import Cell
+from ..policies.names import AGENTS
+from .cells import Cell
 
 Floats = npt.NDArray[np.float64]
 

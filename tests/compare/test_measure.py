@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from aaren_rl import gather as gather_module
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
+from aaren_rl.compare import measure as gather_module
+from aaren_rl.compare.cells import Cell, read_results, write_results
+from aaren_rl.compare.measure import Evaluation, action_cost, gather
 from aaren_rl.errors import UsageError
-from aaren_rl.gather import Evaluation, action_cost, gather
 from aaren_rl.policies.folder import read_card
-from aaren_rl.results import Cell, read_results, write_results
 from aaren_rl.train.command import main as train
 
 SMALL = "--width 16 --layers 1 --heads 2 --updates 20 --warmup-updates 5 --steps-per-update 160 --threads 1".split()

@@ -1,0 +1,1 @@
+"""The command compare: agents trained and scored over several seeds, with statistics."""
