@@ -138,10 +138,10 @@ def make_runners(policy: Policy, threads: int) -> tuple[Runner, Runner]:
         ResourcesError: a package of the extras is missing.
     """
     try:
-        from .onnx_graph import step_graph
+        from .export.onnx_graph import step_graph
     except ImportError as error:
         raise ResourcesError("bench runtime needs the package onnx: pip install 'aaren-rl[export]'") from error
-    from .export import describe
+    from .export.model import describe
 
     runners = []
     for precision in ("float32", "int8"):

@@ -68,7 +68,7 @@ def test_a_size_that_cannot_be(size: str, capsys) -> None:
 
 
 def test_without_onnx_the_extra_is_named(monkeypatch, capsys) -> None:
-    for name in ("onnx", "aaren_rl.onnx_graph", "aaren_rl.onnx_nodes"):
+    for name in ("onnx", "aaren_rl.export.onnx_graph", "aaren_rl.export.onnx_nodes"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "onnx", None)
     assert bench.main(["runtime"]) == 7

@@ -17,8 +17,8 @@ from numpy.polynomial import chebyshev
 from scipy import special
 from torch import Tensor, nn
 
-from .agents import Aaren, Attention, Policy
-from .agents.mixers.rsa.encoding import GatedEncoding, Recurrence
+from ..agents import Aaren, Attention, Policy
+from ..agents.mixers.rsa.encoding import GatedEncoding, Recurrence
 
 TOKENS = 3  # a step
 BLOCK = 128  # weights that share a scale; a quarter of it takes half as long again and is hardly more exact

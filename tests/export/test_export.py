@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from policies import ACTION, OBSERVATION, save_run
 
-from aaren_rl import export as module
 from aaren_rl.agents import ROLLOUTS, SAMPLERS
 from aaren_rl.evaluate import command as evaluate_module
 from aaren_rl.evaluate.command import main as evaluate
-from aaren_rl.export import main as export
+from aaren_rl.export import model as module
+from aaren_rl.export.command import main as export
 from aaren_rl.policies.folder import load_policy, read_card
 from aaren_rl.policies.tensors import WEIGHTS
 from aaren_rl.runtime import load
@@ -163,7 +163,7 @@ def test_what_cannot_be_exported_is_one_clear_line(run: Path, tmp_path: Path, ca
 
 
 def test_without_onnx_the_extra_is_named(run: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("onnx", "aaren_rl.onnx_graph", "aaren_rl.onnx_nodes"):
+    for name in ("onnx", "aaren_rl.export.onnx_graph", "aaren_rl.export.onnx_nodes"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "onnx", None)
     code, err = refused(capsys, str(run), "--out", str(tmp_path / "p.onnx"))

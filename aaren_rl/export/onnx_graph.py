@@ -20,9 +20,9 @@ from typing import cast
 import numpy as np
 import onnx
 
-from ._version import __version__
-from .agents import Aaren, Encoded, Policy
-from .errors import UsageError
+from .._version import __version__
+from ..agents import Aaren, Encoded, Policy
+from ..errors import UsageError
 from .onnx_layers import Layers
 from .onnx_nodes import Array
 from .onnx_weights import TOKENS, action_range, embedding, encoding_maps, exact, layer

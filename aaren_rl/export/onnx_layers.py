@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from .agents import Aaren, Attention, Block, Encoded, Policy
-from .agents.mixers.rsa.encoding import GatedEncoding
+from ..agents import Aaren, Attention, Block, Encoded, Policy
+from ..agents.mixers.rsa.encoding import GatedEncoding
 from .onnx_nodes import Array, Nodes, Value
 from .onnx_weights import (
     ERFC,

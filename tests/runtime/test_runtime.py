@@ -33,8 +33,8 @@ from aaren_rl.runtime import Runner, load
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from aaren_rl.export import make_model as make_onnx  # noqa: E402
-from aaren_rl.export import make_runner  # noqa: E402
+from aaren_rl.export.model import make_model as make_onnx  # noqa: E402
+from aaren_rl.export.model import make_runner  # noqa: E402
 
 STEPS = 30
 MODES = [("aaren", "carry", 8), *(("aaren", "rolling", k) for k in (2, 3, 8)), ("aaren", "window", 8)]

@@ -18,7 +18,7 @@ from aaren_rl import bench_runtime, load_policy
 from aaren_rl.agents import ModelConfig
 from aaren_rl.bench_rollout import make_policy
 from aaren_rl.envs import rollout
-from aaren_rl.export import main as export
+from aaren_rl.export.command import main as export
 from aaren_rl.runtime import load
 from aaren_rl.train.command import main as train
 

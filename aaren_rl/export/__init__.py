@@ -1,0 +1,1 @@
+"""The command export: a trained policy as one ONNX file."""

@@ -1,0 +1,114 @@
+"""A policy as an ONNX model, checked against the policy before anybody gets it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._version import __version__
+from ..agents import Policy
+from ..cli import progress_bar
+from ..envs.simulation.stepping import LocalStepper
+from ..errors import NumericsError, ResourcesError
+from ..policies.card import PolicyCard
+from ..runtime import FORMAT, Runner, from_bytes
+from .onnx_weights import action_range
+
+if TYPE_CHECKING:
+    import onnx
+
+CHECKED_STEPS = 1000
+TOLERANCE = 1e-5  # of half an action's range
+
+
+def checked_model(policy: Policy, card: PolicyCard, precision: str, seed: int) -> tuple[onnx.ModelProto, float]:
+    """The ONNX model of a policy, and the largest difference of its actions from PyTorch's.
+
+    Raises:
+        NumericsError: they differ.
+        SimulationError: the policy's environment cannot be made, or fails.
+        UsageError: the mixer has no graph in this rollout mode.
+        ResourcesError: a package is missing.
+    """
+    model = make_model(policy, card, precision)
+    difference = check(policy, make_runner(model), card, seed)
+    describe(
+        model,
+        dataclasses.asdict(card),
+        {"precision": precision, "checked_steps": CHECKED_STEPS, "largest_difference": difference},
+    )
+    return model, difference
+
+
+def make_model(policy: Policy, card: PolicyCard, precision: str = "float32") -> onnx.ModelProto:
+    """The ONNX model of a policy, unchecked.
+
+    Raises:
+        UsageError: the mixer has no graph in this rollout mode.
+        ResourcesError: the package onnx is missing.
+    """
+    try:
+        from .onnx_graph import step_graph
+    except ImportError as error:
+        raise ResourcesError("export needs the package onnx: pip install 'aaren-rl[export]'") from error
+    model = step_graph(policy, precision=precision)
+    describe(model, dataclasses.asdict(card), {"precision": precision})
+    return model
+
+
+def make_runner(model: onnx.ModelProto) -> Runner:
+    """What will run the model."""
+    return from_bytes(model.SerializeToString(), "the exported model")
+
+
+def check(policy: Policy, runner: Runner, card: PolicyCard, seed: int) -> float:
+    """Plays PyTorch's actions in two environments, asked for different returns, and asks both policies at every step.
+
+    An episode that ends earlier is followed by another, while the policies go on as if it had not ended: their states
+    are to be seen at every age.
+
+    Returns:
+        The largest difference of an action, in halves of its range.
+
+    Raises:
+        NumericsError: it is above 1e-5, or not a number.
+        SimulationError: the environment cannot be made, or fails.
+    """
+    targets = np.array([card.target_return, card.target_return / 2])
+    half = action_range(policy)[1]
+    policy = dataclasses.replace(policy, compiled=False)  # PyTorch's own operations
+    stepper = LocalStepper(card.env_id, card.env_kwargs, [seed, seed + 1])
+    largest = 0.0
+    try:
+        observations, rewards = stepper.reset(), np.zeros(2, np.float32)
+        state, exported = policy.initial_state(2, targets), runner.initial_state(2, targets)
+        for step in progress_bar(iterable=range(CHECKED_STEPS), desc="check", unit="step", leave=False):
+            action, state = policy.act(observations, rewards, state)
+            other, exported = runner.act(observations, rewards, exported)
+            largest = max(largest, difference := float((np.abs(other - action) / half).max()))
+            if not difference <= TOLERANCE:
+                raise NumericsError(
+                    f"the exported policy's action at step {step} differs from PyTorch's by {difference:.2g} "
+                    f"(more than {TOLERANCE:g} of half its range); nothing was written"
+                )
+            stepper.send(np.arange(2), action)
+            answer = stepper.receive()
+            observations, rewards = answer.observations, answer.rewards.astype(np.float32)
+            if answer.ended.any():
+                observations = stepper.reset()
+    finally:
+        stepper.close()
+    return largest
+
+
+def describe(model: onnx.ModelProto, card: dict[str, Any], how: dict[str, Any]) -> None:
+    """Puts the policy's card and how the file was made into the model."""
+    import onnx
+
+    values = {"policy": card, "export": {"aaren-rl": __version__, **how}}
+    onnx.helper.set_model_props(
+        model, {"aaren_rl_format": FORMAT, **{key: json.dumps(value) for key, value in values.items()}}
+    )
