@@ -15,7 +15,9 @@ from safetensors.numpy import load_file, save_file
 from aaren_rl import load_policy
 from aaren_rl.errors import CheckpointError, UsageError
 from aaren_rl.evaluate.command import main as evaluate
-from aaren_rl.hub import from_pretrained, main, read_scores, save_pretrained
+from aaren_rl.hub import from_pretrained, save_pretrained
+from aaren_rl.hub.command import main
+from aaren_rl.hub.folder import read_scores
 from aaren_rl.policies.folder import read_card
 
 

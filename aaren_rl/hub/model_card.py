@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from .evaluate.scores import Score, describe_rollout
-from .policies.card import PolicyCard
-from .policies.names import SOURCES, label
+from ..evaluate.scores import Score, describe_rollout
+from ..policies.card import PolicyCard
+from ..policies.names import SOURCES, label
 
 REPOSITORY = "aaren-rl"
 

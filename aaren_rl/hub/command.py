@@ -1,0 +1,77 @@
+"""A policy in the layout of the Hugging Face hub: `python -m aaren_rl.hub RUN FOLDER`.
+
+The folder holds config.json (the policy's card: how it was made and what it needs to act), model.safetensors (its
+default weights) and README.md (the model card, with scores and how they were made). Nothing is sent anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..cli import Parser, import_registering, positive
+from ..errors import run_command
+from ..evaluate.play import play
+from ..files import check_free
+from ..policies.folder import load_policy, read_card
+from .folder import read_scores, save_pretrained
+
+if TYPE_CHECKING:
+    pass
+
+DESCRIPTION = """\
+Write a trained policy as a folder in the layout of the Hugging Face hub: config.json, model.safetensors and a
+README.md that says how the policy was made and what it scores.
+
+  python -m aaren_rl.hub runs/hopper-medium/decision-aaren/seed0 hopper-aaren
+  python -m aaren_rl.hub RUN FOLDER --scores scores.json    # of evaluate RUN --json scores.json
+
+Nothing is sent anywhere; `hf upload USER/NAME FOLDER` does that. FOLDER is a policy like any other:
+  python -m aaren_rl.evaluate FOLDER
+"""
+
+
+def make_parser() -> Parser:
+    """The command line."""
+    parser = Parser("hub", DESCRIPTION)
+    parser.usage = "python -m aaren_rl.hub RUN FOLDER [options]"
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder or policy folder")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="what to write; must not exist, or be empty")
+    parser.add_argument("--license", metavar="NAME", default="mit", help="licence of the weights [mit]")
+    parser.add_argument("--scores", type=Path, metavar="FILE", help="of evaluate --json, instead of evaluating now")
+    parser.add_argument("--episodes", type=positive, metavar="N", default=20, help="episodes a target return [20]")
+    parser.add_argument("--target-return", type=float, metavar="R", nargs="+", help="asked for (as in training)")
+    parser.add_argument("--seed", type=int, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
+    parser.add_argument("--register", metavar="MODULE", help="import this module, which registers your environment")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    arguments = make_parser().parse_args(argv)
+    return run_command(lambda: publish(arguments), debug=arguments.debug)
+
+
+def publish(arguments: argparse.Namespace) -> int:
+    """Scores the policy where no scores were given, and writes the folder; returns the exit code."""
+    check_free(arguments.folder)
+    import_registering(arguments.register)
+    card = read_card(arguments.run)
+    if arguments.scores is not None:
+        scores = read_scores(arguments.scores)
+    else:
+        scores = play(
+            load_policy(arguments.run),
+            card,
+            weights=card.weights,
+            episodes=arguments.episodes,
+            target_returns=arguments.target_return or [card.target_return],
+            seed=arguments.seed,
+        )
+    save_pretrained(arguments.run, arguments.folder, scores=scores, license=arguments.license)
+    print(f"{arguments.folder}: {', '.join(sorted(file.name for file in arguments.folder.iterdir()))}")
+    print(f"send it with: hf upload USER/NAME {arguments.folder}")
+    return 0
