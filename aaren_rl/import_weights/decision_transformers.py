@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .agents import DecisionModel, ModelConfig
-from .errors import CheckpointError
-from .policies.tensors import load_tensors
+from ..agents import DecisionModel, ModelConfig
+from ..errors import CheckpointError
+from ..policies.tensors import load_tensors
 
 HUGGING_FACE, MIN_DT = "Hugging Face's DecisionTransformerModel", "min-decision-transformer"
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")

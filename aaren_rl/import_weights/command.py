@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .cli import Parser, import_registering, positive
-from .envs import Task, get_task, load_task
-from .envs.files import sha256
-from .envs.tasks.own import own_task
-from .errors import CheckpointError, UsageError, run_command
-from .files import check_free
-from .foreign import Imported, import_model
-from .policies.card import PolicyCard, task_fields, versions
-from .policies.folder import save_policy
+from ..cli import Parser, import_registering, positive
+from ..envs import Task, get_task, load_task
+from ..envs.files import sha256
+from ..envs.tasks.own import own_task
+from ..errors import CheckpointError, UsageError, run_command
+from ..files import check_free
+from ..policies.card import PolicyCard, task_fields, versions
+from ..policies.folder import save_policy
+from .decision_transformers import Imported, import_model
 
 DESCRIPTION = """\
 Make a policy of a Decision Transformer that min-decision-transformer or Hugging Face's transformers has trained.
@@ -151,7 +150,3 @@ def _card(
         weights="average",
         versions={**versions("cpu"), "weights": f"{imported.origin}, SHA-256 {sha256(imported.file)}"},
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

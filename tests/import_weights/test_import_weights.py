@@ -16,8 +16,8 @@ from aaren_rl import load_policy
 from aaren_rl.envs import load_episodes
 from aaren_rl.errors import CheckpointError
 from aaren_rl.evaluate.command import main as evaluate
-from aaren_rl.foreign import import_model
-from aaren_rl.import_weights import main
+from aaren_rl.import_weights.command import main
+from aaren_rl.import_weights.decision_transformers import import_model
 from aaren_rl.policies.folder import read_card
 
 O, A, C, K = 11, 3, 16, 8  # noqa: E741  observation, action, width, context

@@ -1,0 +1,1 @@
+"""The command import-weights: Decision Transformers that others trained."""
