@@ -28,8 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv and argv[0] in COMMANDS:
         # Imported on demand: --help of one command need not wait for the others' imports.
         room = argv[0].replace("-", "_")
-        module = f".{room}" if room in ("bench",) else f".{room}.command"
-        return int(importlib.import_module(module, __package__).main(argv[1:]))
+        return int(importlib.import_module(f".{room}.command", __package__).main(argv[1:]))
     if argv and argv[0] in ("-h", "--help"):
         print(f"{usage}\n\nEach command has its own --help.")
         return 0

@@ -68,8 +68,7 @@ def test_a_command_parses(page: str, line: str, monkeypatch: pytest.MonkeyPatch)
     name = MODULE.search(line)[1]  # type: ignore[index]
     words = shlex.split(line.split(" && ")[-1], comments=True)
     arguments = words[words.index(f"aaren_rl.{name}") + 1 :]
-    room = name if name in ("bench",) else f"{name}.command"
-    module = importlib.import_module(f"aaren_rl.{room}")
+    module = importlib.import_module(f"aaren_rl.{name}.command")
     begun = []
     monkeypatch.setattr(module, "run_command", lambda command, **_: begun.append(command) or 0)
     assert module.main(arguments) == 0 and begun

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from aaren_rl import bench, bench_tree, load_policy
+from aaren_rl import load_policy
 from aaren_rl.agents import Policy, TreeAttention, TreeConfig, tree_config, with_softmax_attention, with_tree_attention
 from aaren_rl.agents.mixers.tree.blocks import View
+from aaren_rl.bench import command as bench
+from aaren_rl.bench import tree as bench_tree
 from aaren_rl.evaluate import command as evaluate
 from aaren_rl.train import command as train
 

@@ -14,9 +14,10 @@ from policies import in_float64
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from aaren_rl import bench_runtime, load_policy
+from aaren_rl import load_policy
 from aaren_rl.agents import ModelConfig
-from aaren_rl.bench_rollout import make_policy
+from aaren_rl.bench import runtime as bench_runtime
+from aaren_rl.bench.rollout import make_policy
 from aaren_rl.envs import rollout
 from aaren_rl.export.command import main as export
 from aaren_rl.runtime import load

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from .agents import ModelConfig, Policy
-from .bench_rollout import ACTION_DIM, OBSERVATION_DIM, TARGET_RETURN, Array, make_policy
-from .cli import Parser, positive, progress_bar
-from .errors import NumericsError, ResourcesError, UsageError
-from .evaluate.play import ScoredPolicy
-from .machine import Machine
-from .runtime import Runner, from_bytes
+from ..agents import ModelConfig, Policy
+from ..cli import Parser, positive, progress_bar
+from ..errors import NumericsError, ResourcesError, UsageError
+from ..evaluate.play import ScoredPolicy
+from ..machine import Machine
+from ..runtime import Runner, from_bytes
+from .rollout import ACTION_DIM, OBSERVATION_DIM, TARGET_RETURN, Array, make_policy
 
 SIZES = ["128x3", "512x4"]
 HEADS = 4
@@ -138,10 +138,10 @@ def make_runners(policy: Policy, threads: int) -> tuple[Runner, Runner]:
         ResourcesError: a package of the extras is missing.
     """
     try:
-        from .export.onnx_graph import step_graph
+        from ..export.onnx_graph import step_graph
     except ImportError as error:
         raise ResourcesError("bench runtime needs the package onnx: pip install 'aaren-rl[export]'") from error
-    from .export.model import describe
+    from ..export.model import describe
 
     runners = []
     for precision in ("float32", "int8"):

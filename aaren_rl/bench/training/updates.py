@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from .bench_peers import Peer
-from .bench_timing import Work, in_turns, large_product, ratio
-from .train.trainer import Trainer
+from ...train.trainer import Trainer
+from ..timing import Work, in_turns, large_product, ratio
+from .peers import Peer
 
 Pair: TypeAlias = tuple[str, str]  # name and precision
 PRODUCT = "product"  # among the names, with which the peak is measured

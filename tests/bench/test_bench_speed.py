@@ -10,10 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from aaren_rl import bench, bench_peers, bench_scan, bench_timing, bench_train, bench_updates
 from aaren_rl.agents import Attention
 from aaren_rl.agents.kernels import gelu
 from aaren_rl.agents.kernels import scan_numba as cpu
+from aaren_rl.bench import command as bench
+from aaren_rl.bench import scan as bench_scan
+from aaren_rl.bench import timing as bench_timing
+from aaren_rl.bench.training import benchmark as bench_train
+from aaren_rl.bench.training import peers as bench_peers
+from aaren_rl.bench.training import updates as bench_updates
 from aaren_rl.train.acceleration import MIN_TORCH_TO_COMPILE
 from aaren_rl.train.batches import Batch
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aaren_rl import bench, bench_runtime
+from aaren_rl.bench import command as bench
+from aaren_rl.bench import runtime as bench_runtime
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

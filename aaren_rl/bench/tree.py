@@ -19,16 +19,16 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .agents import SAMPLERS, Policy, PolicyState, TreeConfig, tree_state, with_softmax_attention, with_tree_attention
-from .agents.fast.rollout_step import StepState
-from .agents.policy import Carry
-from .cli import Parser, positive, progress_bar
-from .errors import NumericsError, UsageError
-from .evaluate.play import score_policy
-from .evaluate.scores import mismatch
-from .machine import Machine
-from .policies.card import PolicyCard
-from .policies.folder import load_policy, read_card
+from ..agents import SAMPLERS, Policy, PolicyState, TreeConfig, tree_state, with_softmax_attention, with_tree_attention
+from ..agents.fast.rollout_step import StepState
+from ..agents.policy import Carry
+from ..cli import Parser, positive, progress_bar
+from ..errors import NumericsError, UsageError
+from ..evaluate.play import score_policy
+from ..evaluate.scores import mismatch
+from ..machine import Machine
+from ..policies.card import PolicyCard
+from ..policies.folder import load_policy, read_card
 
 BUDGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 CHECKED_STEPS, TOLERANCE = 30, 1e-6

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from .agents import DecisionModel, ModelConfig, Policy, PolicyState
-from .cli import Parser, positive
-from .envs import Rollouts, get_task, rollout
-from .errors import NumericsError
-from .machine import Machine
-from .policies.folder import load_policy, read_card
+from ..agents import DecisionModel, ModelConfig, Policy, PolicyState
+from ..cli import Parser, positive
+from ..envs import Rollouts, get_task, rollout
+from ..errors import NumericsError
+from ..machine import Machine
+from ..policies.folder import load_policy, read_card
 
 TASK = get_task("hopper-medium")
 SEED = 1000

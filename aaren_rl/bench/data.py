@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from .cli import Parser, positive
-from .envs import Episodes, get_task, load_episodes
-from .envs.data.hdf5.d4rl import write_hdf5
-from .errors import CommandError, UsageError, run_command
-from .machine import Machine, peak_bytes, resident_bytes
-from .train.batches import StepData, make_sampler
+from ..cli import Parser, positive
+from ..envs import Episodes, get_task, load_episodes
+from ..envs.data.hdf5.d4rl import write_hdf5
+from ..errors import CommandError, UsageError, run_command
+from ..machine import Machine, peak_bytes, resident_bytes
+from ..train.batches import StepData, make_sampler
 
 TASK = get_task("hopper-medium")
 MEAN_LENGTH = 457  # steps an episode, about that of D4RL's hopper-medium

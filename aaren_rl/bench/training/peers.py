@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
-from .train.batches import Batch
-from .train.trainer import masked_mse
+from ...train.batches import Batch
+from ...train.trainer import masked_mse
 
 Step = Callable[[], Tensor]
 Predict = Callable[[Batch], Tensor]

@@ -11,9 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from aaren_rl import bench, bench_data, bench_evaluate, bench_rollout
 from aaren_rl.agents import DecisionModel
 from aaren_rl.agents.fast.rollout_step import CompiledStep
+from aaren_rl.bench import command as bench
+from aaren_rl.bench import data as bench_data
+from aaren_rl.bench import evaluate as bench_evaluate
+from aaren_rl.bench import rollout as bench_rollout
 from aaren_rl.errors import CommandError
 from aaren_rl.train.batches import StepData
 

@@ -18,11 +18,11 @@ import numpy.typing as npt
 import torch
 from matplotlib.figure import Figure
 
-from .agents import DecisionModel, ModelConfig, Policy, PolicyState
-from .cli import Parser, positive
-from .errors import NumericsError, UsageError
-from .machine import Machine, resident_bytes, state_bytes
-from .policies.names import AGENTS
+from ..agents import DecisionModel, ModelConfig, Policy, PolicyState
+from ..cli import Parser, positive
+from ..errors import NumericsError, UsageError
+from ..machine import Machine, resident_bytes, state_bytes
+from ..policies.names import AGENTS
 
 Array: TypeAlias = npt.NDArray[np.float32]
 

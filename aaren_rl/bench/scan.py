@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
 
-from .agents import kernels, prefix_scan, reference
-from .agents.scan.parallel import PARALLEL
-from .bench_timing import Work, in_turns, ratio
-from .cli import Parser, choose_device, positive
-from .errors import NumericsError, UsageError
-from .machine import Machine
-from .train.acceleration import keep_freed_memory
+from ..agents import kernels, prefix_scan, reference
+from ..agents.scan.parallel import PARALLEL
+from ..cli import Parser, choose_device, positive
+from ..errors import NumericsError, UsageError
+from ..machine import Machine
+from ..train.acceleration import keep_freed_memory
+from .timing import Work, in_turns, ratio
 
 METHODS = (*kernels.BACKENDS, *PARALLEL)
 ATTENTION = "attention"  # what the scan stands in for: quadratic in the length

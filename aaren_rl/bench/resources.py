@@ -17,13 +17,13 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from .agents import DecisionModel, ModelConfig, Trunk
-from .agents.model.block import TrunkState
-from .bench_timing import COLOURS
-from .cli import Parser, positive
-from .errors import NumericsError, UsageError
-from .machine import Machine, state_bytes
-from .policies.names import AGENTS
+from ..agents import DecisionModel, ModelConfig, Trunk
+from ..agents.model.block import TrunkState
+from ..cli import Parser, positive
+from ..errors import NumericsError, UsageError
+from ..machine import Machine, state_bytes
+from ..policies.names import AGENTS
+from .timing import COLOURS
 
 TRUNKS = ("decision-aaren", "decision-transformer")  # those of the paper
 POINTS = 24  # where memory and time are read

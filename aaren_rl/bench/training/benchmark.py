@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from .bench_data import RETURN_SCALE, TASK, make_episodes
-from .bench_gradients import check_gradients
-from .bench_peers import PEERS, make_peers
-from .bench_timing import ratio
-from .bench_updates import Measured, Peak, Update, measure
-from .cli import Parser, choose_device, positive
-from .errors import UsageError
-from .machine import Machine
-from .train.acceleration import keep_freed_memory, uses_bfloat16
-from .train.batches import StepData
-from .train.settings import Nested, build_config
-from .train.trainer import Trainer
+from ...cli import Parser, choose_device, positive
+from ...errors import UsageError
+from ...machine import Machine
+from ...train.acceleration import keep_freed_memory, uses_bfloat16
+from ...train.batches import StepData
+from ...train.settings import Nested, build_config
+from ...train.trainer import Trainer
+from ..data import RETURN_SCALE, TASK, make_episodes
+from ..timing import ratio
+from .gradients import check_gradients
+from .peers import PEERS, make_peers
+from .updates import Measured, Peak, Update, measure
 
 SIZES = ("128x3", "512x4")
 STEPS = 100_000  # of the data set, random numbers of Hopper's size

@@ -12,8 +12,8 @@ from typing import TypeVar
 import torch
 from matplotlib.figure import Figure
 
-from .envs.files import write_whole
-from .errors import UsageError
+from ..envs.files import write_whole
+from ..errors import UsageError
 
 Work = Callable[[], object]
 Name = TypeVar("Name", bound=Hashable)

@@ -9,14 +9,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .agents import DecisionModel
-from .agents.model.decision import OBSERVATION, TOKENS
-from .bench_data import TASK
-from .errors import NumericsError
-from .train.acceleration import autocast
-from .train.batches import Batch, StepData, part
-from .train.config import RunConfig
-from .train.trainer import Trainer, masked_mse
+from ...agents import DecisionModel
+from ...agents.model.decision import OBSERVATION, TOKENS
+from ...errors import NumericsError
+from ...train.acceleration import autocast
+from ...train.batches import Batch, StepData, part
+from ...train.config import RunConfig
+from ...train.trainer import Trainer, masked_mse
+from ..data import TASK
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-2}  # of a gradient, relative to the largest of its parameter's
 CHECKED_ROWS = 4

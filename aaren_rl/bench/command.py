@@ -7,7 +7,6 @@ wrong result is not fast.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,20 +14,18 @@ from typing import Any, Protocol
 import torch
 from matplotlib.figure import Figure
 
-from . import (
-    bench_data,
-    bench_evaluate,
-    bench_resources,
-    bench_rollout,
-    bench_runtime,
-    bench_scan,
-    bench_train,
-    bench_tree,
-)
-from .bench_timing import check_plot, save_plot
-from .cli import Parser, positive
-from .errors import UsageError, run_command
-from .files import write_json
+from ..cli import Parser, positive
+from ..errors import UsageError, run_command
+from ..files import write_json
+from . import data
+from . import evaluate as evaluate
+from . import resources as resources
+from . import rollout as rollout
+from . import runtime as runtime
+from . import scan as scan
+from . import tree as tree
+from .timing import check_plot, save_plot
+from .training import benchmark as train
 
 
 class Benchmark(Protocol):
@@ -46,23 +43,23 @@ class Benchmark(Protocol):
 
 
 BENCHMARKS: dict[str, Benchmark] = {
-    "rollout": bench_rollout,
-    "train": bench_train,
-    "scan": bench_scan,
-    "resources": bench_resources,
-    "data": bench_data,
-    "evaluate": bench_evaluate,
-    "runtime": bench_runtime,
-    "tree": bench_tree,
+    "rollout": rollout,
+    "train": train,
+    "scan": scan,
+    "resources": resources,
+    "data": data,
+    "evaluate": evaluate,
+    "runtime": runtime,
+    "tree": tree,
 }
 
 
 PLOTS: dict[str, Callable[[dict[str, Any]], Figure]] = {
-    "rollout": bench_rollout.plot,
-    "train": bench_train.plot,
-    "scan": bench_scan.plot,
-    "resources": bench_resources.plot,
-    "tree": bench_tree.plot,
+    "rollout": rollout.plot,
+    "train": train.plot,
+    "scan": scan.plot,
+    "resources": resources.plot,
+    "tree": tree.plot,
 }
 
 
@@ -116,7 +113,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one benchmark; returns the exit code."""
     arguments = _parser().parse_args(argv)
     return run_command(lambda: _run(arguments), debug=arguments.debug)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The benchmark of training: an update beside other packages', and its gradients."""
