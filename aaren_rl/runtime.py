@@ -7,7 +7,7 @@
     action, state = policy.act(observation, reward, state)
 
 `python -m aaren_rl.export RUN --out policy.onnx` makes the file. Names and contracts are those of
-`aaren_rl.agents.Policy`, and `aaren_rl.envs.simulation.rollout` takes one as it takes the other.
+`aaren_rl.agents.Policy`, and `aaren_rl.envs.rollout` takes one as it takes the other.
 
 Shape suffixes: B environments, O observation, A action.
 """

@@ -17,13 +17,7 @@ from matplotlib.figure import Figure
 from ..cli import Parser, positive
 from ..errors import UsageError, run_command
 from ..files import write_json
-from . import data
-from . import evaluate as evaluate
-from . import resources as resources
-from . import rollout as rollout
-from . import runtime as runtime
-from . import scan as scan
-from . import tree as tree
+from . import data, evaluate, resources, rollout, runtime, scan, tree
 from .timing import check_plot, save_plot
 from .training import benchmark as train
 

@@ -10,6 +10,7 @@ AGENTS = {
     "decision-rsa": "rsa",
     "decision-transformer-tree": "tree",
 }
+
 SOURCES = {
     "d4rl": "D4RL's file",
     "local": "a local set, not D4RL's",
@@ -17,6 +18,7 @@ SOURCES = {
     "file": "a file of yours",
     "imported": "training elsewhere (imported weights)",
 }
+
 LABELS = {
     "decision-aaren": "Decision-Aaren",
     "decision-transformer": "Decision Transformer",

@@ -1,4 +1,4 @@
-"""Token mixers, one file each, with one contract.
+"""Token mixers, one file or folder each, with one contract.
 
     y, state = mixer(x, state=None)    x (B, N, C) -> y (B, N, C): all tokens in parallel, after those in `state`
     y, state = mixer.step(x, state)    x (B, C)    -> y (B, C):    one token
