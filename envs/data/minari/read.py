@@ -17,10 +17,7 @@ from ..episodes import Episodes
 from ..hdf5.guard import try_file
 from ..hdf5.opening import check_size, claimed_bytes, open_hdf5, plain_dataset, plain_group
 from .fetch import fetch_minari
-from .spec import MinariSpec, check_minari_id, minari_data_dir, read_spec
-from .write import write_minari
-
-__all__ = ["MINARI_LEVELS", "MinariData", "check_minari_id", "minari_id", "read_minari", "write_minari"]
+from .spec import MinariSpec, minari_data_dir, read_spec
 
 # Of Minari's mujoco/* datasets; "simple" has no counterpart in D4RL's table.
 MINARI_LEVELS = ("simple", "medium", "expert")
