@@ -7,17 +7,22 @@ import signal
 import sys
 from collections.abc import Callable
 
+from .envs.errors import DISK_FULL, CommandError, EnvsError, ResourcesError, UsageError, one_line
 
-class CommandError(Exception):
-    """Base of the commands' own errors: one clear line and an exit code."""
-
-    exit_code = 1
-
-
-class UsageError(CommandError):
-    """The command line or a configuration does not make sense."""
-
-    exit_code = 2
+__all__ = [
+    "CheckpointError",
+    "CommandError",
+    "DamagedCheckpointError",
+    "EnvsError",
+    "NonFiniteActionError",
+    "NumericsError",
+    "PeerError",
+    "ResourcesError",
+    "UsageError",
+    "explain",
+    "one_line",
+    "run_command",
+]
 
 
 class CheckpointError(CommandError):
@@ -27,7 +32,10 @@ class CheckpointError(CommandError):
 
 
 class NonFiniteActionError(CommandError, FloatingPointError):
-    """An exported policy's action is NaN or infinite; it was not handed out."""
+    """An exported policy's action is NaN or infinite; it was not handed out.
+
+    `agents`, which imports nothing of the project, raises its own kind: `except FloatingPointError` takes both.
+    """
 
     exit_code = 5
 
@@ -40,12 +48,6 @@ class NumericsError(CommandError):
     """Training produced NaN or infinity."""
 
     exit_code = 6
-
-
-class ResourcesError(CommandError):
-    """Something that this machine lacks: a package of an extra, room on the disk."""
-
-    exit_code = 7
 
 
 class PeerError(CommandError):
@@ -88,14 +90,11 @@ def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
 
 def explain(error: Exception) -> tuple[str, int]:
     """The line that a user gets for an error, and the exit code."""
-    # Not above: `aaren_rl.runtime` shares these errors, and must import neither Gymnasium nor torch.
-    from .envs.errors import DISK_FULL, EnvsError
-
-    if isinstance(error, CommandError | EnvsError):
+    if isinstance(error, CommandError):
         return str(error), error.exit_code
-    if isinstance(error, FloatingPointError):  # `agents.Policy` raises its own kind where an action is not finite
+    if isinstance(error, FloatingPointError):  # `agents.NonFiniteActionError`, and SAC's like
         return str(error), NonFiniteActionError.exit_code
-    said = " ".join(str(error).split())[:300]
+    said = one_line(error, 300)
     if _is_out_of_memory(error):
         return f"out of memory ({said}); {SMALLER}", ResourcesError.exit_code
     if type(error).__module__.startswith(("torch._dynamo.", "torch._inductor.")):

@@ -1,4 +1,7 @@
-"""What can go wrong in tasks, data and simulation: one line for the user and an exit code for the command line."""
+"""What can go wrong: one line for the user and an exit code for the command line.
+
+The root of all errors of the project, and those of tasks, data and simulation; `aaren_rl.errors` has the others.
+"""
 
 import errno
 
@@ -6,10 +9,14 @@ import errno
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class EnvsError(Exception):
-    """Base of this package's errors. The message is one line: what went wrong (file: field); what to do."""
+class CommandError(Exception):
+    """Base of the project's own errors. The message is one line: what went wrong (file: field); what to do."""
 
     exit_code = 1
+
+
+class EnvsError(CommandError):
+    """What tasks, data and simulation raise."""
 
 
 class UsageError(EnvsError):
@@ -43,10 +50,10 @@ class ResourcesError(EnvsError):
 def cannot_write(target: object, error: OSError, way_out: str) -> EnvsError:
     """The error of a file that cannot be written: a full disk is a matter of resources, all else one of data."""
     kind = ResourcesError if error.errno in DISK_FULL else DataError
-    reason = error.strerror or " ".join(str(error).split())[:200]
+    reason = error.strerror or one_line(error)
     return kind(f"{target}: cannot be written ({reason}); make room, or {way_out}")
 
 
-def one_line(text: str) -> str:
-    """A text from a file as one short line without terminal control sequences."""
-    return "".join(c for c in " ".join(text.split()) if c.isprintable())[:200]
+def one_line(text: object, limit: int = 200) -> str:
+    """A text from a file, or what an error says, as one short line without terminal control sequences."""
+    return "".join(c for c in " ".join(str(text).split()) if c.isprintable())[:limit]
