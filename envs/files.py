@@ -65,9 +65,14 @@ def wait_for_lock(stream: TextIO, path: Path, doing: str) -> None:
 
 
 @contextmanager
-def writing(target: Path) -> Iterator[None]:
-    """Turns what goes wrong in writing the dataset's folder `target` into a DataError."""
+def writing(target: Path, way_out: str) -> Iterator[None]:
+    """Turns an OSError in writing `target` into one of this package; `way_out` ("choose another folder") ends it.
+
+    Raises:
+        ResourcesError: the disk is full.
+        DataError: it cannot be written for another reason.
+    """
     try:
         yield
     except OSError as error:
-        raise cannot_write(target, error, "set MINARI_DATASETS_PATH to another folder") from error
+        raise cannot_write(target, error, way_out) from error

@@ -5,8 +5,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -14,12 +13,13 @@ from urllib.error import HTTPError
 
 from tqdm import tqdm
 
-from ...errors import DataError, cannot_write
-from ...files import open_lock, sync, wait_for_lock, write_whole
+from ...errors import DataError
+from ...files import open_lock, sync, wait_for_lock, write_whole, writing
 from .http import BrokenOff, blocks, content_range, open_url, reason_of, require_http, validator_of
 from .pins import pin_path, read_pin, sha256, write_pin
 
 _ATTEMPTS = 6
+_WAY_OUT = "choose another folder"
 _PAUSE_S = 1.0  # before the second attempt; twice as long before each further one
 
 # 2e6 steps of Ant, with next observations and the simulator's state, are 2 GB before compression.
@@ -42,10 +42,10 @@ def fetch(url: str, target: Path, *, check: Callable[[Path], object] | None = No
     if target.is_file():
         return
     require_http(url)
-    with _writing(target):
+    with writing(target, _WAY_OUT):
         lock = open_lock(target)
     with lock:
-        with _writing(target):
+        with writing(target, _WAY_OUT):
             wait_for_lock(lock, target, "fetching")
         # Another process may have fetched it while this one waited.
         if not target.is_file():
@@ -62,7 +62,7 @@ def _fetch_alone(url: str, target: Path, check: Callable[[Path], object] | None,
         transfer.discard()
         reason = str(error).replace(str(transfer.part), target.name)
         raise DataError(f"{url}: what it sent was deleted: {reason}") from error
-    with _writing(target):
+    with writing(target, _WAY_OUT):
         sync(transfer.part)
         # The pin first: the file is never there without it.
         write_pin(target, digest)
@@ -140,7 +140,7 @@ class _Transfer:
     def discard(self) -> None:
         """Delete what has arrived."""
         self._copy, self._size = _Copy(self._copy.url, None, None), 0
-        with _writing(self.target):
+        with writing(self.target, _WAY_OUT):
             self.note.unlink(missing_ok=True)
             self.part.unlink(missing_ok=True)
 
@@ -198,7 +198,7 @@ class _Transfer:
             )
         self._check_room()
         if self._size == 0 and self._copy.can_continue:
-            with _writing(self.target):
+            with writing(self.target, _WAY_OUT):
                 write_whole(self.note, json.dumps(asdict(self._copy)).encode())
 
     def _check_room(self) -> None:
@@ -232,7 +232,7 @@ class _Transfer:
             unit_divisor=1024,
             disable=not self._progress,
         )
-        with bar, _writing(self.target), open(self.part, "ab") as stream:
+        with bar, writing(self.target, _WAY_OUT), open(self.part, "ab") as stream:
             for block in blocks(response):
                 stream.write(block)
                 self._received = True
@@ -241,11 +241,3 @@ class _Transfer:
                 bar.update(len(block))
         if total is not None and self._size != total:
             raise BrokenOff("the connection was closed")
-
-
-@contextmanager
-def _writing(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise cannot_write(target, error, "choose another folder") from error

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import DataError, UsageError
+from ...errors import DataError, UsageError, one_line
 from ...files import write_whole
 from ...tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM, D4RL_SERVER, D4RLTask
 from ..checks import hold_to_bounds, not_finite
@@ -185,10 +185,8 @@ def _text_attribute(file: h5py.File, name: str) -> str | None:
     value = file.attrs.get(name)
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
-    if not isinstance(value, str):
-        return None
-    # It ends up in messages: one short line, no terminal control sequences.
-    return "".join(c for c in " ".join(value.split()) if c.isprintable())[:200]
+    # It ends up in messages.
+    return one_line(value) if isinstance(value, str) else None
 
 
 def write_hdf5(path: str | os.PathLike[str], episodes: Episodes, attrs: Mapping[str, str | int | float]) -> None:

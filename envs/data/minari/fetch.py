@@ -11,7 +11,7 @@ from pathlib import Path
 from ...errors import DataError, one_line
 from ...files import open_lock, sha256, sync, wait_for_lock, writing
 from ..download.pins import write_pin
-from .spec import minari_data_dir
+from .spec import WAY_OUT, minari_data_dir
 
 # A process of its own: the package can only be told by an environment variable where to put a dataset, prints on stdout
 # and warns. It downloads without loading, so nothing that the dataset names is imported there either.
@@ -44,9 +44,9 @@ def fetch_minari(dataset_id: str, *, check: Callable[[Path], object], progress: 
             folder cannot be written.
     """
     target = minari_data_dir(dataset_id).parent
-    with writing(target):
+    with writing(target, WAY_OUT):
         lock = open_lock(target)
-    with lock, writing(target):
+    with lock, writing(target, WAY_OUT):
         wait_for_lock(lock, target, "downloading")
         # Another process may have fetched it while this one waited.
         if not target.exists():

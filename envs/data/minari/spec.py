@@ -20,6 +20,9 @@ import numpy.typing as npt
 from ...errors import DataError, UsageError, one_line
 from ...tasks.environment import entry_point_name, is_plain_argument
 
+# Where the folder of datasets cannot be written.
+WAY_OUT = "set MINARI_DATASETS_PATH to another folder"
+
 # The package's own pattern, without the letters of other alphabets.
 _ID = re.compile(r"(?:[A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+-v[0-9]{1,9}")
 _MAX_ID = 200
@@ -78,6 +81,15 @@ def minari_data_dir(dataset_id: str) -> Path:
         UsageError: the id is not one.
     """
     return minari_dataset_dir() / check_minari_id(dataset_id) / "data"
+
+
+def minari_data_file(dataset_id: str) -> Path:
+    """The HDF5 file with a dataset's episodes; it need not exist.
+
+    Raises:
+        UsageError: the id is not one.
+    """
+    return minari_data_dir(dataset_id) / "main_data.hdf5"
 
 
 def read_spec(path: Path) -> MinariSpec:

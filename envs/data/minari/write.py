@@ -23,7 +23,7 @@ from ...files import sync, write_whole, writing
 from ...tasks.environment import entry_point_name, make_env
 from ..checks import hold_to_bounds
 from ..episodes import Episodes
-from .spec import minari_data_dir
+from .spec import WAY_OUT, minari_data_dir
 
 _REPEATED = "the observation behind each episode's last step was not recorded: it repeats the one before"
 
@@ -90,7 +90,7 @@ def new_minari_folder(dataset_id: str) -> Path:
 
 
 def _write(target: Path, image: memoryview, metadata: Mapping[str, Any]) -> None:
-    with writing(target):
+    with writing(target, WAY_OUT):
         target.parent.mkdir(parents=True, exist_ok=True)
         # Beside its place, and hidden: Minari does not list hidden folders.
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as beside:
