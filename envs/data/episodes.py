@@ -1,7 +1,7 @@
 """Episodes of offline data: flat arrays plus offsets, and the numbers that training needs from them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import overload
 
 import numpy as np
@@ -13,10 +13,13 @@ _BLOCK_ROWS = 65536
 # A column whose spread is below this share of its size (or of 1) holds rounding noise, not a signal.
 _CONSTANT_STD = 1e-6
 
+# Of fewer, the mean over those held out says nothing; and fewer in all are needed for training.
+_LEAST_HELD_OUT, _LEAST_TO_SPLIT = 8, 40
 
-def row_blocks(n_rows: int) -> Iterator[slice]:
+
+def row_blocks(n_rows: int, block: int = _BLOCK_ROWS) -> Iterator[slice]:
     """Consecutive slices that cover `n_rows` rows in pieces small enough for temporary copies."""
-    return (slice(start, min(start + _BLOCK_ROWS, n_rows)) for start in range(0, n_rows, _BLOCK_ROWS))
+    return (slice(start, min(start + block, n_rows)) for start in range(0, n_rows, block))
 
 
 def returns_to_go(rewards: npt.ArrayLike) -> npt.NDArray[np.float32]:
@@ -138,6 +141,31 @@ class Episodes(Sequence[Episode]):
         """Number of action columns A."""
         return int(self.actions.shape[1])
 
+    def rows(self, indices: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """The rows of the flat arrays that belong to the episodes `indices`, one episode after another."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        lengths = self.lengths[chosen]
+        firsts = np.repeat(self.offsets[:-1][chosen] - np.cumsum(lengths) + lengths, lengths)
+        return firsts + np.arange(lengths.sum(), dtype=np.int64)
+
+    def take(self, indices: npt.ArrayLike) -> "Episodes":
+        """The episodes `indices` (K,), in that order: copies of their rows, with the same origin and notes.
+
+        Raises:
+            IndexError: there is no such episode.
+            ValueError: none is named.
+        """
+        chosen = np.asarray(indices, dtype=np.int64)
+        rows = self.rows(chosen)
+        return replace(
+            self,
+            observations=self.observations[rows],
+            actions=self.actions[rows],
+            rewards=self.rewards[rows],
+            offsets=np.concatenate(([0], np.cumsum(self.lengths[chosen]))).astype(np.int64),
+            terminated=self.terminated[chosen],
+        )
+
     def returns_to_go(self) -> npt.NDArray[np.float32]:
         """Undiscounted return-to-go of every step within its own episode, (N,)."""
         flat = np.empty(self.n_steps, dtype=np.float32)
@@ -167,3 +195,32 @@ class Episodes(Sequence[Episode]):
     def action_range(self) -> tuple[float, float]:
         """Smallest and largest action value of the whole dataset."""
         return float(self.actions.min()), float(self.actions.max())
+
+
+def held_out(n_episodes: int, share: float, seed: int) -> npt.NDArray[np.int64]:
+    """Which of so many episodes `split` holds out, in rising order; empty where it holds out none.
+
+    Raises:
+        ValueError: `share` is not in [0, 1).
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"share must be in [0, 1), not {share}")
+    if share == 0 or n_episodes < _LEAST_TO_SPLIT:
+        return np.zeros(0, dtype=np.int64)
+    count = min(max(_LEAST_HELD_OUT, round(share * n_episodes)), n_episodes - 1)
+    return np.sort(np.random.default_rng(seed).permutation(n_episodes)[:count])
+
+
+def split(episodes: Episodes, share: float, seed: int) -> tuple[Episodes, Episodes | None]:
+    """Episodes to train on, and a `share` of them held out, chosen by `seed`; both in the order of the data set.
+
+    At least 8 are held out; of fewer than 40, or with a share of 0, none: the data set itself and None.
+
+    Raises:
+        ValueError: `share` is not in [0, 1).
+    """
+    chosen = held_out(len(episodes), share, seed)
+    if not chosen.size:
+        return episodes, None
+    others = np.setdiff1d(np.arange(len(episodes)), chosen)
+    return episodes.take(others), episodes.take(chosen)

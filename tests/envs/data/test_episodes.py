@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import TASKS, Episode, Episodes, UnknownTaskError, make_env, normalized_score, returns_to_go
+from aaren_rl.envs.data.episodes import held_out, split
 from aaren_rl.envs.errors import SimulationError
 
 
@@ -149,3 +150,52 @@ def test_an_unknown_environment_is_one_line(env_id):
         make_env(env_id)
     assert caught.value.exit_code == 5
     assert "\n" not in str(caught.value) and repr(env_id) in str(caught.value)
+
+
+def test_taking_episodes_copies_their_rows_and_keeps_their_origin():
+    episodes = make(dataset="mine", source="minari", path="there", env_id="Hopper-v4", notes=("a note",))
+    taken = episodes.take([2, 0, -3])
+    assert taken.lengths.tolist() == [4, 3, 3] and taken.rewards.tolist() == [5, 6, 7, 8, 1, 2, 3, 1, 2, 3]
+    assert taken.terminated.tolist() == [True, True, True]
+    for one, other in zip(taken, (episodes[2], episodes[0], episodes[0]), strict=True):
+        np.testing.assert_array_equal(one.observations, other.observations)
+        np.testing.assert_array_equal(one.actions, other.actions)
+    assert (taken.dataset, taken.source, taken.path) == ("mine", "minari", "there")
+    assert (taken.env_id, taken.notes) == ("Hopper-v4", ("a note",))
+    taken.rewards[:] = 0
+    assert episodes.rewards.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert episodes.rows([1, 0]).tolist() == [3, 0, 1, 2]
+    with pytest.raises(IndexError):
+        episodes.take([3])
+    with pytest.raises(ValueError, match="0 episodes"):
+        episodes.take([])
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "held"), [(40, 0.1, 8), (40, 0.5, 20), (100, 0.001, 8), (100, 0.15, 15), (41, 0.99, 40)]
+)
+def test_a_split_holds_a_share_out(count, share, held):
+    episodes = make(lengths=tuple(1 + i % 4 for i in range(count)))
+    training, rest = split(episodes, share, 3)
+    assert (len(training), len(rest)) == (count - held, held)
+    # Rewards number the steps: none is lost or in both, and each side is in the data set's order.
+    assert sorted([*training.rewards, *rest.rewards]) == episodes.rewards.tolist()
+    for part in (training, rest):
+        assert part.rewards.tolist() == sorted(part.rewards)
+    np.testing.assert_array_equal(rest.rewards, episodes.rewards[episodes.rows(held_out(count, share, 3))])
+    again, other = split(episodes, share, 3)[1], split(episodes, share, 4)[1]
+    np.testing.assert_array_equal(again.rewards, rest.rewards)
+    assert rest.rewards.tolist() != other.rewards.tolist()
+
+
+@pytest.mark.parametrize(("count", "share"), [(39, 0.5), (1, 0.1), (100, 0.0)])
+def test_of_few_episodes_or_a_share_of_none_nothing_is_held_out(count, share):
+    episodes = make(lengths=(2,) * count)
+    training, rest = split(episodes, share, 0)
+    assert training is episodes and rest is None
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
+def test_a_share_that_is_none(share):
+    with pytest.raises(ValueError, match="share"):
+        split(make(), share, 0)
