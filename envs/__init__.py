@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .data.episodes import Episode, Episodes, returns_to_go
-    from .data.load import is_own, load_episodes, load_task, task_name
+    from .data.load import load_episodes, load_task
+    from .data.names import is_own, task_name
     from .errors import DataError, EnvsError, SimulationError, UnknownTaskError, UsageError
     from .simulation.rollout import Rollouts, SequencePolicy, rollout
     from .tasks.environment import make_env
@@ -42,7 +43,8 @@ __all__ = [
 
 _HOMES = {
     "data.episodes": ("Episode", "Episodes", "returns_to_go"),
-    "data.load": ("is_own", "load_episodes", "load_task", "task_name"),
+    "data.load": ("load_episodes", "load_task"),
+    "data.names": ("is_own", "task_name"),
     "errors": ("DataError", "EnvsError", "SimulationError", "UnknownTaskError", "UsageError"),
     "simulation.rollout": ("Rollouts", "SequencePolicy", "rollout"),
     "tasks.environment": ("make_env",),

@@ -12,15 +12,15 @@ from ..envs import DataError, Episodes
 from ..envs.behaviour.local_sets import cache_dir
 from ..envs.data.download.pins import pin_path, sha256
 from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
-from ..envs.data.minari.read import minari_id
-from ..envs.data.minari.spec import check_minari_id, minari_dataset_dir
+from ..envs.data.minari.spec import minari_dataset_dir
+from ..envs.data.names import Origin, Reading, is_own, resolve
 from ..envs.tasks.table import TASKS
 from ..errors import UsageError, run_command
 from ..files import write_json
 from .convert import convert
 from .describe import describe
 from .inventory import Holding, holdings, minari_holdings
-from .names import MINARI, Name, Options, load, on_disk, parse_name, read_file
+from .names import load, on_disk, parse_name, read_file
 from .show import draw, format_description, size_text, to_json
 
 DESCRIPTION = """\
@@ -85,6 +85,7 @@ def _add_reading(command: argparse.ArgumentParser) -> None:
     command.add_argument("--register", metavar="MODULE", help="import this module, which registers environments")
     command.add_argument("--clip-actions", action="store_true", help="clip actions that are out of bounds")
     command.add_argument("--max-episode-steps", type=positive, metavar="N", help="cut a file's episodes after N steps")
+    command.add_argument("--local-steps", type=int, metavar="N", help="of a task: the local set of so many steps")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,9 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(lambda: run(arguments), debug=arguments.debug)
 
 
-def _options(arguments: argparse.Namespace) -> Options:
+def _reading(arguments: argparse.Namespace) -> Reading:
     import_registering(arguments.register)
-    return Options(arguments.env_id, arguments.clip_actions, arguments.max_episode_steps)
+    return Reading(arguments.clip_actions, arguments.max_episode_steps, arguments.local_steps)
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -144,7 +145,7 @@ def _info(arguments: argparse.Namespace) -> int:
             raise UsageError(f"{option} {path}: its folder does not exist; make it first")
     if arguments.picture is not None and arguments.picture.suffix != ".png":
         raise UsageError(f"--picture {arguments.picture}: only PNG is drawn; let the name end in .png")
-    episodes, reference = load(name, arguments.source, _options(arguments))
+    episodes, reference = load(name, arguments.source, _reading(arguments), arguments.env_id)
     description, path = describe(episodes, reference), Path(episodes.path)
     digest, size = sha256(path), path.stat().st_size
     print(format_description(description, digest, size, episodes))
@@ -156,22 +157,22 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    names, options = [parse_name(text) for text in arguments.names], _options(arguments)
-    passed = [_verify_one(name, arguments.source, options) for name in names]
+    names, reading = [parse_name(text) for text in arguments.names], _reading(arguments)
+    passed = [_verify_one(name, arguments.source, reading, arguments.env_id) for name in names]
     return 0 if all(passed) else DataError.exit_code
 
 
-def _verify_one(name: Name, source: str, options: Options) -> bool:
+def _verify_one(name: Origin, source: str, reading: Reading, env_id: str | None) -> bool:
     """Check what there is of a name, with a line for each; whether all of it passed."""
     try:
-        found = on_disk(name, source)
+        found = on_disk(name, source, reading)
     except DataError as error:
         print(f"error: {error}", file=sys.stderr)
         return False
     passed = True
     for kind, path in found.items():
         try:
-            episodes = _checked(name, kind, options)
+            episodes = _checked(name, kind, reading, env_id)
         except DataError as error:
             passed = False
             print(f"error: {error}", file=sys.stderr)
@@ -181,17 +182,17 @@ def _verify_one(name: Name, source: str, options: Options) -> bool:
     return passed
 
 
-def _checked(name: Name, source: str, options: Options) -> Episodes:
-    if name.file is not None:
-        return read_file(name.file, options, any_actions=False)
-    return load(name, source, options)[0]
+def _checked(name: Origin, source: str, reading: Reading, env_id: str | None) -> Episodes:
+    if name.kind == "file":
+        return read_file(Path(name.name), reading, env_id, any_actions=False)
+    return load(name, source, reading, env_id)[0]
 
 
 def _download(arguments: argparse.Namespace) -> int:
     import_registering(arguments.register)
     names = [_remote(text, arguments.source) for text in arguments.names]
     for name in names:
-        episodes, _ = load(name, arguments.source, Options())
+        episodes, _ = load(name, arguments.source, Reading())
         path = Path(episodes.path)
         print(
             f"{episodes.dataset}: {path} ({size_text(path.stat().st_size)}), {len(episodes):,} episodes, "
@@ -200,19 +201,21 @@ def _download(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _remote(text: str, source: str) -> Name:
+def _remote(text: str, source: str) -> Origin:
     """What to fetch; a name of a task in any case where there is one."""
     if source == "d4rl":
         name = parse_name(text)
-        if name.task is None:
+        if name.kind != "auto":
             raise UsageError(f"{text}: D4RL has tasks only; Minari's data sets go with --source minari")
         return name
-    return Name(minari=minari_id(text) if text in TASKS else check_minari_id(text.removeprefix(MINARI)))
+    if text in TASKS:
+        return resolve(text, "minari")
+    return parse_name(text if is_own(text, None) else f"minari:{text}")
 
 
 def _convert(arguments: argparse.Namespace) -> int:
     source, target = parse_name(arguments.source), parse_name(arguments.target)
-    path, episodes = convert(source, target, _options(arguments), arguments.description)
+    path, episodes = convert(source, target, _reading(arguments), arguments.env_id, arguments.description)
     print(f"{path}: {len(episodes):,} episodes, {episodes.n_steps:,} steps")
     for note in episodes.notes:
         print(f"note: {note}", file=sys.stderr)

@@ -10,12 +10,15 @@ from ..envs import Episodes, get_task
 from ..envs.data.hdf5.d4rl import write_hdf5
 from ..envs.data.minari.read import read_minari
 from ..envs.data.minari.write import new_minari_folder, write_minari
-from ..envs.errors import cannot_write
+from ..envs.data.names import Origin, Reading
+from ..envs.files import writing
 from ..errors import UsageError
-from .names import Name, Options, load
+from .names import load
 
 
-def convert(source: Name, target: Name, options: Options, description: str | None) -> tuple[Path, Episodes]:
+def convert(
+    source: Origin, target: Origin, reading: Reading, env_id: str | None, description: str | None
+) -> tuple[Path, Episodes]:
     """Write the data set `source` as `target`, which must not exist; one is a Minari id, the other a file or a task.
 
     Returns what was written, a folder or a file, and its episodes.
@@ -24,17 +27,19 @@ def convert(source: Name, target: Name, options: Options, description: str | Non
         UsageError: not one of each kind, the target is there, or a file's environment is not known.
         EnvsError: as the readers and `write_minari`.
     """
-    if source.minari is None and target.minari is not None:
-        return _to_minari(source, target.minari, options, description)
-    if source.minari is not None and target.file is not None:
-        return _to_file(source.minari, target.file, options)
+    if source.kind != "minari" and target.kind == "minari":
+        return _to_minari(source, target.name, reading, env_id, description)
+    if source.kind == "minari" and target.kind == "file":
+        return _to_file(source.name, Path(target.name), reading)
     raise UsageError(f"cannot convert {source} to {target}; give FILE.hdf5 minari:ID, or minari:ID FILE.hdf5")
 
 
-def _to_minari(source: Name, dataset_id: str, options: Options, description: str | None) -> tuple[Path, Episodes]:
+def _to_minari(
+    source: Origin, dataset_id: str, reading: Reading, env_id: str | None, description: str | None
+) -> tuple[Path, Episodes]:
     new_minari_folder(dataset_id)  # before a long read
-    episodes, reference = load(source, "auto", options)
-    env_id = options.env_id or (episodes.env_id if source.task is None else get_task(source.task).env_id)
+    episodes, reference = load(source, "auto", reading, env_id)
+    env_id = env_id or (episodes.env_id if source.kind == "file" else get_task(source.name).env_id)
     if env_id is None:
         raise UsageError(f"{source}: does not name its environment; name it with --env-id, for example Hopper-v4")
     origin = "; ".join([f"converted from {Path(episodes.path).name}", *episodes.notes])
@@ -48,12 +53,13 @@ def _to_minari(source: Name, dataset_id: str, options: Options, description: str
     return written, episodes
 
 
-def _to_file(dataset_id: str, path: Path, options: Options) -> tuple[Path, Episodes]:
+def _to_file(dataset_id: str, path: Path, reading: Reading) -> tuple[Path, Episodes]:
     if path.exists():
         raise UsageError(f"{path}: is there already; choose another name, or delete it")
     if not path.parent.is_dir():
         raise UsageError(f"{path}: its folder does not exist; make it first")
-    data = read_minari(dataset_id, clip_actions=options.clip_actions)
+    reading.check_kind("minari")
+    data = read_minari(dataset_id, clip_actions=reading.clip_actions)
     attributes = {"origin": f"converted from minari:{dataset_id}"}
     if data.episodes.env_id is not None:
         attributes["env_id"] = data.episodes.env_id
@@ -63,8 +69,6 @@ def _to_file(dataset_id: str, path: Path, options: Options) -> tuple[Path, Episo
             f"note: the environment's arguments are in the attribute env_kwargs of {path}, which nothing reads",
             file=sys.stderr,
         )
-    try:
+    with writing(path, "choose another folder"):
         write_hdf5(path, data.episodes, attributes)
-    except OSError as error:
-        raise cannot_write(path, error, "choose another folder") from error
     return path, data.episodes

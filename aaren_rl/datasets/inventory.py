@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..envs.behaviour.local_sets import local_levels, local_path
+from ..envs.behaviour.local_sets import local_levels
 from ..envs.data.download.pins import pin_path
-from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
-from ..envs.data.minari.read import MINARI_LEVELS, minari_id
 from ..envs.data.minari.spec import MinariSpec, check_minari_id, minari_data_dir, minari_dataset_dir, read_spec
+from ..envs.data.names import data_files
 from ..envs.errors import DataError, EnvsError
 from ..envs.tasks.table import TASKS, D4RLTask
 
@@ -44,15 +43,15 @@ def holdings() -> list[Holding]:
 
 
 def _holding(task: D4RLTask) -> Holding:
-    d4rl = d4rl_dataset_dir() / task.d4rl_file
-    in_minari = task.level in MINARI_LEVELS
+    files = data_files(task)
+    in_minari = "minari" in files
     return Holding(
         task=task,
-        d4rl_bytes=_size(d4rl),
-        d4rl_pinned=pin_path(d4rl).is_file(),
-        local_bytes=_size(local_path(task)),
+        d4rl_bytes=_size(files["d4rl"]),
+        d4rl_pinned=pin_path(files["d4rl"]).is_file(),
+        local_bytes=_size(files["local"]),
         local_can_be_made=task.level in local_levels(task.family),
-        minari_bytes=_size(minari_data_dir(minari_id(task.name)) / "main_data.hdf5") if in_minari else None,
+        minari_bytes=_size(files["minari"]) if in_minari else None,
         minari_exists=in_minari,
     )
 

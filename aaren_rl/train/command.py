@@ -11,7 +11,7 @@ import torch
 
 from ..cli import Parser, StopRequest, choose_device, import_registering, positive
 from ..envs import Episodes, Reference, Task, is_own, load_task, task_name
-from ..envs.tasks.own import default_name
+from ..envs.data.names import default_name
 from ..errors import run_command
 from ..policies.names import AGENTS
 from ..runs.folder import RunFolder
@@ -126,4 +126,5 @@ def load_data(data: DataConfig) -> tuple[Task, Episodes]:
         reference=reference,
         clip_actions=data.clip_actions,
         max_episode_steps=data.max_episode_steps,
+        local_steps=data.local_steps,
     )

@@ -41,6 +41,7 @@ class DataConfig:
     return_scale: float = _help(1000.0, "returns-to-go are divided by this")
     clip_actions: bool = _help(False, "clip the data's actions to [-1, 1] instead of refusing them")
     max_episode_steps: int | None = _help(None, "cut episodes here where the file marks no timeouts")
+    local_steps: int | None = _help(None, "steps of a local set (default: as the recipe, 200,000)")
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field."""

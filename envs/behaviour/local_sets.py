@@ -1,9 +1,7 @@
 """Datasets made on this machine from behaviour policies that ship with the package: D4RL-like, but not D4RL's files."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,8 +10,8 @@ from tqdm import tqdm
 
 from ..data.episodes import Episodes
 from ..data.hdf5.d4rl import write_hdf5
-from ..errors import DataError, cannot_write
-from ..files import open_lock, wait_for_lock
+from ..errors import DataError
+from ..files import open_lock, wait_for_lock, writing
 from ..tasks.table import D4RLTask
 from .policy import Job, Track, join_tracks
 from .pool import WorkerPool, play_steps
@@ -22,6 +20,9 @@ from .pool import worker_count as _worker_count
 # Part of the cache's path: raise it whenever a change alters the data made.
 RECIPE_VERSION = 2
 
+# Fewer leave a policy of some recipes no more than one short episode.
+LEAST_STEPS = 1_000
+
 _SEED = 0
 
 # Enough episodes side by side to share the policy's products (measured: 8 take 20 % less time per step than 1, and
@@ -29,6 +30,7 @@ _SEED = 0
 _EPISODES_PER_JOB = 8
 
 _POLICIES = Path(__file__).parent
+_WAY_OUT = "set AAREN_RL_CACHE to another folder"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class Recipe:
     policies: tuple[int | None, ...]
     steps: int
     description: str
+
+    def shares(self) -> list[int]:
+        """Each policy's share of the steps; the episode that crosses its end is kept whole."""
+        bounds = np.linspace(0, self.steps, len(self.policies) + 1).astype(int)
+        return [int(share) for share in np.diff(bounds)]
 
 
 RECIPES: dict[str, dict[str, Recipe]] = {
@@ -105,29 +112,46 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aaren_rl"
 
 
-def local_path(task: D4RLTask) -> Path:
-    """Where a task's local set is kept once it is made."""
-    return cache_dir() / "datasets" / str(RECIPE_VERSION) / f"{task.name}-local.hdf5"
+def local_path(task: D4RLTask, steps: int | None = None) -> Path:
+    """Where a task's local set is kept once it is made; `steps` are those of `make_local`."""
+    recipe = RECIPES.get(task.family, {}).get(task.level)
+    size = "" if steps is None or (recipe is not None and steps == recipe.steps) else f"-{steps}"
+    return cache_dir() / "datasets" / str(RECIPE_VERSION) / f"{task.name}{size}-local.hdf5"
 
 
-def make_local(task: D4RLTask, progress: bool = True) -> Path:
-    """The HDF5 file of a task's local set, in D4RL's layout; made on the first call, then kept in the cache.
+def weights_path(task: D4RLTask, policy: int) -> Path:
+    """The weights of a recipe's policy, named by the steps it was trained for."""
+    return _POLICIES / f"{task.family}_{policy}.safetensors"
 
-    The data depend on the recipe and on the versions of MuJoCo and Gymnasium, not on the number of processes, which
-    is that of the cores. `progress` shows a bar on stderr.
+
+def recipe_of(task: D4RLTask, steps: int | None = None) -> Recipe:
+    """How a task's local set of `steps` is made, by default of as many as the table has.
 
     Raises:
-        DataError: no behaviour policy ships for the task, or the cache cannot be written.
-        SimulationError: a simulation failed.
+        DataError: no behaviour policy ships for the task.
     """
     recipe = RECIPES.get(task.family, {}).get(task.level)
     if recipe is None:
         made = ", ".join(f"{family}-{level}" for family, levels in RECIPES.items() for level in levels)
         raise DataError(f"{task.name}: no behaviour policy for it ships with the package; local sets are {made}")
-    path = local_path(task)
+    return recipe if steps is None else replace(recipe, steps=steps)
+
+
+def make_local(task: D4RLTask, steps: int | None = None, progress: bool = True) -> Path:
+    """The HDF5 file of a task's local set, in D4RL's layout; made on the first call, then kept in the cache.
+
+    The data depend on the recipe and on the versions of MuJoCo and Gymnasium, not on the number of processes, which
+    is that of the cores. `steps` is the size of the set (None: the recipe's); of each policy a smaller set has the
+    first episodes of a larger one. `progress` shows a bar on stderr.
+
+    Raises:
+        DataError: no behaviour policy ships for the task, or the cache cannot be written.
+        SimulationError: a simulation failed.
+    """
+    recipe, path = recipe_of(task, steps), local_path(task, steps)
     if path.is_file():
         return path
-    with _writing(path):
+    with writing(path, _WAY_OUT):
         lock = open_lock(path)
     with lock:
         wait_for_lock(lock, path, "making")
@@ -136,17 +160,9 @@ def make_local(task: D4RLTask, progress: bool = True) -> Path:
             for leftover in path.parent.glob(f".{path.name}.*.tmp"):
                 leftover.unlink()
             episodes = _collect(task, recipe, progress)
-            with _writing(path):
+            with writing(path, _WAY_OUT):
                 write_hdf5(path, episodes, _attributes(task, recipe))
     return path
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise cannot_write(path, error, "set AAREN_RL_CACHE to another folder") from error
 
 
 def _attributes(task: D4RLTask, recipe: Recipe) -> dict[str, str | int]:
@@ -164,13 +180,12 @@ def _attributes(task: D4RLTask, recipe: Recipe) -> dict[str, str | int]:
 def _collect(task: D4RLTask, recipe: Recipe, progress: bool) -> Episodes:
     """Simulate each policy's share; the episode that crosses its end is kept whole."""
     tracks: list[Track] = []
-    bounds = np.linspace(0, recipe.steps, len(recipe.policies) + 1).astype(int)
     bar = tqdm(
         total=recipe.steps, desc=f"making {task.name} (local)", unit="step", unit_scale=True, disable=not progress
     )
     with bar, WorkerPool(_worker_count()) as pool:
-        for policy, share in zip(recipe.policies, np.diff(bounds), strict=True):
-            for track in play_steps(pool, _job(task, policy), int(share)):
+        for policy, share in zip(recipe.policies, recipe.shares(), strict=True):
+            for track in play_steps(pool, _job(task, policy), share):
                 tracks.append(track)
                 bar.update(min(len(track.rewards), recipe.steps - bar.n))
     return join_tracks(tracks, dataset=task.name, source="local", env_id=task.env_id)
@@ -181,5 +196,5 @@ def _job(task: D4RLTask, policy: int | None) -> Job:
 
     Seeds are of (base seed, policy, episode), so medium-expert is made of the first episodes of medium and expert.
     """
-    weights = None if policy is None else str(_POLICIES / f"{task.family}_{policy}.safetensors")
+    weights = None if policy is None else str(weights_path(task, policy))
     return Job(task.env_id, weights, task.horizon, (_SEED, policy or 0), 0, _EPISODES_PER_JOB)

@@ -2,24 +2,24 @@
 
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from ..behaviour.local_sets import local_levels, make_local
 from ..errors import DataError, UsageError
-from ..tasks.own import check_own_name, own_task
+from ..tasks.own import own_task
 from ..tasks.table import TASKS, D4RLTask, Reference, Task, get_task
 from .download.fetch import fetch
 from .download.pins import verify_pin
 from .episodes import Episodes
-from .hdf5.d4rl import d4rl_dataset_dir, d4rl_url, read_hdf5
+from .hdf5.d4rl import d4rl_url, read_hdf5
 from .hdf5.guard import try_file
-from .minari.read import minari_id, read_minari
+from .minari.read import read_minari
+from .names import OF_THE_TABLE, Origin, Reading, data_files, is_own, resolve, task_name
 
 # D4RL numbers the same dynamics -v2 (and -v3 where contact forces are reported otherwise); Gymnasium's are -v4.
 _SAME_DYNAMICS = (2, 3, 4)
-_MINARI_ID = "minari:"
 
 
 def load_episodes(
@@ -28,6 +28,7 @@ def load_episodes(
     *,
     clip_actions: bool = False,
     max_episode_steps: int | None = None,
+    local_steps: int | None = None,
     progress: bool = True,
 ) -> Episodes:
     """Load the dataset of task `name`, e.g. "hopper-medium".
@@ -40,54 +41,59 @@ def load_episodes(
     file put there by hand, `sha256sum FILE > FILE.sha256` does the same.
 
     `clip_actions` and `max_episode_steps` are for files whose actions leave [-1, 1] or whose ends are not marked.
+    `local_steps` asks for a local set of so many steps (default: 200,000, fewer for some); of each behaviour policy a
+    smaller set has the first episodes of a larger one.
 
     Raises:
         UnknownTaskError: no such task.
-        UsageError: no such source, or `$D4RL_BASE_URL` is not an http or https address.
+        UsageError: no such source, `$D4RL_BASE_URL` is not an http or https address, or `local_steps` is below 1,000
+            or given where the data are not a local set.
         DataError: the data are missing and cannot be fetched, damaged, changed since they were fetched, or of another
             environment.
         SimulationError: the local set could not be made.
     """
-    task = get_task(name)
-    kind, path = _resolve(task, source, progress)
+    task, origin = get_task(name), resolve(name, source)
+    if origin.kind == "minari":
+        raise UsageError(f"source {str(source)!r}: Minari's data are another task's; load them with load_task")
+    return load_of_table(task, origin, Reading(clip_actions, max_episode_steps, local_steps, progress))
+
+
+def load_of_table(task: D4RLTask, origin: Origin, reading: Reading) -> Episodes:
+    """`load_episodes` of an origin that is not Minari."""
+    reading.check_kind(origin.kind)
+    kind, path = (origin.kind, Path(origin.name)) if origin.kind == "file" else _table_file(task, origin.kind, reading)
     if kind == "file":
         try_file(path)
-    episodes = read_hdf5(
-        path,
-        dataset=task.name,
-        observation_dim=task.observation_dim,
-        action_dim=task.action_dim,
-        max_episode_steps=max_episode_steps,
-        clip_actions=clip_actions,
-    )
-    check_fits(task, episodes)
-    return replace(episodes, source=kind)
+    return replace(_read(task, path, reading), source=kind)
 
 
-def _resolve(task: D4RLTask, source: str | os.PathLike[str], progress: bool) -> tuple[str, Path]:
-    """The kind of source ("d4rl", "local", "file") and the file to read."""
-    if source == "auto":
-        path = d4rl_dataset_dir() / task.d4rl_file
-        if path.is_file() or task.level not in local_levels(task.family):
-            return "d4rl", _d4rl_file(task, progress)
-        print(
-            f"{task.name}: using the local set made from the shipped behaviour policies; it is not D4RL's file "
-            f"({path} is not there; --source d4rl fetches it)",
-            file=sys.stderr,
-        )
-        return "local", make_local(task, progress=progress)
-    if source == "d4rl":
-        return "d4rl", _d4rl_file(task, progress)
-    if source == "local":
-        return "local", make_local(task, progress=progress)
-    if is_path(source):
-        return "file", Path(source)
-    raise UsageError(f"unknown source {os.fspath(source)!r}; use auto, d4rl, local, minari or a path to an HDF5 file")
+def _table_file(task: D4RLTask, kind: str, reading: Reading) -> tuple[str, Path]:
+    """The source, "d4rl" or "local", that `kind` comes to, and its file, fetched or made where it is not there."""
+    if kind == "auto":
+        path = data_files(task)["d4rl"]
+        if reading.local_steps is not None:
+            if path.is_file():
+                raise UsageError(
+                    f"--local-steps {reading.local_steps}: {path} is there and comes first; add --source local"
+                )
+            kind = "local"
+        elif path.is_file() or task.level not in local_levels(task.family):
+            kind = "d4rl"
+        else:
+            kind = "local"
+            print(
+                f"{task.name}: using the local set made from the shipped behaviour policies; it is not D4RL's file "
+                f"({path} is not there; --source d4rl fetches it)",
+                file=sys.stderr,
+            )
+    if kind == "local":
+        return kind, make_local(task, reading.local_steps, progress=reading.progress)
+    return kind, _d4rl_file(task, reading.progress)
 
 
 def _d4rl_file(task: D4RLTask, progress: bool) -> Path:
     """D4RL's file: the one that is there, if it is still the one that was fetched, else D4RL's server's."""
-    path = d4rl_dataset_dir() / task.d4rl_file
+    path = data_files(task)["d4rl"]
     if path.is_file():
         if not verify_pin(path):
             try_file(path)
@@ -108,25 +114,26 @@ def _d4rl_file(task: D4RLTask, progress: bool) -> Path:
 def _check_download(task: D4RLTask, path: Path) -> None:
     """Refuse a file that is not the task's. What options of the load can mend is left to the load."""
     try_file(path)
+    _read(task, path, Reading(clip_actions=True, max_episode_steps=task.horizon))
+
+
+def _read(task: Task, path: Path, reading: Reading) -> Episodes:
+    """A file in D4RL's layout, held to the task's sizes, bounds, environment and horizon."""
     episodes = read_hdf5(
         path,
+        dataset=task.name,
         observation_dim=task.observation_dim,
         action_dim=task.action_dim,
-        max_episode_steps=task.horizon,
-        clip_actions=True,
+        action_low=task.action_low,
+        action_high=task.action_high,
+        max_episode_steps=reading.max_episode_steps,
+        clip_actions=reading.clip_actions,
     )
-    check_fits(task, episodes)
+    _check_fits(task, episodes)
+    return episodes
 
 
-def is_path(source: str | os.PathLike[str]) -> bool:
-    """Whether a source means a file, rather than a word like "local"."""
-    if not isinstance(source, str):
-        return True
-    separators = [mark for mark in (os.sep, os.altsep) if mark]
-    return any(mark in source for mark in separators) or source.endswith((".hdf5", ".h5")) or os.path.exists(source)
-
-
-def check_fits(task: Task, episodes: Episodes) -> None:
+def _check_fits(task: Task, episodes: Episodes) -> None:
     """Refuse data that were recorded on another environment or that run past the task's horizon."""
     same = {task.env_id}
     if isinstance(task, D4RLTask):
@@ -144,34 +151,6 @@ def check_fits(task: Task, episodes: Episodes) -> None:
         )
 
 
-def is_own(source: str, env_id: str | None) -> bool:
-    """Whether these arguments of `load_task` mean data outside the table."""
-    return env_id is not None or source.startswith(_MINARI_ID)
-
-
-def task_name(name: str, source: str, env_id: str | None) -> str:
-    """The name to file a task under, which is safe as a part of a path; for the arguments of `load_task`.
-
-    Raises:
-        UnknownTaskError: a name that must be the table's is not.
-        UsageError: a name that must be your own is the table's, or not fit for a path.
-    """
-    return check_own_name(name) if is_own(source, env_id) else get_task(name).name
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """The arguments of `load_task`."""
-
-    name: str
-    source: str
-    env_id: str | None
-    reference: Reference | None
-    clip_actions: bool
-    max_episode_steps: int | None
-    progress: bool
-
-
 def load_task(
     name: str,
     source: str = "auto",
@@ -180,6 +159,7 @@ def load_task(
     reference: Reference | None = None,
     clip_actions: bool = False,
     max_episode_steps: int | None = None,
+    local_steps: int | None = None,
     progress: bool = True,
 ) -> tuple[Task, Episodes]:
     """A task and its data.
@@ -198,60 +178,41 @@ def load_task(
     name = task_name(name, source, env_id)
     if reference is not None and not is_own(source, env_id):
         raise UsageError(f"{name} has reference returns; others go with --env-id or a Minari dataset")
-    asked = _Asked(name, source, env_id, reference, clip_actions, max_episode_steps, progress)
-    if source == "minari" or source.startswith(_MINARI_ID):
-        own, episodes = _load_minari(asked)
+    if env_id is not None and source in OF_THE_TABLE:
+        raise UsageError(f"--env-id {env_id} needs data of its own: --source PATH of an HDF5 file in D4RL's layout")
+    origin = resolve(name, source)
+    reading = Reading(clip_actions, max_episode_steps, local_steps, progress)
+    reading.check_kind(origin.kind)
+    if origin.kind == "minari":
+        own, episodes = _load_minari(name, origin.name, env_id, reference, reading)
     elif env_id is not None:
-        own, episodes = _load_file(asked, env_id)
+        own = own_task(name, env_id, reference=reference, max_episode_steps=max_episode_steps)
+        try_file(Path(origin.name))
+        episodes = _read(own, Path(origin.name), reading)
     else:
-        return get_task(name), load_episodes(
-            name, source, clip_actions=clip_actions, max_episode_steps=max_episode_steps, progress=progress
-        )
-    check_fits(own, episodes)
+        return get_task(name), load_of_table(get_task(name), origin, reading)
     targets = TASKS[name].target_returns if name in TASKS else (float(episodes.returns.max()),)
     return replace(own, target_returns=targets), episodes
 
 
-def _load_file(asked: _Asked, env_id: str) -> tuple[Task, Episodes]:
-    if not is_path(asked.source):
-        raise UsageError(f"--env-id {env_id} needs data of its own: --source PATH of an HDF5 file in D4RL's layout")
-    own = own_task(asked.name, env_id, reference=asked.reference, max_episode_steps=asked.max_episode_steps)
-    try_file(Path(asked.source))
-    episodes = read_hdf5(
-        asked.source,
-        dataset=asked.name,
-        observation_dim=own.observation_dim,
-        action_dim=own.action_dim,
-        action_low=own.action_low,
-        action_high=own.action_high,
-        max_episode_steps=asked.max_episode_steps,
-        clip_actions=asked.clip_actions,
-    )
-    return own, episodes
-
-
-def _load_minari(asked: _Asked) -> tuple[Task, Episodes]:
-    dataset_id = minari_id(asked.name) if asked.source == "minari" else asked.source.removeprefix(_MINARI_ID)
-    data = read_minari(dataset_id, progress=asked.progress, clip_actions=asked.clip_actions)
-    env_id = data.episodes.env_id or asked.env_id
-    if env_id is None:
+def _load_minari(
+    name: str, dataset_id: str, env_id: str | None, reference: Reference | None, reading: Reading
+) -> tuple[Task, Episodes]:
+    data = read_minari(dataset_id, progress=reading.progress, clip_actions=reading.clip_actions)
+    recorded = data.episodes.env_id or env_id
+    if recorded is None:
         raise UsageError(f"{dataset_id} does not say which environment it was recorded on; give it with --env-id")
-    if asked.env_id not in (None, env_id):
-        raise UsageError(f"--env-id {asked.env_id}: {dataset_id} was recorded on {env_id}; leave --env-id out")
-    reference = asked.reference
+    if env_id not in (None, recorded):
+        raise UsageError(f"--env-id {env_id}: {dataset_id} was recorded on {recorded}; leave --env-id out")
     if reference is None and data.reference_returns is not None:
         reference = Reference("Minari's reference returns", *data.reference_returns)
-    own = own_task(
-        asked.name,
-        env_id,
-        env_kwargs=data.env_kwargs,
-        reference=reference,
-        max_episode_steps=asked.max_episode_steps or data.max_episode_steps,
-    )
+    limit = reading.max_episode_steps or data.max_episode_steps
+    own = own_task(name, recorded, env_kwargs=data.env_kwargs, reference=reference, max_episode_steps=limit)
     sizes = (data.episodes.observation_dim, data.episodes.action_dim)
     if sizes != (own.observation_dim, own.action_dim):
         raise DataError(
-            f"{data.episodes.path}: has {sizes[0]} observation and {sizes[1]} action columns, {env_id} has "
+            f"{data.episodes.path}: has {sizes[0]} observation and {sizes[1]} action columns, {recorded} has "
             f"{own.observation_dim} and {own.action_dim}; choose the environment it was recorded on"
         )
+    _check_fits(own, data.episodes)
     return own, data.episodes

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import Any
 
 import numpy.typing as npt
@@ -34,12 +33,6 @@ def check_own_name(name: str) -> str:
             f"{name} is simulated on {TASKS[name].env_id}; give data of another environment a name of their own (--env)"
         )
     return name
-
-
-def default_name(source: str) -> str:
-    """A name for the data of `source`: a file's name without its suffix, a Minari id with dashes for slashes."""
-    plain = source.removeprefix("minari:") if source.startswith("minari:") else PurePath(source).stem
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-._") or "data"
 
 
 def own_task(

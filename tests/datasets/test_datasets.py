@@ -335,3 +335,26 @@ def test_a_reader_that_has_seen_enough(folder: Path) -> None:
     command = f"{sys.executable} -c {json.dumps(code)!s} | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]" and done.stdout.strip() == "141"
+
+
+def test_a_local_set_of_another_size(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(local_module.RECIPES["hopper"], "random", Recipe((None,), 100, "a test's recipe"))
+    of_1000 = "--local-steps 1000"
+    refused(capsys, 3, f"verify hopper-random {of_1000}", "hopper-random-1000-local.hdf5")
+    assert main(f"info hopper-random {of_1000}".split()) == 0
+    assert "hopper-random-1000-local.hdf5" in capsys.readouterr().out
+    assert main(["info", "hopper-random"]) == 0
+    write_hdf5(folder / "d4rl" / "hopper_random-v2.hdf5", episodes(), {})
+    capsys.readouterr()
+    assert main(f"verify hopper-random {of_1000}".split()) == 0
+    out = capsys.readouterr().out
+    assert out.count("ok: ") == 1 and "hopper-random-1000-local.hdf5" in out
+    refused(capsys, 2, f"info hopper-random {of_1000}", "--source local")
+    refused(capsys, 2, "info hopper-random --source local --local-steps 999", "at least 1,000")
+    refused(capsys, 2, f"info hopper-random --source d4rl {of_1000}", "--local-steps 1000")
+    refused(capsys, 2, f"info hopper-medium --source minari {of_1000}", "--local-steps 1000")
+    for name in ("mine.hdf5", "minari:my/set-v0"):
+        for command in ("info", "verify"):
+            refused(capsys, 2, f"{command} {name} {of_1000}", "--local-steps 1000")

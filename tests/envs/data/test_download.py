@@ -231,7 +231,7 @@ def test_a_missing_file_is_fetched_once(server, folder, capsys, source):
 
 
 def test_auto_prefers_the_local_set(server, folder, monkeypatch, capsys):
-    monkeypatch.setattr("aaren_rl.envs.data.load.make_local", lambda task, progress: folder / "made locally")
+    monkeypatch.setattr("aaren_rl.envs.data.load.make_local", lambda task, steps, progress: folder / "made locally")
     with pytest.raises(DataError, match="made locally"):
         load_episodes("hopper-medium", "auto")
     assert "--source d4rl fetches it" in capsys.readouterr().err

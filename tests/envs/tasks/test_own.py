@@ -17,7 +17,8 @@ import torch
 from aaren_rl import load_policy
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
 from aaren_rl.envs import Reference, SimulationError, UsageError, load_task, make_env, normalized_score, task_name
-from aaren_rl.envs.tasks.own import default_name, own_task
+from aaren_rl.envs.data.names import default_name
+from aaren_rl.envs.tasks.own import own_task
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train.batches import StepData
@@ -128,6 +129,8 @@ def test_reference_returns_make_scores(pendulum: Path, tmp_path: Path, capsys: p
         (["--env-id", "Pendulum-v1", "--source", "FILE", "--ref-min-score", "1", "--ref-max-score", "0"], 2, "rise"),
         (["--env", "hopper-medium", "--ref-min-score", "0", "--ref-max-score", "1"], 2, "--env-id"),
         (["--env-id", "Pendulum-v1", "--source", "FILE", "--register", "no_such_module"], 2, "no_such_module"),
+        (["--env-id", "Pendulum-v1", "--source", "FILE", "--local-steps", "2000"], 2, "for local sets"),
+        (["--env", "hopper-medium", "--source", "local", "--local-steps", "999"], 2, "at least 1,000"),
     ],
 )
 def test_what_is_refused(
