@@ -33,13 +33,20 @@ class BehaviourPolicy:
         self._heads_bias = np.concatenate([weights["mean.bias"], weights["log_std.bias"]])
         self.action_dim = len(weights["mean.bias"])
 
-    def act(self, observations: npt.NDArray[np.float32], noise: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Actions (B, A) in [-1, 1] for observations (B, O) and standard normal noise (B, A); zero noise: the mode."""
+    def gaussian(
+        self, observations: npt.NDArray[np.float32]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Mean and standard deviation, both (B, A), of the Gaussian before the tanh, for observations (B, O)."""
         x = observations
         for kernel, bias in self._hidden:
             x = np.maximum(x @ kernel + bias, 0.0)
         mean, log_std = np.split(x @ self._heads + self._heads_bias, 2, axis=1)
-        actions: npt.NDArray[np.float32] = np.tanh(mean + np.exp(np.clip(log_std, *_LOG_STD_RANGE)) * noise)
+        return mean, np.exp(np.clip(log_std, *_LOG_STD_RANGE))
+
+    def act(self, observations: npt.NDArray[np.float32], noise: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Actions (B, A) in [-1, 1] for observations (B, O) and standard normal noise (B, A); zero noise: the mode."""
+        mean, std = self.gaussian(observations)
+        actions: npt.NDArray[np.float32] = np.tanh(mean + std * noise)
         return actions
 
 

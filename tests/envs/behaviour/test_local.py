@@ -11,9 +11,10 @@ import h5py
 import numpy as np
 import pytest
 
-from aaren_rl.envs import get_task, load_episodes
+from aaren_rl.envs import UsageError, get_task, load_episodes, load_task
 from aaren_rl.envs.behaviour import local_sets as local_module
 from aaren_rl.envs.behaviour.local_sets import RECIPES, Recipe, cache_dir, local_levels, make_local
+from aaren_rl.envs.behaviour.noise import policy_rows
 from aaren_rl.envs.behaviour.policy import BehaviourPolicy, Job, simulate
 from aaren_rl.envs.behaviour.pool import WorkerPool
 from aaren_rl.envs.errors import SimulationError
@@ -137,6 +138,40 @@ def test_a_set_is_made_once_and_describes_itself(monkeypatch, capfd):
     assert (attrs["env_id"], attrs["steps"], attrs["policy"]) == ("Hopper-v4", 200, "a test's recipe")
     assert "not the D4RL file" in attrs["origin"]
     assert attrs["mujoco"] and attrs["gymnasium"] and "seed" in attrs
+
+
+def test_a_set_of_other_size_begins_each_policy_like_the_smaller(monkeypatch):
+    small(monkeypatch, "medium-expert", (40_000, None), 1000)
+    task = get_task("hopper-medium-expert")
+    paths = [make_local(task, steps, progress=False) for steps in (None, 1000, 3000)]
+    assert paths[0] == paths[1] and paths[0].name == "hopper-medium-expert-local.hdf5"
+    assert paths[2].name == "hopper-medium-expert-3000-local.hdf5"
+    assert content(paths[2])["steps"] == 3000
+    one = load_episodes(task.name, "local", progress=False)
+    other = load_episodes(task.name, "auto", local_steps=3000, progress=False)
+    assert other.path == str(paths[2]) and other.n_steps >= 3000 > one.n_steps
+    (_, first), (_, second) = policy_rows(task, one)
+    (_, large_first), (_, large_second) = policy_rows(task, other)
+    for (start, end), (begin, _) in ((first, large_first), (second, large_second)):
+        for key in ("observations", "actions", "rewards"):
+            rows = getattr(other, key)[begin : begin + end - start]
+            np.testing.assert_array_equal(getattr(one, key)[start:end], rows)
+
+
+@pytest.mark.parametrize("arguments", [("auto", 999), ("local", 0), ("local", -1000), ("d4rl", 2000), ("a.hdf5", 2000)])
+def test_a_size_that_cannot_be_asked_for(arguments):
+    source, steps = arguments
+    with pytest.raises(UsageError, match="--local-steps"):
+        load_episodes("hopper-medium", source, local_steps=steps)
+    with pytest.raises(UsageError, match="--local-steps"):
+        load_task("hopper-medium", source, local_steps=steps)
+
+
+def test_a_size_is_not_asked_of_d4rls_file(monkeypatch, tmp_path):
+    monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path))
+    (tmp_path / "hopper_medium-v2.hdf5").write_text("not read")
+    with pytest.raises(UsageError, match="add --source local"):
+        load_episodes("hopper-medium", local_steps=2000)
 
 
 def test_cache_dir(monkeypatch, tmp_path):

@@ -1,0 +1,106 @@
+"""The variance of a behaviour's own action noise, and what it returns without."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from aaren_rl.envs import DataError, get_task, load_episodes, make_env
+from aaren_rl.envs.behaviour.local_sets import RECIPES, Recipe, weights_path
+from aaren_rl.envs.behaviour.noise import action_noise_variance, mode_returns, policy_rows, squashed_moments
+from aaren_rl.envs.behaviour.policy import BehaviourPolicy
+from aaren_rl.envs.data.episodes import held_out, split
+
+TASK = get_task("hopper-medium-expert")
+POLICIES = (40_000, None, 380_000)
+
+
+@pytest.fixture(scope="module")
+def episodes(tmp_path_factory):
+    """Three policies, 2,000 steps each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AAREN_RL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setitem(RECIPES["hopper"], TASK.level, Recipe(POLICIES, 1500, "a test's recipe"))
+        yield load_episodes(TASK.name, "local", local_steps=6000, progress=False)
+
+
+def test_moments_against_a_fine_grid():
+    """The variance of tanh of a Gaussian, from no variance worth mentioning to the largest a policy has."""
+    z = np.linspace(-12, 12, 100_001)
+    weights = np.exp(-(z**2) / 2) / np.exp(-(z**2) / 2).sum()
+    for std, within in ((1e-9, 1e-15), (0.3, 1e-12), (1.0, 1e-12), (2.0, 1e-10), (4.0, 1e-5), (np.exp(2), 2e-3)):
+        for mean in (-3.0, -0.4, 0.0, 1.7):
+            values = np.tanh(mean + std * z)
+            first = weights @ values
+            found = squashed_moments(np.array([mean]), np.array([std]))
+            np.testing.assert_allclose(found[0], first, atol=within)
+            np.testing.assert_allclose(found[1], weights @ (values - first) ** 2, atol=within)
+
+
+def test_every_policy_has_its_rows(episodes):
+    found = policy_rows(TASK, episodes)
+    assert [policy for policy, _ in found] == list(POLICIES)
+    bounds = [first for _, (first, _) in found] + [found[-1][1][1]]
+    assert bounds[0] == 0 and bounds[-1] == episodes.n_steps and set(bounds) <= set(episodes.offsets.tolist())
+    for _, (first, last) in found:
+        # The share, and no more than the rest of the episode that crosses its end.
+        assert 0 <= last - first - 2000 < 1000
+
+
+def test_variance_is_that_of_drawn_actions(episodes):
+    variance = action_noise_variance(episodes)
+    assert variance.shape == (episodes.n_steps,) and variance.dtype == np.float64
+    rng = np.random.default_rng(0)
+    for policy, (first, last) in policy_rows(TASK, episodes):
+        rows = rng.integers(first, last, 20)
+        shape = (20, 20_000, TASK.action_dim)
+        if policy is None:
+            drawn = rng.uniform(-1, 1, shape)
+        else:
+            behaviour = BehaviourPolicy(weights_path(TASK, policy))
+            many = np.repeat(episodes.observations[rows], shape[1], axis=0)
+            noise = rng.standard_normal((len(many), shape[2]), dtype=np.float32)
+            drawn = behaviour.act(many, noise).reshape(shape)
+        # A variance over 20,000 draws is within 1 % (one deviation) of a bounded variable's.
+        expected = drawn.var(axis=1, dtype=np.float64).mean(axis=1)
+        np.testing.assert_allclose(variance[rows], expected, rtol=0.05, atol=1e-6)
+
+
+def test_variance_is_that_of_the_data_about_the_mean_action(episodes):
+    variance = action_noise_variance(episodes)
+    for policy, (first, last) in policy_rows(TASK, episodes):
+        mean = 0.0
+        if policy is not None:
+            behaviour = BehaviourPolicy(weights_path(TASK, policy))
+            mean = squashed_moments(*behaviour.gaussian(episodes.observations[first:last]))[0]
+        residuals = np.square(episodes.actions[first:last] - mean)
+        assert residuals.mean() == pytest.approx(variance[first:last].mean(), rel=0.05)
+
+
+def test_only_a_whole_local_set_is_told_apart(episodes):
+    held = held_out(len(episodes), 0.2, 0)
+    _, part = split(episodes, 0.2, 0)
+    with pytest.raises(DataError, match="whole"):
+        action_noise_variance(part)
+    assert action_noise_variance(episodes)[episodes.rows(held)].shape == (part.n_steps,)
+    assert action_noise_variance(replace(episodes, source="file")) is None
+    cut = load_episodes(TASK.name, episodes.path, max_episode_steps=30)
+    with pytest.raises(DataError, match="without options"):
+        action_noise_variance(replace(cut, source="local"))
+
+
+def test_returns_without_noise(monkeypatch):
+    monkeypatch.setitem(RECIPES["hopper"], TASK.level, Recipe((None, 40_000), 1000, "a test's recipe"))
+    found = mode_returns(TASK, episodes=3, seed=7)
+    assert found.shape == (3,)
+    behaviour, env = BehaviourPolicy(weights_path(TASK, 40_000)), make_env(TASK.env_id)
+    (observation, _), total, ended = env.reset(seed=8), 0.0, False
+    while not ended:
+        action = behaviour.act(observation[None].astype(np.float32), np.zeros((1, 3), np.float32))[0]
+        observation, reward, terminated, truncated, _ = env.step(action)
+        total, ended = total + reward, terminated or truncated
+    env.close()
+    # Products of one row and of several add up in another order, and contacts amplify that.
+    assert found[1] == pytest.approx(total, rel=0.05)
+    assert mode_returns(get_task("hopper-random")) is None
+    assert mode_returns(get_task("hopper-full-replay")) is None
