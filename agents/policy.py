@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from .fast.rollout import for_rollout
 from .fast.rollout_step import CompiledStep, StepState
 from .model.block import TrunkState
 from .model.decision import DecisionModel
@@ -143,7 +144,7 @@ class Policy:
         self.model.eval()
         stepper: Stepper[Any] = self.model
         if self.rollout != "window":
-            stepper = self.model.for_rollout() if self.compiled else self.model.fused()
+            stepper = for_rollout(self.model, compiled=self.compiled)
         object.__setattr__(self, "_stepper", stepper)
         # Tensors, of which operations take half as long as of numbers.
         low, high = (

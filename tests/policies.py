@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
+from aaren_rl.agents.fast.rollout import fused
 from aaren_rl.policies.card import PolicyCard
 from aaren_rl.policies.folder import save_policy
 
@@ -76,17 +77,10 @@ class InFloat64:
     """A decision model that computes its steps in float64 and answers in float32, as a float64 export does."""
 
     def __init__(self, model: DecisionModel) -> None:
-        self.config, self.trunk = model.config, model.trunk
-        self._model = copy.deepcopy(model).double().for_rollout()
-
-    def eval(self) -> None:
-        pass
+        self._model = fused(copy.deepcopy(model).double())
 
     def initial_state(self, batch_size):
         return self._model.initial_state(batch_size)
-
-    def for_rollout(self) -> InFloat64:
-        return self
 
     def step(self, observation, return_to_go, timestep, previous_action, state):
         before = None if previous_action is None else previous_action.double()
@@ -97,6 +91,6 @@ class InFloat64:
 def in_float64(policy: Policy) -> Policy:
     """The policy computed in float64."""
     statistics = policy.observation_mean.double(), policy.observation_std.double()
-    return dataclasses.replace(
-        policy, model=InFloat64(policy.model), observation_mean=statistics[0], observation_std=statistics[1]
-    )
+    exact = dataclasses.replace(policy, observation_mean=statistics[0], observation_std=statistics[1])
+    object.__setattr__(exact, "_stepper", InFloat64(policy.model))
+    return exact

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ..agents import DecisionModel, ModelConfig, Trunk
+from ..agents.fast.rollout import fused
 from ..agents.model.block import TrunkState
 from ..cli import Parser, positive
 from ..errors import NumericsError, UsageError
@@ -81,7 +82,7 @@ def check(model: DecisionModel, tokens: int = CHECKED_TOKENS) -> float:
     """
     x = torch.randn(1, tokens, model.config.width, generator=torch.Generator().manual_seed(1))
     exact, _ = copy.deepcopy(model).double().trunk(x.double())
-    trunk, outputs = model.fused().trunk, []
+    trunk, outputs = fused(model).trunk, []
     state = model.trunk.initial_state(1)
     for token in x.unbind(1):
         y, state = _step(trunk, token, state)
@@ -106,7 +107,7 @@ def measure_resources(tokens: int, width: int, layers: int, heads: int) -> Resou
     torch.manual_seed(0)
     models = {agent: DecisionModel(ModelConfig(1, 1, AGENTS[agent], width, layers, heads)).eval() for agent in TRUNKS}
     differences = {agent: check(model) for agent, model in models.items()}
-    trunks = {agent: model.fused().trunk for agent, model in models.items()}
+    trunks = {agent: fused(model).trunk for agent, model in models.items()}
     stops = sorted({round(tokens * k / POINTS) for k in range(1, POINTS + 1)} - {0})
     states = {agent: model.trunk.initial_state(1) for agent, model in models.items()}
     took = dict.fromkeys(trunks, 0.0)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..agents import Block, DecisionModel, Encoded
+from ..agents.fast.training import for_training
 from ..envs.errors import one_line
 from ..errors import CheckpointError
 from .acceleration import _compile, autocast
@@ -97,7 +98,7 @@ class Trainer:
         # Modules look their parameters up anew every time, for a percent of a small model's update.
         self._parameters: list[Tensor] = list(self.model.parameters())
         self._averages: list[Tensor] = list(self.average.parameters())
-        self._forward = ranks.wrap(self.model, data.device)
+        self._forward = ranks.wrap(for_training(self.model), data.device)
         if compiled:
             self._forward = _compile(self._forward, data.device)
         optimizer = config.optimizer

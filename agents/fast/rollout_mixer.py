@@ -5,16 +5,12 @@ Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a hea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..mixers import Aaren
 from ..scan.state import STATE_DTYPE, ScanState
-
-if TYPE_CHECKING:
-    from ..mixers.aaren import Aaren
 
 FEW = 8  # tokens a call; an environment step has at most three
 

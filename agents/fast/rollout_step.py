@@ -12,11 +12,11 @@ from .. import kernels
 from ..mixers import Aaren, AarenRsa
 from ..mixers.rsa.encoding import Recurrence
 from ..model.block import Block
+from ..model.decision import DecisionModel
 from ..scan.state import STATE_DTYPE, ScanState
 
 if TYPE_CHECKING:
     from ..kernels.step import Array
-    from ..model.decision import DecisionModel
 
 
 class StepState(NamedTuple):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +23,10 @@ from torch.autograd.function import once_differentiable
 
 from .. import kernels
 from ..mixers import Aaren
+from ..model.block import Block
 from ..model.layers import ResidualNorm
 from ..scan.state import STATE_DTYPE, ScanState
 from .products import product_over_rows, products_dtype
-
-if TYPE_CHECKING:
-    from ..model.block import Block
 
 Tensors: TypeAlias = tuple[Tensor, ...]
 

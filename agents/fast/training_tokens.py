@@ -1,7 +1,7 @@
 """The embedding of a step's tokens with its layer norm as one operation: how it is trained on a CPU.
 
-`DecisionModel` makes its tokens from them in PyTorch's operations everywhere else; its tests hold one against the
-other. The maps are float32 here, whatever autocast says: they are too small to gain by less.
+`DecisionModel` makes its tokens from them in PyTorch's operations; tests hold one against the other. The maps are
+float32 here, whatever autocast says: they are too small to gain by less.
 
 Shape suffixes: B batch, T steps, J tokens a step, C channels.
 """

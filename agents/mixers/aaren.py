@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..fast.rollout_mixer import FusedAaren
 from ..scan.prefix import prefix_scan, scan_step
 from ..scan.state import ScanState
 
@@ -100,7 +99,3 @@ class Aaren(nn.Module):
         query = query.unflatten(-1, shape) / math.sqrt(self.head_dim)
         weight = torch.einsum("hd,hdc->hc", query, self.key.weight.to(dtype).unflatten(0, shape))
         return weight, torch.einsum("hd,hd->h", query, self.key.bias.to(dtype).unflatten(0, shape))
-
-    def for_rollout(self) -> FusedAaren:
-        """The same map for a few tokens after a state, with today's weights."""
-        return FusedAaren(self)

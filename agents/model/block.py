@@ -20,17 +20,14 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu-tanh": partial(nn.GELU, approximate="tanh"),
     "relu": nn.ReLU,
 }
-
-
 MIXERS: dict[str, Callable[..., Mixer]] = {  # of width, heads, dropout inside the mixer, recurrence encoding
     "aaren": lambda width, heads, _dropout=0.0, _rems=None: Aaren(width, heads),
     "attention": lambda width, heads, dropout=0.0, _rems=None: Attention(width, heads, dropout),
     "aaren-rsa": lambda width, heads, _dropout=0.0, rems=None: AarenRsa(width, heads, rems=rems),
     "rsa": lambda width, heads, dropout=0.0, rems=None: Rsa(width, heads, dropout, rems),
-    # Trained as "attention"; at rollout `DecisionModel.for_rollout` puts trees in its place.
+    # Trained as "attention"; at rollout `fast/rollout.py` puts trees in its place.
     "tree": lambda width, heads, dropout=0.0, _rems=None: Attention(width, heads, dropout),
 }
-
 
 TrunkState: TypeAlias = tuple[MixerState, ...]
 

@@ -6,24 +6,19 @@ return-to-go, observation, action; the action is predicted from the observation'
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from ..fast.products import products_dtype
-from ..fast.rollout_step import CompiledStep, can_compile
-from ..fast.training_tokens import can_embed, embed
-from ..mixers import Aaren
 from ..mixers.rsa.config import RemConfig, parse_counts
 from ..mixers.tree.config import TreeConfig
-from ..mixers.tree.mixer import plant_trees
-from .block import ACTIVATIONS, BLOCKS, MIXERS, Block, TrunkState
+from .block import ACTIVATIONS, BLOCKS, MIXERS, TrunkState
 from .trunk import Trunk
 
 TOKENS = 3  # a step
 OBSERVATION = 1  # the observation's place among them
+ACTED_ON = slice(OBSERVATION, None, TOKENS)  # the tokens that actions are predicted from
 
 
 @dataclass(frozen=True)
@@ -146,21 +141,11 @@ class DecisionModel(nn.Module):
         Returns:
             Actions (B, T, A) in (-1, 1), and the state of the trunk after the last action.
         """
+        time = self.embed_timestep(timesteps.clamp(max=self.config.max_timestep - 1))
         sources = returns_to_go.unsqueeze(-1), observations, actions
-        layers = self.embed_return, self.embed_observation, self.embed_action
-        times, low = timesteps.clamp(max=self.config.max_timestep - 1), None
-        if self.trunk.can_train(observations, state) and can_embed(sources, layers, self.norm):
-            low_type = products_dtype(observations)
-            tokens, low = embed(sources, layers, times, self.embed_timestep.weight, self.norm, low_type)
-        else:
-            time = self.embed_timestep(times)
-            each = [layer(source) + time for layer, source in zip(layers, sources, strict=True)]
-            tokens = self.norm(torch.stack(each, dim=2).flatten(1, 2))
-        token_starts = None
-        if starts is not None:
-            token_starts = torch.stack([starts, torch.zeros_like(starts), torch.zeros_like(starts)], 2).flatten(1)
-        keep = slice(OBSERVATION, None, TOKENS)
-        x, state = self.trunk(tokens, state, starts=token_starts, keep=keep, low=low)
+        each = [layer(source) + time for layer, source in zip(self.token_layers(), sources, strict=True)]
+        tokens = self.norm(torch.stack(each, dim=2).flatten(1, 2))
+        x, state = self.trunk(tokens, state, starts=token_starts(starts), keep=ACTED_ON)
         return torch.tanh(self.head(x)), state
 
     def step(
@@ -194,26 +179,17 @@ class DecisionModel(nn.Module):
         """The trunk's state before any step."""
         return self.trunk.initial_state(batch_size)
 
-    @torch.no_grad()
-    def for_rollout(self) -> DecisionModel | CompiledStep:
-        """What does the same as `step` soonest, with today's weights and without dropout.
-
-        It has `initial_state` and `step`; the states of the one are not those of the other.
-        """
-        return CompiledStep(self) if can_compile(self) else self.fused()
-
-    @torch.no_grad()
-    def fused(self) -> DecisionModel:
-        """A copy whose `step` does the same sooner: today's weights, no dropout, mixers in their form for rollouts."""
-        model = copy.deepcopy(self).eval().requires_grad_(False)
-        for block in model.trunk.blocks:
-            assert isinstance(block, Block)
-            if isinstance(block.mixer, Aaren):
-                block.register_module("mixer", block.mixer.for_rollout())
-        if self.config.mixer == "tree":
-            plant_trees(model.trunk, self.config.tree())
-        return model
+    def token_layers(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
+        """The layers of a step's tokens, in their order."""
+        return self.embed_return, self.embed_observation, self.embed_action
 
     def _moment(self, timestep: int) -> Tensor:
         """The embedding (C,) of one time step."""
         return self.embed_timestep.weight[min(timestep, self.config.max_timestep - 1)]
+
+
+def token_starts(starts: Tensor | None) -> Tensor | None:
+    """Where sequences begin among the tokens, bool (B, 3 T), of where they begin among the steps, (B, T)."""
+    if starts is None:
+        return None
+    return torch.stack([starts, torch.zeros_like(starts), torch.zeros_like(starts)], 2).flatten(1)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
-
 from torch import Tensor, nn
 
-from ..fast.products import products_dtype
-from ..fast.training_blocks import can_train, train_blocks
 from ..mixers.rsa.config import RemConfig
 from .block import BLOCKS, Block, TrunkState
 
@@ -52,7 +47,6 @@ class Trunk(nn.Module):
         *,
         starts: Tensor | None = None,
         keep: slice | None = None,
-        low: Tensor | None = None,
     ) -> tuple[Tensor, TrunkState]:
         """Tokens (B, N, C) -> (B, N, C), in parallel, continuing from `state`.
 
@@ -61,22 +55,13 @@ class Trunk(nn.Module):
             state: one mixer state a block, of the tokens before.
             starts: bool (B, N), True where a new sequence begins.
             keep: the positions that are read; the last block computes no others past its mixer.
-            low: x again in the type of the matrix products, where it is at hand; read where `can_train` says so.
         """
-        blocks = cast("Sequence[Block]", self.blocks)
-        if self.can_train(x, state):
-            x, trained = train_blocks(blocks, x, x.to(products_dtype(x)) if low is None else low, starts, keep)
-            return self.norm(x), tuple(trained)
         states = []
-        for i, block in enumerate(blocks):
+        for i, block in enumerate(self.blocks):
             last = i == len(self.blocks) - 1
             x, new = block(x, None if state is None else state[i], starts, keep if last else None)
             states.append(new)
         return self.norm(x), tuple(states)
-
-    def can_train(self, x: Tensor, state: TrunkState | None) -> bool:
-        """Whether tokens of x's type and device go through the blocks as one operation each."""
-        return can_train(cast("Sequence[Block]", self.blocks), x, state)
 
     def step(self, x: Tensor, state: TrunkState) -> tuple[Tensor, TrunkState]:
         """One token (B, C) -> (B, C)."""

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...agents import DecisionModel
+from ...agents.fast.training import for_training
 from ...agents.model.decision import OBSERVATION, TOKENS
 from ...errors import NumericsError
 from ...train.acceleration import autocast
@@ -42,7 +43,7 @@ def check_gradients(config: RunConfig, data: StepData, precisions: Iterable[str]
     for precision in precisions:
         fast.zero_grad()
         with autocast(replace(config.optimizer, precision=precision), data.device):
-            predicted = _forward(fast, batch)
+            predicted = _forward(for_training(fast), batch)
         masked_mse(predicted, batch.actions, batch.mask).backward()
         found[precision] = difference = _difference(fast, slow)
         if not 0 < difference <= TOLERANCES[precision]:
@@ -62,7 +63,7 @@ def _difference(fast: DecisionModel, slow: DecisionModel) -> float:
     return difference
 
 
-def _forward(model: DecisionModel, batch: Batch) -> Tensor:
+def _forward(model: nn.Module, batch: Batch) -> Tensor:
     inputs = batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
     actions: Tensor = model(*inputs, starts=batch.starts)[0]
     return actions

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from aaren_rl.agents import Aaren, ScanState
+from aaren_rl.agents.fast.rollout_mixer import FusedAaren
 
 WIDTH, HEADS, BATCH = 16, 4, 2
 
@@ -27,7 +28,7 @@ def test_a_few_tokens_at_a_time_are_the_whole_sequence(spread: float) -> None:
     """Outputs and state; scores up to 1e4 of either sign, so that exp of a later token's score would overflow."""
     mixer, x = make(spread), torch.randn(BATCH, 300, WIDTH)
     wanted, last = copy.deepcopy(mixer).double()(x.double())
-    fused, state, outputs, at = mixer.for_rollout(), None, [], 0
+    fused, state, outputs, at = FusedAaren(mixer), None, [], 0
     for few in (1, 2, 3, 8) * 30:
         y, state = fused(x[:, at : at + few], state)
         outputs.append(y)
@@ -44,7 +45,7 @@ def test_a_few_tokens_at_a_time_are_the_whole_sequence(spread: float) -> None:
 @torch.no_grad()
 def test_the_state_is_aarens_and_keep_is_slicing() -> None:
     mixer, x = make(), torch.randn(BATCH, 6, WIDTH)
-    fused, (_, state) = mixer.for_rollout(), mixer(x[:, :3])
+    fused, (_, state) = FusedAaren(mixer), mixer(x[:, :3])
     y, after = fused(x[:, 3:], state)
     kept, same = fused(x[:, 3:], state, keep=slice(-1, None))
     torch.testing.assert_close(kept, y[:, -1:], rtol=0, atol=1e-6)
@@ -59,17 +60,17 @@ def test_the_state_is_aarens_and_keep_is_slicing() -> None:
 @torch.no_grad()
 def test_the_weights_are_those_of_when_it_was_made() -> None:
     mixer, x = make(), torch.randn(BATCH, 2, WIDTH)
-    before, fused = mixer(x)[0], copy.deepcopy(mixer).for_rollout()
+    before, fused = mixer(x)[0], FusedAaren(copy.deepcopy(mixer))
     mixer.value.weight *= 2
     torch.testing.assert_close(fused(x)[0], before, rtol=0, atol=1e-6)
     mixer.to(torch.bfloat16)
-    y = mixer.for_rollout()(x.to(torch.bfloat16))[0]
+    y = FusedAaren(mixer)(x.to(torch.bfloat16))[0]
     assert y.dtype == torch.bfloat16
     torch.testing.assert_close(y.float(), mixer.float()(x)[0], rtol=0, atol=0.05)
 
 
 def test_what_it_does_not_do_is_refused() -> None:
-    fused = make().for_rollout()
+    fused = FusedAaren(make())
     with pytest.raises(ValueError, match="not 9"):
         fused(torch.randn(1, 9, WIDTH))
     with pytest.raises(ValueError, match="one sequence"):

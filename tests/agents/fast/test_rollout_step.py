@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from aaren_rl.agents import AarenRsa, DecisionModel, ModelConfig, NonFiniteActionError, Policy, kernels
+from aaren_rl.agents.fast.rollout import for_rollout
 from aaren_rl.agents.fast.rollout_step import CompiledStep, can_compile
 
 SHAPES = {
@@ -140,12 +141,13 @@ def test_what_cannot_be_compiled_is_stepped_by_torch(monkeypatch: pytest.MonkeyP
         config = ModelConfig(11, 3, **({"width": 16, "heads": 2, "layers": 1} | changes))
         model = DecisionModel(config)
         assert not can_compile(model), changes
-        assert isinstance(model.for_rollout(), DecisionModel)
+        assert isinstance(for_rollout(model), DecisionModel)
     assert not can_compile(make().double())
     model = make()
-    assert isinstance(model.for_rollout(), CompiledStep)
+    assert isinstance(for_rollout(model), CompiledStep)
+    assert isinstance(for_rollout(model, compiled=False), DecisionModel)
     monkeypatch.setattr(kernels, "available", lambda name: False)
-    eager = model.for_rollout()
+    eager = for_rollout(model)
     assert isinstance(eager, DecisionModel)
     torch.testing.assert_close(play(eager, 20, 2), play(CompiledStep(model), 20, 2), rtol=0, atol=1e-6)
     policy = Policy(model, torch.zeros(11), torch.ones(11), 1.0, "carry", 20)

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aaren_rl.agents import Aaren, ScanState, kernels
-from aaren_rl.agents.fast.training_blocks import can_train
+from aaren_rl.agents.fast.products import products_dtype
+from aaren_rl.agents.fast.training_blocks import can_train, train_blocks
 from aaren_rl.agents.kernels import aaren_scores as scoring
 from aaren_rl.agents.kernels import gelu
 from aaren_rl.agents.kernels.compiling import threads as kernel_threads
-from aaren_rl.agents.model import trunk
 from aaren_rl.agents.model.trunk import Trunk
 
 WIDTH, LAYERS, HEADS, BATCH, TOKENS = 32, 2, 4, 3, 30
@@ -21,15 +21,30 @@ KEEP = slice(1, None, 3)
 TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 2**-6, torch.float64: 1e-5}
 
 
+def trained(
+    stack: Trunk, x: Tensor, starts: Tensor | None = None, keep: slice | None = None
+) -> tuple[Tensor, list[ScanState]]:
+    """The stack by one operation a block."""
+    assert can_train(stack.blocks, x, None)
+    return train_blocks(stack.blocks, x, x.to(products_dtype(x)), starts, keep)
+
+
 def results(
-    stack: Trunk, x: Tensor, starts: Tensor | None, keep: slice | None, dtype: torch.dtype, *, through_state: bool
+    stack: Trunk,
+    x: Tensor,
+    starts: Tensor | None,
+    keep: slice | None,
+    dtype: torch.dtype,
+    *,
+    through_state: bool,
+    fast: bool = False,
 ) -> dict[str, Tensor]:
-    """Output, states and gradients of a stack of blocks at fixed masks."""
+    """Output, states and gradients of a stack of blocks at fixed masks; by one operation a block where `fast`."""
     x = x.clone().requires_grad_()
     stack.zero_grad()
     torch.manual_seed(7)
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        out, states = stack(x, starts=starts, keep=keep)
+        out, states = trained(stack, x, starts, keep) if fast else stack(x, starts=starts, keep=keep)
     up = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out.dtype)
     loss = (out * up).sum()
     if through_state:
@@ -65,14 +80,10 @@ def example(p: float) -> tuple[Trunk, Tensor, Tensor]:
 @pytest.mark.parametrize("keep", [None, KEEP])
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("through_state", [False, True])
-def test_equals_the_blocks(
-    dtype: torch.dtype, p: float, keep: slice | None, packed: bool, through_state: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equals_the_blocks(dtype: torch.dtype, p: float, keep: slice | None, packed: bool, through_state: bool) -> None:
     stack, x, starts = example(p)
     arguments = (stack, x, starts if packed else None, keep)
-    assert can_train(stack.blocks, x, None)
-    mine = results(*arguments, dtype, through_state=through_state)
-    monkeypatch.setattr(trunk, "can_train", lambda *_: False)
+    mine = results(*arguments, dtype, through_state=through_state, fast=True)
     assert_close(mine, results(*arguments, torch.float32, through_state=through_state), TOLERANCES[dtype])
 
 
@@ -85,24 +96,22 @@ def test_equals_the_blocks_on_two_threads(dtype: torch.dtype, tokens: int, monke
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        mine = results(*arguments, dtype, through_state=True)
+        mine = results(*arguments, dtype, through_state=True, fast=True)
     finally:
         torch.set_num_threads(threads)
-    monkeypatch.setattr(trunk, "can_train", lambda *_: False)
     assert_close(mine, results(*arguments, torch.float32, through_state=True), TOLERANCES[dtype])
 
 
-def test_equals_the_blocks_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equals_the_blocks_in_float64() -> None:
     stack, x, starts = example(0.0)
-    mine = results(stack, x, starts, KEEP, torch.float32, through_state=True)
-    monkeypatch.setattr(trunk, "can_train", lambda *_: False)
+    mine = results(stack, x, starts, KEEP, torch.float32, through_state=True, fast=True)
     exact = results(stack.double(), x.double(), starts, KEEP, torch.float64, through_state=True)
     assert_close(mine, exact, TOLERANCES[torch.float64])
 
 
 def test_without_numba_training_goes_on_in_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     stack, x, starts = example(0.0)
-    mine = results(stack, x, starts, None, torch.float32, through_state=False)
+    mine = results(stack, x, starts, None, torch.float32, through_state=False, fast=True)
     monkeypatch.setattr(kernels, "available", lambda _: False)
     assert not can_train(stack.blocks, x, None)
     other = results(stack, x, starts, None, torch.float32, through_state=False)
@@ -134,7 +143,7 @@ def test_when_it_stands_in() -> None:
 def test_a_second_derivative_is_refused() -> None:
     stack, x, _ = example(0.0)
     x.requires_grad_()
-    (gradient,) = torch.autograd.grad(stack(x)[0].square().sum(), x, create_graph=True)
+    (gradient,) = torch.autograd.grad(trained(stack, x)[0].square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
 

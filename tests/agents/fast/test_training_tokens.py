@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor, nn
 
-from aaren_rl.agents import DecisionModel, ModelConfig
 from aaren_rl.agents.fast.training_tokens import can_embed, embed
 from aaren_rl.agents.kernels.compiling import threads as kernel_threads
-from aaren_rl.agents.model import decision
 
 BATCH, STEPS, TIMES = 3, 10, 7
 NUMBERS = (1, 11, 4)  # of a step's tokens
-CONFIG = ModelConfig(observation_dim=5, action_dim=2, width=32, layers=2, heads=4, dropout=0.0, max_timestep=TIMES)
 
 
 def example(width: int = 33) -> tuple[list[Tensor], nn.ModuleList, Tensor, nn.Embedding, nn.LayerNorm]:
@@ -89,41 +84,3 @@ def test_a_time_beside_the_table_is_refused(time: int) -> None:
     times[1, 2] = time
     with pytest.raises(IndexError, match=f"{time}.* for an embedding of {TIMES}"):
         embed(sources, layers, times, table.weight, norm, torch.float32)
-
-
-def batch() -> tuple[Tensor, ...]:
-    torch.manual_seed(3)
-    observations, actions = torch.randn(BATCH, STEPS, 5), torch.randn(BATCH, STEPS, 2)
-    return observations, actions, torch.randn(BATCH, STEPS), torch.arange(STEPS).expand(BATCH, STEPS)
-
-
-def model_gradients(model: DecisionModel, **named: Tensor) -> dict[str, Tensor]:
-    model.zero_grad()
-    actions, _ = model(*batch(), **named)
-    actions.square().sum().backward()
-    return {"actions": actions.detach(), **{n: p.grad for n, p in model.named_parameters() if p.grad is not None}}
-
-
-@pytest.mark.parametrize("timestep_embedding", [True, False])
-def test_the_model_is_the_same(timestep_embedding: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    model = DecisionModel(replace(CONFIG, timestep_embedding=timestep_embedding)).train()
-    calls: list[int] = []
-    monkeypatch.setattr(decision, "embed", lambda *given: calls.append(1) or embed(*given))
-    starts = torch.rand(BATCH, STEPS) < 0.2
-    mine = model_gradients(model, starts=starts)
-    monkeypatch.setattr(decision, "can_embed", lambda *_: False)
-    other = model_gradients(model, starts=starts)
-    assert len(calls) == 1 and mine.keys() == other.keys()
-    assert ("embed_timestep.weight" in mine) == timestep_embedding
-    for name, value in other.items():
-        if "key.bias" not in name:  # whose gradient is rounding: it moves every score alike
-            torch.testing.assert_close(mine[name], value, rtol=1e-4, atol=2e-5 * float(value.abs().max()))
-
-
-def test_observations_get_gradients_where_somebody_asks_for_them() -> None:
-    observations, *others = batch()
-    observations.requires_grad_()
-    actions, _ = DecisionModel(CONFIG).train()(observations, *others)
-    (gradient,) = torch.autograd.grad(actions.sum(), observations)
-    assert bool(gradient.any())

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig
+from aaren_rl.agents.fast.rollout import for_rollout
 
 OBSERVATION, ACTION = 5, 2
 every_mixer = pytest.mark.parametrize("mixer", MIXERS)
@@ -52,7 +53,7 @@ def test_without_the_timestep_embedding_it_does_not_matter_when(mixer: str) -> N
     assert not model.embed_timestep.weight.any() and model.embed_observation.weight.grad is not None
     with torch.no_grad():
         assert torch.equal(model(*early)[0], model(*late)[0])
-        rollout = model.for_rollout()
+        rollout = for_rollout(model)
         first, _ = rollout.step(early[0][:, 0], early[2][:, 0], 0, None, rollout.initial_state(2))
         later, _ = rollout.step(early[0][:, 0], early[2][:, 0], 700, None, rollout.initial_state(2))
         assert torch.equal(first, later)
