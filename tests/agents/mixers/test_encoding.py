@@ -10,10 +10,10 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from rem_matrices import matrices
+from rem_matrices import linear_rnn, matrices, recurrence_encoding_matrix
 from torch import Tensor
 
-from aaren_rl.agents import ModelConfig, reference
+from aaren_rl.agents import ModelConfig
 from aaren_rl.agents.mixers.rsa.config import RemConfig, parse_counts
 from aaren_rl.agents.mixers.rsa.encoding import Cyclical, GatedEncoding, Regular
 from aaren_rl.agents.mixers.rsa.recurrence import scan
@@ -61,7 +61,7 @@ def test_matrices_are_those_of_appendix_d1(kind: str) -> None:
     if kind != "regular":
         d = d * (torch.cos if kind == "cosine" else torch.sin)(torch.full((t, t), float(theta)).double() * exponents)
     p = d if kind == "sine" else d - torch.eye(t)
-    rem = reference.recurrence_encoding_matrix(t, decay, None if kind == "regular" else theta, sine=kind == "sine")
+    rem = recurrence_encoding_matrix(t, decay, None if kind == "regular" else theta, sine=kind == "sine")
     torch.testing.assert_close(rem, p.tril(), rtol=0, atol=1e-14)
     torch.testing.assert_close(rem + rem.T, p, rtol=0, atol=1e-14)  # the unmasked version of section 3
     assert not rem.diagonal().any()
@@ -69,11 +69,11 @@ def test_matrices_are_those_of_appendix_d1(kind: str) -> None:
 
 def test_a_dilated_matrix_has_every_dth_entry() -> None:
     decay, d = torch.tensor(0.5), 3
-    rem = reference.recurrence_encoding_matrix(8, decay, dilation=d, max_power=1)
+    rem = recurrence_encoding_matrix(8, decay, dilation=d, max_power=1)
     for i in range(8):
         for j in range(8):
             assert float(rem[i, j]) == (0.5 if i - j == d else 0.0)
-    assert float(reference.recurrence_encoding_matrix(8, decay, dilation=d)[7, 1]) == 0.25
+    assert float(recurrence_encoding_matrix(8, decay, dilation=d)[7, 1]) == 0.25
 
 
 @every_case
@@ -184,7 +184,7 @@ def test_proposition_2(size: int, rank: int, radius: float, seed: int) -> None:
     # loses as many digits as this number has.
     assume(float(torch.linalg.cond(vectors)) < 1e4)
     inputs = torch.randn(100, size, generator=generator, dtype=torch.float64)
-    hidden = reference.linear_rnn(weight, inputs)
+    hidden = linear_rnn(weight, inputs)
     torch.testing.assert_close(rebuilt(weight, inputs), hidden, rtol=0, atol=1e-9)
     assert len(eigenvalues) == size
 

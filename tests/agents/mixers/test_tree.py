@@ -15,7 +15,6 @@ from aaren_rl.agents.mixers.tree.config import TreeConfig
 from aaren_rl.agents.mixers.tree.mixer import TreeAttention
 from aaren_rl.agents.mixers.tree.samplers import SAMPLERS
 from aaren_rl.agents.mixers.tree.sum_heap import SumHeap
-from aaren_rl.agents.reference import bud_attention
 
 WIDTH, HEADS = 8, 2
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS)
@@ -39,6 +38,21 @@ def tree_of(keys: Tensor, values: Tensor) -> TreeState:
     for n in range(keys.shape[1]):
         state = state.append(keys[:, n], values[:, n])
     return state
+
+
+def bud_attention(query: Tensor, keys: Tensor, values: Tensor, buds: list[tuple[int, int]]) -> Tensor:
+    """Tree attention's output by its definition, in float64: every token of a bud has the mean of the bud's scores.
+
+    Args:
+        query: q, shape (D,), scaled.
+        keys: shape (L, D).
+        values: shape (L, V).
+        buds: (first token, tokens) of blocks that cover all L tokens.
+    """
+    scores = (keys.double() @ query.double()).clone()
+    for start, count in buds:
+        scores[start : start + count] = scores[start : start + count].mean()
+    return torch.softmax(scores, 0) @ values.double()
 
 
 @every_sampler
