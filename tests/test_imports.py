@@ -1,12 +1,17 @@
-"""Who may import whom: aaren_rl imports agents and envs; those two import neither each other nor aaren_rl."""
+"""Who may import whom, at any depth: in function bodies, and in what only type checkers see.
+
+`aaren_rl` imports `agents` and `envs`; those two import neither each other nor `aaren_rl`. The rooms of `agents` are
+floors, and no module is in a circle.
+"""
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from checkout import ROOT
+from import_graph import circles, graph, homes, imports, modules
 
 KERNELS = {  # imported on first use
     Path("agents/kernels/compiling/bfloat16.py"): {"numba", "numpy"},
@@ -23,29 +28,21 @@ KERNELS = {  # imported on first use
     Path("agents/kernels/tree_attention.py"): {"numpy"},
 }
 MAPPED = {"agents", "envs", "configs"}  # folders that install inside aaren_rl and exist under no other name
+# Of agents, from the ground up; what stands on the last one is for tests and benchmarks.
+FLOORS = ("kernels", "scan", "mixers", "model", "fast", "policy", "tree_policy", "reference")
+FEW = 20  # modules in a folder
 FILES = sorted(p.relative_to(ROOT) for folder in ("agents", "envs", "aaren_rl") for p in (ROOT / folder).rglob("*.py"))
 
 
-def imported(node: ast.AST, typing_only: bool = False) -> Iterator[tuple[str, int, bool]]:
-    """Every import at any depth: (module, leading dots, whether only type checkers see it)."""
-    if isinstance(node, ast.Import):
-        yield from ((alias.name, 0, typing_only) for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        yield node.module or "", node.level, typing_only
-    elif isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-        for child in node.body:
-            yield from imported(child, True)
-        for child in node.orelse:
-            yield from imported(child, typing_only)
-    else:
-        for child in ast.iter_child_nodes(node):
-            yield from imported(child, typing_only)
+GRAPH = graph()
+# Until the sweep asks train's settings, not its command, what a run is called.
+KNOWN = {("aaren_rl.sweep.schedule", "aaren_rl.train.command")}
 
 
 def wrong_imports(path: Path, source: str) -> list[str]:
     """The imports that the file at `path` (relative to the checkout) must not have."""
     folder, wrong = path.parts[0], []
-    for module, dots, typing_only in imported(ast.parse(source)):
+    for module, dots, _, typing_only in imports(ast.parse(source)):
         top = module.partition(".")[0]
         leaves = dots >= len(path.parts)  # agents/mixers/x.py may use one or two dots; a third is aaren_rl
         banned = MAPPED if folder == "aaren_rl" else {*MAPPED, "aaren_rl"}
@@ -85,3 +82,57 @@ def test_imports_follow_the_layout(path):
 )
 def test_a_wrong_import_is_noticed(path, source, wrong):
     assert wrong_imports(Path(path), source) == wrong
+
+
+def upwards(imported: dict[str, set[str]]) -> list[tuple[str, str]]:
+    """The imports between rooms of agents that lead to a floor above."""
+    floor = {name: FLOORS.index(name.split(".")[2]) for name in imported if name.startswith("aaren_rl.agents.")}
+    return [(a, b) for a in floor for b in imported[a] & floor.keys() if floor[b] > floor[a]]
+
+
+def from_other_commands(imported: dict[str, set[str]]) -> list[tuple[str, str]]:
+    """The imports of a command's parser and `main` from outside its folder."""
+    commands = {name: name.removesuffix("command") for name in imported if name.endswith(".command")}
+    return [(a, b) for a in imported for b in imported[a] & commands.keys() if not a.startswith(commands[b])]
+
+
+def test_the_rooms_of_agents_are_floors():
+    assert upwards(GRAPH) == []
+
+
+def test_no_import_is_part_of_a_circle():
+    assert circles(GRAPH) == []
+
+
+def test_no_command_imports_another():
+    assert set(from_other_commands(GRAPH)) <= KNOWN
+
+
+def test_no_folder_is_crowded():
+    crowds = Counter(path.parent.relative_to(ROOT).as_posix() for path in modules().values())
+    assert {folder: count for folder, count in crowds.items() if count > FEW} == {}
+
+
+def test_what_the_graph_must_not_have_is_noticed(tmp_path):
+    for name, source in {
+        "agents/__init__.py": "from .model.trunk import Trunk\n",
+        "agents/scan/__init__.py": "",
+        "agents/scan/state.py": "def f():\n    from ..fast import training\n",
+        "agents/model/__init__.py": "",
+        "agents/model/trunk.py": "from ..scan.state import ScanState\n",
+        "agents/fast/__init__.py": "",
+        "agents/fast/training.py": "if TYPE_CHECKING:\n    from ..model import trunk\nimport torch\n",
+        "aaren_rl/__init__.py": "",
+        "aaren_rl/train/__init__.py": "from ..agents import Trunk\n",
+        "aaren_rl/train/command.py": "import aaren_rl.agents\n",
+        "aaren_rl/sweep/command.py": "from ..train.command import main\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(source)
+    found = graph(tmp_path)
+    state, trunk, training = (f"aaren_rl.agents.{name}" for name in ("scan.state", "model.trunk", "fast.training"))
+    assert found["aaren_rl.train"] == found["aaren_rl.train.command"] == {"aaren_rl.agents"}
+    assert homes(tmp_path)["aaren_rl.train"] == {trunk}
+    assert upwards(found) == [(state, training)]
+    assert circles(found) == [(training, trunk, state)]
+    assert from_other_commands(found) == [("aaren_rl.sweep.command", "aaren_rl.train.command")]
