@@ -114,8 +114,10 @@ def collect(arguments: argparse.Namespace) -> int:
     else:
         config = resumed_config(stored, target, given, may_change=LATER if trains else set())
     with StopRequest() as stop, RunFolder(path) as folder:
-        if stored is None:
-            _require_new(folder, resume=arguments.resume)
+        if stored is None and arguments.resume:
+            folder.require_run()
+        elif stored is None:
+            folder.require_new()
         saved = load_run(path)
         if trains:
             saved = _train(config, target, folder, saved, device, stop)
@@ -123,12 +125,6 @@ def collect(arguments: argparse.Namespace) -> int:
             print(f"stopped at step {saved.steps if saved else 0:,}; --resume goes on from here", file=sys.stderr)
             return stop.exit_code
         return _write_levels(arguments, target, path, saved, stop)
-
-
-def _require_new(folder: RunFolder, *, resume: bool) -> None:
-    if resume:
-        raise UsageError(f"{folder.path}: no run to resume; leave --resume out to start one")
-    folder.require_new()
 
 
 def _train(

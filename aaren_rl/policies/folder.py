@@ -97,18 +97,34 @@ def load_policy(
         card, digests = _read_json(folder)
         model = _load_model(folder, card, digests, weights or card.weights)
     try:
-        return Policy(
-            model.to(device),
-            torch.tensor(card.observation_mean, dtype=torch.float32, device=device),
-            torch.tensor(card.observation_std, dtype=torch.float32, device=device),
-            card.return_scale,
-            rollout or card.rollout,
-            rollout_context or card.rollout_context,
-            torch.tensor(card.action_low, dtype=torch.float32, device=device),
-            torch.tensor(card.action_high, dtype=torch.float32, device=device),
-        )
+        return make_policy(model.to(device), card, rollout=rollout, rollout_context=rollout_context)
     except (TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{folder}: {one_line(str(error))}") from error
+
+
+def make_policy(
+    model: DecisionModel, card: PolicyCard, *, rollout: str | None = None, rollout_context: int | None = None
+) -> Policy:
+    """The policy of a model and its card, on the model's device; the arguments are those of `load_policy`.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: an argument is unknown, or the card does not fit the model.
+    """
+    device = next(model.parameters()).device
+
+    def vector(values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=device)
+
+    return Policy(
+        model,
+        vector(card.observation_mean),
+        vector(card.observation_std),
+        card.return_scale,
+        rollout or card.rollout,
+        rollout_context or card.rollout_context,
+        vector(card.action_low),
+        vector(card.action_high),
+    )
 
 
 def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A run's folder: who may write in it, and its configuration."""
+"""A run's folder: who may write in it, and whether it holds a run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
-import yaml
-
-from ..errors import CheckpointError, UsageError
-from ..files import clear_leftovers, write_text
-from ..train.config import RunConfig
-from ..train.settings import Nested, differences, read_config, to_dict
+from ..errors import UsageError
+from ..files import clear_leftovers
 
 
 class RunFolder:
@@ -74,32 +70,11 @@ class RunFolder:
         if self.config_file.exists():
             raise UsageError(f"{self.path}: holds a run already; --resume continues it, --seed or --out starts another")
 
-    def start(self, config: RunConfig) -> RunConfig:
-        """The same configuration, if the folder holds no run yet.
-
-        Raises:
-            UsageError: it does.
-        """
-        self.require_new()
-        return config
-
-    def write_config(self, config: RunConfig) -> None:
-        """Writes config.yaml: from now on the folder holds a run."""
-        write_text(self.config_file, yaml.safe_dump(to_dict(config), sort_keys=False))
-
-    def resume(self, given: Nested) -> RunConfig:
-        """The configuration of the run that is there.
-
-        Args:
-            given: settings that stood on the command line.
+    def require_run(self) -> None:
+        """Refuses a folder without one.
 
         Raises:
             UsageError: no run is there.
-            CheckpointError: a given setting is not the run's; the message names each.
         """
         if not self.config_file.exists():
             raise UsageError(f"{self.path}: no run to resume; leave --resume out to start one")
-        config = read_config(self.config_file)
-        if differing := differences(to_dict(config), given):
-            raise CheckpointError(f"{self.path}: the run to resume differs in {'; '.join(differing)}")
-        return config

@@ -18,8 +18,8 @@ from tqdm import tqdm
 from ..cli import StopRequest, progress_bar
 from ..errors import CheckpointError, CommandError, UsageError
 from ..policies.folder import read_card
-from ..train.command import make_parser, plan
 from ..train.config import RunConfig
+from ..train.plan import make_parser, make_plan
 from ..train.settings import differences, read_config, to_dict
 from .processes import POLL, RETRIES, CellJob, LocalBackend
 
@@ -100,10 +100,10 @@ def _backend(jobs: int | None, waiting: int, ray_address: str | None, gpus_per_c
 
 
 def _asked(job: CellJob) -> RunConfig:
-    _, config, path = plan(make_parser(show_all=False).parse_args(list(job.arguments)))
-    if path.absolute() != job.run.absolute():
-        raise UsageError(f"{job.run}: the arguments {' '.join(job.arguments)} lead to {path}")
-    return config
+    plan = make_plan(make_parser(show_all=False).parse_args(job.arguments))
+    if plan.run.absolute() != job.run.absolute():
+        raise UsageError(f"{job.run}: the arguments {' '.join(job.arguments)} lead to {plan.run}")
+    return plan.config
 
 
 @dataclass

@@ -61,7 +61,12 @@ def check_compiler() -> None:
         )
 
 
-def _compile(model: nn.Module, device: torch.device) -> nn.Module:
+def compile_model(model: nn.Module, device: torch.device) -> nn.Module:
+    """`model` through torch.compile; on a GPU its launches are replayed as CUDA graphs.
+
+    Raises:
+        UsageError: see `check_compiler`.
+    """
     check_compiler()
     mode = "reduce-overhead" if device.type == "cuda" else "default"
     return cast("nn.Module", torch.compile(model, mode=mode))

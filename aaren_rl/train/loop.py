@@ -1,9 +1,10 @@
-"""The training loop: updates, evaluations, checkpoints and what is logged."""
+"""The training loop, from top to bottom: set-up, updates, and what is logged, evaluated and saved in between."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,13 @@ import yaml
 from torch import Tensor
 from tqdm import tqdm
 
-from ..agents import DecisionModel, Policy
 from ..cli import StopRequest, progress_bar
 from ..envs import Episodes, Task
 from ..errors import NumericsError
 from ..evaluate.play import score_policy
 from ..evaluate.scores import Score, format_table, mismatch
 from ..policies.card import PolicyCard, task_fields, versions
-from ..policies.folder import save_policy
+from ..policies.folder import make_policy, save_policy
 from ..policies.names import SOURCES
 from ..runs.metrics import Metrics
 from .acceleration import keep_freed_memory
@@ -34,189 +34,249 @@ from .trainer import Stopwatch, Trainer
 LOG_EVERY = 50  # updates
 
 
-class _Run:
-    """The loop and what it writes."""
+@dataclass
+class Run:
+    """A training run on its way; what comes after `trainer` is kept up to date on the writer alone.
 
-    _metrics: Metrics  # on the writer
+    Attributes:
+        recent: loss and gradient norm of every update since the last log.
+        watch: the time of those that this process has done, training alone.
+        timed_from: the update before them.
+        last: the last evaluation's score.
+        best: the best evaluation's, whose weights `policy_best` holds.
+    """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        task: Task,
-        episodes: Episodes,
-        device: torch.device,
-        path: Path,
-        ranks: Ranks,
-        *,
-        compiled: bool,
-    ) -> None:
-        self.ranks, self.config, self.task, self.episodes, self.path = ranks, config, task, episodes, path
-        data = StepData(
-            episodes,
-            config.data.return_scale,
-            device,
-            action_low=task.action_low,
-            action_high=task.action_high,
-        )
-        keep_freed_memory()
-        self.trainer = Trainer(config, data, episodes.action_dim, task.horizon, ranks, compiled=compiled)
-        self.recent: list[Tensor] = []  # loss and gradient norm of every update since the last log
-        self.watch, self.timed_from = Stopwatch(), 0  # training alone, without evaluations
-        self.last: Score | None = None
-        self.best: Score | None = None
-        self._what = "return" if task.reference is None else "normalised score"
+    config: RunConfig
+    task: Task
+    episodes: Episodes
+    path: Path
+    trainer: Trainer
+    bar: tqdm[Any] = field(init=False)
+    metrics: Metrics = field(init=False)
+    recent: list[Tensor] = field(default_factory=list)
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    timed_from: int = 0
+    last: Score | None = None
+    best: Score | None = None
 
-    def play(self, stop: StopRequest, *, resume: bool) -> int:
-        """Trains to the last update, or until a signal; returns the exit code."""
-        trainer, ranks, updates = self.trainer, self.ranks, self.config.optimizer.updates
-        if resume:
-            self._resume()
-        self.timed_from = trainer.update
-        ranks.share(self._announce)
-        bar = progress_bar(
-            total=updates, initial=trainer.update, desc=self.task.name, unit="update", disable=not ranks.is_writer
-        )
-        try:
-            while trainer.update < updates:
-                with self.watch:
-                    loss_and_norm = torch.stack(trainer.step())
-                if ranks.is_writer:
-                    self.recent.append(loss_and_norm)
-                bar.update()
-                number = ranks.agree(stop.signal)
-                if number is not None or self._due(LOG_EVERY) or self._due(self.config.evaluation.eval_every):
-                    ranks.share(partial(self._write, bar, stopped=number is not None))
-                if number is not None and trainer.update < updates:
-                    return 128 + number
-        finally:
-            bar.close()
+    @property
+    def updates(self) -> int:
+        """Those of the whole run."""
+        return self.config.optimizer.updates
+
+    @property
+    def headline(self) -> str:
+        """What a score's one number is."""
+        return "return" if self.task.reference is None else "normalised score"
+
+    def is_due(self, every: int) -> bool:
+        """Whether what is done after every so many updates, and after the last, is done now."""
+        return self.trainer.update % every == 0 or self.trainer.update == self.updates
+
+    @property
+    def owes_evaluation(self) -> bool:
+        """Whether the run was ended after it had saved and before the evaluation was done that was due."""
+        evaluated = self.last is not None and self.last.updates == self.trainer.update
+        return self.trainer.update > 0 and self.is_due(self.config.evaluation.eval_every) and not evaluated
+
+
+def train(
+    config: RunConfig,
+    task: Task,
+    episodes: Episodes,
+    device: torch.device,
+    path: Path,
+    ranks: Ranks,
+    stop: StopRequest,
+    *,
+    resume: bool,
+    compiled: bool,
+) -> int:
+    """Trains to the last update, or until a signal; returns the exit code.
+
+    Args:
+        config: all that decides the result.
+        task: what the policy is scored on.
+        episodes: what it is trained on.
+        device: where to train.
+        path: the run's folder, which this run holds.
+        ranks: the processes that train together; the writer alone logs, evaluates and saves while the others wait.
+        stop: a signal ends training after the update it comes in, with a checkpoint.
+        resume: go on from the last checkpoint, where there is one.
+        compiled: see `Trainer`.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be gone on from.
+        NumericsError: a loss or gradient is not finite; the last good checkpoint is kept.
+        SimulationError: an evaluation failed; --resume does it again.
+    """
+    keep_freed_memory()
+    low, high = task.action_low, task.action_high
+    data = StepData(episodes, config.data.return_scale, device, action_low=low, action_high=high)
+    trainer = Trainer(config, data, episodes.action_dim, task.horizon, ranks, compiled=compiled)
+    run = Run(config, task, episodes, path, trainer)
+    if resume:
+        restore(run, ranks)
+    ranks.share(partial(announce, run))
+
+    show = ranks.is_writer
+    run.bar = progress_bar(total=run.updates, initial=trainer.update, desc=task.name, unit="update", disable=not show)
+    try:
+        if run.owes_evaluation:
+            ranks.share(partial(complete, run))
+        while trainer.update < run.updates:
+            with run.watch:
+                loss_and_norm = torch.stack(trainer.step())
             if ranks.is_writer:
-                self._metrics.close()
-        ranks.share(self._report)
-        return 0
+                run.recent.append(loss_and_norm)
+            run.bar.update()
+            number = ranks.agree(stop.signal)
+            if run.is_due(config.evaluation.eval_every):
+                ranks.share(partial(complete, run))
+            elif run.is_due(LOG_EVERY):
+                ranks.share(partial(log, run))
+            if number is not None and trainer.update < run.updates:
+                ranks.share(partial(leave, run))
+                return 128 + number
+    finally:
+        run.bar.close()
+        if ranks.is_writer:
+            run.metrics.close()
+    ranks.share(partial(report, run))
+    return 0
 
-    def _due(self, every: int) -> bool:
-        return self.trainer.update % every == 0 or self.trainer.update == self.config.optimizer.updates
 
-    def _write(self, bar: tqdm[Any], *, stopped: bool) -> None:
-        """Logs, evaluates and saves, each where it is due."""
-        if self._due(LOG_EVERY):
-            self._log(bar)
-        if evaluated := self._due(self.config.evaluation.eval_every):
-            self._evaluate(bar)
-        if evaluated or stopped:
-            self._save()
-        if stopped and self.trainer.update < self.config.optimizer.updates:
-            bar.close()
-            print(f"stopped at update {self.trainer.update}; --resume goes on from here", file=sys.stderr)
+def restore(run: Run, ranks: Ranks) -> None:
+    """Goes on from the last checkpoint; starts over where the run was ended before its first."""
+    checkpoint = ranks.share(lambda: find_checkpoint(run.path / "checkpoints"))
+    if checkpoint is None:
+        ranks.share(lambda: print("no checkpoint yet: starting over", file=sys.stderr))
+        return
+    run.trainer.restore(checkpoint)
+    run.timed_from = run.trainer.update
+    run.recent = list(checkpoint.trainer["recent"].to(run.trainer.data.device).unbind())
+    run.last, run.best = (Score.from_json(checkpoint.progress.get(name)) for name in ("last", "best"))
 
-    def _resume(self) -> None:
-        checkpoint = self.ranks.share(lambda: find_checkpoint(self.path / "checkpoints"))
-        if checkpoint is None:
-            return self.ranks.share(lambda: print("no checkpoint yet: starting over", file=sys.stderr))
-        self.trainer.restore(checkpoint)
-        self.recent = list(checkpoint.trainer["recent"].to(self.trainer.data.device).unbind())
-        self.last, self.best = (Score.from_json(checkpoint.progress.get(name)) for name in ("last", "best"))
 
-    def _save(self) -> None:
-        recent = self._checked()
-        progress = {name: score and score.to_json() for name, score in (("last", self.last), ("best", self.best))}
-        save_checkpoint(self.path / "checkpoints", self.trainer.checkpoint(progress, recent))
+def announce(run: Run) -> None:
+    """Says what is trained, and opens the logs."""
+    config, episodes, trainer = run.config, run.episodes, run.trainer
+    for remark in episodes.notes:
+        print(f"{episodes.dataset}: {remark}")
+    parameters = sum(p.numel() for p in trainer.model.parameters())
+    print(
+        f"{config.agent}, {parameters:,} parameters, {config.optimizer.updates} updates of about "
+        f"{config.data.steps_per_update} steps ({config.data.context} contexts) on {len(episodes)} episodes, "
+        f"{episodes.n_steps:,} steps, mean return {episodes.returns.mean():.0f}, from {SOURCES[episodes.source]}"
+    )
+    if trainer.ranks.size > 1:
+        print(f"{trainer.ranks.size} processes share every update")
+    print(f"run folder: {run.path}")
+    if note := mismatch(config.data.context, config.data.context_length, config.evaluation.rollout):
+        print(note, file=sys.stderr)
+    # What an evaluation that is owed will log again is dropped.
+    run.metrics = Metrics(run.path, trainer.update - run.owes_evaluation)
+    run.metrics.text("config", f"```yaml\n{yaml.safe_dump(to_dict(config), sort_keys=False)}```")
 
-    def _checked(self) -> Tensor:
-        """Losses and gradient norms since the last log, (updates, 2), without those of skipped updates."""
-        recent = torch.stack(self.recent) if self.recent else torch.zeros(0, 2)
-        good = recent.isfinite().all(1)
-        skip = self.config.optimizer.non_finite == "skip"
-        if bool(good.all()) or (skip and bool(good.any())):
-            return recent[good]
-        update = self.trainer.update - len(recent) + 1 + int(good.int().argmin())
-        every = "is not finite in any update from" if skip else "is not finite at"
-        raise NumericsError(
-            f"loss or gradient {every} update {update}; the last good checkpoint is kept in "
-            f"{self.path / 'checkpoints'}; lower --learning-rate or use --precision float32"
-        )
 
-    def _announce(self) -> None:
-        """Says what is trained, and opens the logs."""
-        episodes, config = self.episodes, self.config
-        for remark in episodes.notes:
-            print(f"{episodes.dataset}: {remark}")
-        parameters = sum(p.numel() for p in self.trainer.model.parameters())
-        print(
-            f"{config.agent}, {parameters:,} parameters, {config.optimizer.updates} updates of about "
-            f"{config.data.steps_per_update} steps ({config.data.context} contexts) on {len(episodes)} episodes, "
-            f"{episodes.n_steps:,} steps, mean return {episodes.returns.mean():.0f}, from {SOURCES[episodes.source]}"
-        )
-        if self.ranks.size > 1:
-            print(f"{self.ranks.size} processes share every update")
-        print(f"run folder: {self.path}")
-        if note := mismatch(config.data.context, config.data.context_length, config.evaluation.rollout):
-            print(note, file=sys.stderr)
-        self._metrics = Metrics(self.path, self.trainer.update)
-        self._metrics.text("config", f"```yaml\n{yaml.safe_dump(to_dict(config), sort_keys=False)}```")
+def complete(run: Run) -> None:
+    """Saves, logs where that is due, evaluates, and saves the scores: an evaluation that fails costs no updates."""
+    save(run)
+    if run.is_due(LOG_EVERY):
+        log(run)
+    evaluate(run)
+    save(run)
 
-    def _log(self, bar: tqdm[Any]) -> None:
-        with self.watch:  # a GPU finishes the updates here
-            loss, norm = self._checked().mean(0).tolist()
-        values = {
-            "train/loss": loss,
-            "train/gradient_norm": norm,
-            "train/learning_rate": self.trainer.optimizer.param_groups[0]["lr"],
-            "train/updates_per_second": (self.trainer.update - self.timed_from) / self.watch.seconds,
-            **self.trainer.recurrence(),
-        }
-        if self.config.optimizer.non_finite == "skip":
-            values["train/skipped_updates"] = self.trainer.skipped
-        self.recent, self.timed_from, self.watch = [], self.trainer.update, Stopwatch()
-        self._metrics.log(self.trainer.update, values)
-        score = "-" if self.last is None else f"{self.last.headline:.1f}"
-        bar.set_postfix_str(f"loss {loss:.4f}, {self._what} {score}")
 
-    def _evaluate(self, bar: tqdm[Any]) -> None:
-        """Scores the averaged and the raw weights; keeps the policy, and the best one so far beside it."""
-        self._checked()
-        models = {"average": self.trainer.average, "raw": self.trainer.model}
-        scores = {weights: self._score(weights, model) for weights, model in models.items()}
-        self.last = scores["average"]
-        self._metrics.log(self.trainer.update, {**self.last.scalars("eval"), **scores["raw"].scalars("eval_raw")})
-        bar.write(f"update {self.trainer.update}: {self._what} {self.last.headline:.1f}")
-        states = {weights: model.state_dict() for weights, model in models.items()}
-        save_policy(self.path / "policy", self._card(), **states)
-        if self.best is None or self.last.headline > self.best.headline:
-            self.best = self.last
-            save_policy(self.path / "policy_best", self._card(), **states)
+def log(run: Run) -> None:
+    """Logs the means since the last log, and shows them on the bar."""
+    trainer, last = run.trainer, run.last
+    with run.watch:  # a GPU finishes the updates here
+        loss, norm = finite_losses(run).mean(0).tolist()
+    values = {
+        "train/loss": loss,
+        "train/gradient_norm": norm,
+        "train/learning_rate": trainer.optimizer.param_groups[0]["lr"],
+        **trainer.recurrence(),
+    }
+    if timed := trainer.update - run.timed_from:  # none where an evaluation is owed
+        values["train/updates_per_second"] = timed / run.watch.seconds
+    if run.config.optimizer.non_finite == "skip":
+        values["train/skipped_updates"] = trainer.skipped
+    run.recent, run.watch, run.timed_from = [], Stopwatch(), trainer.update
+    run.metrics.log(trainer.update, values)
+    run.bar.set_postfix_str(f"loss {loss:.4f}, {run.headline} {'-' if last is None else f'{last.headline:.1f}'}")
 
-    def _score(self, weights: str, model: DecisionModel) -> Score:
-        config, card, data = self.config.evaluation, self._card(), self.trainer.data
-        final = self.trainer.update == self.config.optimizer.updates
-        return score_policy(
-            Policy(
-                model,
-                data.observation_mean,
-                data.observation_std,
-                card.return_scale,
-                config.rollout,
-                config.rollout_context,
-                torch.tensor(card.action_low, device=data.device),
-                torch.tensor(card.action_high, device=data.device),
-            ),
+
+def evaluate(run: Run) -> None:
+    """Scores the averaged and the raw weights; keeps the policy, and the best one so far beside it."""
+    config, trainer = run.config.evaluation, run.trainer
+    card = make_card(run.config, run.task, run.episodes, trainer)
+    models = {"average": trainer.average, "raw": trainer.model}
+    scores = {}
+    for weights, model in models.items():
+        (scores[weights],) = score_policy(
+            make_policy(model, card),
             card,
             weights=weights,
-            episodes=config.final_episodes if final else config.eval_episodes,
+            episodes=config.final_episodes if trainer.update == run.updates else config.eval_episodes,
             target_returns=[card.target_return],
             seed=config.eval_seed,
-        )[0]
+        )
+    run.last = scores["average"]
+    run.metrics.log(trainer.update, {**run.last.scalars("eval"), **scores["raw"].scalars("eval_raw")})
+    run.bar.write(f"update {trainer.update}: {run.headline} {run.last.headline:.1f}")
+    states = {weights: model.state_dict() for weights, model in models.items()}
+    save_policy(run.path / "policy", card, **states)
+    if run.best is None or run.last.headline > run.best.headline:
+        run.best = run.last
+        save_policy(run.path / "policy_best", card, **states)
 
-    def _card(self) -> PolicyCard:
-        return make_card(self.config, self.task, self.episodes, self.trainer)
 
-    def _report(self) -> None:
-        assert self.last is not None and self.best is not None
-        print(f"\n{format_table([self.last])}")
-        if self.best.updates != self.last.updates:
-            print(f"best of the evaluations: {self.best.headline:.1f} after {self.best.updates} updates")
-        print(f"policy: {self.path / 'policy'}")
+def save(run: Run) -> None:
+    """Adds a checkpoint.
+
+    Raises:
+        NumericsError: a loss or gradient since the last log is not finite, and nothing was saved.
+    """
+    recent = finite_losses(run)
+    progress = {name: score and score.to_json() for name, score in (("last", run.last), ("best", run.best))}
+    save_checkpoint(run.path / "checkpoints", run.trainer.checkpoint(progress, recent))
+
+
+def finite_losses(run: Run) -> Tensor:
+    """Losses and gradient norms since the last log, (updates, 2), without those of skipped updates.
+
+    Raises:
+        NumericsError: one is not finite or, with skipping, all; the message names the first update.
+    """
+    recent = torch.stack(run.recent) if run.recent else torch.zeros(0, 2)
+    good = recent.isfinite().all(1)
+    skip = run.config.optimizer.non_finite == "skip"
+    if bool(good.all()) or (skip and bool(good.any())):
+        return recent[good]
+    update = run.trainer.update - len(recent) + 1 + int(good.int().argmin())
+    every = "is not finite in any update from" if skip else "is not finite at"
+    raise NumericsError(
+        f"loss or gradient {every} update {update}; the last good checkpoint is kept in "
+        f"{run.path / 'checkpoints'}; lower --learning-rate or use --precision float32"
+    )
+
+
+def leave(run: Run) -> None:
+    """Saves before the last update, because of a signal."""
+    save(run)
+    run.bar.close()
+    print(f"stopped at update {run.trainer.update}; --resume goes on from here", file=sys.stderr)
+
+
+def report(run: Run) -> None:
+    """Prints the last evaluation's scores, and where the policy is."""
+    assert run.last is not None and run.best is not None
+    print(f"\n{format_table([run.last])}")
+    if run.best.updates != run.last.updates:
+        print(f"best of the evaluations: {run.best.headline:.1f} after {run.best.updates} updates")
+    print(f"policy: {run.path / 'policy'}")
 
 
 def make_card(config: RunConfig, task: Task, episodes: Episodes, trainer: Trainer) -> PolicyCard:
@@ -244,6 +304,4 @@ def make_card(config: RunConfig, task: Task, episodes: Episodes, trainer: Traine
 
 
 def _device_name(device: torch.device) -> str:
-    import torch
-
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -14,7 +14,7 @@ from ..agents import Block, DecisionModel, Encoded
 from ..agents.fast.training import for_training
 from ..envs.errors import one_line
 from ..errors import CheckpointError
-from .acceleration import _compile, autocast
+from .acceleration import autocast, compile_model
 from .batches import StepData, make_sampler, part
 from .checkpoint import Checkpoint
 from .config import OptimizerConfig, RunConfig
@@ -100,7 +100,7 @@ class Trainer:
         self._averages: list[Tensor] = list(self.average.parameters())
         self._forward = ranks.wrap(for_training(self.model), data.device)
         if compiled:
-            self._forward = _compile(self._forward, data.device)
+            self._forward = compile_model(self._forward, data.device)
         optimizer = config.optimizer
         self.optimizer = torch.optim.AdamW(self.model.parameters(), weight_decay=optimizer.weight_decay, fused=True)
         self.sampler = make_sampler(

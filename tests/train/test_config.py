@@ -11,8 +11,8 @@ import yaml
 from aaren_rl.errors import UsageError
 from aaren_rl.evaluate.command import make_parser as evaluate_parser
 from aaren_rl.policies.names import AGENTS
-from aaren_rl.train.command import make_parser as train_parser
 from aaren_rl.train.config import SECTIONS
+from aaren_rl.train.plan import make_parser as train_parser
 from aaren_rl.train.settings import build_config, from_dict, load_preset, preset_names, read_config, to_dict
 from aaren_rl.train.trainer import learning_rate
 

@@ -11,8 +11,8 @@ from aaren_rl.compare.published import PAPER, published
 from aaren_rl.errors import UsageError
 from aaren_rl.policies.names import AGENTS
 from aaren_rl.sweep.grid import read_grid
-from aaren_rl.train.command import make_parser, plan
 from aaren_rl.train.config import SECTIONS
+from aaren_rl.train.plan import make_parser, make_plan
 from aaren_rl.train.settings import build_config, load_preset, preset_names
 
 CONFIGS = ROOT / "configs"
@@ -44,7 +44,7 @@ def test_a_grids_runs_are_valid(path, tmp_path):
     cells = read_grid(str(path)).cells(tmp_path)
     assert len({cell.run for cell in cells}) == len(cells)
     for cell in cells:
-        assert plan(make_parser(show_all=False).parse_args(list(cell.arguments)))[2] == cell.run
+        assert make_plan(make_parser(show_all=False).parse_args(cell.arguments)).run == cell.run
 
 
 def test_the_papers_grid_is_its_table(tmp_path):

@@ -6,12 +6,15 @@ Dropout is on, one thread, and the kill is in the middle of what the samplers dr
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from run_differences import differences
 from small_run import arguments, folder
 
+from aaren_rl.envs import SimulationError
+from aaren_rl.train import loop
 from aaren_rl.train.checkpoint import load_checkpoint
 from aaren_rl.train.command import main as train
 from aaren_rl.train.trainer import Trainer
@@ -72,3 +75,31 @@ def test_18_the_best_checkpoint_stays(hopper_file: Path, tmp_path: Path) -> None
     checkpoints = folder(tmp_path) / "checkpoints"
     best = load_checkpoint(checkpoints).progress["best"]["updates"]
     assert sorted(int(p.name) for p in checkpoints.iterdir()) == sorted({16, 20, best})
+
+
+@pytest.mark.faults(24)
+def test_24_an_evaluation_that_fails_costs_no_updates(
+    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The environment raises in the second evaluation; the resumed run does that again, and logs nothing twice."""
+    whole, cut = (arguments(hopper_file, tmp_path / name) for name in ("whole", "cut"))
+    assert train(whole) == 0
+    score, calls = loop.score_policy, []
+
+    def failing(*given: Any, **named: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 3:  # the averaged and the raw weights are scored each time
+            raise SimulationError("the environment raised")
+        return score(*given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "score_policy", failing)
+        assert train(cut) == 5
+    assert "the environment raised" in capsys.readouterr().err
+    run = folder(tmp_path / "cut")
+    saved = load_checkpoint(run / "checkpoints")
+    assert saved.update == 20 and saved.progress["last"]["updates"] == 10
+
+    monkeypatch.setattr(Trainer, "step", lambda _: pytest.fail("an update was done again"))
+    assert train([*cut, "--resume"]) == 0
+    assert differences(folder(tmp_path / "whole"), run) == []

@@ -1,0 +1,90 @@
+"""The command line of a training run, and what it asks for; a sweep asks the same of its runs."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..cli import Parser, import_registering, positive
+from ..envs import task_name
+from ..envs.data.names import default_name
+from ..policies.names import AGENTS
+from .acceleration import check_compiler
+from .config import RunConfig
+from .settings import Nested, add_settings, build_config, given_settings, load_preset, override, preset_names
+
+SHOWN = {"env", "source", "env_id", "context", "rollout", "target_return", "updates"}  # settings that --help lists
+
+DESCRIPTION = """\
+Train an agent offline on a MuJoCo task, score it while it trains, and save the policy.
+
+  python -m aaren_rl.train --env hopper-medium                                # Decision-Aaren, a few minutes
+  python -m aaren_rl.train --env hopper-medium --agent decision-transformer   # the baseline
+  tensorboard --logdir runs                                                   # both, side by side
+"""
+EPILOG = """\
+The data set is D4RL's file where it lies in ~/.d4rl/datasets (or $D4RL_DATASET_DIR); otherwise a local set, made
+on first use by behaviour policies that ship with the package. The policy lands in <out>/<env>/<agent>/seed<N>/;
+score it with python -m aaren_rl.evaluate. Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment, 6 numerics,
+7 resources; 143 and 130 after SIGTERM and Ctrl-C, which save first (a second Ctrl-C leaves at once).
+"""
+
+
+def make_parser(*, show_all: bool) -> Parser:
+    """The command line; `show_all` lists every setting in the help."""
+    parser = Parser("train", DESCRIPTION)
+    parser.epilog = EPILOG
+    if not show_all:
+        parser.usage = "python -m aaren_rl.train --env NAME [options]"
+    add_settings(parser, SHOWN, show_all=show_all)
+    parser.add_argument(
+        "--agent", choices=AGENTS, metavar="NAME", default="decision-aaren", help=f"{', '.join(AGENTS)} [the first]"
+    )
+    parser.add_argument(
+        "--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(preset_names())}"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", default=0, help="training seed [0]")
+    parser.add_argument("--register", metavar="MODULE", help="import this module, which registers your environment")
+    parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
+    parser.add_argument("--device", metavar="NAME", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: all cores)")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the model: minutes first, for GPUs")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in its folder")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("--help-all", action="store_true", help="list every setting, with its default")
+    return parser
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a command line asks for.
+
+    Attributes:
+        given: the settings that stood on it, by section.
+        config: the whole configuration, with the preset's values and the defaults.
+        run: the run's folder.
+    """
+
+    given: Nested
+    config: RunConfig
+    run: Path
+
+
+def make_plan(arguments: argparse.Namespace) -> Plan:
+    """The plan of a command line; the module of --register is imported.
+
+    Raises:
+        UsageError: a setting is unknown, of another type or out of range, the module cannot be imported, or torch's
+            compiler is asked for and too old; the message names it.
+        UnknownTaskError: a task that is none.
+    """
+    if arguments.compile:
+        check_compiler()
+    import_registering(arguments.register)
+    given = given_settings(arguments)
+    given["data"].setdefault("env", default_name(given["data"].get("source", "")))  # a name for data of your own
+    preset = load_preset(arguments.preset, arguments.agent)
+    config = build_config(arguments.agent, arguments.seed, override(preset, given))
+    name = task_name(config.data.env, config.data.source, config.data.env_id)  # before it becomes part of a path
+    return Plan(given, config, arguments.out / name / arguments.agent / f"seed{arguments.seed}")
