@@ -11,19 +11,13 @@ from typing import Any
 import yaml
 
 from ..envs import normalized_score
-from ..errors import CheckpointError, UsageError
+from ..errors import CheckpointError, UsageError, one_line
 from ..files import write_text
+from ..typed import read
 from .target import Evaluation, SacSettings, Target
 
 RANDOM_STEPS = 5000
 LATER = {"steps", "stop_at_return", "stop_at_score", "checkpoint_every"}  # what a resume may change
-
-_TYPES: dict[str, tuple[type, ...]] = {
-    "str": (str,),
-    "int": (int,),
-    "float": (int, float),
-    "float | None": (int, float, type(None)),
-}
 
 
 @dataclass(frozen=True)
@@ -57,15 +51,11 @@ class CollectConfig:
     checkpoint_every: int = 20_000
 
     def __post_init__(self) -> None:
-        """Checks types and ranges.
+        """Checks the ranges.
 
         Raises:
-            UsageError: a setting is not what it must be; the message names it.
+            UsageError: a setting is out of range; the message names it.
         """
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, _TYPES[str(field.type)]) or isinstance(value, bool):
-                raise UsageError(f"{field.name}: {value!r} is not {field.type}")
         if self.steps < 1 or self.checkpoint_every < 1:
             raise UsageError("steps and checkpoint_every must be at least 1")
         _ = self.sac
@@ -128,8 +118,6 @@ def read_config(file: Path) -> CollectConfig:
         UsageError: not readable, or other settings than those of a collecting run.
     """
     try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
-        return CollectConfig(**tree)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UsageError(f"{file}: not the settings of a collecting run: {reason}") from error
+        return read(CollectConfig, yaml.safe_load(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UsageError(f"{file}: not the settings of a collecting run: {one_line(error)}") from error

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import platform
-import types
-import typing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..envs.tasks.environment import is_plain_argument
 from ..envs.tasks.own import is_safe_name
+from ..typed import read
 
 if TYPE_CHECKING:
     # For types alone: a card is read, too, where there is no torch.
@@ -83,35 +83,19 @@ def card_from_json(tree: dict[str, Any]) -> PolicyCard:
     Raises:
         ValueError: keys are missing or unknown, or a value is not what it should be; the message names them.
     """
-    hints = typing.get_type_hints(PolicyCard)
-    if set(tree) != set(hints):
-        raise ValueError(f"missing or unknown keys: {', '.join(sorted(set(tree) ^ set(hints)))[:200]}")
-    for name, hint in hints.items():
-        if not _fits(tree[name], hint):
-            raise ValueError(f"{name} is not {getattr(hint, '__name__', hint)}: {tree[name]!r:.80}")
-    for name, value in tree["env_kwargs"].items():
+    names = {field.name for field in dataclasses.fields(PolicyCard)}
+    if set(tree) != names:
+        raise ValueError(f"missing or unknown keys: {', '.join(sorted(set(tree) ^ names))[:200]}")
+    card = read(PolicyCard, tree)
+    for name, value in card.env_kwargs.items():
         if not is_plain_argument(name, value):
             raise ValueError(f"env_kwargs has {name!r:.80} = {value!r:.80}, which may name a file or a module")
-    if not is_safe_name(tree["env"]):
-        raise ValueError(f"env is no name: {tree['env']!r:.80}")
+    if not is_safe_name(card.env):
+        raise ValueError(f"env is no name: {card.env!r:.80}")
     for name in ("agent", "env_id", "dataset", "source", "context", "rollout", "reference"):
         if not (tree[name] or "").isprintable():  # it is shown on the terminal
             raise ValueError(f"{name} is not a line of text: {tree[name]!r:.80}")
-    return PolicyCard(**tree)
-
-
-def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401  a type as an annotation has it
-    if isinstance(hint, types.UnionType):
-        return any(_fits(value, kind) for kind in typing.get_args(hint))
-    if hint is float:
-        # Not NaN either, which no comparison holds for.
-        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300
-    parts = typing.get_args(hint)
-    if isinstance(value, list):
-        return typing.get_origin(hint) is list and all(_fits(item, parts[0]) for item in value)
-    if isinstance(value, dict):
-        return typing.get_origin(hint) is dict and all(_fits(item, parts[1]) for item in value.values())
-    return hint is Any or type(value) is hint
+    return card
 
 
 def task_fields(task: Task) -> dict[str, Any]:

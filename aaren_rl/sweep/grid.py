@@ -14,14 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from ..envs import get_task
-from ..errors import UsageError
+from ..errors import UsageError, one_line
 from ..policies.names import AGENTS
 from ..train.config import SECTIONS
 from ..train.settings import preset_names
+from ..typed import read
 from .processes import CellJob
 
 PAPER = "paper"  # the grid that ships with the package
@@ -35,7 +37,22 @@ class Grid:
     envs: list[str]
     agents: list[str]
     seeds: list[int]
-    settings: dict[str, str | int | float] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the field."""
+        known = [item.name for section in SECTIONS.values() for item in dataclasses.fields(section)]
+        for what, given, allowed in (
+            ("preset", [self.preset], preset_names()),
+            ("agents", self.agents, list(AGENTS)),
+            ("settings", self.settings, sorted(known)),
+        ):
+            if unknown := [value for value in given if value not in allowed]:
+                raise ValueError(f"{what}: {', '.join(unknown)} is not one of {', '.join(allowed)}")
+        if not self.agents:
+            raise ValueError("agents: must not be empty")
+        if min(self.seeds, default=0) < 0:
+            raise ValueError("seeds: must be integers from 0")
 
     def cells(self, out: Path, more: Sequence[str] = ()) -> list[CellJob]:
         """A run a combination, in folders under `out`; `more` are arguments for every run.
@@ -68,31 +85,12 @@ def read_grid(name: str) -> Grid:
             text = resources.files("aaren_rl.configs.paper").joinpath("table1.yaml").read_text(encoding="utf-8")
         else:
             text = Path(name).read_text(encoding="utf-8")
-        tree = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{name}: {' '.join(str(error).split())}") from error
-    keys = {item.name for item in dataclasses.fields(Grid)}
-    if not isinstance(tree, dict) or not keys - {"settings"} <= set(tree) <= keys:
-        raise UsageError(f"{name}: a grid has preset, envs, agents, seeds and, where wanted, settings")
-    grid = Grid(**tree)
-    _check(name, grid)
-    return grid
-
-
-def _check(name: str, grid: Grid) -> None:
-    known = {item.name for section in SECTIONS.values() for item in dataclasses.fields(section)}
-    for what, given, allowed in (
-        ("preset", [grid.preset], preset_names()),
-        ("agents", grid.agents, list(AGENTS)),
-        ("settings", grid.settings, sorted(known)),
-    ):
-        if not isinstance(given, list | dict) or (not given and what != "settings"):
-            raise UsageError(f"{name}: {what}: must be a list")
-        if unknown := [str(value) for value in given if value not in allowed]:
-            raise UsageError(f"{name}: {what}: {', '.join(unknown)} is not one of {', '.join(allowed)}")
-    if not isinstance(grid.seeds, list) or not all(type(seed) is int and seed >= 0 for seed in grid.seeds):
-        raise UsageError(f"{name}: seeds: must be a list of integers from 0")
-    if not isinstance(grid.envs, list) or not all(isinstance(env, str) for env in grid.envs):
-        raise UsageError(f"{name}: envs: must be a list of names")
+        grid = read(Grid, yaml.safe_load(text))
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(f"{name}: {one_line(error)}") from error
+    except ValueError as error:
+        what = "a grid has preset, envs, agents, seeds and, where wanted, settings"
+        raise UsageError(f"{name}: {one_line(error, 2000)}; {what}") from error
     for env in grid.envs:
         get_task(env)
+    return grid

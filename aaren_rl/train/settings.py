@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
-import reprlib
-import types
 import typing
 from importlib import resources
 from pathlib import Path
@@ -14,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from ..errors import UsageError
+from ..errors import UsageError, one_line
+from ..typed import read
 from .config import SECTIONS, RunConfig
 
 Nested = dict[str, dict[str, Any]]
@@ -52,29 +50,9 @@ def build_config(agent: str, seed: int, sections: Nested) -> RunConfig:
     if unknown := set(sections) - set(SECTIONS):
         raise UsageError(f"configuration: unknown section {', '.join(sorted(unknown))}")
     try:
-        parts = {name: _section(cls, sections.get(name, {}), name) for name, cls in SECTIONS.items()}
-        return RunConfig(agent=agent, seed=seed, **parts)
+        return read(RunConfig, {"agent": agent, "seed": seed, **sections})
     except ValueError as error:
         raise UsageError(f"configuration: {error}") from error
-
-
-def _section(cls: type, values: Any, where: str) -> Any:  # noqa: ANN401  one of the section classes
-    if not isinstance(values, dict):
-        raise ValueError(f"{where}: must be a mapping")
-    hints = typing.get_type_hints(cls)
-    if unknown := set(values) - set(hints):
-        raise ValueError(f"{where}: unknown key {', '.join(sorted(map(str, unknown)))}")
-    return cls(**{key: _checked(value, hints[key], f"{where}.{key}") for key, value in values.items()})
-
-
-def _checked(value: Any, hint: Any, where: str) -> Any:  # noqa: ANN401  values come from YAML
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if float in kinds and type(value) is int and abs(value) < 2**53:
-        return float(value)
-    if type(value) in kinds and not (isinstance(value, float) and not math.isfinite(value)):
-        return value
-    # What a file holds may be far longer than a line.
-    raise ValueError(f"{where}: {reprlib.repr(value)} is not {' or '.join(kind.__name__ for kind in kinds)}")
 
 
 def to_dict(config: RunConfig) -> dict[str, Any]:
@@ -103,7 +81,7 @@ def read_config(path: Path) -> RunConfig:
         return from_dict(yaml.safe_load(path.read_text(encoding="utf-8")))
     # ValueError: of YAML's numbers and dates too.
     except (OSError, ValueError, RecursionError, yaml.YAMLError, UsageError) as error:
-        raise UsageError(f"{path}: {' '.join(str(error).split())[:300]}") from error
+        raise UsageError(f"{path}: {one_line(error, 300)}") from error
 
 
 def add_settings(parser: argparse.ArgumentParser, shown: set[str], *, show_all: bool) -> None:

@@ -1,0 +1,67 @@
+"""Values of JSON and YAML, whose origin may be unknown, as dataclasses."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import reprlib
+import types
+import typing
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def read(cls: type[T], tree: object, where: str = "") -> T:
+    """A dataclass of plain values; a field that is a dataclass itself is read likewise.
+
+    Types are taken at their word: True is no int and "3" no float. An int becomes the float that a field asks for,
+    where it is the same number; no float is NaN or infinite. What a value must be beyond its type is up to the class.
+
+    Args:
+        cls: a dataclass with fields of plain types, lists and mappings of such, unions, and dataclasses.
+        tree: a mapping from the fields' names; those with a default may be left out.
+        where: what it is the value of, for messages: "data".
+
+    Raises:
+        ValueError: a key is missing or unknown, or a value is not of its field's type; the message is a line that
+            names the field. Also what the class itself raises.
+    """
+    prefix = where and f"{where}: "
+    if not isinstance(tree, dict):
+        raise ValueError(f"{prefix}must be a mapping")
+    fields, hints = dataclasses.fields(typing.cast("Any", cls)), typing.get_type_hints(cls)
+    needed = {f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING}
+    for what, keys in (("unknown", set(tree) - set(hints)), ("missing", needed - set(tree))):
+        if keys:
+            raise ValueError(f"{prefix}{what} key {', '.join(sorted(map(str, keys)))[:200]}")
+    return cls(**{name: _value(value, hints[name], f"{where}.{name}".lstrip(".")) for name, value in tree.items()})
+
+
+def _value(value: object, hint: Any, where: str) -> Any:  # noqa: ANN401  a type as an annotation has it
+    if dataclasses.is_dataclass(hint):
+        return read(typing.cast("type[Any]", hint), value, where)
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for kind in kinds:
+        try:
+            return _as(kind, value)
+        except TypeError:
+            continue
+    if typing.get_origin(hint) is list:
+        raise ValueError(f"{where}: must be a list of {typing.get_args(hint)[0].__name__}")
+    # What a file holds may be far longer than a line.
+    raise ValueError(f"{where}: {reprlib.repr(value)} is not {' or '.join(kind.__name__ for kind in kinds)}")
+
+
+def _as(kind: Any, value: Any) -> Any:  # noqa: ANN401
+    """The value as one of a kind; raises TypeError where it is none."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is list and isinstance(value, list):
+        return [_as(parts[0], item) for item in value]
+    if origin is dict and isinstance(value, dict):
+        return {_as(parts[0], key): _as(parts[1], item) for key, item in value.items()}
+    if kind is float and type(value) is int and abs(value) < 2**53:
+        return float(value)
+    if kind is Any or (type(value) is kind and (kind is not float or math.isfinite(value))):
+        return value
+    raise TypeError
