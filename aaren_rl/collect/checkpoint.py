@@ -1,31 +1,20 @@
-"""What a collecting run leaves behind to go on from: checkpoints/<steps>/ and the experience in replay/.
-
-Nothing that is read here is executed: JSON, safetensors, and tensors through torch.load(weights_only=True).
-"""
+"""What a collecting run leaves behind to go on from: checkpoints/<steps>/ and the experience in replay/."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ..envs.errors import cannot_write
-from ..envs.files import sha256
-from ..errors import DamagedCheckpointError
-from ..files import write_folder, write_json
-from ..runs.checkpoints import drop_old, newest_whole
+from ..envs.files import writing
+from ..errors import CheckpointError, DamagedCheckpointError, one_line
+from ..runs.checkpoints import Kind, Manifest, add_checkpoint, newest_whole, read_states
 from .replay import Chunk, Replay, read_chunks
 from .target import Evaluation
 
-FORMAT = 1
-TRAINER = "trainer.pt"
+KIND = Kind(format=1, clock="steps", digits=10)
 
 
 @dataclass(frozen=True)
@@ -83,18 +72,7 @@ def save_run(run: Path, steps: int, trainer: dict[str, Any], progress: Progress)
     Raises:
         OSError: the disk is full or the folder cannot be written; the checkpoints that were there still are.
     """
-
-    def fill(fresh: Path) -> None:
-        torch.save(trainer, fresh / TRAINER)
-        digest = sha256(fresh / TRAINER)
-        write_json(
-            fresh / "manifest.json",
-            {"format": FORMAT, "steps": steps, "sha256": {TRAINER: digest}, "progress": progress.to_json()},
-        )
-
-    folder = run / "checkpoints"
-    write_folder(folder / f"{steps:010d}", fill)
-    drop_old(folder)
+    add_checkpoint(run / "checkpoints", KIND, Manifest(steps, progress.to_json()), trainer)
 
 
 def load_run(run: Path) -> Saved | None:
@@ -103,27 +81,17 @@ def load_run(run: Path) -> Saved | None:
     Raises:
         CheckpointError: all are damaged; the message names what is wrong with the newest.
     """
-    return newest_whole(run / "checkpoints", lambda folder: _read(folder, run / "replay"))
+    return newest_whole(run / "checkpoints", KIND, lambda folder, manifest: _read(folder, manifest, run / "replay"))
 
 
-def _read(folder: Path, replay: Path) -> Saved:
+def _read(folder: Path, manifest: Manifest, replay: Path) -> Saved:
     try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        if manifest["format"] != FORMAT:
-            raise DamagedCheckpointError(f"{folder}: not a checkpoint of format {FORMAT}")
-        if sha256(folder / TRAINER) != manifest["sha256"][TRAINER]:
-            raise DamagedCheckpointError(f"{folder / TRAINER}: damaged (its SHA-256 is not the manifest's)")
-        trainer = torch.load(folder / TRAINER, weights_only=True, map_location="cpu")
-        progress = Progress.from_json(manifest["progress"])
-        return Saved(int(manifest["steps"]), trainer, read_chunks(replay, progress.chunks), progress)
-    except (OSError, ValueError, KeyError, TypeError, pickle.UnpicklingError, RuntimeError) as error:
-        raise DamagedCheckpointError(f"{folder}: not readable: {' '.join(str(error).split())[:200]}") from error
+        progress = Progress.from_json(manifest.progress)
+        return Saved(manifest.number, read_states(folder), read_chunks(replay, progress.chunks), progress)
+    except (CheckpointError, KeyError, TypeError, ValueError) as error:
+        raise DamagedCheckpointError(f"{folder}: not readable: {one_line(error)}") from error
 
 
-@contextmanager
-def saving(path: Path) -> Iterator[None]:
+def saving(path: Path) -> AbstractContextManager[None]:
     """Turns a full disk into one line; what was saved before is still there."""
-    try:
-        yield
-    except OSError as error:
-        raise cannot_write(path, error, "move it; --resume goes on from the last save") from error
+    return writing(path, "move it; --resume goes on from the last save")

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from ..cli import StopRequest
+from ..cli import StopRequest, progress_bar
 from ..envs import normalized_score
-from ..errors import CheckpointError, NumericsError
+from ..errors import CheckpointError, NumericsError, one_line
 from ..runs.metrics import Metrics
 from .checkpoint import Progress, Saved, save_run, saving
 from .config import CollectConfig
@@ -49,8 +49,7 @@ class CollectRun:
         try:
             self.trainer.restore(saved.trainer, saved.replay)
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise CheckpointError(f"{self.path}: its checkpoint does not fit: {reason}") from error
+            raise CheckpointError(f"{self.path}: its checkpoint does not fit: {one_line(error)}") from error
         self.progress = dataclasses.replace(saved.progress, restarts=(*saved.progress.restarts, self.trainer.rows))
 
     def saved(self) -> Saved:
@@ -74,15 +73,7 @@ class CollectRun:
         """
         trainer, config = self.trainer, self.config
         metrics = Metrics(self.path, trainer.steps, clock="step")
-        bar = tqdm(
-            total=config.steps,
-            initial=trainer.steps,
-            desc=self.target.env_id,
-            unit="step",
-            dynamic_ncols=True,
-            smoothing=0,  # the time left follows from the mean rate, evaluations included
-            mininterval=0.1 if sys.stderr.isatty() else 30,  # seconds; a log file wants a line now and then
-        )
+        bar = progress_bar(total=config.steps, initial=trainer.steps, desc=self.target.env_id, unit="step")
         try:
             while not self.finished:
                 if self._learn(bar, metrics, stop):
