@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
 
 from .errors import cannot_write
 
@@ -46,24 +45,6 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def open_lock(path: Path) -> TextIO:
-    """Open the lock file that belongs to `path`, beside it, and make the folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return open(path.with_name(f".{path.name}.lock"), "w")
-
-
-def wait_for_lock(stream: TextIO, path: Path, doing: str) -> None:
-    """Let one process at a time make the file `path`. The system drops the lock when its holder ends, however it ends.
-
-    `doing` ("making") is what the line on stderr says that the other process does, where there is one to wait for.
-    """
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print(f"{path}: another process is {doing} it; waiting", file=sys.stderr)
-        fcntl.flock(stream, fcntl.LOCK_EX)
-
-
 @contextmanager
 def writing(target: Path, way_out: str) -> Iterator[None]:
     """Turns an OSError in writing `target` into one of this package; `way_out` ("choose another folder") ends it.
@@ -76,3 +57,23 @@ def writing(target: Path, way_out: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise cannot_write(target, error, way_out) from error
+
+
+@contextmanager
+def alone(target: Path, doing: str, way_out: str) -> Iterator[None]:
+    """One process at a time in the body, which makes `target`; the folder around it is made, and a lock file in it.
+
+    The system drops the lock when its holder ends, however it ends. `doing` ("making") is what a line on stderr says
+    that the other process does, where there is one to wait for; `way_out` is that of `writing`, as are the errors.
+    """
+    with writing(target, way_out):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = open(target.with_name(f".{target.name}.lock"), "w")
+    with lock:
+        with writing(target, way_out):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print(f"{target}: another process is {doing} it; waiting", file=sys.stderr)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

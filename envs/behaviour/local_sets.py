@@ -11,7 +11,7 @@ from tqdm import tqdm
 from ..data.episodes import Episodes
 from ..data.hdf5.d4rl import write_hdf5
 from ..errors import DataError
-from ..files import open_lock, wait_for_lock, writing
+from ..files import alone, writing
 from ..tasks.table import D4RLTask
 from .policy import Job, Track, join_tracks
 from .pool import WorkerPool, play_steps
@@ -151,10 +151,7 @@ def make_local(task: D4RLTask, steps: int | None = None, progress: bool = True) 
     recipe, path = recipe_of(task, steps), local_path(task, steps)
     if path.is_file():
         return path
-    with writing(path, _WAY_OUT):
-        lock = open_lock(path)
-    with lock:
-        wait_for_lock(lock, path, "making")
+    with alone(path, "making", _WAY_OUT):
         # Another process may have made it while this one waited.
         if not path.is_file():
             for leftover in path.parent.glob(f".{path.name}.*.tmp"):

@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 from tqdm import tqdm
 
 from ...errors import DataError
-from ...files import open_lock, sync, wait_for_lock, write_whole, writing
+from ...files import alone, sync, write_whole, writing
 from .http import BrokenOff, blocks, content_range, open_url, reason_of, require_http, validator_of
 from .pins import pin_path, read_pin, sha256, write_pin
 
@@ -42,11 +42,7 @@ def fetch(url: str, target: Path, *, check: Callable[[Path], object] | None = No
     if target.is_file():
         return
     require_http(url)
-    with writing(target, _WAY_OUT):
-        lock = open_lock(target)
-    with lock:
-        with writing(target, _WAY_OUT):
-            wait_for_lock(lock, target, "fetching")
+    with alone(target, "fetching", _WAY_OUT):
         # Another process may have fetched it while this one waited.
         if not target.is_file():
             _fetch_alone(url, target, check, progress)

@@ -7,7 +7,7 @@ from http.client import HTTPException, HTTPResponse
 from urllib import request
 from urllib.parse import urlsplit
 
-from ...errors import UsageError
+from ...errors import UsageError, one_line
 
 _TIMEOUT_S = 30.0  # without a byte
 _BLOCK_BYTES = 2**18
@@ -75,5 +75,4 @@ def require_http(url: str) -> None:
 def reason_of(error: Exception) -> str:
     """An error's text in one line, without what a server may have put there for the terminal."""
     # URLError wraps the error that says more.
-    text = " ".join(str(getattr(error, "reason", error)).split()) or type(error).__name__
-    return "".join(c for c in text if c.isprintable())[:200]
+    return one_line(str(getattr(error, "reason", error))) or type(error).__name__

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...errors import DataError, one_line
-from ...files import open_lock, sha256, sync, wait_for_lock, writing
+from ...files import alone, sha256, sync, writing
 from ..download.pins import write_pin
 from .spec import WAY_OUT, minari_data_dir
 
@@ -44,10 +44,7 @@ def fetch_minari(dataset_id: str, *, check: Callable[[Path], object], progress: 
             folder cannot be written.
     """
     target = minari_data_dir(dataset_id).parent
-    with writing(target, WAY_OUT):
-        lock = open_lock(target)
-    with lock, writing(target, WAY_OUT):
-        wait_for_lock(lock, target, "downloading")
+    with alone(target, "downloading", WAY_OUT), writing(target, WAY_OUT):
         # Another process may have fetched it while this one waited.
         if not target.exists():
             remote = os.environ.get("MINARI_REMOTE") or "Hugging Face"
