@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..cli import Parser, import_registering, positive
-from ..envs import DataError, Episodes
+from ..envs import DataError
 from ..envs.behaviour.local_sets import cache_dir
 from ..envs.data.download.pins import pin_path, sha256
 from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
@@ -20,7 +20,7 @@ from ..files import write_json
 from .convert import convert
 from .describe import describe
 from .inventory import Holding, holdings, minari_holdings
-from .names import load, on_disk, parse_name, read_file
+from .names import load, on_disk, parse_name
 from .show import draw, format_description, size_text, to_json
 
 DESCRIPTION = """\
@@ -104,8 +104,10 @@ def _list(arguments: argparse.Namespace) -> int:
     print(f"D4RL's files: {d4rl_dataset_dir()}\nlocal sets:   {cache_dir()}\nMinari:       {minari_dataset_dir()}\n")
     print(f"{'task':<26}{'D4RL file':<20}{'local set':<16}Minari")
     for held in holdings():
-        cells = (held.task.name, _d4rl_cell(held), _local_cell(held), _minari_cell(held))
-        print("{:<26}{:<20}{:<16}{}".format(*cells))
+        pin = "" if held.sizes["d4rl"] is None else ", pinned" if held.pinned else ", no pin"
+        d4rl = _cell(held, "d4rl", "can be fetched") + pin
+        local, minari = _cell(held, "local", "can be made"), _cell(held, "minari", "can be fetched")
+        print(f"{held.task.name:<26}{d4rl:<20}{local:<16}{minari}")
     others = minari_holdings()
     print("\nMinari data sets on this machine:" if others else "\nno Minari data sets on this machine")
     for other in others:
@@ -120,22 +122,11 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _d4rl_cell(held: Holding) -> str:
-    if held.d4rl_bytes is None:
-        return "can be fetched"
-    return f"{size_text(held.d4rl_bytes)}, {'pinned' if held.d4rl_pinned else 'no pin'}"
-
-
-def _local_cell(held: Holding) -> str:
-    if held.local_bytes is None:
-        return "can be made" if held.local_can_be_made else "-"
-    return size_text(held.local_bytes)
-
-
-def _minari_cell(held: Holding) -> str:
-    if held.minari_bytes is None:
-        return "can be fetched" if held.minari_exists else "-"
-    return size_text(held.minari_bytes)
+def _cell(held: Holding, source: str, absent: str) -> str:
+    if source not in held.sizes:
+        return "-"
+    size = held.sizes[source]
+    return absent if size is None else size_text(size)
 
 
 def _info(arguments: argparse.Namespace) -> int:
@@ -172,7 +163,7 @@ def _verify_one(name: Origin, source: str, reading: Reading, env_id: str | None)
     passed = True
     for kind, path in found.items():
         try:
-            episodes = _checked(name, kind, reading, env_id)
+            episodes, _ = load(name, kind, reading, env_id, any_actions=False)
         except DataError as error:
             passed = False
             print(f"error: {error}", file=sys.stderr)
@@ -180,12 +171,6 @@ def _verify_one(name: Origin, source: str, reading: Reading, env_id: str | None)
             pin = "as pinned" if pin_path(path).is_file() else "not pinned"
             print(f"ok: {path}: {len(episodes):,} episodes, {episodes.n_steps:,} steps, SHA-256 {pin}")
     return passed
-
-
-def _checked(name: Origin, source: str, reading: Reading, env_id: str | None) -> Episodes:
-    if name.kind == "file":
-        return read_file(Path(name.name), reading, env_id, any_actions=False)
-    return load(name, source, reading, env_id)[0]
 
 
 def _download(arguments: argparse.Namespace) -> int:

@@ -16,15 +16,14 @@ _MAX_DEPTH = 8
 
 @dataclass(frozen=True)
 class Holding:
-    """What there is of one task; sizes in bytes, None where the data are not on this machine."""
+    """What there is of one task: the bytes of each source's file, None where it is not on this machine.
+
+    `sizes` has the sources that the task has at all: "d4rl", "local" where a behaviour policy ships, "minari".
+    """
 
     task: D4RLTask
-    d4rl_bytes: int | None
-    d4rl_pinned: bool
-    local_bytes: int | None
-    local_can_be_made: bool
-    minari_bytes: int | None
-    minari_exists: bool
+    sizes: dict[str, int | None]
+    pinned: bool
 
 
 @dataclass(frozen=True)
@@ -44,20 +43,10 @@ def holdings() -> list[Holding]:
 
 def _holding(task: D4RLTask) -> Holding:
     files = data_files(task)
-    in_minari = "minari" in files
-    return Holding(
-        task=task,
-        d4rl_bytes=_size(files["d4rl"]),
-        d4rl_pinned=pin_path(files["d4rl"]).is_file(),
-        local_bytes=_size(files["local"]),
-        local_can_be_made=task.level in local_levels(task.family),
-        minari_bytes=_size(files["minari"]) if in_minari else None,
-        minari_exists=in_minari,
-    )
-
-
-def _size(path: Path) -> int | None:
-    return path.stat().st_size if path.is_file() else None
+    if task.level not in local_levels(task.family):
+        del files["local"]
+    sizes = {kind: path.stat().st_size if path.is_file() else None for kind, path in files.items()}
+    return Holding(task, sizes, pin_path(files["d4rl"]).is_file())
 
 
 def minari_holdings() -> list[MinariHolding]:

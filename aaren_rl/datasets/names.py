@@ -30,11 +30,14 @@ def parse_name(text: str) -> Origin:
     return resolve(text)
 
 
-def load(name: Origin, source: str, reading: Reading, env_id: str | None = None) -> tuple[Episodes, Reference | None]:
+def load(
+    name: Origin, source: str, reading: Reading, env_id: str | None = None, *, any_actions: bool = True
+) -> tuple[Episodes, Reference | None]:
     """A data set, fetched or made where it is not there, and the returns that score 0 and 100.
 
     `source` is where a task's data come from: auto, d4rl, local, minari, `minari:ID` or a path. `env_id` is the
-    environment of a file that is nobody's task; without it its actions are taken as they are.
+    environment of a file that is nobody's task; without it its actions are taken as they are, or must lie in [-1, 1]
+    where not `any_actions`.
 
     Raises:
         EnvsError: as `load_episodes`, `read_minari` and `read_hdf5`.
@@ -42,7 +45,7 @@ def load(name: Origin, source: str, reading: Reading, env_id: str | None = None)
     """
     reading.check_kind(name.kind)
     if name.kind == "file":
-        return read_file(Path(name.name), reading, env_id, any_actions=True), None
+        return _read_file(Path(name.name), reading, env_id, any_actions), None
     if env_id is not None:
         raise UsageError(f"--env-id {env_id} goes with the path of a file; leave it out")
     origin = resolve(name.name, source) if name.kind == "auto" else name
@@ -52,11 +55,8 @@ def load(name: Origin, source: str, reading: Reading, env_id: str | None = None)
     return load_of_table(task, origin, reading), task.reference
 
 
-def read_file(path: Path, reading: Reading, env_id: str | None, *, any_actions: bool) -> Episodes:
-    """A file in D4RL's layout, held to its pin and to the sizes and bounds of `env_id`.
-
-    Without that environment actions must lie in [-1, 1], unless `any_actions`.
-    """
+def _read_file(path: Path, reading: Reading, env_id: str | None, any_actions: bool) -> Episodes:
+    """A file in D4RL's layout, held to its pin and to the sizes and bounds of `env_id`."""
     if not verify_pin(path):
         try_file(path)
     bound = np.inf if any_actions and not reading.clip_actions else 1.0
