@@ -33,7 +33,7 @@ def squashed_moments(
 
     The variance is exact to 1e-11 for s up to 2, to 1e-5 up to 4 and to 1e-3 up to e^2, a policy's largest.
     """
-    values = np.tanh(np.float64(mean)[..., None] + np.float64(std)[..., None] * _NODES)
+    values = np.tanh(np.asarray(mean, np.float64)[..., None] + np.asarray(std, np.float64)[..., None] * _NODES)
     first = values @ _WEIGHTS
     return first, np.square(values - first[..., None]) @ _WEIGHTS
 

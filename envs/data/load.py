@@ -70,17 +70,12 @@ def load_of_table(task: D4RLTask, origin: Origin, reading: Reading) -> Episodes:
 def _table_file(task: D4RLTask, kind: str, reading: Reading) -> tuple[str, Path]:
     """The source, "d4rl" or "local", that `kind` comes to, and its file, fetched or made where it is not there."""
     if kind == "auto":
-        path = data_files(task)["d4rl"]
-        if reading.local_steps is not None:
-            if path.is_file():
-                raise UsageError(
-                    f"--local-steps {reading.local_steps}: {path} is there and comes first; add --source local"
-                )
-            kind = "local"
-        elif path.is_file() or task.level not in local_levels(task.family):
-            kind = "d4rl"
-        else:
-            kind = "local"
+        path, steps = data_files(task)["d4rl"], reading.local_steps
+        if steps is not None and path.is_file():
+            raise UsageError(f"--local-steps {steps}: {path} is there and comes first; add --source local")
+        ships = task.level in local_levels(task.family)
+        kind = "local" if steps is not None or (ships and not path.is_file()) else "d4rl"
+        if kind == "local":
             print(
                 f"{task.name}: using the local set made from the shipped behaviour policies; it is not D4RL's file "
                 f"({path} is not there; --source d4rl fetches it)",

@@ -15,11 +15,9 @@ from .stepping import Floats, Indices, Stepper, Steps
 
 
 class Recorder:
-    """A stepper around another that keeps what passes through it; one rollout each."""
+    """A stepper around another, which `around` names, that keeps what passes through it; one rollout each."""
 
-    def __init__(self) -> None:
-        """Nothing recorded yet; `around` says what is."""
-        self._stepper: Stepper | None = None
+    _stepper: Stepper
 
     def around(self, stepper: Stepper) -> Recorder:
         """From now on this is `stepper`, recorded."""
@@ -28,7 +26,6 @@ class Recorder:
 
     def reset(self) -> Floats:
         """The first observations (E, O)."""
-        assert self._stepper is not None
         first = self._stepper.reset()
         self._observations = [[row] for row in first.copy()]
         self._actions: list[list[Floats]] = [[] for _ in first]
@@ -39,7 +36,6 @@ class Recorder:
 
     def send(self, which: Indices, actions: Floats) -> None:
         """Begin a step."""
-        assert self._stepper is not None
         for e, action in zip(which, actions, strict=True):
             self._actions[e].append(action.copy())
         self._asked.append(which)
@@ -47,7 +43,6 @@ class Recorder:
 
     def receive(self) -> Steps:
         """The answer to the oldest step."""
-        assert self._stepper is not None
         answer, which = self._stepper.receive(), self._asked.popleft()
         for e, observation, reward in zip(which, answer.observations.copy(), answer.rewards, strict=True):
             self._observations[e].append(observation)
@@ -57,7 +52,6 @@ class Recorder:
 
     def close(self) -> None:
         """Let go of environments and processes."""
-        assert self._stepper is not None
         self._stepper.close()
 
     def episodes(self, dataset: str, env_id: str) -> tuple[Episodes, npt.NDArray[np.float32]]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import mujoco
 
-from ..errors import SimulationError, UsageError
+from ..errors import SimulationError, UsageError, one_line
 
 # Arguments that name files to read or modules to import.
 _FORBIDDEN_KEY = re.compile(r"(^|_)(xml|file|path|dir|folder|module|entry_point|id)s?(_|$)", re.IGNORECASE)
@@ -86,8 +86,7 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  
             return gym.make(env_id, **kwargs)
     # TypeError: an argument that the environment does not take; it may come from a file.
     except (gym.error.Error, TypeError) as error:
-        reason = " ".join(str(error).split())
-        raise SimulationError(f"cannot make the environment {env_id!r}: {reason}") from error
+        raise SimulationError(f"cannot make the environment {env_id!r}: {one_line(str(error))}") from error
 
 
 def entry_point_name(env_id: str) -> str:
