@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any, NamedTuple
 
-from ..errors import EnvsError, ResourcesError, SimulationError
+from ..errors import EnvsError, ResourcesError, SimulationError, one_line
 
 # Room for a request to be written while the worker still writes its last answer: neither may wait for the other. Some
 # thousand environments' actions fit; more would use up what Linux grants a user for pipes.
@@ -51,7 +51,7 @@ def _attempt(answer: Callable[[Any], Any], request: Any) -> Any:  # noqa: ANN401
         return _Failure(str(error))
     # The user's environment may raise anything: its message reaches the user, as one line, by the other process.
     except Exception as error:
-        return _Failure(f"a worker raised {' '.join(repr(error).split())}")
+        return _Failure(f"a worker raised {one_line(repr(error))}")
 
 
 class Worker:

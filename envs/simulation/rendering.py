@@ -17,7 +17,7 @@ import mujoco
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ResourcesError, SimulationError
+from ..errors import ResourcesError, SimulationError, one_line
 from ..tasks.environment import make_env
 from .processes import Worker, serve
 from .stepping import registered
@@ -117,7 +117,7 @@ def open_renderer(env_id: str, env_kwargs: Mapping[str, Any], seed: int) -> Rend
         try:
             return Renderer(env_id, spec, env_kwargs, seed, backend)
         except ResourcesError as error:
-            reasons[backend] = " ".join(str(error).split())[:160]
+            reasons[backend] = one_line(error, 160)
     if len(set(reasons.values())) == 1:  # no matter of the renderer
         told = next(iter(reasons.values()))
     else:
@@ -152,7 +152,7 @@ def serve_requests() -> None:
             return float(reward), bool(terminated or truncated), _draw(env) if draw else None
         # The environment is the user's code, and so may be the renderer: either may raise anything.
         except Exception as error:
-            return f"{type(error).__name__}: {' '.join(str(error).split())}"
+            return f"{type(error).__name__}: {one_line(error)}"
 
     serve(answer)
 

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import SimulationError
+from ..errors import SimulationError, one_line
 from ..tasks.environment import make_env
 from .processes import Worker, serve
 
@@ -209,5 +209,4 @@ def _step(env: gym.Env[Any, Any], action: Floats) -> tuple[Floats, float, bool, 
 
 
 def _raised(env: gym.Env[Any, Any], error: Exception) -> SimulationError:
-    reason = " ".join(repr(error).split())
-    return SimulationError(f"the environment {env.spec and env.spec.id} raised {reason}")
+    return SimulationError(f"the environment {env.spec and env.spec.id} raised {one_line(repr(error))}")

@@ -86,7 +86,7 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  
             return gym.make(env_id, **kwargs)
     # TypeError: an argument that the environment does not take; it may come from a file.
     except (gym.error.Error, TypeError) as error:
-        raise SimulationError(f"cannot make the environment {env_id!r}: {one_line(str(error))}") from error
+        raise SimulationError(f"cannot make the environment {env_id!r}: {one_line(error)}") from error
 
 
 def entry_point_name(env_id: str) -> str:

@@ -75,4 +75,4 @@ def require_http(url: str) -> None:
 def reason_of(error: Exception) -> str:
     """An error's text in one line, without what a server may have put there for the terminal."""
     # URLError wraps the error that says more.
-    return one_line(str(getattr(error, "reason", error))) or type(error).__name__
+    return one_line(getattr(error, "reason", error)) or type(error).__name__

@@ -41,7 +41,7 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
     except PermissionError as error:
         raise DataError(f"{path}: no permission to read it; change the file's mode or owner") from error
     except _HDF5_ERRORS as error:
-        reason = one_line(str(error))
+        reason = one_line(error)
         cause = "the file is truncated" if "truncated" in reason else "not a readable HDF5 file"
         raise DataError(f"{path}: {cause} ({reason}); {_FETCH}") from error
 

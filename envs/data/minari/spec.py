@@ -148,7 +148,7 @@ def _load(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); change its mode or get it again") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is not JSON ({one_line(str(error))}); get the dataset again") from error
+        raise DataError(f"{path}: is not JSON ({one_line(error)}); get the dataset again") from error
     if not isinstance(metadata, dict):
         raise DataError(f"{path}: is not a JSON object; get the dataset again")
     return metadata

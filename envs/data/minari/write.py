@@ -117,7 +117,7 @@ def _environment(
         columns = getattr(episodes, key).shape[1]
         if not isinstance(space, gym.spaces.Box) or space.shape != (columns,):
             raise DataError(
-                f"{path}: {key} have {columns} columns, those of {env_id} are {one_line(str(space))}; name the "
+                f"{path}: {key} have {columns} columns, those of {env_id} are {one_line(space)}; name the "
                 "environment that the data were recorded on"
             )
     assert described is not None and isinstance(action_space, gym.spaces.Box)
