@@ -24,7 +24,7 @@ from ..agents.fast.rollout_step import StepState
 from ..agents.policy import Carry
 from ..cli import Parser, positive, progress_bar
 from ..errors import NumericsError, UsageError
-from ..evaluate.play import score_policy
+from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import mismatch
 from ..machine import Machine
 from ..policies.card import PolicyCard
@@ -195,14 +195,7 @@ def measure(policy: Policy, card: PolicyCard, name: str, arguments: argparse.Nam
 
 def _point(policy: Policy, card: PolicyCard, config: TreeConfig | None, episodes: int, clock: _Clock) -> Point:
     milliseconds = clock.milliseconds(policy)
-    (score,) = score_policy(
-        policy,
-        card,
-        weights=card.weights,
-        episodes=episodes,
-        target_returns=[card.target_return],
-        seed=SEED,
-    )
+    (score,) = score_policy(policy, card, EpisodePlan(card.weights, episodes, [card.target_return], SEED))
     spread = score.return_std if score.normalized_score_std is None else score.normalized_score_std
     name, budget = ("softmax", None) if config is None else (config.sampler, config.budget)
     return Point(name, budget, score.headline, spread, score.length_mean, milliseconds)

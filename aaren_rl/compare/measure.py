@@ -6,7 +6,7 @@ import gc
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -15,8 +15,7 @@ import numpy as np
 
 from ..agents import Policy
 from ..errors import CheckpointError
-from ..evaluate.play import score_policy
-from ..evaluate.scores import Score
+from ..evaluate.play import EpisodePlan, score_policy
 from ..files import write_json
 from ..machine import state_bytes
 from ..policies.card import PolicyCard
@@ -71,7 +70,10 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     best, best_card = load_policy(run / "policy_best"), read_card(run / "policy_best")
     metrics = _metrics(run / "metrics.jsonl")
     curve = [CurvePoint(line["update"], _headline(line)) for line in metrics if "eval/return_mean" in line]
-    last = _score(policy, card, how, on_step)
+    plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed, on_step)
+    asked = how.target_returns or [part * card.target_return for part in SWEEP]
+    sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
+    (last,) = score_policy(policy, card, plan)
     return Cell(
         env=card.env,
         agent=card.agent,
@@ -85,33 +87,13 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         device=card.versions["device"],
         loss=[line["train/loss"] for line in metrics if "train/loss" in line][-1],
         last=last,
-        best=last if best_card.updates == card.updates else _score(best, best_card, how, on_step),
+        best=last if best_card.updates == card.updates else score_policy(best, best_card, plan)[0],
         mean_of_last=fmean(point.headline for point in curve[-MEAN_OF:]),
         mean_of=len(curve[-MEAN_OF:]),
         curve=curve,
-        sweep=score_policy(
-            policy,
-            card,
-            weights=card.weights,
-            episodes=how.sweep_episodes,
-            target_returns=how.target_returns or tuple(part * card.target_return for part in SWEEP),
-            seed=how.seed,
-            on_step=on_step,
-        ),
+        sweep=score_policy(policy, card, sweep),
         action_cost=action_cost(policy, card),
     )
-
-
-def _score(policy: Policy, card: PolicyCard, how: Evaluation, on_step: Callable[[int, int], None] | None) -> Score:
-    return score_policy(
-        policy,
-        card,
-        weights=card.weights,
-        episodes=how.episodes,
-        target_returns=[card.target_return],
-        seed=how.seed,
-        on_step=on_step,
-    )[0]
 
 
 def _metrics(file: Path) -> list[dict[str, Any]]:

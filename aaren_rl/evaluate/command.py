@@ -16,7 +16,7 @@ from ..errors import CheckpointError, UsageError, run_command
 from ..files import write_json
 from ..policies.card import PolicyCard
 from ..runtime import load
-from .play import ScoredPolicy, play
+from .play import EpisodePlan, ScoredPolicy, play
 from .scores import Score, format_table, mismatch
 from .video import open_video
 
@@ -95,19 +95,17 @@ def evaluate(arguments: argparse.Namespace) -> int:
         card = dataclasses.replace(card, env_id=arguments.env_id, reference=None, reference_returns=None)
     if note := mismatch(card.context, card.context_length, policy.rollout):
         print(note, file=sys.stderr)
-    targets = arguments.target_return or [card.target_return]
     recorder = None if arguments.record_minari is None else Recorder()
     with open_video(arguments.video, card, arguments.seed) as video:
-        scores = play(
-            policy,
-            card,
-            weights=weights,
-            episodes=arguments.episodes,
-            target_returns=targets,
-            seed=arguments.seed,
+        plan = EpisodePlan(
+            weights,
+            arguments.episodes,
+            arguments.target_return or [card.target_return],
+            arguments.seed,
             on_action=None if video is None else video.note,
             recorder=recorder,
         )
+        scores = play(policy, card, plan)
         print(format_table(scores))
         if arguments.json is not None:
             write_json(arguments.json, [score.to_json() for score in scores])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -34,30 +35,31 @@ class ScoredPolicy(SequencePolicy[State], Protocol[State]):
         ...
 
 
-def score_policy(
-    policy: ScoredPolicy[State],
-    card: PolicyCard,
-    *,
-    weights: str,
-    episodes: int,
-    target_returns: Sequence[float],
-    seed: int,
-    on_step: Callable[[int, int], None] | None = None,
-    on_action: OnAction | None = None,
-    recorder: Recorder | None = None,
-) -> list[Score]:
-    """Rolls a policy out for every asked return, all at once, and scores it.
+@dataclass(frozen=True)
+class EpisodePlan:
+    """The episodes of an evaluation, and who watches them.
 
-    Args:
-        policy: the policy.
-        card: how it was made.
-        weights: "raw" or "average": which of its weights `policy` holds.
+    Attributes:
+        weights: "raw" or "average": which of its weights the policy holds.
         episodes: number of environments for each asked return, one episode each.
         target_returns: asked for, in the environment's units; a score for each.
         seed: environment i is reset with seed + i, the same for every asked return.
         on_step: progress, see `envs.rollout`.
         on_action: the actions, see `envs.rollout`.
         recorder: keeps the episodes, see `envs.rollout`.
+    """
+
+    weights: str
+    episodes: int
+    target_returns: Sequence[float]
+    seed: int
+    on_step: Callable[[int, int], None] | None = None
+    on_action: OnAction | None = None
+    recorder: Recorder | None = None
+
+
+def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePlan) -> list[Score]:
+    """Rolls a policy, made as its card says, out for every asked return, all at once, and scores it.
 
     Raises:
         CheckpointError: the environment's sizes are not the policy's.
@@ -69,18 +71,16 @@ def score_policy(
         policy,
         card.env_id,
         env_kwargs=card.env_kwargs,
-        episodes=episodes,
-        target_return=target_returns,
-        seed=seed,
-        on_step=on_step,
-        on_action=on_action,
-        recorder=recorder,
+        episodes=plan.episodes,
+        target_return=plan.target_returns,
+        seed=plan.seed,
+        on_step=plan.on_step,
+        on_action=plan.on_action,
+        recorder=plan.recorder,
     )
-    parts = np.split(np.arange(len(out.returns)), len(target_returns))
-    return [
-        _score(policy, card, weights, target, seed, out, part)
-        for target, part in zip(target_returns, parts, strict=True)
-    ]
+    parts = np.split(np.arange(len(out.returns)), len(plan.target_returns))
+    asked = zip(plan.target_returns, parts, strict=True)
+    return [_score(policy, card, plan, target, out, part) for target, part in asked]
 
 
 def check_fits(card: PolicyCard) -> None:
@@ -104,9 +104,8 @@ def check_fits(card: PolicyCard) -> None:
 def _score(
     policy: ScoredPolicy[State],
     card: PolicyCard,
-    weights: str,
+    plan: EpisodePlan,
     target_return: float,
-    seed: int,
     out: Rollouts,
     part: npt.NDArray[np.int64],
 ) -> Score:
@@ -125,12 +124,12 @@ def _score(
         context_length=card.context_length,
         rollout=policy.rollout,
         rollout_context=policy.context_length,
-        weights=weights,
+        weights=plan.weights,
         updates=card.updates,
         training_seed=card.seed,
         target_return=target_return,
         episodes=len(part),
-        seed=seed,
+        seed=plan.seed,
         return_mean=float(returns.mean()),
         return_std=float(returns.std()),
         reference=card.reference,
@@ -153,32 +152,11 @@ def _attention(policy: ScoredPolicy[State]) -> str:
     return str(tree_config(policy) or "softmax")
 
 
-def play(
-    policy: ScoredPolicy[Any],
-    card: PolicyCard,
-    *,
-    weights: str,
-    episodes: int,
-    target_returns: Sequence[float],
-    seed: int,
-    name: str = "",
-    on_action: OnAction | None = None,
-    recorder: Recorder | None = None,
-) -> list[Score]:
-    """`score_policy` with a progress bar, which says `name`."""
-    label = ", ".join(filter(None, (name, f"{len(target_returns) * episodes} episodes")))
+def play(policy: ScoredPolicy[Any], card: PolicyCard, plan: EpisodePlan, *, name: str = "") -> list[Score]:
+    """`score_policy` with a progress bar, which says `name`, as the plan's `on_step`."""
+    label = ", ".join(filter(None, (name, f"{len(plan.target_returns) * plan.episodes} episodes")))
     with progress_bar(total=card.horizon, desc=label, unit="step", leave=False) as bar:
-        return score_policy(
-            policy,
-            card,
-            weights=weights,
-            episodes=episodes,
-            target_returns=target_returns,
-            seed=seed,
-            on_step=lambda step, running: _progress(bar, running),
-            on_action=on_action,
-            recorder=recorder,
-        )
+        return score_policy(policy, card, replace(plan, on_step=lambda step, running: _progress(bar, running)))
 
 
 def _progress(bar: tqdm[Any], running: int) -> None:

@@ -12,7 +12,7 @@ from ..agents import ROLLOUTS
 from ..cli import Parser, import_registering, positive
 from ..envs.files import write_whole
 from ..errors import ResourcesError, UsageError, run_command
-from ..evaluate.play import ScoredPolicy, check_fits, play
+from ..evaluate.play import EpisodePlan, ScoredPolicy, check_fits, play
 from ..evaluate.scores import describe_rollout
 from ..policies.card import PolicyCard
 from ..policies.folder import load_policy, read_card
@@ -113,18 +113,10 @@ def export(arguments: argparse.Namespace) -> int:
 
 def compare_scores(full: onnx.ModelProto, small: onnx.ModelProto, card: PolicyCard, episodes: int, seed: int) -> str:
     """Two lines: the score before and after the weights became 8-bit integers."""
-    lines = []
+    lines, plan = [], EpisodePlan(card.weights, episodes, [card.target_return], seed)
     for name, model in (("float32", full), ("int8", small)):
         policy: ScoredPolicy[Any] = make_runner(model)
-        (score,) = play(
-            policy,
-            card,
-            weights=card.weights,
-            episodes=episodes,
-            target_returns=[card.target_return],
-            seed=seed,
-            name=name,
-        )
+        (score,) = play(policy, card, plan, name=name)
         shown = "" if score.normalized_score_mean is None else f", score {score.normalized_score_mean:.1f}"
         spread = "" if score.normalized_score_std is None else f" +- {score.normalized_score_std:.1f}"
         returns = f"return {score.return_mean:.1f} +- {score.return_std:.1f}"

@@ -9,17 +9,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..cli import Parser, import_registering, positive
 from ..errors import run_command
-from ..evaluate.play import play
+from ..evaluate.play import EpisodePlan, play
 from ..files import check_free
 from ..policies.folder import load_policy, read_card
 from .folder import read_scores, save_pretrained
-
-if TYPE_CHECKING:
-    pass
 
 DESCRIPTION = """\
 Write a trained policy as a folder in the layout of the Hugging Face hub: config.json, model.safetensors and a
@@ -63,14 +59,9 @@ def publish(arguments: argparse.Namespace) -> int:
     if arguments.scores is not None:
         scores = read_scores(arguments.scores)
     else:
-        scores = play(
-            load_policy(arguments.run),
-            card,
-            weights=card.weights,
-            episodes=arguments.episodes,
-            target_returns=arguments.target_return or [card.target_return],
-            seed=arguments.seed,
-        )
+        targets = arguments.target_return or [card.target_return]
+        plan = EpisodePlan(card.weights, arguments.episodes, targets, arguments.seed)
+        scores = play(load_policy(arguments.run), card, plan)
     save_pretrained(arguments.run, arguments.folder, scores=scores, license=arguments.license)
     print(f"{arguments.folder}: {', '.join(sorted(file.name for file in arguments.folder.iterdir()))}")
     print(f"send it with: hf upload USER/NAME {arguments.folder}")

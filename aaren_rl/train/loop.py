@@ -17,7 +17,7 @@ from tqdm import tqdm
 from ..cli import StopRequest, progress_bar
 from ..envs import Episodes, Task
 from ..errors import NumericsError
-from ..evaluate.play import score_policy
+from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score, format_table, mismatch
 from ..policies.card import PolicyCard, task_fields, versions
 from ..policies.folder import make_policy, save_policy
@@ -213,16 +213,11 @@ def evaluate(run: Run) -> None:
     config, trainer = run.config.evaluation, run.trainer
     card = make_card(run.config, run.task, run.episodes, trainer)
     models = {"average": trainer.average, "raw": trainer.model}
+    episodes = config.final_episodes if trainer.update == run.updates else config.eval_episodes
     scores = {}
     for weights, model in models.items():
-        (scores[weights],) = score_policy(
-            make_policy(model, card),
-            card,
-            weights=weights,
-            episodes=config.final_episodes if trainer.update == run.updates else config.eval_episodes,
-            target_returns=[card.target_return],
-            seed=config.eval_seed,
-        )
+        plan = EpisodePlan(weights, episodes, [card.target_return], config.eval_seed)
+        (scores[weights],) = score_policy(make_policy(model, card), card, plan)
     run.last = scores["average"]
     run.metrics.log(trainer.update, {**run.last.scalars("eval"), **scores["raw"].scalars("eval_raw")})
     run.bar.write(f"update {trainer.update}: {run.headline} {run.last.headline:.1f}")
