@@ -37,6 +37,11 @@ class Machine:
         return f"{self.processor}, {self.cores} cores{load}; torch {self.torch}, {self.threads} threads"
 
 
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 def resident_bytes() -> int | None:
     """Memory of the process that is in RAM; None where there is no /proc."""
     gc.collect()

@@ -25,6 +25,7 @@ from ..envs.data.hdf5.d4rl import write_hdf5
 from ..errors import CommandError, UsageError, run_command
 from ..machine import Machine, peak_bytes, resident_bytes
 from ..train.batches import StepData, make_sampler
+from .timing import WRONG, require
 
 TASK = get_task("hopper-medium")
 MEAN_LENGTH = 457  # steps an episode, about that of D4RL's hopper-medium
@@ -123,7 +124,7 @@ def check(episodes: Episodes, data: StepData, written: Episodes) -> None:
         loaded, wanted = getattr(episodes, name), getattr(written, name)
         # By their bytes, so that no two numbers pass for equal that are not the same.
         if loaded.dtype != wanted.dtype or loaded.tobytes() != wanted.tobytes():
-            raise _wrong(f"the loaded {name} are not those that were written")
+            raise CommandError(f"the loaded {name} are not those that were written; {WRONG}")
     every = torch.arange(written.n_steps).unsqueeze(0)
     drawn = data.rows(every, torch.ones_like(every, dtype=torch.bool))
     observations = written.observations.astype(np.float64)
@@ -137,12 +138,7 @@ def check(episodes: Episodes, data: StepData, written: Episodes) -> None:
     }
     for name, wanted in exact.items():
         difference = float(np.abs(getattr(drawn, name)[0].numpy() - wanted).max())
-        if not difference <= TOLERANCE:
-            raise _wrong(f"the {name} to train on differ from the float64 reference by {difference:.2g}")
-
-
-def _wrong(what: str) -> CommandError:
-    return CommandError(f"{what}; no figures are given for a result that is wrong")
+        require(f"the {name} to train on differ from the float64 reference", difference, TOLERANCE)
 
 
 def measure_once(path: Path, steps: int) -> list[dict[str, Any]]:

@@ -23,10 +23,11 @@ from ..envs import Rollouts, get_task, rollout
 from ..errors import NumericsError
 from ..machine import Machine
 from ..policies.folder import load_policy, read_card
+from .timing import WRONG, ratio
 
 TASK = get_task("hopper-medium")
 SEED = 1000
-DIFFERENT = "the same actions gave other episodes; no figures are given for a result that is wrong"
+DIFFERENT = f"the same actions gave other episodes; {WRONG}"
 
 HELP = "time of an evaluation beside that of the simulation alone"
 DESCRIPTION = """\
@@ -151,7 +152,7 @@ def measure_evaluate(asked: Asked, episodes: int, repeats: int) -> EvaluateResul
         evaluation_seconds=median(seconds for seconds, _ in evaluations),
         policy_seconds=median(outcome.policy_seconds for _, outcome in evaluations),
         simulation_seconds=median(seconds for seconds, _ in simulations),
-        ratio=median(a / b for (a, _), (b, _) in zip(evaluations, simulations, strict=True)),
+        ratio=ratio([seconds for seconds, _ in evaluations], [seconds for seconds, _ in simulations]),
         machine=Machine.here(),
     )
 

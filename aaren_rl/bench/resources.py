@@ -21,10 +21,10 @@ from ..agents import DecisionModel, ModelConfig, Trunk
 from ..agents.fast.rollout import fused
 from ..agents.model.block import TrunkState
 from ..cli import Parser, positive
-from ..errors import NumericsError, UsageError
+from ..errors import UsageError
 from ..machine import Machine, state_bytes
 from ..policies.names import AGENTS
-from .timing import COLOURS
+from .timing import COLOURS, add_model_size, model_size, require
 
 TRUNKS = ("decision-aaren", "decision-transformer")  # those of the paper
 POINTS = 24  # where memory and time are read
@@ -88,12 +88,7 @@ def check(model: DecisionModel, tokens: int = CHECKED_TOKENS) -> float:
         y, state = _step(trunk, token, state)
         outputs.append(y)
     difference = float((torch.cat(outputs, 1) - exact).abs().max())
-    if not difference <= TOLERANCE:
-        raise NumericsError(
-            f"the tokens one by one differ from the float64 reference by {difference:.2g} (more than {TOLERANCE:g}); "
-            "no figures are given for a result that is wrong"
-        )
-    return difference
+    return require("the tokens one by one differ from the float64 reference", difference, TOLERANCE)
 
 
 @torch.no_grad()
@@ -194,9 +189,7 @@ def plot(figures: dict[str, Any]) -> Figure:
 def add_arguments(parser: Parser) -> None:
     """The benchmark's own options."""
     parser.add_argument("--tokens", type=positive, default=6000, help="fed to either trunk (default: %(default)s)")
-    parser.add_argument("--width", type=positive, default=128, help="channels of a token (default: %(default)s)")
-    parser.add_argument("--layers", type=positive, default=3, help="number of blocks (default: %(default)s)")
-    parser.add_argument("--heads", type=positive, default=4, help="heads of a mixer (default: %(default)s)")
+    add_model_size(parser)
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
@@ -206,9 +199,8 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         UsageError: no such trunk can be made.
         NumericsError: a trunk is wrong.
     """
-    sizes = {name: getattr(arguments, name) for name in ("width", "layers", "heads")}
     try:
-        result = measure_resources(arguments.tokens, **sizes)
+        result = measure_resources(arguments.tokens, **model_size(arguments))
     except ValueError as error:
         raise UsageError(str(error)) from error
     return format_resources(result), asdict(result)

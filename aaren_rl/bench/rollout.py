@@ -20,9 +20,10 @@ from matplotlib.figure import Figure
 
 from ..agents import DecisionModel, ModelConfig, Policy, PolicyState
 from ..cli import Parser, positive
-from ..errors import NumericsError, UsageError
+from ..errors import UsageError
 from ..machine import Machine, resident_bytes, state_bytes
 from ..policies.names import AGENTS
+from .timing import add_model_size, model_size, ratio, require
 
 Array: TypeAlias = npt.NDArray[np.float32]
 
@@ -155,12 +156,7 @@ def check(policy: Policy, episode: Episode, steps: int = CHECKED_STEPS) -> float
         wanted, _ = exact(*(part[:, first : at[-1] + 1] for part in tokens))
         differences.append((tokens[1][:, at] - wanted[:, [t - first for t in at]]).abs().max())
     difference = float(torch.stack(differences).max())  # not a number if one is not
-    if not difference <= TOLERANCE:
-        raise NumericsError(
-            f"the policy's actions differ from the float64 reference by {difference:.2g} (more than {TOLERANCE:g}); "
-            "no figures are given for a result that is wrong"
-        )
-    return difference
+    return require("the policy's actions differ from the float64 reference", difference, TOLERANCE)
 
 
 class _Probe:
@@ -196,15 +192,10 @@ class _Probe:
     def result(self, last: _Probe) -> Mode:
         """Its figures, beside those of another."""
         costs = [
-            Cost(state.timestep, median(times), min(times), _ratio(times, self.times[0]), state_bytes(state))
+            Cost(state.timestep, median(times), min(times), ratio(times, self.times[0]), state_bytes(state))
             for state, times in zip(self.states, self.times, strict=True)
         ]
-        return Mode(self.name, costs, _ratio(self.times[0], last.times[0]), self.growth, self.difference)
-
-
-def _ratio(over: list[float], under: list[float]) -> float:
-    """The median over repeats, on which a change of the machine's speed falls alike."""
-    return median(a / b for a, b in zip(over, under, strict=True))
+        return Mode(self.name, costs, ratio(self.times[0], last.times[0]), self.growth, self.difference)
 
 
 def measure_rollout(modes: list[str], steps: int, width: int, layers: int, heads: int) -> RolloutResult:
@@ -279,9 +270,7 @@ def add_arguments(parser: Parser) -> None:
         "--modes", nargs="+", choices=every, metavar="AGENT:ROLLOUT", default=list(MODES), help="(default: %(default)s)"
     )
     parser.add_argument("--steps", type=positive, default=100_000, help="the last step (default: %(default)s)")
-    parser.add_argument("--width", type=positive, default=128, help="channels of a token (default: %(default)s)")
-    parser.add_argument("--layers", type=positive, default=3, help="number of blocks (default: %(default)s)")
-    parser.add_argument("--heads", type=positive, default=4, help="heads of a mixer (default: %(default)s)")
+    add_model_size(parser)
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
@@ -293,9 +282,8 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """
     if arguments.steps < 2 * CONTEXT:
         raise UsageError(f"--steps: must be at least {2 * CONTEXT}, not {arguments.steps}")
-    sizes = {name: getattr(arguments, name) for name in ("width", "layers", "heads")}
     try:
-        result = measure_rollout(arguments.modes, arguments.steps, **sizes)
+        result = measure_rollout(arguments.modes, arguments.steps, **model_size(arguments))
     except ValueError as error:
         raise UsageError(str(error)) from error
     return format_rollout(result), asdict(result)

@@ -24,6 +24,7 @@ from ..evaluate.play import ScoredPolicy
 from ..machine import Machine
 from ..runtime import Runner, from_bytes
 from .rollout import ACTION_DIM, OBSERVATION_DIM, TARGET_RETURN, Array, make_policy
+from .timing import ratio, require
 
 SIZES = ["128x3", "512x4"]
 HEADS = 4
@@ -168,11 +169,6 @@ def turns(players: list[_Player]) -> list[list[float]]:
     return times
 
 
-def ratio(over: list[float], under: list[float]) -> float:
-    """The median over neighbouring blocks, on which a change of the machine's speed falls alike."""
-    return median(a / b for a, b in zip(over, under, strict=True))
-
-
 def measure_size(policy: Policy, runners: tuple[Runner, Runner], size: str) -> SizeResult:
     """Checks and times one size.
 
@@ -230,14 +226,6 @@ def measure_long(policy: Policy, runner: Runner, steps: int) -> LongResult:
         raise NumericsError(f"the state is not finite after {steps:,} steps")
     early_times, late_times = turns([early, late])
     return LongResult(steps, ratio(late_times, early_times), largest)
-
-
-def require(what: str, difference: float, allowed: float) -> None:
-    """Raises NumericsError if a difference is above what is allowed, or not a number."""
-    if not difference <= allowed:
-        raise NumericsError(
-            f"{what} by {difference:.2g} (more than {allowed:g}); no figures are given for a result that is wrong"
-        )
 
 
 def format_runtime(result: RuntimeResult) -> str:

@@ -19,10 +19,10 @@ from torch.nn import functional as F
 from ..agents import kernels, prefix_scan, reference
 from ..agents.scan.parallel import PARALLEL
 from ..cli import Parser, choose_device, positive
-from ..errors import NumericsError, UsageError
-from ..machine import Machine
+from ..errors import UsageError
+from ..machine import Machine, device_name
 from ..train.acceleration import keep_freed_memory
-from .timing import Work, in_turns, ratio
+from .timing import Work, in_turns, ratio, require
 
 METHODS = (*kernels.BACKENDS, *PARALLEL)
 ATTENTION = "attention"  # what the scan stands in for: quadratic in the length
@@ -112,12 +112,7 @@ def check(method: str, device: torch.device, length: int = CHECKED_LENGTH) -> fl
     for mine, true in zip(*([x.detach() for x in result] for result in results), strict=True):
         scale = max(1.0, float(true.abs().max()))
         difference = max(difference, float((mine.double() - true).abs().max()) / scale)
-    if not difference <= TOLERANCE:
-        raise NumericsError(
-            f"the scan by {method} differs from the float64 reference by {difference:.2g} (more than {TOLERANCE:g}); "
-            "no figures are given for a result that is wrong"
-        )
-    return difference
+    return require(f"the scan by {method} differs from the float64 reference", difference, TOLERANCE)
 
 
 def measure_scan(
@@ -149,8 +144,7 @@ def measure_scan(
                     bandwidth_share=None if name == ATTENTION else floor / median(times[name]),
                 )
             )
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    return ScanResult(batch, heads, dim, timings, bandwidth, differences, Machine.here(), where)
+    return ScanResult(batch, heads, dim, timings, bandwidth, differences, Machine.here(), device_name(device))
 
 
 def _inputs(batch: tuple[int, ...], length: int, dim: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

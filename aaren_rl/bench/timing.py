@@ -1,7 +1,8 @@
-"""What the benchmarks share: timing in turns, the machine's limits, and the axes of their pictures."""
+"""What the benchmarks share: the check before the figures, timing in turns, the machine's limits, sizes, pictures."""
 
 from __future__ import annotations
 
+import argparse
 import io
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -12,14 +13,27 @@ from typing import TypeVar
 import torch
 from matplotlib.figure import Figure
 
+from ..cli import Parser, positive
 from ..envs.files import write_whole
-from ..errors import UsageError
+from ..errors import NumericsError, UsageError
 
 Work = Callable[[], object]
 Name = TypeVar("Name", bound=Hashable)
 PEAK_SIZE = 2048  # rows and columns of the product that measures the peak
 COLOURS = {"decision-aaren": "#0072B2", "decision-transformer": "#D55E00"}  # of the report's figures
 FEWEST = 3  # repeats of everything, whatever it takes
+WRONG = "no figures are given for a result that is wrong"
+
+
+def require(what: str, difference: float, allowed: float) -> float:
+    """Hands a difference from a reference back; `what` says of which result it is.
+
+    Raises:
+        NumericsError: it is above what is allowed, or not a number.
+    """
+    if not difference <= allowed:
+        raise NumericsError(f"{what} by {difference:.2g} (more than {allowed:g}); {WRONG}")
+    return difference
 
 
 def seconds(work: Work, device: torch.device) -> float:
@@ -57,7 +71,10 @@ def in_turns(
 
 
 def ratio(figures: list[float], others: list[float]) -> float:
-    """The median over the rounds that both took part in of one figure, a time or a rate, over the other."""
+    """The median over the rounds that both took part in of one figure, a time or a rate, over the other.
+
+    Of neighbours in time, on which a change of the machine's speed falls alike.
+    """
     return median(a / b for a, b in zip(figures, others, strict=False))
 
 
@@ -65,6 +82,18 @@ def large_product(dtype: torch.dtype, device: torch.device) -> tuple[Work, int]:
     """A product of square matrices, whose rate is the machine's peak, and its floating-point operations."""
     a, b = (torch.randn(PEAK_SIZE, PEAK_SIZE, device=device).to(dtype) for _ in range(2))
     return lambda: a @ b, 2 * PEAK_SIZE**3
+
+
+def add_model_size(parser: Parser) -> None:
+    """The options --width, --layers and --heads; `model_size` reads them."""
+    parser.add_argument("--width", type=positive, default=128, help="channels of a token (default: %(default)s)")
+    parser.add_argument("--layers", type=positive, default=3, help="number of blocks (default: %(default)s)")
+    parser.add_argument("--heads", type=positive, default=4, help="heads of a mixer (default: %(default)s)")
+
+
+def model_size(arguments: argparse.Namespace) -> dict[str, int]:
+    """Width, layers and heads, by these names."""
+    return {name: getattr(arguments, name) for name in ("width", "layers", "heads")}
 
 
 def check_plot(path: Path) -> None:

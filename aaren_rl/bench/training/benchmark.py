@@ -9,12 +9,11 @@ import argparse
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 from matplotlib.figure import Figure
 
 from ...cli import Parser, choose_device, positive
 from ...errors import UsageError
-from ...machine import Machine
+from ...machine import Machine, device_name
 from ...train.acceleration import keep_freed_memory, uses_bfloat16
 from ...train.batches import StepData
 from ...train.settings import Nested, build_config
@@ -214,10 +213,9 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     how = {"batch": arguments.batch, "context_length": arguments.context_length, "repeats": arguments.repeats}
     how |= {"compiled": arguments.compile}
     measured = [measure_size(width, layers, arguments.heads, data=data, **how) for width, layers in pairs]
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     notes = list(dict.fromkeys(note for _, notes in measured for note in notes))
     sizes = [size for size, _ in measured]
-    result = TrainResult(arguments.batch, arguments.context_length, sizes, notes, Machine.here(), where)
+    result = TrainResult(arguments.batch, arguments.context_length, sizes, notes, Machine.here(), device_name(device))
     return format_train(result), asdict(result)
 
 
