@@ -7,12 +7,13 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tqdm import tqdm
 
-from .errors import UsageError
+from .errors import UsageError, one_line, run_command
 
 if TYPE_CHECKING:
     import torch  # otherwise on demand: an exported policy is evaluated without it
@@ -35,6 +36,36 @@ class Parser(argparse.ArgumentParser):
         if is_writer():
             print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
+
+    def add_shared(self, *, register: bool = True, device: str | None = None) -> None:
+        """Adds the options of all commands: --debug, --register where asked for, --device with its default."""
+        if register:
+            self.add_argument("--register", metavar="MODULE", help="import this module, which registers environments")
+        if device is not None:
+            self.add_argument("--device", metavar="NAME", default=device, help=f"auto, cpu or cuda [{device}]")
+        self.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+class Subparser(Parser):
+    """What `add_subparsers` of a `Parser` makes of each of a command's own commands."""
+
+    def __init__(self, *, prog: str, description: str, epilog: str | None = None) -> None:
+        """Takes the names that argparse gives, and the program's whole name."""
+        super().__init__(prog.removeprefix("python -m aaren_rl."), description)
+        self.epilog = epilog
+
+
+def run(parser: Parser, command: Callable[[argparse.Namespace], int], argv: Sequence[str] | None) -> int:
+    """Runs a command on what its parser reads of the command line; returns the exit code of `run_command`."""
+    arguments = parser.parse_args(argv)
+    return run_command(lambda: command(arguments), debug=arguments.debug)
+
+
+def split_at_dashes(argv: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """A command's own arguments, and those behind the first --, which are another command's."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    end = given.index("--") if "--" in given else len(given)
+    return given[:end], given[end + 1 :]
 
 
 def positive(text: str) -> int:
@@ -81,7 +112,7 @@ def import_registering(module: str | None) -> None:
     try:
         importlib.import_module(module)
     except Exception as error:  # the user's code may raise anything
-        raise UsageError(f"--register {module}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise UsageError(f"--register {module}: {type(error).__name__}: {one_line(error)}") from error
 
 
 def progress_bar(**options: Any) -> tqdm[Any]:  # noqa: ANN401  tqdm's own options

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .errors import CheckpointError, NonFiniteActionError, ResourcesError, UsageError
+from .errors import CheckpointError, NonFiniteActionError, ResourcesError, UsageError, one_line
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -165,7 +165,7 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1) -> Runner:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     # ONNX Runtime raises a dozen classes of its own, derived from Exception.
     except Exception as error:
-        raise CheckpointError(f"{name}: not an ONNX file, or damaged: {' '.join(str(error).split())[:200]}") from error
+        raise CheckpointError(f"{name}: not an ONNX file, or damaged: {one_line(error)}") from error
     found = session.get_modelmeta().custom_metadata_map
     if found.get("aaren_rl_format") != FORMAT:
         raise CheckpointError(f"{name}: not a policy that `python -m aaren_rl.export` of this version wrote")

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from matplotlib.figure import Figure
 
-from ..cli import Parser, positive
-from ..errors import UsageError, run_command
+from ..cli import Parser, Subparser, positive, run
+from ..errors import UsageError
 from ..files import write_json
 from . import data, evaluate, resources, rollout, runtime, scan, tree
 from .timing import check_plot, save_plot
@@ -57,17 +57,9 @@ PLOTS: dict[str, Callable[[dict[str, Any]], Figure]] = {
 }
 
 
-class _BenchmarkParser(Parser):
-    def __init__(self, *, prog: str, description: str, epilog: str) -> None:
-        super().__init__(prog.removeprefix("python -m aaren_rl."), description)
-        self.epilog = epilog
-
-
 def _parser() -> Parser:
     parser = Parser("bench", "Measure time and memory. Each benchmark has its own --help.")
-    benchmarks = parser.add_subparsers(
-        dest="benchmark", required=True, metavar="BENCHMARK", parser_class=_BenchmarkParser
-    )
+    benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK", parser_class=Subparser)
     for name, benchmark in BENCHMARKS.items():
         own = benchmarks.add_parser(
             name, help=benchmark.HELP, description=benchmark.DESCRIPTION, epilog=benchmark.EPILOG
@@ -77,7 +69,7 @@ def _parser() -> Parser:
         own.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
         if name in PLOTS:
             own.add_argument("--plot", type=Path, metavar="FILE", help="also draw the figures here: .png, .svg or .pdf")
-        own.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        own.add_shared(register=False)
     return parser
 
 
@@ -105,5 +97,4 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one benchmark; returns the exit code."""
-    arguments = _parser().parse_args(argv)
-    return run_command(lambda: _run(arguments), debug=arguments.debug)
+    return run(_parser(), _run, argv)

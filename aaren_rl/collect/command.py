@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-from ..cli import Parser, StopRequest, choose_device, import_registering, positive
+from ..cli import Parser, StopRequest, choose_device, import_registering, positive, run
 from ..envs import load_task
 from ..envs.data.minari.spec import minari_data_dir
 from ..envs.data.minari.write import write_minari
-from ..errors import UsageError, run_command
+from ..errors import UsageError
 from ..runs.folder import RunFolder
 from .checkpoint import Saved, load_run
 from .config import LATER, CollectConfig, new_config, read_config, resumed_config, write_config
@@ -73,13 +73,11 @@ def make_parser() -> Parser:
         help="medium's place from random to expert [1/3]",
     )
     add("--minari", action="store_true", help="write the data as Minari datasets too: collected/<env>/<level>-v0")
-    add("--register", metavar="MODULE", help="import a module of yours that registers environments")
     add("--seed", type=int, metavar="N", default=0, help="training seed [0]")
     add("--out", type=Path, metavar="DIR", default=Path("collected"), help="where runs go [collected]")
     add("--resume", action="store_true", help="go on with the run in its folder")
     add("--threads", type=positive, metavar="N", default=1, help="torch threads of the training [1]")
-    add("--device", metavar="NAME", default="cpu", help="auto, cpu or cuda [cpu]")
-    add("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_shared(device="cpu")
     return parser
 
 
@@ -93,8 +91,7 @@ def _share(text: str) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    arguments = make_parser().parse_args(argv)
-    return run_command(lambda: collect(arguments), debug=arguments.debug)
+    return run(make_parser(), collect, argv)
 
 
 def collect(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import UsageError, one_line
 from ..evaluate.scores import Score
 from ..files import write_json
 
@@ -114,7 +114,7 @@ def read_results(file: Path) -> tuple[list[Cell], dict[str, Any]]:
             raise UsageError(f"{file}: results of format {tree['format']}, this version reads {FORMAT}")
         return [Cell.from_json(cell) for cell in tree["cells"]], tree["settings"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{file}: not a comparison's results: {' '.join(str(error).split())[:200]}") from error
+        raise UsageError(f"{file}: not a comparison's results: {one_line(error)}") from error
 
 
 def check_comparable(cells: Sequence[Cell]) -> None:

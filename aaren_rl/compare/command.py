@@ -9,9 +9,8 @@ from pathlib import Path
 
 import torch
 
-from ..cli import Parser, import_registering, positive, progress_bar
+from ..cli import Parser, import_registering, positive, progress_bar, run, split_at_dashes
 from ..envs import task_name
-from ..errors import run_command
 from ..policies.names import AGENTS
 from ..sweep.processes import CellJob
 from ..sweep.schedule import run_cells
@@ -61,19 +60,16 @@ def make_parser() -> Parser:
         "--ray", nargs="?", const="local", metavar="ADDRESS", help="train on Ray: of its own, or the cluster at ADDRESS"
     )
     add("--gpus-per-run", type=float, metavar="X", default=0.0, help="with --ray: share of a GPU [0]")
-    add("--register", metavar="MODULE", help="import this module, which registers your environment")
-    add("--debug", action="store_true", help="show the traceback of an error")
-    add("settings", nargs="*", help=argparse.SUPPRESS)
+    parser.add_shared()
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    own = argv[argv.index("--") + 1 :] if "--" in argv else []
-    arguments = make_parser().parse_args(argv[: len(argv) - len(own) - 1] if own else argv)
-    arguments.settings = own
-    return run_command(lambda: compare(arguments), debug=arguments.debug)
+    own, settings = split_at_dashes(argv)
+    parser = make_parser()
+    parser.set_defaults(settings=settings)
+    return run(parser, compare, own)
 
 
 def compare(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..cli import Parser, import_registering, positive
+from ..cli import Parser, Subparser, import_registering, positive, run
 from ..envs import DataError
 from ..envs.behaviour.local_sets import cache_dir
 from ..envs.data.download.pins import pin_path, sha256
@@ -15,7 +15,7 @@ from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
 from ..envs.data.minari.spec import minari_dataset_dir
 from ..envs.data.names import Origin, Reading, is_own, resolve
 from ..envs.tasks.table import TASKS
-from ..errors import UsageError, run_command
+from ..errors import UsageError
 from ..files import write_json
 from .convert import convert
 from .describe import describe
@@ -34,26 +34,21 @@ Look after data sets. NAME is a task such as hopper-medium, minari:ID, or the pa
 """
 
 
-class _CommandParser(Parser):
-    def __init__(self, *, prog: str, description: str) -> None:
-        super().__init__(prog.removeprefix("python -m aaren_rl."), description)
-
-
 def make_parser() -> Parser:
     """The command line."""
     parser = Parser("datasets", DESCRIPTION)
     parser.usage = "python -m aaren_rl.datasets COMMAND ..."
     commands = parser.add_subparsers(
-        required=True, metavar="COMMAND", prog="python -m aaren_rl.datasets", parser_class=_CommandParser
+        required=True, metavar="COMMAND", prog="python -m aaren_rl.datasets", parser_class=Subparser
     )
 
-    def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    def add(name: str, work: Callable[[argparse.Namespace], int], text: str, *, register: bool = True) -> Subparser:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        command.set_defaults(run=run)
+        command.add_shared(register=register)
+        command.set_defaults(work=work)
         return command
 
-    add("list", _list, "what there is of every task, and Minari's data sets on this machine")
+    add("list", _list, "what there is of every task, and Minari's data sets on this machine", register=False)
     info = add("info", _info, "a data set in numbers: returns, lengths, ends, ranges, where it is from")
     info.add_argument("name", metavar="NAME", help="task, minari:ID or FILE.hdf5")
     info.add_argument(
@@ -71,7 +66,6 @@ def make_parser() -> Parser:
     download = add("download", _download, "fetch data sets, check them and pin them by their SHA-256")
     download.add_argument("names", metavar="NAME", nargs="+", help="task; with --source minari also a Minari id")
     download.add_argument("--source", choices=("d4rl", "minari"), default="d4rl", help="d4rl or minari [d4rl]")
-    download.add_argument("--register", metavar="MODULE", help="import this module, which registers environments")
     change = add("convert", _convert, "write a data set in the other layout: D4RL's HDF5 or Minari's")
     change.add_argument("source", metavar="SOURCE", help="FILE.hdf5, minari:ID or a task")
     change.add_argument("target", metavar="TARGET", help="minari:ID or FILE.hdf5; must not exist")
@@ -82,7 +76,6 @@ def make_parser() -> Parser:
 
 def _add_reading(command: argparse.ArgumentParser) -> None:
     command.add_argument("--env-id", metavar="ID", help="of a file: the environment it was recorded on")
-    command.add_argument("--register", metavar="MODULE", help="import this module, which registers environments")
     command.add_argument("--clip-actions", action="store_true", help="clip actions that are out of bounds")
     command.add_argument("--max-episode-steps", type=positive, metavar="N", help="cut a file's episodes after N steps")
     command.add_argument("--local-steps", type=int, metavar="N", help="of a task: the local set of so many steps")
@@ -90,9 +83,7 @@ def _add_reading(command: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    arguments = make_parser().parse_args(argv)
-    run: Callable[[argparse.Namespace], int] = arguments.run
-    return run_command(lambda: run(arguments), debug=arguments.debug)
+    return run(make_parser(), lambda arguments: arguments.work(arguments), argv)
 
 
 def _reading(arguments: argparse.Namespace) -> Reading:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..cli import Parser, choose_device, import_registering, positive
+from ..cli import Parser, choose_device, import_registering, positive, run
 from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.simulation.recording import Recorder
-from ..errors import CheckpointError, UsageError, run_command
+from ..errors import CheckpointError, UsageError
 from ..files import write_json
 from ..policies.card import PolicyCard
 from ..runtime import load
@@ -62,22 +62,19 @@ def make_parser() -> Parser:
     parser.add_argument("--sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
     parser.add_argument("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
     parser.add_argument("--seed", type=int, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
-    parser.add_argument("--register", metavar="MODULE", help="import this module, which registers your environment")
     parser.add_argument("--env-id", metavar="ID", help="play in another environment, such as Hopper-v5: raw returns")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a list, one object a target return")
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode, as .mp4 or .gif")
     parser.add_argument(
         "--record-minari", metavar="ID", help="write the episodes as a Minari dataset, me/hopper/run-v0"
     )
-    parser.add_argument("--device", metavar="NAME", default="cpu", help="auto, cpu or cuda [cpu]")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_shared(device="cpu")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    arguments = make_parser().parse_args(argv)
-    return run_command(lambda: evaluate(arguments), debug=arguments.debug)
+    return run(make_parser(), evaluate, argv)
 
 
 def evaluate(arguments: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from ..envs import SimulationError
 from ..envs.files import sync, write_whole
 from ..envs.simulation.rendering import Picture, Renderer, open_renderer
-from ..errors import ResourcesError, UsageError
+from ..errors import ResourcesError, UsageError, one_line
 from ..files import write_folder
 from ..policies.card import PolicyCard
 from .scores import Score
@@ -104,7 +104,7 @@ class Video:
             if board is not None:
                 _write_events(board, small.encode(caption), small.size, caption)
         except OSError as error:
-            raise ResourcesError(f"--video {self.file}: {' '.join(str(error).split())[:200]}") from error
+            raise ResourcesError(f"--video {self.file}: {one_line(error)}") from error
         finally:
             whole.discard()
         shown = "" if board is None else f", and in TensorBoard ({board})"
@@ -267,7 +267,6 @@ def _require_ffmpeg() -> None:
 
         imageio_ffmpeg.get_ffmpeg_exe()
     except (ImportError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:100]
         raise ResourcesError(
-            f"MP4 needs ffmpeg ({reason}): pip install 'aaren-rl[video]', or ask for a .gif"
+            f"MP4 needs ffmpeg ({one_line(error, 100)}): pip install 'aaren-rl[video]', or ask for a .gif"
         ) from error

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..agents import ROLLOUTS
-from ..cli import Parser, import_registering, positive
+from ..cli import Parser, import_registering, positive, run
 from ..envs.files import write_whole
-from ..errors import ResourcesError, UsageError, run_command
+from ..errors import ResourcesError, UsageError
 from ..evaluate.play import EpisodePlan, ScoredPolicy, check_fits, play
 from ..evaluate.scores import describe_rollout
 from ..policies.card import PolicyCard
 from ..policies.folder import load_policy, read_card
 from ..policies.tensors import WEIGHTS
-from .model import CHECKED_STEPS, checked_model, make_model, make_runner
+from . import model as policy_model
+from .model import checked_model, make_model, make_runner
 
 if TYPE_CHECKING:
     import onnx
@@ -66,15 +67,13 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--seed", type=int, metavar="S", default=SEED, help=f"environment i is reset with S + i [{SEED}]"
     )
-    parser.add_argument("--register", metavar="MODULE", help="import this module, which registers your environment")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_shared()
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    arguments = make_parser().parse_args(argv)
-    return run_command(lambda: export(arguments), debug=arguments.debug)
+    return run(make_parser(), export, argv)
 
 
 def export(arguments: argparse.Namespace) -> int:
@@ -94,7 +93,7 @@ def export(arguments: argparse.Namespace) -> int:
     check_fits(card)
     model, difference = checked_model(policy, card, arguments.precision, arguments.seed)
     print(
-        f"checked against PyTorch over {CHECKED_STEPS:,} steps of {card.env_id}: "
+        f"checked against PyTorch over {policy_model.CHECKED_STEPS:,} steps of {card.env_id}: "
         f"the actions differ by at most {difference:.1e}"
     )
     if arguments.quantize is not None:

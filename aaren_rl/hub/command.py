@@ -10,8 +10,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..cli import Parser, import_registering, positive
-from ..errors import run_command
+from ..cli import Parser, import_registering, positive, run
 from ..evaluate.play import EpisodePlan, play
 from ..files import check_free
 from ..policies.folder import load_policy, read_card
@@ -40,15 +39,13 @@ def make_parser() -> Parser:
     parser.add_argument("--episodes", type=positive, metavar="N", default=20, help="episodes a target return [20]")
     parser.add_argument("--target-return", type=float, metavar="R", nargs="+", help="asked for (as in training)")
     parser.add_argument("--seed", type=int, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
-    parser.add_argument("--register", metavar="MODULE", help="import this module, which registers your environment")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_shared()
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    arguments = make_parser().parse_args(argv)
-    return run_command(lambda: publish(arguments), debug=arguments.debug)
+    return run(make_parser(), publish, argv)
 
 
 def publish(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from ..agents import Policy
-from ..errors import CheckpointError, UsageError
+from ..errors import CheckpointError, UsageError, one_line
 from ..evaluate.scores import Score
 from ..files import check_free, write_folder, write_text
 from ..policies.folder import HUB_CARD, HUB_WEIGHTS, load_policy, read_card, write_card
@@ -85,7 +85,7 @@ def read_scores(file: Path) -> list[Score]:
     try:
         return [Score(**tree) for tree in json.loads(file.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError) as error:
-        raise UsageError(f"{file}: not what evaluate --json writes ({' '.join(str(error).split())})") from error
+        raise UsageError(f"{file}: not what evaluate --json writes ({one_line(error)})") from error
 
 
 def _check_own(score: Score, *own: object) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ..cli import Parser, import_registering, positive
+from ..cli import Parser, import_registering, positive, run
 from ..envs import Task, get_task, load_task
 from ..envs.files import sha256
 from ..envs.tasks.own import own_task
-from ..errors import CheckpointError, UsageError, run_command
+from ..errors import CheckpointError, UsageError
 from ..files import check_free
 from ..policies.card import PolicyCard, task_fields, versions
 from ..policies.folder import save_policy
@@ -49,7 +49,6 @@ def make_parser() -> Parser:
     parser.add_argument("--source", metavar="NAME", default="auto", help="data of the statistics, as in train [auto]")
     parser.add_argument("--statistics", type=Path, metavar="FILE", help='JSON {"mean": [...], "std": [...]} instead')
     parser.add_argument("--env-id", metavar="ID", help="your own Gymnasium environment; --env then names the data")
-    parser.add_argument("--register", metavar="MODULE", help="import this module, which registers your environment")
     parser.add_argument(
         "--heads", type=positive, metavar="N", help="of min-decision-transformer, which does not say [1]"
     )
@@ -58,14 +57,13 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--return-scale", type=float, metavar="X", default=1000.0, help="returns are divided by it [1000]"
     )
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_shared()
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    arguments = make_parser().parse_args(argv)
-    return run_command(lambda: take_over(arguments), debug=arguments.debug)
+    return run(make_parser(), take_over, argv)
 
 
 def take_over(arguments: argparse.Namespace) -> int:

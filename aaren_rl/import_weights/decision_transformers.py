@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..agents import DecisionModel, ModelConfig
-from ..errors import CheckpointError
+from ..errors import CheckpointError, one_line
 from ..policies.tensors import load_tensors
 
 HUGGING_FACE, MIN_DT = "Hugging Face's DecisionTransformerModel", "min-decision-transformer"
@@ -201,7 +201,7 @@ def _build(
         model = DecisionModel(config)
         model.load_state_dict(tensors)
     except (IndexError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{file}: {' '.join(str(error).split())}") from error
+        raise CheckpointError(f"{file}: {one_line(error)}") from error
     return model.eval()
 
 

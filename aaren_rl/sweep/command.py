@@ -7,12 +7,10 @@ can be stopped and called again: finished runs are left as they are, the others 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..cli import Parser, positive
-from ..errors import run_command
+from ..cli import Parser, positive, run, split_at_dashes
 from .grid import read_grid
 from .schedule import run_cells
 
@@ -26,8 +24,7 @@ Train a grid of runs, several at once; call it again to go on where it was stopp
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    end = argv.index("--") if "--" in argv else len(argv)
+    own, more = split_at_dashes(argv)
     parser = Parser("sweep", DESCRIPTION)
     parser.usage = "python -m aaren_rl.sweep GRID [options] [-- arguments of aaren_rl.train for every run]"
     parser.add_argument("grid", metavar="GRID", help="a YAML file, or paper: the 120 runs of the paper's Table 1")
@@ -37,9 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--ray", nargs="?", const="local", metavar="ADDRESS", help="run on Ray: of its own, or the cluster at ADDRESS"
     )
     parser.add_argument("--gpus-per-run", type=float, metavar="X", default=0.0, help="with --ray: share of a GPU [0]")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    arguments = parser.parse_args(argv[:end])
-    return run_command(lambda: _sweep(arguments, argv[end + 1 :]), debug=arguments.debug)
+    parser.add_shared(register=False)
+    return run(parser, lambda arguments: _sweep(arguments, more), own)
 
 
 def _sweep(arguments: argparse.Namespace, more: list[str]) -> int:
