@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tqdm import tqdm
-
-from ..cli import StopRequest
+from ..cli import StopRequest, progress_bar
 from ..envs import normalized_score
 from ..envs.behaviour.policy import Track
 from .checkpoint import saving
@@ -27,7 +25,7 @@ def write_levels(source: Source, files: Mapping[str, Path], n_steps: int, stop: 
         DataError: no episode is there to write, or the disk is full.
         SimulationError: a simulation failed.
     """
-    with tqdm(total=0, unit="step", unit_scale=True, dynamic_ncols=True, smoothing=0) as bar:
+    with progress_bar(total=0, unit="step", unit_scale=True) as bar:
 
         def on_episode(track: Track) -> None:
             bar.set_postfix_str(f"return {track.rewards.sum():.0f}", refresh=False)

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from ..envs.behaviour.policy import Job, Track, simulate
-from ..envs.errors import EnvsError, SimulationError, UsageError
+from ..envs.errors import EnvsError, SimulationError, UsageError, one_line
 from ..envs.tasks.environment import inspect_spaces
 from ..envs.tasks.table import REFERENCE_RETURNS
 
@@ -62,8 +62,7 @@ def inspect_env(env_id: str, max_episode_steps: int | None = None) -> Target:
     try:
         gym.spec(env_id)
     except gym.error.UnregisteredEnv as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(f"--env {env_id}: {reason} (--register imports a module of yours)") from error
+        raise UsageError(f"--env {env_id}: {one_line(error)} (--register imports a module of yours)") from error
     except gym.error.Error:
         pass  # a version that Gymnasium dropped: `inspect_spaces` says so
     seen, acted, own = inspect_spaces(env_id)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
+from ..cli import progress_bar
 from ..envs import SimulationError
 from ..envs.files import sync, write_whole
 from ..envs.simulation.rendering import Picture, Renderer, open_renderer
@@ -114,7 +114,8 @@ class Video:
         for sink in sinks:
             sink.add(0, self._renderer.first)
         total, ended = 0.0, False
-        for step, action in enumerate(tqdm(self._actions, desc="video", unit="step", leave=False), start=1):
+        bar = progress_bar(iterable=self._actions, desc="video", unit="step", leave=False)
+        for step, action in enumerate(bar, start=1):
             taking = [sink for sink in sinks if sink.wants(step)]
             reward, ended, picture = self._renderer.step(action, draw=bool(taking))
             total += reward

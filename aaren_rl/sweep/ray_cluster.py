@@ -10,7 +10,7 @@ import tempfile
 import time
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import UsageError, one_line
 from .processes import POLL, RETRIES, CellJob, launch
 
 # Read when Ray is imported, and by the processes it starts: no reports home, and no remark on how GPUs are hidden.
@@ -68,7 +68,7 @@ class RayBackend:
             ray.init(**options)
         except (ConnectionError, ValueError, RuntimeError) as error:
             self.close()
-            raise UsageError(f"--ray {address}: {' '.join(str(error).split())[:200]}") from error
+            raise UsageError(f"--ray {address}: {one_line(error)}") from error
         self._task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(train_cell)
 
     def start(self, job: CellJob, resume: bool) -> Any:  # noqa: ANN401  Ray's reference

@@ -45,13 +45,11 @@ def make_parser(*, show_all: bool) -> Parser:
         "--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(preset_names())}"
     )
     parser.add_argument("--seed", type=int, metavar="N", default=0, help="training seed [0]")
-    parser.add_argument("--register", metavar="MODULE", help="import this module, which registers your environment")
     parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
-    parser.add_argument("--device", metavar="NAME", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--compile", action="store_true", help="torch.compile the model: minutes first, for GPUs")
     parser.add_argument("--resume", action="store_true", help="go on with the run in its folder")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_shared(device="auto")
     parser.add_argument("--help-all", action="store_true", help="list every setting, with its default")
     return parser
 
