@@ -61,9 +61,11 @@ def load_episodes(
 def load_of_table(task: D4RLTask, origin: Origin, reading: Reading) -> Episodes:
     """`load_episodes` of an origin that is not Minari."""
     reading.check_kind(origin.kind)
-    kind, path = (origin.kind, Path(origin.name)) if origin.kind == "file" else _table_file(task, origin.kind, reading)
-    if kind == "file":
+    if origin.kind == "file":
+        kind, path = "file", Path(origin.name)
         try_file(path)
+    else:
+        kind, path = _table_file(task, origin.kind, reading)
     return replace(_read(task, path, reading), source=kind)
 
 
