@@ -15,6 +15,7 @@ from import_graph import circles, graph, homes, imports, modules
 
 KERNELS = {  # imported on first use
     Path("agents/kernels/compiling/bfloat16.py"): {"numba", "numpy"},
+    Path("agents/kernels/compiling/cache.py"): {"numba"},
     Path("agents/kernels/compiling/decorators.py"): {"numba"},
     Path("agents/kernels/scan_numba.py"): {"numba", "numpy"},
     Path("agents/kernels/token_embedding.py"): {"numpy"},

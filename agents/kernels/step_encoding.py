@@ -1,7 +1,5 @@
 """Recurrence encoding in a compiled environment step: `encoding.py`'s recurrence, a token after the other.
 
-Numba's cache of `step` does not see a change to this file: change `step.py` too, if only a comment.
-
 Names as in `step.py`; R heads have an encoding, and a state holds F numbers of them.
 """
 

@@ -7,11 +7,13 @@ from typing import Any, TypeVar
 
 import numba
 
+from .cache import keyed_cache
+
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
 def compiled(*fastmath: str) -> Callable[[Kernel], Kernel]:
-    """Compiles on first use and keeps the code in Numba's cache.
+    """Compiles on first use and keeps the code in Numba's cache, while no kernel file changes.
 
     Args:
         fastmath: LLVM's liberties: "contract" fuses products into sums, "reassoc" with "nsz" reorders sums, so that a
@@ -20,10 +22,11 @@ def compiled(*fastmath: str) -> Callable[[Kernel], Kernel]:
     options: dict[str, Any] = {"nogil": True, "fastmath": set(fastmath), "error_model": "numpy"}
 
     def decorate(function: Kernel) -> Kernel:
-        try:
-            kernel: Kernel = numba.njit(cache=True, **options)(function)
-        except RuntimeError:  # no folder to keep a cache in: compiled anew by every process
-            kernel = numba.njit(**options)(function)
+        with keyed_cache() as kept:
+            try:
+                kernel: Kernel = numba.njit(cache=kept, **options)(function)
+            except RuntimeError:  # Numba finds no place to keep it: compiled anew by every process
+                kernel = numba.njit(**options)(function)
         return kernel
 
     return decorate
