@@ -94,7 +94,7 @@ def homes(root: Path = ROOT) -> Graph:
 
 def circles(graph: Graph) -> list[tuple[str, ...]]:
     """The sets of modules that import one another, in a circle of any length."""
-    reached = {module: _reachable(graph, module) for module in graph}
+    reached = {module: reachable(graph, module) for module in graph}
     return sorted({tuple(sorted(m for m in reached[a] if a in reached[m])) for a in graph if a in reached[a]})
 
 
@@ -112,7 +112,8 @@ def _targets(item: Import, module: str, path: Path, files: dict[str, Path]) -> s
     return {target for target in named if target in files}
 
 
-def _reachable(graph: Graph, start: str) -> set[str]:
+def reachable(graph: Graph, start: str) -> set[str]:
+    """What a module imports, and what that imports, and so on."""
     found: set[str] = set()
     new = graph[start]
     while new:

@@ -91,8 +91,9 @@ def test_a_wrong_command_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         test_a_command_parses("page.md", line, monkeypatch)
 
 
-def test_the_figures_are_drawn_by_the_script(tmp_path: Path) -> None:
+def test_the_figures_are_drawn_by_the_scripts(tmp_path: Path) -> None:
     subprocess.run([sys.executable, ROOT / "scripts" / "docs_figures", tmp_path], check=True)
+    subprocess.run([sys.executable, ROOT / "scripts" / "draw_architecture", tmp_path / "architecture.svg"], check=True)
     drawn = {file.name for file in tmp_path.iterdir()}
     assert drawn == {file.name for file in (ROOT / "docs" / "figures").iterdir()}
 
