@@ -23,7 +23,7 @@ CORL_LAST = "CORL, last"
 CORL_BEST = "CORL, best"
 DT_PAPER = "Decision Transformer paper"
 
-SOURCES = {
+PUBLISHED = {
     PAPER: "Feng et al. 2024, arXiv:2405.13956, Table 1: 5 training seeds, mean and standard deviation",
     CORL_LAST: "Tarasov et al. 2022, CORL's dt.py results: the last checkpoint's score",
     CORL_BEST: "the same: the best score during training",
@@ -61,7 +61,7 @@ _OTHERS = {
 
 
 def published(env: str, agent: str) -> dict[str, Published]:
-    """Published scores of an agent on a task, by source (a key of `SOURCES`); empty where there are none."""
+    """Published scores of an agent on a task, by source (a key of `PUBLISHED`); empty where there are none."""
     found = []
     if env in _PAPER and agent == "decision-aaren":
         found = [Published(PAPER, *_PAPER[env][2:], seeds=5)]

@@ -34,11 +34,12 @@ def load_preset(preset: str, agent: str) -> Nested:
         raise UsageError(f"preset {preset!r} is not one of {', '.join(preset_names())}")
     text = resources.files("aaren_rl.configs").joinpath(f"{preset}.yaml").read_text(encoding="utf-8")
     tree = yaml.safe_load(text)
-    return _merge(tree.get("all", {}), tree.get(agent, {}))
+    return override(tree.get("all", {}), tree.get(agent, {}))
 
 
-def _merge(base: Nested, over: Nested) -> Nested:
-    return {name: {**base.get(name, {}), **over.get(name, {})} for name in (*base, *over)}
+def override(sections: Nested, given: Nested) -> Nested:
+    """`sections` with the values of `given` on top."""
+    return {name: {**sections.get(name, {}), **given.get(name, {})} for name in (*sections, *given)}
 
 
 def build_config(agent: str, seed: int, sections: Nested) -> RunConfig:
@@ -109,11 +110,6 @@ def given_settings(arguments: argparse.Namespace) -> Nested:
         if dot:
             nested.setdefault(section, {})[name] = value
     return nested
-
-
-def override(sections: Nested, given: Nested) -> Nested:
-    """`sections` with the values of `given` on top."""
-    return _merge(sections, given)
 
 
 def differences(there: dict[str, Any], asked: dict[str, Any], section: str = "") -> list[str]:

@@ -9,8 +9,7 @@ from typing import Any
 from ...evaluate.scores import Score
 from ...policies.names import MARKS, SOURCES, label
 from ..cells import Cell
-from ..published import SOURCES as PUBLISHED
-from ..published import published
+from ..published import PUBLISHED, published
 from ..statistics import CONFIDENCE, MIN_SEEDS, RESAMPLES, Aggregate, Summary, aggregate, group, improvements, summarize
 from .document import Column, Table, Text, words
 from .words import NOTHING, costs, data_notes, ends_of, interval, joined, listed, memory, microseconds, number
