@@ -60,18 +60,13 @@ class Run:
     best: Score | None = None
 
     @property
-    def updates(self) -> int:
-        """Those of the whole run."""
-        return self.config.optimizer.updates
-
-    @property
     def headline(self) -> str:
         """What a score's one number is."""
         return "return" if self.task.reference is None else "normalised score"
 
     def is_due(self, every: int) -> bool:
         """Whether what is done after every so many updates, and after the last, is done now."""
-        return self.trainer.update % every == 0 or self.trainer.update == self.updates
+        return self.trainer.update % every == 0 or self.trainer.update == self.config.optimizer.updates
 
     @property
     def owes_evaluation(self) -> bool:
@@ -96,10 +91,10 @@ def train(
 
     Args:
         config: all that decides the result.
-        task: what the policy is scored on.
+        task: what the policy is scored on, every `eval_every` updates.
         episodes: what it is trained on.
         device: where to train.
-        path: the run's folder, which this run holds.
+        path: the run's folder, which the caller holds.
         ranks: the processes that train together; the writer alone logs, evaluates and saves while the others wait.
         stop: a signal ends training after the update it comes in, with a checkpoint.
         resume: go on from the last checkpoint, where there is one.
@@ -111,7 +106,7 @@ def train(
         SimulationError: an evaluation failed; --resume does it again.
     """
     keep_freed_memory()
-    low, high = task.action_low, task.action_high
+    updates, low, high = config.optimizer.updates, task.action_low, task.action_high
     data = StepData(episodes, config.data.return_scale, device, action_low=low, action_high=high)
     trainer = Trainer(config, data, episodes.action_dim, task.horizon, ranks, compiled=compiled)
     run = Run(config, task, episodes, path, trainer)
@@ -120,11 +115,11 @@ def train(
     ranks.share(partial(announce, run))
 
     show = ranks.is_writer
-    run.bar = progress_bar(total=run.updates, initial=trainer.update, desc=task.name, unit="update", disable=not show)
+    run.bar = progress_bar(total=updates, initial=trainer.update, desc=task.name, unit="update", disable=not show)
     try:
         if run.owes_evaluation:
             ranks.share(partial(complete, run))
-        while trainer.update < run.updates:
+        while trainer.update < updates:
             with run.watch:
                 loss_and_norm = torch.stack(trainer.step())
             if ranks.is_writer:
@@ -135,7 +130,7 @@ def train(
                 ranks.share(partial(complete, run))
             elif run.is_due(LOG_EVERY):
                 ranks.share(partial(log, run))
-            if number is not None and trainer.update < run.updates:
+            if number is not None and trainer.update < updates:
                 ranks.share(partial(leave, run))
                 return 128 + number
     finally:
@@ -213,7 +208,7 @@ def evaluate(run: Run) -> None:
     config, trainer = run.config.evaluation, run.trainer
     card = make_card(run.config, run.task, run.episodes, trainer)
     models = {"average": trainer.average, "raw": trainer.model}
-    episodes = config.final_episodes if trainer.update == run.updates else config.eval_episodes
+    episodes = config.final_episodes if trainer.update == run.config.optimizer.updates else config.eval_episodes
     scores = {}
     for weights, model in models.items():
         plan = EpisodePlan(weights, episodes, [card.target_return], config.eval_seed)
