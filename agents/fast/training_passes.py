@@ -153,7 +153,7 @@ def mix_backward(
     d_scoring = kernel.scoring.gradients(*scoring, d_ws, exact_scores.sum((0, 2)))
     maps = torch.cat((mixed.wv, mixed.ws.to(mixed.wv.dtype)))
     d_x, d_low = (part.view(batch, n, -1) for part in (d_x, d_mapped @ maps))
-    return d_x, d_low, Mixer(*d_scoring, d_wv, d_values.sum(0).float(), d_wo, *d_norm)
+    return d_x, d_low, Mixer._make((*d_scoring, d_wv, d_values.sum(0).float(), d_wo, *d_norm))
 
 
 def transform(middle: Tensor, low: Tensor, call: Call, given: Mlp) -> tuple[Tensor, Tensor, Transformed]:

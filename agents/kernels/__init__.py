@@ -45,7 +45,7 @@ def load(name: str) -> ModuleType:
     Raises:
         ImportError: its package is not installed.
     """
-    return importlib.import_module(f".{BACKENDS[name]}", __name__)
+    return load_kernels(BACKENDS[name])
 
 
 @functools.cache

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numba
 
@@ -33,13 +34,14 @@ def keyed_cache() -> Iterator[bool]:
     Numba reads its setting CACHE_DIR when a function is decorated, and it is put back at once.
     """
     with _LOCK:
-        before = numba.config.CACHE_DIR
+        config: Any = numba.config
+        before = config.CACHE_DIR
         kept = folder(before)
-        numba.config.CACHE_DIR = before if kept is None else str(kept)
+        config.CACHE_DIR = before if kept is None else str(kept)
         try:
             yield kept is not None
         finally:
-            numba.config.CACHE_DIR = before
+            config.CACHE_DIR = before
 
 
 @functools.cache
