@@ -1,0 +1,106 @@
+"""Muon: momentum whose matrices are orthogonalised before they become a step (Jordan et al. 2024).
+
+For the matrices of a trunk; everything else (embeddings, biases, norms, the head) stays with AdamW.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# Coefficients of the quintic iteration that brings singular values near 1 in the fewest products (Jordan et al. 2024).
+QUINTIC = (3.4445, -4.7750, 2.0315)
+ITERATIONS = 5
+AS_ADAMW = 0.2  # root mean square of AdamW's steps at a learning rate of 1 (Liu et al. 2025, section 2.2)
+
+
+def orthogonalize(matrices: Tensor) -> Tensor:
+    """U V^T of every matrix U S V^T, roughly: singular values between 0.7 and 1.2, by a Newton-Schulz iteration.
+
+    Args:
+        matrices: (n, R, C), in the type to compute in; bfloat16 does where the processor has it.
+
+    Returns:
+        (n, R, C). A matrix of zeros stays one.
+    """
+    a, b, c = QUINTIC
+    tall = matrices.shape[-2] > matrices.shape[-1]  # the products are of the smaller side
+    x = matrices.mT if tall else matrices
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(ITERATIONS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+class Muon(torch.optim.Optimizer):
+    """Nesterov momentum, orthogonalised; all matrices of one shape at once.
+
+    torch.optim.Muon does the same one matrix after another, always in bfloat16, which a processor without bfloat16
+    takes several times as long for as for the update itself.
+
+    Args:
+        matrices: parameters (R, C).
+        lr: the learning rate, of AdamW's size: steps are scaled to the root mean square that AdamW's have.
+        momentum: of the gradients.
+        weight_decay: decoupled, as AdamW's.
+        dtype: to orthogonalise in.
+
+    Raises:
+        ValueError: a parameter is no matrix.
+    """
+
+    def __init__(
+        self,
+        matrices: Iterable[Tensor],
+        lr: float = 1e-2,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """Starts from zero momentum."""
+        super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self.dtype = dtype
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.ndim != 2:
+                    raise ValueError(f"Muon is for matrices, not for a parameter of shape {tuple(parameter.shape)}")
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # noqa: ANN401  torch's signature
+        """One step of every parameter that has a gradient."""
+        assert closure is None
+        for group in self.param_groups:
+            of_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    of_shape[parameter.shape].append(parameter)
+            for parameters in of_shape.values():
+                self._step(parameters, group["lr"], group["momentum"], group["weight_decay"])
+
+    def _step(self, parameters: list[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
+        """One step of parameters of one shape."""
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        buffers = [self._buffer(parameter) for parameter in parameters]
+        torch._foreach_lerp_(buffers, gradients, 1 - momentum)
+        directions = torch._foreach_lerp(gradients, buffers, momentum)
+        steps = orthogonalize(torch.stack(list(directions)).to(self.dtype)).to(parameters[0].dtype)
+        torch._foreach_mul_(parameters, 1 - lr * weight_decay)
+        torch._foreach_add_(parameters, list(steps.unbind()), alpha=-lr * AS_ADAMW * max(parameters[0].shape) ** 0.5)
+
+    def _buffer(self, parameter: Tensor) -> Tensor:
+        state = self.state[parameter]
+        if not state:
+            state["momentum"] = torch.zeros_like(parameter)
+        buffer: Tensor = state["momentum"]
+        return buffer
+
+
+def trunk_matrices(trunk: nn.Module) -> list[nn.Parameter]:
+    """The weights of a trunk's linear layers, which Muon is for."""
+    layers = [module for module in trunk.modules() if isinstance(module, nn.Linear)]
+    return [layer.weight for layer in layers if layer.weight.requires_grad]

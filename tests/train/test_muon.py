@@ -1,0 +1,97 @@
+"""Muon: orthogonal steps, all matrices of a shape at once, and a state that is restored."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from aaren_rl.agents import DecisionModel, ModelConfig
+from aaren_rl.train.muon import AS_ADAMW, Muon, orthogonalize, trunk_matrices
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (2, 16, 5), (2, 5, 16)])
+@pytest.mark.parametrize(("dtype", "slack"), [(torch.float32, 0.0), (torch.bfloat16, 0.05)])
+def test_singular_values_come_near_one(shape: tuple[int, ...], dtype: torch.dtype, slack: float) -> None:
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    found = orthogonalize(matrices.to(dtype)).double()
+    values = torch.linalg.svdvals(found)
+    assert values.min() > 0.6 - slack and values.max() < 1.25 + slack
+    # The singular vectors stay: the map of the matrix itself is symmetric and positive.
+    left, _, right = torch.linalg.svd(matrices.double(), full_matrices=False)
+    kept = left.mT @ found @ right.mT
+    assert (kept - kept.diagonal(dim1=1, dim2=2).diag_embed()).abs().max() < 0.02 + slack
+
+
+def test_zeros_stay_zeros() -> None:
+    assert orthogonalize(torch.zeros(1, 4, 4)).abs().max() == 0
+
+
+def test_two_steps_by_hand() -> None:
+    torch.manual_seed(0)
+    weights = [torch.randn(6, 4, requires_grad=True) for _ in range(2)]
+    before = [weight.detach().clone() for weight in weights]
+    gradients = [[torch.randn(6, 4) for _ in weights] for _ in range(2)]
+    optimizer = Muon(weights, lr=0.1, momentum=0.9, weight_decay=0.5)
+    for step in gradients:
+        for weight, gradient in zip(weights, step, strict=True):
+            weight.grad = gradient
+        optimizer.step()
+    for k, weight in enumerate(weights):  # one matrix at a time
+        expected, moment = before[k], torch.zeros(6, 4)
+        for step in gradients:
+            moment = 0.9 * moment + 0.1 * step[k]
+            direction = 0.9 * moment + 0.1 * step[k]
+            expected = expected * (1 - 0.1 * 0.5) - 0.1 * AS_ADAMW * 6**0.5 * orthogonalize(direction[None])[0]
+        torch.testing.assert_close(weight, expected)
+
+
+def test_agrees_with_torchs_own() -> None:
+    torch.manual_seed(0)
+    start, gradients = torch.randn(32, 16), torch.randn(3, 32, 16)
+    mine, theirs = start.clone().requires_grad_(), start.clone().requires_grad_()
+    optimizers = [
+        Muon([mine], lr=0.1, weight_decay=0.1, dtype=torch.bfloat16),
+        torch.optim.Muon([theirs], lr=0.1, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+    ]
+    for gradient in gradients:
+        for weight, optimizer in zip((mine, theirs), optimizers, strict=True):
+            weight.grad = gradient.clone()
+            optimizer.step()
+    # Both round to bfloat16 inside; a step is about 0.1 * 0.2 an element.
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-3)
+
+
+def test_a_parameter_that_is_no_matrix_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(3,\)"):
+        Muon([torch.zeros(3, requires_grad=True)])
+
+
+def test_state_goes_on_where_it_was() -> None:
+    torch.manual_seed(0)
+    weights = [torch.randn(4, 4, requires_grad=True) for _ in range(2)]
+    gradients = torch.randn(4, 4, 4)
+
+    def play(weight: torch.Tensor, optimizer: Muon, steps: range) -> None:
+        for k in steps:
+            weight.grad = gradients[k].clone()
+            optimizer.step()
+
+    whole = Muon([weights[0]])
+    with torch.no_grad():
+        weights[1].copy_(weights[0])
+    play(weights[0], whole, range(4))
+    first = Muon([weights[1]])
+    play(weights[1], first, range(2))
+    second = Muon([weights[1]])
+    second.load_state_dict(first.state_dict())
+    play(weights[1], second, range(2, 4))
+    assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize("mixer", ["aaren", "attention", "aaren-rsa", "rsa", "tree"])
+def test_a_trunks_matrices(mixer: str) -> None:
+    model = DecisionModel(ModelConfig(5, 2, mixer, width=8, layers=2, heads=2))
+    found = trunk_matrices(model.trunk)
+    assert len(found) >= 2 * 6 and all(p.ndim == 2 for p in found)
+    outside = {id(p) for name, p in model.named_parameters() if not name.startswith("trunk.")}
+    assert not outside & {id(p) for p in found}
