@@ -94,7 +94,7 @@ class Cell:
         """The inverse of `dataclasses.asdict`; KeyError or TypeError where something is missing or unknown."""
         lists = {"curve": CurvePoint, "sweep": Score, "action_cost": ActionCost}
         parts = {key: [kind(**item) for item in tree[key]] for key, kind in lists.items()}
-        return Cell(**{**tree, **parts, "last": Score(**tree["last"]), "best": Score(**tree["best"])})
+        return Cell(**{**tree, **parts, "last": Score.of(tree["last"]), "best": Score.of(tree["best"])})
 
 
 def write_results(file: Path, cells: Sequence[Cell], settings: dict[str, Any]) -> None:

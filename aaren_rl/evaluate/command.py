@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..cli import Parser, choose_device, import_registering, positive, run
+from ..envs.data.hdf5.d4rl import read_hdf5
 from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.simulation.recording import Recorder
 from ..errors import CheckpointError, UsageError
 from ..files import write_json
 from ..policies.card import PolicyCard
 from ..runtime import load
+from .held_out import HeldOut, hold_out, measure_action_error
 from .play import EpisodePlan, ScoredPolicy, play
 from .scores import Score, format_table, mismatch
 from .video import open_video
@@ -32,6 +34,7 @@ Play episodes with a trained policy and print its returns and D4RL-normalised sc
   python -m aaren_rl.evaluate RUN --attention tree --budget 0.5 --sampler edh   # a Transformer, l^0.5 terms
   python -m aaren_rl.evaluate RUN --video episode.mp4     # the first episode; .gif needs no ffmpeg
   python -m aaren_rl.evaluate RUN --record-minari me/hopper/aaren-v0
+  python -m aaren_rl.evaluate RUN --held-out              # action error on the episodes it was not trained on
   python -m aaren_rl.evaluate policy.onnx                 # an exported policy, without PyTorch
 
 RUN is a run folder, a policy folder in it such as RUN/policy_best, or a file of `python -m aaren_rl.export`.
@@ -63,6 +66,13 @@ def make_parser() -> Parser:
     parser.add_argument("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
     parser.add_argument("--seed", type=int, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
     parser.add_argument("--env-id", metavar="ID", help="play in another environment, such as Hopper-v5: raw returns")
+    parser.add_argument(
+        "--held-out",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="action error on the episodes kept from training, or those of an HDF5 file",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a list, one object a target return")
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode, as .mp4 or .gif")
     parser.add_argument(
@@ -87,6 +97,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         new_minari_folder(arguments.record_minari)
     import_registering(arguments.register)
     policy, card, weights = _open(arguments)
+    held_out = None if arguments.held_out is None else _held_out(arguments, card)
     if arguments.env_id is not None and arguments.env_id != card.env_id:
         # D4RL's or anyone's reference returns are those of one environment.
         card = dataclasses.replace(card, env_id=arguments.env_id, reference=None, reference_returns=None)
@@ -104,6 +115,10 @@ def evaluate(arguments: argparse.Namespace) -> int:
         )
         scores = play(policy, card, plan)
         print(format_table(scores))
+        if held_out is not None:
+            error = measure_action_error(policy, held_out, card)
+            scores = [dataclasses.replace(score, action_error=error) for score in scores]
+            print(f"held-out action error: {error}")
         if arguments.json is not None:
             write_json(arguments.json, [score.to_json() for score in scores])
         if video is not None:
@@ -145,6 +160,32 @@ def _open_exported(arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], Po
         raise CheckpointError(f"{arguments.run}: its card is of another version: {error}") from error
     precision = runner.export["precision"]
     return runner, card, card.weights if precision == "float32" else f"{card.weights} {precision}"
+
+
+def _held_out(arguments: argparse.Namespace, card: PolicyCard) -> HeldOut:
+    """The episodes of a file, or those that the run kept from its training.
+
+    Raises:
+        UsageError: there is no run, or it kept none.
+        DataError: the data cannot be read.
+    """
+    from ..train.data import load_data
+    from ..train.settings import read_config
+
+    if arguments.held_out:
+        sizes = {"observation_dim": card.model["observation_dim"], "action_dim": card.model["action_dim"]}
+        units = {"action_low": card.action_low, "action_high": card.action_high}
+        return HeldOut(read_hdf5(arguments.held_out, **sizes, **units))
+    files = [folder / "config.yaml" for folder in (arguments.run, arguments.run.parent)]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        raise UsageError(f"--held-out: {arguments.run} is not in a run folder; give a file: --held-out FILE.hdf5")
+    config = read_config(file)
+    _, episodes = load_data(config.data)
+    _, held_out = hold_out(episodes, config.data.held_out, config.seed)
+    if held_out is None:
+        raise UsageError(f"--held-out: {file.parent} kept no episodes; give a file of others: --held-out FILE.hdf5")
+    return held_out
 
 
 def record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Sequence[Score]) -> str:

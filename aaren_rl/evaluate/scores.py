@@ -7,8 +7,60 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..errors import CheckpointError
 from ..policies.names import SOURCES
+
+
+@dataclass(frozen=True)
+class ActionError:
+    """Squared action errors of held-out episodes, in units in which actions span [-1, 1].
+
+    Attributes:
+        sums: of every episode, (E,), over its steps, of the mean over action dimensions.
+        lengths: steps of every episode, (E,).
+        floor: the mean variance of the behaviour's own noise on these steps, below which no policy comes but by
+            chance; None where it is not known.
+    """
+
+    sums: list[float]
+    lengths: list[int]
+    floor: float | None = None
+
+    @property
+    def mean(self) -> float:
+        """Mean squared error over all steps."""
+        return sum(self.sums) / sum(self.lengths)
+
+    @property
+    def above_floor(self) -> float | None:
+        """What of the error is the policy's own; None where the floor is not known."""
+        return None if self.floor is None else self.mean - self.floor
+
+    def interval(self, level: float = 0.95, draws: int = 2000) -> tuple[float, float]:
+        """A bootstrap interval of the mean, over episodes."""
+        rng = np.random.default_rng(0)
+        chosen = rng.integers(len(self.sums), size=(draws, len(self.sums)))
+        means = np.asarray(self.sums)[chosen].sum(1) / np.asarray(self.lengths)[chosen].sum(1)
+        low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+        return float(low), float(high)
+
+    def scalars(self, prefix: str) -> dict[str, float]:
+        """What is logged of it, under the same tags for every agent."""
+        above = {} if self.floor is None else {f"{prefix}/action_error_above_floor": self.mean - self.floor}
+        return {f"{prefix}/action_error": self.mean, **above}
+
+    def short(self) -> str:
+        """The mean and what of it is the policy's own."""
+        return f"{self.mean:.4f}" + ("" if self.floor is None else f" ({self.mean - self.floor:.4f} above the noise)")
+
+    def __str__(self) -> str:
+        """One line with the floor, where it is known."""
+        low, high = self.interval()
+        own = "" if self.floor is None else f"; {self.mean - self.floor:.4f} above the behaviour's noise"
+        of = f"{len(self.sums)} episodes, {sum(self.lengths):,} steps"
+        return f"{self.mean:.4f} [{low:.4f}, {high:.4f}] over {of}{own}"
 
 
 @dataclass(frozen=True)
@@ -44,6 +96,7 @@ class Score:
     actions_per_second: float
     returns: list[float]
     attention: str = "softmax"  # where it is not: how tree attention was computed
+    action_error: ActionError | None = None  # on held-out episodes, where it was measured
 
     def acting(self) -> str:
         """The rollout mode with all that belongs to it."""
@@ -64,6 +117,7 @@ class Score:
             f"{prefix}/return_std": self.return_std,
             f"{prefix}/length_mean": self.length_mean,
             f"{prefix}/actions_per_second": self.actions_per_second,
+            **({} if self.action_error is None else self.action_error.scalars(prefix)),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -71,14 +125,20 @@ class Score:
         return dataclasses.asdict(self)
 
     @staticmethod
+    def of(tree: dict[str, Any]) -> Score:
+        """The inverse of `to_json`; TypeError where something is missing or unknown."""
+        error = tree.get("action_error")
+        return Score(**{**tree, "action_error": None if error is None else ActionError(**error)})
+
+    @staticmethod
     def from_json(tree: Any) -> Score | None:  # noqa: ANN401  read from a file
-        """The inverse; None stays None.
+        """As `of`; None stays None.
 
         Raises:
             CheckpointError: the values are no score.
         """
         try:
-            return None if tree is None else Score(**tree)
+            return None if tree is None else Score.of(tree)
         except TypeError as error:
             raise CheckpointError(f"the checkpoint's scores are not readable: {error}") from error
 

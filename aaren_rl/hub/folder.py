@@ -83,7 +83,7 @@ def read_scores(file: Path) -> list[Score]:
         UsageError: it is something else.
     """
     try:
-        return [Score(**tree) for tree in json.loads(file.read_text(encoding="utf-8"))]
+        return [Score.of(tree) for tree in json.loads(file.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(f"{file}: not what evaluate --json writes ({one_line(error)})") from error
 

@@ -48,6 +48,9 @@ class PolicyCard:
         seed: the training seed.
         weights: the weights to use by default, "average" or "raw".
         versions: packages that made it, and the device.
+        held_out: share of the episodes that it was not trained on, chosen by the seed.
+        action_error: on those, as `evaluate.held_out` has it; None: none was held out.
+        action_error_floor: the variance of the behaviour's own noise on those; None: not known.
     """
 
     agent: str
@@ -75,6 +78,10 @@ class PolicyCard:
     seed: int
     weights: str
     versions: dict[str, str]
+    # Cards that were written before these were there have none.
+    held_out: float = 0.0
+    action_error: float | None = None
+    action_error_floor: float | None = None
 
 
 def card_from_json(tree: dict[str, Any]) -> PolicyCard:
@@ -83,9 +90,10 @@ def card_from_json(tree: dict[str, Any]) -> PolicyCard:
     Raises:
         ValueError: keys are missing or unknown, or a value is not what it should be; the message names them.
     """
-    names = {field.name for field in dataclasses.fields(PolicyCard)}
-    if set(tree) != names:
-        raise ValueError(f"missing or unknown keys: {', '.join(sorted(set(tree) ^ names))[:200]}")
+    fields = dataclasses.fields(PolicyCard)
+    needed = {field.name for field in fields if field.default is dataclasses.MISSING}
+    if wrong := needed - set(tree) | set(tree) - {field.name for field in fields}:
+        raise ValueError(f"missing or unknown keys: {', '.join(sorted(wrong))[:200]}")
     card = read(PolicyCard, tree)
     for name, value in card.env_kwargs.items():
         if not is_plain_argument(name, value):

@@ -9,7 +9,10 @@ AGENTS = {
     "decision-aaren-rsa": "aaren-rsa",
     "decision-rsa": "rsa",
     "decision-transformer-tree": "tree",
+    "bc": "aaren",
 }
+# They see no return-to-go: behaviour cloning with Decision-Aaren's trunk, a baseline.
+UNCONDITIONED = ("bc",)
 
 SOURCES = {
     "d4rl": "D4RL's file",
@@ -25,6 +28,7 @@ LABELS = {
     "decision-aaren-rsa": "Decision-Aaren-RSA",
     "decision-rsa": "Decision-RSA",
     "decision-transformer-tree": "Decision Transformer with a tree",
+    "bc": "Behaviour cloning",
 }
 # What stands at every score of such data, so that none is taken for another's.
 MARKS = {"d4rl": "D4RL", "local": "local", "minari": "Minari", "file": "your file"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..agents import ROLLOUTS, ModelConfig
-from ..policies.names import AGENTS
+from ..policies.names import AGENTS, UNCONDITIONED
 from .batches import CONTEXTS
 
 
@@ -42,12 +42,18 @@ class DataConfig:
     clip_actions: bool = _help(False, "clip the data's actions to [-1, 1] instead of refusing them")
     max_episode_steps: int | None = _help(None, "cut episodes here where the file marks no timeouts")
     local_steps: int | None = _help(None, "steps of a local set (default: as the recipe, 200,000)")
+    held_out: float = _help(0.0, "share of the episodes kept from training, whose actions measure imitation")
+    best_fraction: float = _help(1.0, "train on this share of the episodes, the best by return (0.1: 10 percent BC)")
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field."""
         _choice("context", self.context, CONTEXTS)
         _at_least(2, context_length=self.context_length)
         _at_least(1, steps_per_update=self.steps_per_update, max_episode_steps=self.max_episode_steps or 1)
+        if not 0 <= self.held_out <= 0.5:
+            raise ValueError(f"held_out: must be in [0, 0.5], not {self.held_out}")
+        if not 0 < self.best_fraction <= 1:
+            raise ValueError(f"best_fraction: must be above 0 and at most 1, not {self.best_fraction}")
         if self.return_scale <= 0:
             raise ValueError(f"return_scale: must be above 0, not {self.return_scale}")
         if (self.ref_min_score is None) != (self.ref_max_score is None):
@@ -69,6 +75,7 @@ class NetworkConfig:
     rem_max_power: int | None = _help(None, "mask larger powers; 0: none (default: 200 for decision-rsa, else 0)")
     rem_gate: float = _help(0.0, "mu before training; sigmoid(mu) is the encoding's share")
     timestep_embedding: bool = _help(True, "tell the model the time step")
+    timestep_std: float = _help(0.02, "deviation of the time steps' embedding before training")
     tree_budget: float = _help(0.5, "E of decision-transformer-tree: l^E terms for l tokens at rollout; 1 is exact")
     tree_sampler: str = _help("edh", "how its tree chooses what to look at closer, as evaluate's --sampler")
 
@@ -76,7 +83,9 @@ class NetworkConfig:
         """Raises ValueError naming the field."""
         self.model(1, 1, "aaren", 1)
 
-    def model(self, observation_dim: int, action_dim: int, mixer: str, max_timestep: int) -> ModelConfig:
+    def model(
+        self, observation_dim: int, action_dim: int, mixer: str, max_timestep: int, *, return_conditioned: bool = True
+    ) -> ModelConfig:
         """The model's configuration for an environment."""
         return ModelConfig(
             observation_dim,
@@ -92,6 +101,8 @@ class NetworkConfig:
             self.rem_max_power,
             self.rem_gate,
             timestep_embedding=self.timestep_embedding,
+            timestep_std=self.timestep_std,
+            return_conditioned=return_conditioned,
             tree_budget=self.tree_budget,
             tree_sampler=self.tree_sampler,
         )
@@ -99,14 +110,15 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW with a linear warm-up, and a moving average of the weights.
+    """AdamW, or Muon for the trunk's matrices and AdamW for the rest; warm-up; a moving average of the weights.
 
-    The default keeps the learning rate up and lets the average settle the weights: on hopper-medium a cosine to zero
-    imitates better and scores less (docs/results.md).
+    What is not given is as runs of version 0.1.0 had it, so that they can be resumed; presets say what is recommended.
     """
 
     updates: int = _help(1500, "training updates")
-    learning_rate: float = _help(1e-3, "peak learning rate")
+    optimizer: str = _help("adamw", "adamw, or muon: Muon for the matrices of the trunk, AdamW for the rest")
+    learning_rate: float = _help(1e-3, "peak learning rate of AdamW")
+    matrix_learning_rate: float = _help(1e-2, "peak learning rate of Muon; its steps are of AdamW's size")
     schedule: str = _help("constant", "after the warm-up: constant or cosine (to zero)")
     warmup_updates: int = _help(500, "updates of linear warm-up")
     weight_decay: float = _help(1e-4, "AdamW weight decay")
@@ -117,13 +129,15 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field."""
+        _choice("optimizer", self.optimizer, ("adamw", "muon"))
         _choice("schedule", self.schedule, ("cosine", "constant"))
         _choice("precision", self.precision, ("auto", "bfloat16", "float32"))
         _choice("non_finite", self.non_finite, ("stop", "skip"))
         _at_least(1, updates=self.updates)
         _at_least(0, warmup_updates=self.warmup_updates, weight_decay=self.weight_decay)
-        if self.learning_rate <= 0 or self.clip_norm <= 0:
-            raise ValueError("learning_rate, clip_norm: must be above 0")
+        for name in ("learning_rate", "matrix_learning_rate", "clip_norm"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: must be above 0, not {getattr(self, name)}")
         if not 0 <= self.average_decay < 1:
             raise ValueError(f"average_decay: must be in [0, 1), not {self.average_decay}")
 
@@ -162,6 +176,11 @@ class RunConfig:
         """Raises ValueError naming the field."""
         _choice("agent", self.agent, AGENTS)
         _at_least(0, seed=self.seed)
+
+    def model(self, observation_dim: int, action_dim: int, horizon: int) -> ModelConfig:
+        """The configuration of the agent's model for an environment."""
+        conditioned = self.agent not in UNCONDITIONED
+        return self.network.model(observation_dim, action_dim, self.mixer, horizon, return_conditioned=conditioned)
 
     @property
     def mixer(self) -> str:

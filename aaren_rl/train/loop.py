@@ -17,14 +17,15 @@ from tqdm import tqdm
 from ..cli import StopRequest, progress_bar
 from ..envs import Episodes, Task
 from ..errors import NumericsError
+from ..evaluate.held_out import HeldOut, hold_out, measure_action_error
 from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score, format_table, mismatch
-from ..policies.card import PolicyCard, task_fields, versions
 from ..policies.folder import make_policy, save_policy
 from ..policies.names import SOURCES
 from ..runs.metrics import Metrics
 from .acceleration import keep_freed_memory
 from .batches import StepData
+from .card import error_fields, make_card
 from .checkpoint import find_checkpoint, save_checkpoint
 from .config import RunConfig
 from .ranks import Ranks
@@ -39,6 +40,8 @@ class Run:
     """A training run on its way; what comes after `trainer` is kept up to date on the writer alone.
 
     Attributes:
+        episodes: those it is trained on.
+        held_out: those it is not; None where there are too few.
         recent: loss and gradient norm of every update since the last log.
         watch: the time of those that this process has done, training alone.
         timed_from: the update before them.
@@ -49,6 +52,7 @@ class Run:
     config: RunConfig
     task: Task
     episodes: Episodes
+    held_out: HeldOut | None
     path: Path
     trainer: Trainer
     bar: tqdm[Any] = field(init=False)
@@ -92,7 +96,7 @@ def train(
     Args:
         config: all that decides the result.
         task: what the policy is scored on, every `eval_every` updates.
-        episodes: what it is trained on.
+        episodes: what it is trained on, less what is held out.
         device: where to train.
         path: the run's folder, which the caller holds.
         ranks: the processes that train together; the writer alone logs, evaluates and saves while the others wait.
@@ -107,9 +111,11 @@ def train(
     """
     keep_freed_memory()
     updates, low, high = config.optimizer.updates, task.action_low, task.action_high
-    data = StepData(episodes, config.data.return_scale, device, action_low=low, action_high=high)
-    trainer = Trainer(config, data, episodes.action_dim, task.horizon, ranks, compiled=compiled)
-    run = Run(config, task, episodes, path, trainer)
+    training, held_out = hold_out(episodes, config.data.held_out, config.seed)
+    training = training.best(config.data.best_fraction)
+    data = StepData(training, config.data.return_scale, device, action_low=low, action_high=high)
+    trainer = Trainer(config, data, training.action_dim, task.horizon, ranks, compiled=compiled)
+    run = Run(config, task, training, held_out, path, trainer)
     if resume:
         restore(run, ranks)
     ranks.share(partial(announce, run))
@@ -164,6 +170,10 @@ def announce(run: Run) -> None:
         f"{config.data.steps_per_update} steps ({config.data.context} contexts) on {len(episodes)} episodes, "
         f"{episodes.n_steps:,} steps, mean return {episodes.returns.mean():.0f}, from {SOURCES[episodes.source]}"
     )
+    if run.held_out is not None:
+        print(f"{len(run.held_out.episodes)} more episodes are held out: the action error on them measures imitation")
+    elif config.data.held_out:
+        print("no episodes are held out: there are too few; imitation is not measured")
     if trainer.ranks.size > 1:
         print(f"{trainer.ranks.size} processes share every update")
     print(f"run folder: {run.path}")
@@ -191,7 +201,7 @@ def log(run: Run) -> None:
     values = {
         "train/loss": loss,
         "train/gradient_norm": norm,
-        "train/learning_rate": trainer.optimizer.param_groups[0]["lr"],
+        "train/learning_rate": trainer.optimizers.learning_rate,
         **trainer.recurrence(),
     }
     if timed := trainer.update - run.timed_from:  # none where an evaluation is owed
@@ -211,11 +221,16 @@ def evaluate(run: Run) -> None:
     episodes = config.final_episodes if trainer.update == run.config.optimizer.updates else config.eval_episodes
     scores = {}
     for weights, model in models.items():
+        policy = make_policy(model, card)
         plan = EpisodePlan(weights, episodes, [card.target_return], config.eval_seed)
-        (scores[weights],) = score_policy(make_policy(model, card), card, plan)
-    run.last = scores["average"]
-    run.metrics.log(trainer.update, {**run.last.scalars("eval"), **scores["raw"].scalars("eval_raw")})
-    run.bar.write(f"update {trainer.update}: {run.headline} {run.last.headline:.1f}")
+        (score,) = score_policy(policy, card, plan)
+        error = run.held_out and measure_action_error(policy, run.held_out, card)
+        scores[weights] = dataclasses.replace(score, action_error=error)
+    run.last = last = scores["average"]
+    run.metrics.log(trainer.update, {**last.scalars("eval"), **scores["raw"].scalars("eval_raw")})
+    imitation = "" if last.action_error is None else f", held-out action error {last.action_error.short()}"
+    run.bar.write(f"update {trainer.update}: {run.headline} {last.headline:.1f}{imitation}")
+    card = dataclasses.replace(card, **error_fields(last.action_error))
     states = {weights: model.state_dict() for weights, model in models.items()}
     save_policy(run.path / "policy", card, **states)
     if run.best is None or run.last.headline > run.best.headline:
@@ -264,34 +279,8 @@ def report(run: Run) -> None:
     """Prints the last evaluation's scores, and where the policy is."""
     assert run.last is not None and run.best is not None
     print(f"\n{format_table([run.last])}")
+    if run.last.action_error is not None:
+        print(f"held-out action error: {run.last.action_error}")
     if run.best.updates != run.last.updates:
         print(f"best of the evaluations: {run.best.headline:.1f} after {run.best.updates} updates")
     print(f"policy: {run.path / 'policy'}")
-
-
-def make_card(config: RunConfig, task: Task, episodes: Episodes, trainer: Trainer) -> PolicyCard:
-    """The card of the policy that a run has come to."""
-    return PolicyCard(
-        **task_fields(task),
-        agent=config.agent,
-        dataset=episodes.dataset,
-        source=episodes.source,
-        source_path=episodes.path,
-        context=config.data.context,
-        context_length=config.data.context_length,
-        rollout=config.evaluation.rollout,
-        rollout_context=config.evaluation.rollout_context,
-        target_return=task.target_returns[0] if (asked := config.evaluation.target_return) is None else asked,
-        return_scale=config.data.return_scale,
-        observation_mean=trainer.data.observation_mean.tolist(),
-        observation_std=trainer.data.observation_std.tolist(),
-        model=dataclasses.asdict(trainer.model.config),
-        updates=trainer.update,
-        seed=config.seed,
-        weights="average",
-        versions=versions(_device_name(trainer.data.device)),
-    )
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 from typing import Any
 
@@ -14,10 +13,11 @@ from ..agents import Block, DecisionModel, Encoded
 from ..agents.fast.training import for_training
 from ..envs.errors import one_line
 from ..errors import CheckpointError
-from .acceleration import autocast, compile_model
+from .acceleration import autocast, compile_model, uses_bfloat16
 from .batches import StepData, make_sampler, part
 from .checkpoint import Checkpoint
-from .config import OptimizerConfig, RunConfig
+from .config import RunConfig
+from .optimizers import Optimizers
 from .ranks import ALONE, Ranks
 
 
@@ -32,13 +32,6 @@ def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | 
     """
     errors = (predicted.float() - target).square().mean(-1)
     return torch.where(mask, errors, 0.0).sum() / (mask.sum() if count is None else count)
-
-
-def learning_rate(update: int, config: OptimizerConfig) -> float:
-    """The learning rate of update number `update`, from 0: linear warm-up, then constant or a cosine to zero."""
-    warm = min(1.0, (update + 1) / max(1, config.warmup_updates))
-    decay = 0.5 * (1 + math.cos(math.pi * update / config.updates)) if config.schedule == "cosine" else 1.0
-    return config.learning_rate * warm * decay
 
 
 class Stopwatch:
@@ -91,9 +84,7 @@ class Trainer:
         self.mask = torch.zeros(0, 0, dtype=torch.bool)  # of the last update's batch
         torch.manual_seed(config.seed)
         self.generator = torch.Generator(data.device).manual_seed(config.seed)
-        observation_dim = data.observations.shape[1]
-        shape = config.network.model(observation_dim, action_dim, config.mixer, horizon)
-        self.model = DecisionModel(shape).to(data.device)
+        self.model = DecisionModel(config.model(data.observations.shape[1], action_dim, horizon)).to(data.device)
         self.average = copy.deepcopy(self.model).eval()
         # Modules look their parameters up anew every time, for a percent of a small model's update.
         self._parameters: list[Tensor] = list(self.model.parameters())
@@ -101,8 +92,8 @@ class Trainer:
         self._forward = ranks.wrap(for_training(self.model), data.device)
         if compiled:
             self._forward = compile_model(self._forward, data.device)
-        optimizer = config.optimizer
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), weight_decay=optimizer.weight_decay, fused=True)
+        dtype = torch.bfloat16 if uses_bfloat16(config.optimizer, data.device) else torch.float32
+        self.optimizers = Optimizers(self.model, config.optimizer, dtype)
         self.sampler = make_sampler(
             config.data.context,
             data,
@@ -114,8 +105,6 @@ class Trainer:
     def step(self) -> tuple[Tensor, Tensor]:
         """One update; returns its loss and the norm of its gradient before clipping, as tensors on the device."""
         config = self.config.optimizer
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.update, config)
         whole = self.sampler.sample(self.generator)  # the same on every rank, as one process would draw it
         batch = part(whole, self.ranks.rank, self.ranks.size)
         self.ranks.seed_dropout(self.config.seed, self.update)
@@ -134,7 +123,7 @@ class Trainer:
         loss = self.ranks.sum(loss.detach())
         # Looking at them waits for the device: only where somebody asked for it.
         if config.non_finite == "stop" or bool(loss.isfinite() & norm.isfinite()):
-            self.optimizer.step()
+            self.optimizers.step(self.update)
             self._average()
         else:
             self.skipped += 1
@@ -160,7 +149,7 @@ class Trainer:
 
     def checkpoint(self, progress: dict[str, Any], recent: Tensor) -> Checkpoint:
         """Everything that `restore` needs, the scores so far, and the losses and norms that are not logged yet."""
-        states = {"optimizer": self.optimizer.state_dict(), "sampler": self.generator.get_state(), "recent": recent}
+        states = {"optimizer": self.optimizers.state_dict(), "sampler": self.generator.get_state(), "recent": recent}
         states |= {"torch": torch.get_rng_state(), "skipped": self.skipped}
         if self.data.device.type == "cuda":
             states["cuda"] = torch.cuda.get_rng_state(self.data.device)
@@ -176,8 +165,7 @@ class Trainer:
         try:
             self.model.load_state_dict(checkpoint.raw)
             self.average.load_state_dict(checkpoint.average)
-            self.optimizer.load_state_dict(states["optimizer"])
-            self._check_moments()
+            self.optimizers.load_state_dict(states["optimizer"])
             self.generator.set_state(states["sampler"])
             torch.set_rng_state(states["torch"])
             if self.data.device.type == "cuda":
@@ -189,9 +177,3 @@ class Trainer:
                 f"the checkpoint of update {checkpoint.update} does not fit this run on {self.data.device} ({reason}); "
                 "go on where it was trained, or start anew with another --out"
             ) from error
-
-    def _check_moments(self) -> None:
-        """The optimiser takes moments of any shape, and fails at its next step."""
-        for parameter, moments in self.optimizer.state.items():
-            if any(moments[name].shape != parameter.shape for name in ("exp_avg", "exp_avg_sq")):
-                raise ValueError("moments of other shapes than the weights")

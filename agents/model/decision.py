@@ -41,6 +41,10 @@ class ModelConfig:
         block: "post-norm" (min-decision-transformer, the paper's code base) or "pre-norm" (GPT-2).
         activation: of the MLPs, "gelu", "gelu-tanh" or "relu".
         timestep_embedding: whether tokens carry the time step; without, the embedding is zero and is not trained.
+        timestep_std: deviation of that embedding before training. At 1, as `nn.Embedding` draws it, it is noise on
+            every token that takes half of the training to unlearn.
+        return_conditioned: whether the return-to-go is seen; without, its token's weights are zero and not trained, and
+            the model clones behaviour.
         tree_budget: E, of the mixer "tree": l^E terms for l tokens at rollout.
         tree_sampler: a name in SAMPLERS, likewise.
     """
@@ -60,6 +64,8 @@ class ModelConfig:
     block: str = "post-norm"
     activation: str = "gelu"
     timestep_embedding: bool = True
+    timestep_std: float = 0.02
+    return_conditioned: bool = True
     tree_budget: float = 0.5
     tree_sampler: str = "edh"
 
@@ -73,6 +79,8 @@ class ModelConfig:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        if not 0 <= self.timestep_std <= 10:
+            raise ValueError(f"timestep_std must be in [0, 10], not {self.timestep_std}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), not {self.dropout}")
         self.rems()
@@ -102,9 +110,12 @@ class DecisionModel(nn.Module):
         self.embed_observation = nn.Linear(config.observation_dim, config.width)
         self.embed_action = nn.Linear(config.action_dim, config.width)
         self.embed_timestep = nn.Embedding(config.max_timestep, config.width)
-        if not config.timestep_embedding:
-            nn.init.zeros_(self.embed_timestep.weight)
-            self.embed_timestep.requires_grad_(False)
+        # nn.Embedding draws with a deviation of 1.
+        self.embed_timestep.weight.data *= config.timestep_std if config.timestep_embedding else 0.0
+        self.embed_timestep.requires_grad_(config.timestep_embedding)
+        if not config.return_conditioned:
+            nn.init.zeros_(self.embed_return.weight)
+            self.embed_return.weight.requires_grad_(False)
         self.norm = nn.LayerNorm(config.width)
         self.trunk = Trunk(
             config.mixer,

@@ -166,6 +166,13 @@ class Episodes(Sequence[Episode]):
             terminated=self.terminated[chosen],
         )
 
+    def best(self, fraction: float) -> "Episodes":
+        """The `fraction` of the episodes with the highest returns, one at least, in the order of the data set."""
+        if fraction == 1:
+            return self
+        count = max(1, round(fraction * len(self)))
+        return self.take(np.sort(np.argsort(-self.returns, kind="stable")[:count]))
+
     def returns_to_go(self) -> npt.NDArray[np.float32]:
         """Undiscounted return-to-go of every step within its own episode, (N,)."""
         flat = np.empty(self.n_steps, dtype=np.float32)

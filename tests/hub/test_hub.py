@@ -64,7 +64,7 @@ def test_the_hub_reads_the_card(saved: Path, scores_file: Path) -> None:
     assert normalized.metric_value == round(score["normalized_score_mean"], 2)
     for said in ("D4RL v2", "asked return 3600", "2 episodes", "seed 7"):
         assert said in normalized.metric_name
-    for said in ("a file of yours", "mixed", "carry", "gymnasium", "mujoco", "5 updates"):
+    for said in ("a file of yours", "episode", "carry", "gymnasium", "mujoco", "5 updates"):
         assert said in card.text
 
 

@@ -12,9 +12,9 @@ from aaren_rl.errors import UsageError
 from aaren_rl.evaluate.command import make_parser as evaluate_parser
 from aaren_rl.policies.names import AGENTS
 from aaren_rl.train.config import SECTIONS
+from aaren_rl.train.optimizers import schedule
 from aaren_rl.train.plan import make_parser as train_parser
 from aaren_rl.train.settings import build_config, from_dict, load_preset, preset_names, read_config, to_dict
-from aaren_rl.train.trainer import learning_rate
 
 
 @pytest.mark.parametrize("preset", preset_names())
@@ -23,7 +23,7 @@ def test_every_preset_loads_and_comes_back(preset: str, agent: str) -> None:
     config = build_config(agent, 3, load_preset(preset, agent))
     assert from_dict(yaml.safe_load(yaml.safe_dump(to_dict(config)))) == config
     # Roll out as you trained: windows break a carried state, without any message.
-    prepared = (("mixed", "carry"), ("window", "window"), ("window", "rolling"))
+    prepared = (("mixed", "carry"), ("episode", "carry"), ("window", "window"), ("window", "rolling"))
     assert (config.data.context, config.evaluation.rollout) in prepared
     if config.evaluation.rollout == "rolling":
         assert config.evaluation.rollout_context == config.data.context_length
@@ -79,8 +79,8 @@ def test_help_fits_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_learning_rate_warms_up_and_ends_at_zero() -> None:
     cosine = {"updates": 100, "warmup_updates": 10, "schedule": "cosine"}
     config = build_config("decision-aaren", 0, {"optimizer": cosine}).optimizer
-    rates = [learning_rate(update, config) for update in range(100)]
+    rates = [config.learning_rate * schedule(update, config) for update in range(100)]
     assert rates[0] == pytest.approx(config.learning_rate / 10)
     assert max(rates) <= config.learning_rate and rates[-1] < 1e-3 * config.learning_rate
     flat = dataclasses.replace(config, schedule="constant")
-    assert learning_rate(99, flat) == config.learning_rate
+    assert schedule(99, flat) == 1

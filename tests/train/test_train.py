@@ -54,7 +54,7 @@ def test_a_run_folder_has_all_its_parts(trained: Path) -> None:
         "Hopper-v4",
         "file",
     )
-    assert (card.context, card.rollout, card.updates, card.target_return) == ("mixed", "carry", 20, 3600.0)
+    assert (card.context, card.rollout, card.updates, card.target_return) == ("episode", "carry", 20, 3600.0)
 
 
 def test_both_agents_log_the_same_tags(trained: Path) -> None:
@@ -228,7 +228,7 @@ def test_evaluate_prints_a_table_and_writes_the_same(
         expected = normalized_score("hopper", np.array(score["returns"]))
         assert score["normalized_score_mean"] == pytest.approx(expected.mean())
         assert f"{score['return_mean']:.1f}" in table
-    assert "a file of yours" in table and "rollout carry" in table and "mixed contexts" in table
+    assert "a file of yours" in table and "rollout carry" in table and "episode contexts" in table
 
 
 @pytest.mark.parametrize("agent", AGENTS)

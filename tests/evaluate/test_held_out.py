@@ -1,0 +1,94 @@
+"""The held-out action error: what a policy does step by step is what the model says of whole episodes in parallel."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from policies import ACTION, HIGH, LOW, MEAN, OBSERVATION, SCALE, STD, make_policy
+
+from aaren_rl.envs.data.episodes import Episodes
+from aaren_rl.evaluate import held_out
+from aaren_rl.evaluate.held_out import ActionError, HeldOut, action_error
+
+LENGTHS = (7, 1, 12, 12, 5)
+
+
+@pytest.fixture
+def episodes() -> Episodes:
+    rng = np.random.default_rng(0)
+    steps = sum(LENGTHS)
+    low, high = LOW.numpy(), HIGH.numpy()
+    return Episodes(
+        observations=rng.standard_normal((steps, OBSERVATION)).astype(np.float32),
+        actions=rng.uniform(low, high, (steps, ACTION)).astype(np.float32),
+        rewards=rng.standard_normal(steps).astype(np.float32),
+        offsets=np.cumsum((0, *LENGTHS)).astype(np.int64),
+        terminated=np.ones(len(LENGTHS), bool),
+    )
+
+
+def expected(policy, episodes: Episodes, context: int | None) -> list[float]:
+    """Every episode through the model in parallel; with a context, every step from the last `context` steps alone."""
+    middle, half = (HIGH + LOW) / 2, (HIGH - LOW) / 2
+    sums = []
+    for episode in episodes:
+        observations = (torch.from_numpy(episode.observations) - MEAN) / STD
+        actions = (torch.from_numpy(episode.actions) - middle) / half
+        to_go = torch.from_numpy(episode.rewards.astype(np.float64)).flip(0).cumsum(0).flip(0).float() / SCALE
+        times = torch.arange(len(episode))
+        total = 0.0
+        for t in range(len(episode)):
+            part = slice(0 if context is None else max(0, t + 1 - context), t + 1)
+            with torch.no_grad():
+                found, _ = policy.model(*(x[part].unsqueeze(0) for x in (observations, actions, to_go, times)))
+            total += float((found[0, -1] - actions[t]).square().mean())
+        sums.append(total)
+    return sums
+
+
+@pytest.mark.parametrize("mixer", ["aaren", "attention", "aaren-rsa"])
+@pytest.mark.parametrize(("rollout", "context"), [("carry", None), ("window", 4)])
+def test_it_is_the_models_error_on_whole_episodes(mixer, rollout, context, episodes: Episodes) -> None:
+    policy = make_policy(mixer, rollout, context or 8)
+    found = action_error(policy, HeldOut(episodes), action_low=LOW, action_high=HIGH)
+    np.testing.assert_allclose(found.sums, expected(policy, episodes, context), rtol=1e-4)
+    assert found.lengths == list(LENGTHS)
+    assert found.mean == pytest.approx(sum(found.sums) / sum(LENGTHS))
+
+
+def test_it_does_not_matter_how_many_are_played_at_once(episodes: Episodes, monkeypatch) -> None:
+    policy = make_policy()
+    together = action_error(policy, HeldOut(episodes), action_low=LOW, action_high=HIGH)
+    monkeypatch.setattr(held_out, "AT_ONCE", 2)
+    seen: list[int] = []
+    apart = action_error(policy, HeldOut(episodes), action_low=LOW, action_high=HIGH, on_step=seen.append)
+    np.testing.assert_allclose(apart.sums, together.sums, rtol=1e-6)
+    assert sum(seen) == sum(LENGTHS)
+
+
+def test_the_perfect_policy_makes_none(episodes: Episodes) -> None:
+    """Actions that the policy itself took in these observations, with the same rewards."""
+    policy = make_policy()
+    own = []
+    for episode in episodes:
+        state, reward = policy.initial_state(1, episode.total_return), np.zeros(1, np.float32)
+        for t in range(len(episode)):
+            action, state = policy.act(episode.observations[t : t + 1], reward, state)
+            own.append(action[0])
+            reward = episode.rewards[t : t + 1]
+    mine = dataclasses.replace(episodes, actions=np.stack(own))
+    assert action_error(policy, HeldOut(mine), action_low=LOW, action_high=HIGH).mean < 1e-12
+
+
+def test_floor_and_interval(episodes: Episodes) -> None:
+    error = ActionError([1.0, 2.0, 6.0], [10, 10, 20], floor=0.1)
+    assert error.mean == pytest.approx(9 / 40)
+    assert error.above_floor == pytest.approx(9 / 40 - 0.1)
+    low, high = error.interval()
+    assert 0.1 <= low < error.mean < high <= 0.3
+    assert "0.2250" in str(error) and "0.1250 above the behaviour's noise" in str(error)
+    assert ActionError([1.0], [10]).above_floor is None
+    assert action_error(make_policy(), HeldOut(episodes, 0.5)).floor == 0.5
