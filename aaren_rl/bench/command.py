@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from ..cli import Parser, Subparser, positive, run
 from ..errors import UsageError
 from ..files import write_json
-from . import data, evaluate, resources, rollout, runtime, scan, tree
+from . import data, evaluate, learning, resources, rollout, runtime, scan, tree
 from .timing import check_plot, save_plot
 from .training import benchmark as train
 
@@ -37,6 +37,7 @@ class Benchmark(Protocol):
 
 
 BENCHMARKS: dict[str, Benchmark] = {
+    "learning": learning,
     "rollout": rollout,
     "train": train,
     "scan": scan,
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 
 
 PLOTS: dict[str, Callable[[dict[str, Any]], Figure]] = {
+    "learning": learning.plot,
     "rollout": rollout.plot,
     "train": train.plot,
     "scan": scan.plot,

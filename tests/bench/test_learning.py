@@ -1,0 +1,61 @@
+"""The benchmark "learning": recipes side by side, by the error of what they act as."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aaren_rl.bench import learning
+from aaren_rl.bench.command import main
+from aaren_rl.bench.learning import checkpoints, reached
+
+
+def test_checkpoints_end_with_the_last_update() -> None:
+    assert checkpoints(1600) == [100, 159, 252, 400, 635, 1008, 1600]
+    assert checkpoints(2) == [1, 2]
+
+
+def test_where_a_curve_comes_down_to_an_error() -> None:
+    points = [(10.0, 0.4), (40.0, 0.1), (80.0, 0.05)]
+    assert reached(points, 0.5) == 10.0
+    assert reached(points, 0.2) == pytest.approx(20.0)  # halfway in both logarithms
+    assert reached(points, 0.05) == pytest.approx(80.0)
+    assert reached(points, 0.01) is None
+
+
+def test_recipes_learn_side_by_side(
+    hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "POINTS", 3)
+    figures = tmp_path / "learning.json"
+    recipes = ["default:decision-aaren", "default:decision-transformer", "v0:bc"]
+    asked = ["--env", "hopper-random", "--source", str(hopper_file), "--updates", "6", "--recipes", *recipes]
+    assert main(["learning", *asked, "--json", str(figures), "--plot", str(tmp_path / "learning.png")]) == 0
+    table = capsys.readouterr().out
+    result = json.loads(figures.read_text())
+    assert [curve["recipe"] for curve in result["curves"]] == recipes and all(name in table for name in recipes)
+    assert result["floor"] is None and result["held_out_episodes"] >= 8
+    for curve in result["curves"]:
+        assert [point["updates"] for point in curve["points"]] == [1, 2, 6]
+        seconds = [point["seconds"] for point in curve["points"]]
+        assert seconds == sorted(seconds) and seconds[0] > 0
+        # Uniform actions: nothing to learn but their mean, whose error is theirs.
+        assert all(0.9 * result["trivial"] < point["error"] < 2 * result["trivial"] for point in curve["points"])
+    assert result["error"] == result["curves"][-1]["points"][-1]["error"]
+    assert (tmp_path / "learning.png").stat().st_size > 10_000
+
+
+def test_a_wrong_error_is_not_printed(
+    hopper_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = learning.action_error
+
+    def wrong(policy, held_out):
+        error = right(policy, held_out)
+        return type(error)([1.01 * one for one in error.sums], error.lengths)
+
+    monkeypatch.setattr(learning, "action_error", wrong)
+    assert main(["learning", "--env", "hopper-random", "--source", str(hopper_file), "--updates", "1"]) == 6
+    assert "in parallel" in capsys.readouterr().err
