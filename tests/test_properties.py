@@ -23,7 +23,8 @@ from aaren_rl.train.config import SECTIONS
 from aaren_rl.train.settings import build_config, differences, from_dict, to_dict
 
 quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-METHODS_HERE = [method for method in METHODS if kernels.INSTALLED.get(method, True)]  # Triton comes with the extra `dev`
+# Triton comes with the extra `dev`.
+METHODS_HERE = [method for method in METHODS if kernels.INSTALLED.get(method, True)]
 scores = st.lists(st.one_of(st.floats(-1e4, 1e4, width=32), st.just(-math.inf)), min_size=1, max_size=40)
 
 
