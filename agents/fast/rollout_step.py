@@ -16,7 +16,7 @@ from ..model.decision import DecisionModel
 from ..scan.state import STATE_DTYPE, ScanState
 
 if TYPE_CHECKING:
-    from ..kernels.step import Array
+    from ..kernels.compiling.bfloat16 import Array
 
 
 class StepState(NamedTuple):

@@ -10,19 +10,13 @@ Shape suffixes: C channels, H heads, D = C / H channels a head.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .compiling.bfloat16 import as_array
+from .compiling.bfloat16 import Array, as_array
 from .compiling.decorators import compiled
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Array: TypeAlias = npt.NDArray[Any]
 
 
 @compiled("contract", "reassoc", "nsz")

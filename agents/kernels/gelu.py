@@ -10,21 +10,16 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .compiling.bfloat16 import as_array, narrow, widen
+from .compiling.bfloat16 import Array, as_array, narrow, widen
 from .compiling.decorators import compiled, inlined
 from .compiling.openmp import OpenMP, run_in_team
 from .compiling.threads import count_parts, share
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Array: TypeAlias = npt.NDArray[Any]
 
 ONE, HALF, LEAST = np.float32(1), np.float32(0.5), np.float32(-87)  # below, float32's exponential is denormal
 LOG2_E, LOG_2 = np.float32(1 / math.log(2)), np.float32(math.log(2))

@@ -10,7 +10,7 @@ the two multiplications of Wellons' "lowbias32", which need half of the vectors 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -18,15 +18,10 @@ import torch
 from numba.extending import intrinsic
 from torch import Tensor
 
-from .compiling.bfloat16 import as_array, narrow, widen
+from .compiling.bfloat16 import Array, as_array, narrow, widen
 from .compiling.decorators import compiled, inlined
 from .compiling.openmp import OpenMP, run_in_team
 from .compiling.threads import count_parts, share
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Array: TypeAlias = npt.NDArray[Any]
 
 BITS = 32  # of an element's random number
 # The constants below are those of SplitMix64 and lowbias32.

@@ -9,25 +9,21 @@ into stretches: at starts, which nothing passes, so that no stretch waits for th
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numba
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .compiling.bfloat16 import as_array, narrow, widen
+from .compiling.bfloat16 import Array, as_array, narrow, widen
 from .compiling.decorators import compiled
 from .compiling.openmp import OpenMP, run_in_team
 from .compiling.threads import Kernel, count_parts, share
 from .layout import flatten_batch, rows_of_channels
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Array: TypeAlias = npt.NDArray[Any]
-    Index: TypeAlias = npt.NDArray[np.int64]
-
+Index: TypeAlias = npt.NDArray[np.int64]
 Offset = np.uint64
 EMPTY = torch.finfo(torch.float64).min  # the maximum of no scores
 

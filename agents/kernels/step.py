@@ -11,17 +11,12 @@ Names: E environments, R = 3 E token rows in the order (a_{t-1}, R_t, s_t), C ch
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from .compiling.bfloat16 import Array
 from .compiling.decorators import compiled
 from .step_encoding import encode
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Array: TypeAlias = npt.NDArray[Any]
 
 EPSILON = np.float32(1e-5)  # of the layer norms, torch's default
 

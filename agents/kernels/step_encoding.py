@@ -5,16 +5,10 @@ Names as in `step.py`; R heads have an encoding, and a state holds F numbers of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
-
 import numpy as np
 
+from .compiling.bfloat16 import Array
 from .compiling.decorators import compiled
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Array: TypeAlias = npt.NDArray[Any]
 
 
 @compiled("contract")

@@ -9,21 +9,16 @@ Shape suffixes: S steps, J tokens a step, C channels, K numbers a step, those of
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .compiling.bfloat16 import as_array, narrow, widen
+from .compiling.bfloat16 import Array, as_array, narrow, widen
 from .compiling.decorators import compiled
 from .compiling.openmp import OpenMP, run_in_team
 from .compiling.threads import count_parts, share
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Array: TypeAlias = npt.NDArray[Any]
 
 
 @compiled("contract", "reassoc", "nsz")

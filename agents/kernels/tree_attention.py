@@ -8,18 +8,13 @@ Names: rows are queries; S slots for buds, H heads, D channels of a value, F of 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from . import draws
+from .compiling.bfloat16 import Array
 from .compiling.decorators import compiled, inlined
 from .draws import DECAY, HORIZON, LARGEST, MEAN, POSITIVE
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Array: TypeAlias = npt.NDArray[Any]
 
 GOLDEN, FIRST, SECOND = (np.uint64(c % (1 << 64)) for c in (draws.GOLDEN, draws.FIRST, draws.SECOND))
 S11, S27, S30, S31 = (np.uint64(s) for s in (11, 27, 30, 31))

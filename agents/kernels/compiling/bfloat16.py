@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numba
 import numpy as np
+import numpy.typing as npt
 import torch
 from numba.extending import overload
 from torch import Tensor
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Array: TypeAlias = npt.NDArray[Any]
+Array: TypeAlias = npt.NDArray[Any]
 Lowered: TypeAlias = Callable[..., Any]
 
 
