@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tqdm import tqdm
@@ -132,9 +132,7 @@ class StopRequest:
         self._old = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Restores what was there."""
         for number, handler in self._old.items():
             signal.signal(number, handler)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 from pathlib import Path
-from types import TracebackType
 from typing import TextIO
 
 from ..errors import UsageError
@@ -49,9 +48,7 @@ class RunFolder:
         """The folder itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Lets others have the folder."""
         if self._lock is not None:
             self._lock.close()

@@ -9,7 +9,6 @@ import pickle
 import sys
 import tempfile
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 import gymnasium as gym
@@ -66,9 +65,7 @@ class Renderer:
         """The renderer itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Ends the process."""
         self.close()
 
