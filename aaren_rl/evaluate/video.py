@@ -9,8 +9,7 @@ import os
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -68,9 +67,7 @@ class Video:
         """The video itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Lets go of the renderer."""
         self._renderer.close()
 
@@ -129,26 +126,6 @@ class Video:
             )
 
 
-class Sink(Protocol):
-    """Takes an episode's pictures."""
-
-    def wants(self, step: int) -> bool:
-        """Whether it takes the picture after that step."""
-        ...
-
-    def add(self, step: int, picture: Picture) -> None:
-        """Takes it."""
-        ...
-
-    def save(self, file: Path, caption: str) -> None:
-        """Puts the file in place, whole; raises OSError."""
-        ...
-
-    def discard(self) -> None:
-        """Drops what was not saved."""
-        ...
-
-
 class Mp4:
     """H.264, every step, written by ffmpeg beside the file's place."""
 
@@ -168,7 +145,7 @@ class Mp4:
         self._ffmpeg.send(None)
 
     def wants(self, step: int) -> bool:
-        """Every one."""
+        """Whether it takes the picture after that step: every one."""
         return True
 
     def add(self, step: int, picture: Picture) -> None:
@@ -233,6 +210,9 @@ class Gif:
 
     def discard(self) -> None:
         """Nothing is on the disk."""
+
+
+Sink: TypeAlias = Mp4 | Gif  # takes an episode's pictures
 
 
 def board_folder(run: Path) -> Path | None:

@@ -64,11 +64,11 @@ class LocalBackend:
         return launch(job, resume, signal.SIGTERM)
 
     def code(self, handle: subprocess.Popen[bytes]) -> int | None:
-        """What `Popen.poll` says."""
+        """The exit code, the signal's number negative where one ended it; None while it runs."""
         return handle.poll()
 
     def stop(self, handle: subprocess.Popen[bytes]) -> None:
-        """SIGTERM."""
+        """Asks it to save and end."""
         handle.terminate()
 
     def close(self) -> None:

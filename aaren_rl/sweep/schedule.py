@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tqdm import tqdm
 
@@ -22,6 +22,11 @@ from ..train.config import RunConfig
 from ..train.plan import make_parser, make_plan
 from ..train.settings import differences, read_config, to_dict
 from .processes import POLL, RETRIES, CellJob, LocalBackend
+
+if TYPE_CHECKING:
+    from .ray_cluster import RayBackend  # Ray is an extra
+
+    Backend: TypeAlias = LocalBackend | RayBackend  # where runs run
 
 SHOW = 2.0  # seconds between looks at their logs
 STOPPED = (130, 143)  # a run's exit codes after SIGINT and SIGTERM
@@ -34,24 +39,6 @@ class SweepError(CommandError):
         """Takes the run's exit code over."""
         super().__init__(message)
         self.exit_code = code if code > 0 else 1
-
-
-class Backend(Protocol):
-    """Where runs run."""
-
-    slots: int
-
-    def start(self, job: CellJob, resume: bool) -> Any:  # noqa: ANN401  the back end's own handle of a run
-        """Starts a run."""
-
-    def code(self, handle: Any) -> int | None:  # noqa: ANN401
-        """Its exit code, the signal's number negative where one ended it; None while it runs."""
-
-    def stop(self, handle: Any) -> None:  # noqa: ANN401
-        """Asks it to save and end."""
-
-    def close(self) -> None:
-        """Leaves nothing behind."""
 
 
 def run_cells(
