@@ -49,53 +49,27 @@ class Recipe:
         return [int(share) for share in np.diff(bounds)]
 
 
+def _recipes(
+    replay: tuple[int, ...], expert: int, replay_steps: int = 200_000, *, other_run: bool = False
+) -> dict[str, Recipe]:
+    """A family's recipes, by level: SAC's checkpoints up to medium's, and expert's, which may be of `other_run`."""
+    first, medium, best = (f"{steps // 1000:,}k steps" for steps in (replay[0], replay[-1], expert))
+    of, than_medium = (" of another run", " of another run than medium") if other_run else ("", "")
+    mixed = f"replay-like: SAC checkpoints from {first.removesuffix(' steps')} to {medium} in order, stochastic"
+    return {
+        "random": Recipe((None,), 100_000, "uniform random actions"),
+        "medium": Recipe(replay[-1:], 200_000, f"SAC at {medium}, stochastic"),
+        "medium-replay": Recipe(replay, replay_steps, f"{mixed}, not a replay buffer"),
+        "medium-expert": Recipe((replay[-1], expert), 200_000, f"SAC at {medium}, then{of} at {best}, stochastic"),
+        "expert": Recipe((expert,), 200_000, f"SAC at {best}{than_medium}, stochastic"),
+    }
+
+
 RECIPES: dict[str, dict[str, Recipe]] = {
-    "hopper": {
-        "random": Recipe((None,), 100_000, "uniform random actions"),
-        "medium": Recipe((380_000,), 200_000, "SAC at 380k steps, stochastic"),
-        "medium-replay": Recipe(
-            (40_000, 80_000, 120_000, 160_000, 200_000, 240_000, 280_000, 320_000, 380_000),
-            200_000,
-            "replay-like: SAC checkpoints from 40k to 380k steps in order, stochastic, not a replay buffer",
-        ),
-        "medium-expert": Recipe((380_000, 620_000), 200_000, "SAC at 380k steps, then at 620k steps, stochastic"),
-        "expert": Recipe((620_000,), 200_000, "SAC at 620k steps, stochastic"),
-    },
-    "halfcheetah": {
-        "random": Recipe((None,), 100_000, "uniform random actions"),
-        "medium": Recipe((180_000,), 200_000, "SAC at 180k steps, stochastic"),
-        "medium-replay": Recipe(
-            tuple(range(20_000, 180_001, 20_000)),
-            180_000,
-            "replay-like: SAC checkpoints from 20k to 180k steps in order, stochastic, not a replay buffer",
-        ),
-        "medium-expert": Recipe(
-            (180_000, 620_000), 200_000, "SAC at 180k steps, then of another run at 620k steps, stochastic"
-        ),
-        "expert": Recipe((620_000,), 200_000, "SAC at 620k steps of another run than medium, stochastic"),
-    },
-    "ant": {
-        "random": Recipe((None,), 100_000, "uniform random actions"),
-        "medium": Recipe((460_000,), 200_000, "SAC at 460k steps, stochastic"),
-        "medium-replay": Recipe(
-            (60_000, 120_000, 180_000, 240_000, 300_000, 360_000, 420_000, 460_000),
-            200_000,
-            "replay-like: SAC checkpoints from 60k to 460k steps in order, stochastic, not a replay buffer",
-        ),
-        "medium-expert": Recipe((460_000, 1_070_000), 200_000, "SAC at 460k steps, then at 1,070k steps, stochastic"),
-        "expert": Recipe((1_070_000,), 200_000, "SAC at 1,070k steps, stochastic"),
-    },
-    "walker2d": {
-        "random": Recipe((None,), 100_000, "uniform random actions"),
-        "medium": Recipe((480_000,), 200_000, "SAC at 480k steps, stochastic"),
-        "medium-replay": Recipe(
-            (80_000, 160_000, 240_000, 320_000, 380_000, 420_000, 480_000),
-            200_000,
-            "replay-like: SAC checkpoints from 80k to 480k steps in order, stochastic, not a replay buffer",
-        ),
-        "medium-expert": Recipe((480_000, 680_000), 200_000, "SAC at 480k steps, then at 680k steps, stochastic"),
-        "expert": Recipe((680_000,), 200_000, "SAC at 680k steps, stochastic"),
-    },
+    "hopper": _recipes((*range(40_000, 320_001, 40_000), 380_000), 620_000),
+    "halfcheetah": _recipes(tuple(range(20_000, 180_001, 20_000)), 620_000, 180_000, other_run=True),
+    "ant": _recipes((*range(60_000, 420_001, 60_000), 460_000), 1_070_000),
+    "walker2d": _recipes((*range(80_000, 320_001, 80_000), 380_000, 420_000, 480_000), 680_000),
 }
 
 
