@@ -14,37 +14,22 @@ from ..envs import normalized_score
 from ..errors import CheckpointError, UsageError, one_line
 from ..files import write_text
 from ..typed import read
-from .target import Evaluation, SacSettings, Target
+from .target import RANDOM_STEPS, Evaluation, SacSettings, Target
 
-RANDOM_STEPS = 5000
 LATER = {"steps", "stop_at_return", "stop_at_score", "checkpoint_every"}  # what a resume may change
 
 
 @dataclass(frozen=True)
-class CollectConfig:
+class CollectConfig(SacSettings):
     """What training does; data sets are asked for separately.
 
     Attributes:
-        env_id: the Gymnasium environment.
-        seed: of everything random.
-        horizon: steps after which an episode is cut.
-        envs: training environments side by side.
-        updates_per_step: gradient updates for each step of one environment.
-        learning_rate: of actor, critics and entropy coefficient.
-        random_steps: uniform actions before the first update.
         steps: when to stop, in steps of all environments together.
         stop_at_return: stop at an evaluation with this mean return, or None.
         stop_at_score: the same as a D4RL normalised score.
         checkpoint_every: steps between two checkpoints, each with its evaluation.
     """
 
-    env_id: str
-    seed: int
-    horizon: int
-    envs: int = 4
-    updates_per_step: float = 0.5
-    learning_rate: float = 3e-4
-    random_steps: int = RANDOM_STEPS
     steps: int = 1_000_000
     stop_at_return: float | None = None
     stop_at_score: float | None = None
@@ -58,12 +43,7 @@ class CollectConfig:
         """
         if self.steps < 1 or self.checkpoint_every < 1:
             raise UsageError("steps and checkpoint_every must be at least 1")
-        _ = self.sac
-
-    @property
-    def sac(self) -> SacSettings:
-        """The part that cannot change later; raises UsageError where it is out of range."""
-        return SacSettings(**{field.name: getattr(self, field.name) for field in dataclasses.fields(SacSettings)})
+        super().__post_init__()
 
     def reached(self, evaluation: Evaluation, family: str | None) -> bool:
         """Whether an evaluation is what training was to reach."""

@@ -39,7 +39,7 @@ class CollectRun:
         """
         self.config, self.target, self.path = config, target, path
         room = max(config.steps, saved.steps if saved else 0)
-        self.trainer = SacTrainer(config.sac, room, device)
+        self.trainer = SacTrainer(config, room, device)
         self.progress = Progress()
         if saved is not None:
             self._restore(saved)

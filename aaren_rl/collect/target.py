@@ -13,6 +13,7 @@ from ..envs.tasks.environment import inspect_spaces
 from ..envs.tasks.table import REFERENCE_RETURNS
 
 EVALUATION_EPISODES = 10
+RANDOM_STEPS = 5000
 
 # Gymnasium's own pattern without the module before a colon, and with nothing that leaves a folder.
 _ENV_ID = re.compile(r"(?:[A-Za-z0-9_][\w-]*/)?[A-Za-z0-9_][\w.-]*", re.ASCII)
@@ -91,10 +92,10 @@ class SacSettings:
     env_id: str
     seed: int
     horizon: int
-    envs: int
-    updates_per_step: float
-    learning_rate: float
-    random_steps: int
+    envs: int = 4
+    updates_per_step: float = 0.5
+    learning_rate: float = 3e-4
+    random_steps: int = RANDOM_STEPS
 
     def __post_init__(self) -> None:
         """Check the ranges.
