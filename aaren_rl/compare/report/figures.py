@@ -50,20 +50,14 @@ def _styles(cells: Sequence[Cell]) -> Styles:
 
 def learning_curves(env: str, runs: Runs, styles: Styles) -> Figure | None:
     """Score, or return where there is no reference, against training updates."""
-    data = {
-        agent: _common([[(p.update, p.headline) for p in cell.curve] for cell in cells])
-        for agent, cells in runs.items()
-    }
+    data = _common(runs, lambda cell: [(p.update, p.headline) for p in cell.curve])
     normalized = all(cell.last.normalized_score_mean is not None for cells in runs.values() for cell in cells)
     return _lines(data, styles, env, "training updates", "normalised score" if normalized else "return of an episode")
 
 
 def target_returns(env: str, runs: Runs, styles: Styles) -> Figure | None:
     """Achieved against asked return, with the diagonal on which both are the same."""
-    data = {
-        agent: _common([[(score.target_return, score.return_mean) for score in cell.sweep] for cell in cells])
-        for agent, cells in runs.items()
-    }
+    data = _common(runs, lambda cell: [(score.target_return, score.return_mean) for score in cell.sweep])
     figure = _lines(data, styles, env, "asked return", "achieved return")
     if figure is not None:
         (axes,) = figure.axes
@@ -93,10 +87,7 @@ DRAW: dict[str, Callable[[str, Runs, Styles], Figure | None]] = {
 
 
 def _costs(env: str, runs: Runs, styles: Styles, unit: str, value: Callable[[ActionCost], float]) -> Figure | None:
-    data = {
-        agent: _common([[(cost.step, value(cost)) for cost in cell.action_cost] for cell in cells])
-        for agent, cells in runs.items()
-    }
+    data = _common(runs, lambda cell: [(cost.step, value(cost)) for cost in cell.action_cost])
     figure = _lines(data, styles, env, "step of the episode", unit)
     if figure is not None:
         (axes,) = figure.axes
@@ -109,11 +100,14 @@ def _costs(env: str, runs: Runs, styles: Styles, unit: str, value: Callable[[Act
     return figure
 
 
-def _common(seeds: Iterable[Iterable[tuple[float, float]]]) -> Series:
-    """What every seed has a value at: a mean over other seeds at every x would jump where one joins or leaves."""
-    curves = [dict(points) for points in seeds]
-    shared = set.intersection(*(set(curve) for curve in curves))
-    return {x: [curve[x] for curve in curves] for x in sorted(shared)}
+def _common(runs: Runs, points: Callable[[Cell], Iterable[tuple[float, float]]]) -> dict[str, Series]:
+    """What all seeds of an agent have a value at: a mean over others at every x would jump where one joins."""
+    data = {}
+    for agent, cells in runs.items():
+        curves = [dict(points(cell)) for cell in cells]
+        shared = set.intersection(*(set(curve) for curve in curves))
+        data[agent] = {x: [curve[x] for curve in curves] for x in sorted(shared)}
+    return data
 
 
 def _wide(values: Iterable[float]) -> bool:
