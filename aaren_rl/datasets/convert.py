@@ -63,8 +63,8 @@ def _to_file(dataset_id: str, path: Path, reading: Reading) -> tuple[Path, Episo
     attributes = {"origin": f"converted from minari:{dataset_id}"}
     if data.episodes.env_id is not None:
         attributes["env_id"] = data.episodes.env_id
-    if data.env_kwargs:
-        attributes["env_kwargs"] = json.dumps(data.env_kwargs)
+    if data.spec.env_kwargs:
+        attributes["env_kwargs"] = json.dumps(data.spec.env_kwargs)
         print(
             f"note: the environment's arguments are in the attribute env_kwargs of {path}, which nothing reads",
             file=sys.stderr,

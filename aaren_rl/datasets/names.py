@@ -77,7 +77,7 @@ def _minari(dataset_id: str, reading: Reading) -> tuple[Episodes, Reference | No
     if reading.max_episode_steps is not None:
         raise UsageError("--max-episode-steps is for HDF5 files; Minari's data sets have their episodes apart")
     data = read_minari(dataset_id, clip_actions=reading.clip_actions)
-    reference = None if data.reference_returns is None else Reference("Minari", *data.reference_returns)
+    reference = None if data.spec.reference_returns is None else Reference("Minari", *data.spec.reference_returns)
     return data.episodes, reference
 
 

@@ -201,10 +201,10 @@ def _load_minari(
         raise UsageError(f"{dataset_id} does not say which environment it was recorded on; give it with --env-id")
     if env_id not in (None, recorded):
         raise UsageError(f"--env-id {env_id}: {dataset_id} was recorded on {recorded}; leave --env-id out")
-    if reference is None and data.reference_returns is not None:
-        reference = Reference("Minari's reference returns", *data.reference_returns)
-    limit = reading.max_episode_steps or data.max_episode_steps
-    own = own_task(name, recorded, env_kwargs=data.env_kwargs, reference=reference, max_episode_steps=limit)
+    if reference is None and data.spec.reference_returns is not None:
+        reference = Reference("Minari's reference returns", *data.spec.reference_returns)
+    limit = reading.max_episode_steps or data.spec.max_episode_steps
+    own = own_task(name, recorded, env_kwargs=data.spec.env_kwargs, reference=reference, max_episode_steps=limit)
     sizes = (data.episodes.observation_dim, data.episodes.action_dim)
     if sizes != (own.observation_dim, own.action_dim):
         raise DataError(

@@ -275,7 +275,7 @@ def test_convert_a_task(folder: Path) -> None:
     write_hdf5(folder / D4RL, episodes(), {})
     assert main(["convert", "hopper-medium", "minari:my/medium-v0", "--description", "D4RL's"]) == 0
     read = read_minari("my/medium-v0")
-    assert read.episodes.env_id == "Hopper-v4" and read.reference_returns == (-20.272305, 3234.3)
+    assert read.episodes.env_id == "Hopper-v4" and read.spec.reference_returns == (-20.272305, 3234.3)
     assert read.episodes.notes[0].endswith("D4RL's")
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -27,22 +27,11 @@ _ARRAYS = ("observations", "actions", "rewards")
 _FLAGS = ("terminations", "truncations")
 
 
-@dataclass(frozen=True)
-class MinariData:
-    """A Minari dataset: its episodes and the environment that they were recorded on, `episodes.env_id`.
-
-    `env_kwargs` are the arguments to make that environment with: JSON values that name neither files nor modules.
-    `reference_returns` are the undiscounted returns that score 0 and 100, where the dataset has them. `action_low` and
-    `action_high` (A,) are the bounds of its action space, `max_episode_steps` the environment's time limit; None where
-    the dataset has none.
-    """
+class MinariData(NamedTuple):
+    """A Minari dataset: its episodes, and what it says of itself and of the environment they were recorded on."""
 
     episodes: Episodes
-    env_kwargs: dict[str, Any]
-    reference_returns: tuple[float, float] | None
-    max_episode_steps: int | None
-    action_low: tuple[float, ...] | None
-    action_high: tuple[float, ...] | None
+    spec: MinariSpec
 
 
 def minari_id(name: str) -> str:
@@ -105,7 +94,9 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     with open_hdf5(path) as file:
         episodes = _episodes(file, path, spec, dataset_id, progress)
     _check_finite(path, episodes)
-    _check_actions(path, episodes.actions, spec, clip_actions, notes)
+    if spec.action_low is not None and spec.action_high is not None:
+        bounds = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
+        hold_to_bounds(path, episodes.actions, bounds, clip_actions, notes)
     episodes = _without_unfinished(path, episodes, notes)
     return MinariData(
         Episodes(
@@ -120,11 +111,7 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
             env_id=spec.env_id,
             notes=tuple(notes),
         ),
-        spec.env_kwargs,
-        spec.reference_returns,
-        spec.max_episode_steps,
-        spec.action_low,
-        spec.action_high,
+        spec,
     )
 
 
@@ -161,21 +148,12 @@ def _episodes(file: h5py.File, path: Path, spec: MinariSpec, dataset_id: str, pr
     )
     claimed = 0
     # No bar for what takes less than a second.
-    with tqdm(
-        total=len(lengths),
-        desc=dataset_id,
-        unit="episode",
-        delay=1,
-        mininterval=1,
-        leave=False,
-        disable=not progress,
-    ) as bar:
-        for e in range(len(lengths)):
-            parts = _parts(file, path, e)
-            claimed += sum(map(claimed_bytes, parts.values()))
-            check_size(path, claimed, f"{e + 1} of {len(lengths)} episodes")
-            _read_episode(path, raw, e, parts)
-            bar.update()
+    every = range(len(lengths))
+    for e in tqdm(every, dataset_id, unit="episode", delay=1, mininterval=1, leave=False, disable=not progress):
+        parts = _parts(file, path, e)
+        claimed += sum(map(claimed_bytes, parts.values()))
+        check_size(path, claimed, f"{e + 1} of {len(lengths)} episodes")
+        _read_episode(path, raw, e, parts)
     return raw
 
 
@@ -267,16 +245,6 @@ def _check_finite(path: Path, raw: _Raw) -> None:
             f"{path}:episode_{episode}/{key} is where the first of {bad:,} values that are not finite is ({value}) at "
             f"{where}; repair the dataset or get it again"
         )
-
-
-def _check_actions(
-    path: Path, actions: npt.NDArray[np.float32], spec: MinariSpec, clip: bool, notes: list[str]
-) -> None:
-    """Hold the actions to the bounds of the dataset's action space, where it has one."""
-    if spec.action_low is None or spec.action_high is None:
-        return
-    low, high = (np.array(bound, np.float32) for bound in (spec.action_low, spec.action_high))
-    hold_to_bounds(path, actions, (low, high), clip, notes)
 
 
 def _without_unfinished(path: Path, raw: _Raw, notes: list[str]) -> _Raw:

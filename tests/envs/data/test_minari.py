@@ -83,7 +83,7 @@ def test_observations_actions_and_rewards_line_up(data):
     with h5py.File(data / "main_data.hdf5") as file:
         seeds = [int(file[f"episode_{e}"].attrs["seed"]) for e in range(4)]
         assert [len(file[f"episode_{e}/observations"]) for e in range(4)] == (episodes.lengths + 1).tolist()
-    env = make_env("Hopper-v5", **read.env_kwargs)
+    env = make_env("Hopper-v5", **read.spec.env_kwargs)
     for seed, episode in zip(seeds, episodes, strict=True):
         observation, terminated = env.reset(seed=seed)[0], False
         for t in range(len(episode)):
@@ -101,8 +101,12 @@ def test_what_a_dataset_says_of_itself(data):
     assert (episodes.source, episodes.dataset, episodes.env_id) == ("minari", ID, "Hopper-v5")
     assert episodes.path == str(data / "main_data.hdf5")
     assert episodes.notes == ("algorithm_name: random",)
-    assert (read.env_kwargs, read.reference_returns, read.max_episode_steps) == ({}, (-20.0, 3000.0), 1000)
-    assert read.action_low == (-1.0,) * 3 and read.action_high == (1.0,) * 3
+    assert (read.spec.env_kwargs, read.spec.reference_returns, read.spec.max_episode_steps) == (
+        {},
+        (-20.0, 3000.0),
+        1000,
+    )
+    assert read.spec.action_low == (-1.0,) * 3 and read.spec.action_high == (1.0,) * 3
 
 
 def test_minari_is_not_imported_by_reading(data):
@@ -446,8 +450,8 @@ def test_41_plain_arguments_are_returned(data):
     with sets.spec(data) as spec:
         spec["kwargs"] = {**kwargs, "render_mode": "human"}
     read = read_minari(ID)
-    assert read.env_kwargs == kwargs and "left out the environment's render_mode" in read.episodes.notes
-    make_env("Hopper-v5", **read.env_kwargs).close()
+    assert read.spec.env_kwargs == kwargs and "left out the environment's render_mode" in read.episodes.notes
+    make_env("Hopper-v5", **read.spec.env_kwargs).close()
 
 
 def test_an_environment_of_your_own(tmp_path, monkeypatch):
@@ -458,7 +462,7 @@ def test_an_environment_of_your_own(tmp_path, monkeypatch):
         read = read_minari(ID)
     finally:
         del gym.registry["Mine-v0"]
-    assert (read.episodes.env_id, read.max_episode_steps, read.action_high) == ("Mine-v0", 9, (3.0,))
+    assert (read.episodes.env_id, read.spec.max_episode_steps, read.spec.action_high) == ("Mine-v0", 9, (3.0,))
     refused("Mine-v0", "inverted_pendulum_v5:InvertedPendulumEnv", "not imported", "--register")
 
 
@@ -467,10 +471,10 @@ def test_reference_scores_that_are_none(data):
         with sets.metadata(data) as values:
             values.update(ref_min_score=low, ref_max_score=high)
         read = read_minari(ID)
-        assert read.reference_returns is None and "left out reference scores" in read.episodes.notes[-1]
+        assert read.spec.reference_returns is None and "left out reference scores" in read.episodes.notes[-1]
     with sets.metadata(data) as values:
         del values["ref_min_score"], values["ref_max_score"]
-    assert read_minari(ID).reference_returns is None
+    assert read_minari(ID).spec.reference_returns is None
 
 
 json_values = st.recursive(
@@ -516,7 +520,11 @@ def test_written_datasets_are_read_by_minari_and_here(tmp_path, monkeypatch):
     read = read_minari(ID)
     for name in ("observations", "actions", "rewards", "offsets", "terminated"):
         np.testing.assert_array_equal(getattr(read.episodes, name), getattr(episodes, name))
-    assert (read.env_kwargs, read.reference_returns, read.episodes.env_id) == (kwargs, (1.0, 2.0), "Hopper-v5")
+    assert (read.spec.env_kwargs, read.spec.reference_returns, read.episodes.env_id) == (
+        kwargs,
+        (1.0, 2.0),
+        "Hopper-v5",
+    )
     assert read.episodes.notes == ("description: by hand",)
     dataset = minari.load_dataset(ID)
     assert (dataset.total_episodes, dataset.total_steps) == (3, 12)

@@ -86,7 +86,7 @@ def test_minari_opens_the_recorded_dataset(
         assert observations == length + 1 and terminated and not truncated
         assert rows[-1] != rows[-2]
     read = read_minari(ID, progress=False)
-    assert read.reference_returns == pytest.approx((-20.272305, 3234.3))
+    assert read.spec.reference_returns == pytest.approx((-20.272305, 3234.3))
     metadata = json.loads((tmp_path / ID / "data" / "metadata.json").read_text())
     assert "asked returns 3600, 1800" in metadata["description"] and "decision-aaren" in metadata["description"]
 
