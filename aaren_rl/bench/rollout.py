@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import copy
-import gc
-import time
+import math
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from typing import Any, TypeAlias
 
@@ -23,7 +23,7 @@ from ..cli import Parser, positive
 from ..errors import UsageError
 from ..machine import Machine, resident_bytes, state_bytes
 from ..policies.names import AGENTS
-from .timing import add_model_size, model_size, ratio, require
+from .timing import CPU, Work, add_model_size, in_turns, model_size, ratio, require, without_collection
 
 Array: TypeAlias = npt.NDArray[np.float32]
 
@@ -172,7 +172,7 @@ class _Probe:
             self._reach(stop)
         after = resident_bytes()
         self.growth = None if before is None or after is None else after - before
-        self.times: list[list[float]] = [[] for _ in self.states]
+        self.times: list[list[float]] = []  # of an action, in microseconds: block by block of every state
 
     def _reach(self, stop: int) -> None:
         newest = self.states[-1]
@@ -183,11 +183,9 @@ class _Probe:
             newest = newest._replace(timestep=stop - CONTEXT)
         self.states.append(self._episode.play(self._policy, newest, stop - newest.timestep))
 
-    def time(self, which: int) -> None:
-        """One block at one of the steps."""
-        began = time.perf_counter()
-        self._episode.play(self._policy, self.states[which], BLOCK)
-        self.times[which].append((time.perf_counter() - began) / BLOCK * 1e6)
+    def blocks(self) -> list[Work]:
+        """What is timed: a block of actions from every state."""
+        return [partial(self._episode.play, self._policy, state, BLOCK) for state in self.states]
 
     def result(self, last: _Probe) -> Mode:
         """Its figures, beside those of another."""
@@ -211,15 +209,11 @@ def measure_rollout(modes: list[str], steps: int, width: int, layers: int, heads
         agent, rollout = name.split(":")
         config = ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[agent], width, layers, heads)
         probes.append(_Probe(name, make_policy(config, rollout), episode, stops))
-    places = [(probe, which) for probe in probes for which in range(len(probe.states))]
-    gc.disable()
-    try:
-        for repeat in range(REPEATS):
-            # In turns, to and fro, so that a drift of the machine's speed cancels.
-            for probe, which in places if repeat % 2 else reversed(places):
-                probe.time(which)
-    finally:
-        gc.enable()
+    works = {(probe, which): work for probe in probes for which, work in enumerate(probe.blocks())}
+    with without_collection():
+        times = in_turns(works, repeats=REPEATS, device=CPU, budget=math.inf, to_and_fro=True)
+    for (probe, _), taken in times.items():
+        probe.times.append([seconds / BLOCK * 1e6 for seconds in taken])
     return RolloutResult(width, layers, heads, [probe.result(probes[-1]) for probe in probes], Machine.here())
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import copy
-import gc
-import time
+import math
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -24,7 +24,7 @@ from ..evaluate.play import ScoredPolicy
 from ..machine import Machine
 from ..runtime import Runner, from_bytes
 from .rollout import ACTION_DIM, OBSERVATION_DIM, TARGET_RETURN, Array, make_policy
-from .timing import ratio, require
+from .timing import CPU, in_turns, parse_size, ratio, require, without_collection
 
 SIZES = ["128x3", "512x4"]
 HEADS = 4
@@ -154,19 +154,10 @@ def make_runners(policy: Policy, threads: int) -> tuple[Runner, Runner]:
 
 def turns(players: list[_Player]) -> list[list[float]]:
     """Microseconds of an action in every block of every player."""
-    times: list[list[float]] = [[] for _ in players]
-    gc.disable()
-    try:
-        for repeat in range(REPEATS):
-            # In turns, and each first in its turn, so that a drift of the machine's speed cancels.
-            for place in range(len(players)):
-                which = (place + repeat) % len(players)
-                began = time.perf_counter()
-                players[which].play(BLOCK)
-                times[which].append((time.perf_counter() - began) / BLOCK * 1e6)
-    finally:
-        gc.enable()
-    return times
+    works = {which: partial(player.play, BLOCK) for which, player in enumerate(players)}
+    with without_collection():
+        times = in_turns(works, repeats=REPEATS, device=CPU, budget=math.inf, to_and_fro=True)
+    return [[seconds / BLOCK * 1e6 for seconds in own] for own in times.values()]
 
 
 def measure_size(policy: Policy, runners: tuple[Runner, Runner], size: str) -> SizeResult:
@@ -283,8 +274,8 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _config(size: str) -> ModelConfig:
-    width, _, layers = size.partition("x")
+    width, layers = parse_size(size)
     try:
-        return ModelConfig(OBSERVATION_DIM, ACTION_DIM, "aaren", int(width), int(layers), HEADS)
+        return ModelConfig(OBSERVATION_DIM, ACTION_DIM, "aaren", width, layers, HEADS)
     except ValueError as error:
-        raise UsageError(f"--sizes {size}: must be width x layers, such as {SIZES[0]}: {error}") from error
+        raise UsageError(f"--sizes {size}: {error}") from error

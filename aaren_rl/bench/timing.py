@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
@@ -19,6 +21,7 @@ from ..errors import NumericsError, UsageError
 
 Work = Callable[[], object]
 Name = TypeVar("Name", bound=Hashable)
+CPU = torch.device("cpu")
 PEAK_SIZE = 2048  # rows and columns of the product that measures the peak
 COLOURS = {"decision-aaren": "#0072B2", "decision-transformer": "#D55E00"}  # of the report's figures
 FEWEST = 3  # repeats of everything, whatever it takes
@@ -46,7 +49,13 @@ def seconds(work: Work, device: torch.device) -> float:
 
 
 def in_turns(
-    works: Mapping[Name, Work], *, repeats: int, device: torch.device, budget: float = 20.0, untimed: int = 0
+    works: Mapping[Name, Work],
+    *,
+    repeats: int,
+    device: torch.device,
+    budget: float = 20.0,
+    untimed: int = 0,
+    to_and_fro: bool = False,
 ) -> dict[Name, list[float]]:
     """Seconds of every call: each work once a round, after a call that warms up, so that all see the same machine.
 
@@ -57,17 +66,29 @@ def in_turns(
         budget: seconds after which a work that was called three times is left out of further rounds.
         untimed: calls before the timed one in every round, where a work is one of many that follow each other: after
             another work the processor's caches hold nothing of it.
+        to_and_fro: every other round begins with the last work, so that a drift of the machine's speed cancels.
     """
     times: dict[Name, list[float]] = {name: [] for name in works}
     for work in works.values():
         work()
-    for _ in range(repeats):
-        for name, work in works.items():
+    order = list(works.items())
+    for turn in range(repeats):
+        for name, work in order[::-1] if to_and_fro and turn % 2 else order:
             if len(times[name]) < FEWEST or sum(times[name]) < budget:
                 for _ in range(untimed):
                     work()
                 times[name].append(seconds(work, device))
     return times
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Python's collector of garbage rests in the body: it would come in the midst of what is timed."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def ratio(figures: list[float], others: list[float]) -> float:
@@ -94,6 +115,18 @@ def add_model_size(parser: Parser) -> None:
 def model_size(arguments: argparse.Namespace) -> dict[str, int]:
     """Width, layers and heads, by these names."""
     return {name: getattr(arguments, name) for name in ("width", "layers", "heads")}
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Width and layers of a size such as 128x3.
+
+    Raises:
+        UsageError: it is none.
+    """
+    width, _, layers = text.partition("x")
+    if not (width.isdigit() and layers.isdigit()):
+        raise UsageError(f"--sizes {text}: not WIDTHxLAYERS, for example 128x3")
+    return int(width), int(layers)
 
 
 def check_plot(path: Path) -> None:

@@ -12,14 +12,13 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ...cli import Parser, choose_device, positive
-from ...errors import UsageError
 from ...machine import Machine, device_name
 from ...train.acceleration import keep_freed_memory, uses_bfloat16
 from ...train.batches import StepData
 from ...train.settings import Nested, build_config
 from ...train.trainer import Trainer
 from ..data import RETURN_SCALE, TASK, make_episodes
-from ..timing import ratio
+from ..timing import parse_size, ratio
 from .gradients import check_gradients
 from .peers import PEERS, make_peers
 from .updates import Measured, Peak, Update, measure
@@ -208,7 +207,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """
     device = choose_device(arguments.device)
     keep_freed_memory()  # as a training does
-    pairs = [_size(text) for text in arguments.sizes]
+    pairs = [parse_size(text) for text in arguments.sizes]
     data = StepData(make_episodes(STEPS), RETURN_SCALE, device)
     how = {"batch": arguments.batch, "context_length": arguments.context_length, "repeats": arguments.repeats}
     how |= {"compiled": arguments.compile}
@@ -217,10 +216,3 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     sizes = [size for size, _ in measured]
     result = TrainResult(arguments.batch, arguments.context_length, sizes, notes, Machine.here(), device_name(device))
     return format_train(result), asdict(result)
-
-
-def _size(text: str) -> tuple[int, int]:
-    width, _, layers = text.partition("x")
-    if not (width.isdigit() and layers.isdigit()):
-        raise UsageError(f"--sizes {text}: not WIDTHxLAYERS, for example 128x3")
-    return int(width), int(layers)
