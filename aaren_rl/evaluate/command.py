@@ -9,9 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from ..cli import Parser, choose_device, import_registering, positive, run
+from ..envs import load_task
 from ..envs.data.hdf5.d4rl import read_hdf5
 from ..envs.data.minari.write import new_minari_folder, write_minari
+from ..envs.errors import one_line
 from ..envs.simulation.recording import Recorder
 from ..errors import CheckpointError, UsageError
 from ..files import write_json
@@ -166,12 +170,9 @@ def _held_out(arguments: argparse.Namespace, card: PolicyCard) -> HeldOut:
     """The episodes of a file, or those that the run kept from its training.
 
     Raises:
-        UsageError: there is no run, or it kept none.
+        UsageError: there is no run, its configuration cannot be read, or it kept none.
         DataError: the data cannot be read.
     """
-    from ..train.data import load_data
-    from ..train.settings import read_config
-
     if arguments.held_out:
         sizes = {"observation_dim": card.model["observation_dim"], "action_dim": card.model["action_dim"]}
         units = {"action_low": card.action_low, "action_high": card.action_high}
@@ -180,9 +181,14 @@ def _held_out(arguments: argparse.Namespace, card: PolicyCard) -> HeldOut:
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         raise UsageError(f"--held-out: {arguments.run} is not in a run folder; give a file: --held-out FILE.hdf5")
-    config = read_config(file)
-    _, episodes = load_data(config.data)
-    _, held_out = hold_out(episodes, config.data.held_out, config.seed)
+    try:
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+        read = {name: config["data"].get(name) for name in ("env_id", "max_episode_steps", "local_steps")}
+        clip, share = config["data"]["clip_actions"], float(config["data"].get("held_out", 0.0))
+        _, episodes = load_task(config["data"]["env"], config["data"]["source"], clip_actions=clip, **read)
+        _, held_out = hold_out(episodes, share, int(config["seed"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+        raise UsageError(f"--held-out: {file} is no run's configuration ({one_line(error)})") from error
     if held_out is None:
         raise UsageError(f"--held-out: {file.parent} kept no episodes; give a file of others: --held-out FILE.hdf5")
     return held_out

@@ -10,12 +10,11 @@ import torch
 import yaml
 
 from ..cli import StopRequest, choose_device
-from ..envs import is_own
+from ..envs import Episodes, Reference, Task, is_own, load_task
 from ..errors import CheckpointError, run_command
 from ..files import write_text
 from ..runs.folder import RunFolder
-from .config import RunConfig
-from .data import load_data
+from .config import DataConfig, RunConfig
 from .loop import train
 from .plan import Plan, make_parser, make_plan
 from .ranks import Ranks, join_ranks
@@ -72,3 +71,23 @@ def _choose_config(folder: RunFolder, plan: Plan, *, resume: bool) -> RunConfig:
     if differing := differences(to_dict(config), plan.given):
         raise CheckpointError(f"{folder.path}: the run to resume differs in {'; '.join(differing)}")
     return config
+
+
+def load_data(data: DataConfig) -> tuple[Task, Episodes]:
+    """The task and its episodes.
+
+    Raises:
+        EnvsError: see `envs.load_task`.
+    """
+    reference = None
+    if data.ref_min_score is not None and data.ref_max_score is not None:
+        reference = Reference("reference returns given by the user", data.ref_min_score, data.ref_max_score)
+    return load_task(
+        data.env,
+        data.source,
+        env_id=data.env_id,
+        reference=reference,
+        clip_actions=data.clip_actions,
+        max_episode_steps=data.max_episode_steps,
+        local_steps=data.local_steps,
+    )
