@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from ..cli import Parser, Subparser, positive, run
 from ..errors import UsageError
 from ..files import write_json
-from . import data, evaluate, learning, resources, rollout, runtime, scan, tree
+from . import data, evaluate, learning, learning_show, resources, rollout, runtime, scan, tree
 from .timing import check_plot, save_plot
 from .training import benchmark as train
 
@@ -50,7 +50,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 
 
 PLOTS: dict[str, Callable[[dict[str, Any]], Figure]] = {
-    "learning": learning.plot,
+    "learning": learning_show.plot,
     "rollout": rollout.plot,
     "train": train.plot,
     "scan": scan.plot,

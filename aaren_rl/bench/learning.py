@@ -8,25 +8,29 @@ model's own on one of them in parallel.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
+import yaml
 
 from ..agents import Policy
 from ..cli import Parser, positive, progress_bar
-from ..envs import TASKS, D4RLTask, Episodes, load_episodes
+from ..envs import TASKS, Episodes, load_episodes
 from ..errors import NumericsError, UsageError
 from ..evaluate.held_out import HeldOut, action_error, hold_out
 from ..machine import Machine
-from ..policies.names import AGENTS, MARKS, label
+from ..policies.names import AGENTS
 from ..train.acceleration import keep_freed_memory
 from ..train.batches import StepData
-from ..train.settings import build_config, load_preset, override, preset_names
+from ..train.config import SECTIONS, RunConfig
+from ..train.settings import Nested, build_config, load_preset, override
 from ..train.trainer import Stopwatch, Trainer
+from .learning_result import Curve, LearningResult, Point
+from .learning_show import format_learning
 
 RECIPES = ("default:decision-aaren", "default:decision-aaren-rsa", "default:decision-transformer", "v0:decision-aaren")
 POINTS = 7  # evaluations of a recipe, the last after all its updates
@@ -37,87 +41,55 @@ TOLERANCE = 1e-3  # of the error, relative: played step by step against in paral
 
 HELP = "held-out action error against seconds and updates, recipes side by side"
 DESCRIPTION = """\
-Trains recipes (PRESET:AGENT) in turns, some updates each, on one data set less its held-out episodes, and prints the
-error of the averaged weights on those: played step by step in the recipe's rollout mode, with each episode's own return
-asked for. Seconds are those of the updates alone. "Above the floor" leaves out the variance of the behaviour's own
-noise, known exactly for local sets; the last columns say what it took to come down to the error asked for."""
+Trains recipes (PRESET:AGENT, then settings of train's after commas) in turns, some updates each, on one data set less
+its held-out episodes, and prints the error of the averaged weights on those: played step by step in the recipe's own
+rollout mode, with each episode's own return asked for. Seconds are those of the updates alone. "Above floor" leaves out
+the variance of the behaviour's own noise, known exactly for local sets; the last table says what it took to come down
+to the error asked for."""
 EPILOG = """\
 example:
-  python -m aaren_rl.bench learning --env hopper-medium --updates 1500 --plot learning.png"""
+  python -m aaren_rl.bench learning --env hopper-medium --updates 1500 --plot learning.png
+  python -m aaren_rl.bench learning --recipes default:decision-aaren default:decision-aaren,dropout=0.1"""
 
 
-@dataclass(frozen=True)
-class Point:
-    """The error after some updates, which took some seconds."""
+def read_recipe(recipe: str, updates: int, seed: int) -> RunConfig:
+    """The configuration that PRESET:AGENT,SETTING=VALUE,... means; a setting is named as `train` has it.
 
-    updates: int
-    seconds: float
-    error: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A recipe's errors; `seconds_to` and `updates_to` the error asked for, None where it did not come down to it."""
-
-    recipe: str
-    points: list[Point]
-    seconds_to: float | None
-    updates_to: float | None
-
-
-@dataclass(frozen=True)
-class LearningResult:
-    """The outcome of `run`: errors are in units in which actions span [-1, 1].
-
-    Attributes:
-        env: the task.
-        source: of its data.
-        steps: trained on.
-        held_out_episodes: not trained on.
-        held_out_steps: likewise.
-        floor: variance of the behaviour's own noise on the held-out steps; None where it is not known.
-        trivial: the error of the training data's mean action: what a policy that learnt nothing has.
-        error: asked for.
-        seed: of weights, batches and of which episodes are held out.
-        curves: by recipe.
-        machine: what it ran on.
-        threads: of torch.
+    Raises:
+        UsageError: there is no such preset, agent or setting, or the value does not fit it.
     """
-
-    env: str
-    source: str
-    steps: int
-    held_out_episodes: int
-    held_out_steps: int
-    floor: float | None
-    trivial: float
-    error: float
-    seed: int
-    curves: list[Curve]
-    machine: Machine
-    threads: int
+    name, *changes = recipe.split(",")
+    preset, _, agent = name.partition(":")
+    given: Nested = {}
+    for change in changes:
+        key, _, text = change.partition("=")
+        field = key.replace("-", "_")
+        section = next((s for s, cls in SECTIONS.items() if field in {f.name for f in dataclasses.fields(cls)}), None)
+        if section is None:
+            raise UsageError(f"{recipe}: {key} is no setting; see python -m aaren_rl.train --help-all")
+        given.setdefault(section, {})[field] = yaml.safe_load(text)
+    given.setdefault("optimizer", {})["updates"] = updates
+    if agent not in AGENTS:
+        raise UsageError(f"{recipe}: {agent!r} is not one of {', '.join(AGENTS)}")
+    return build_config(agent, seed, override(load_preset(preset, agent), given))
 
 
 class Learner:
     """One recipe in training.
 
     Args:
-        recipe: PRESET:AGENT.
-        task: what is learnt.
+        recipe: as `read_recipe` has it.
         training: the episodes to learn from.
+        horizon: the environment's time limit, in steps.
         updates: of the whole training, which the schedule of the learning rate needs to know.
         seed: of weights and batches.
     """
 
-    def __init__(self, recipe: str, task: D4RLTask, training: Episodes, updates: int, seed: int) -> None:
+    def __init__(self, recipe: str, training: Episodes, horizon: int, updates: int, seed: int) -> None:
         """Draws weights."""
-        preset, _, agent = recipe.partition(":")
-        asked = override(load_preset(preset, agent), {"optimizer": {"updates": updates}, "data": {"env": task.name}})
-        self.recipe, self.task, self.config = recipe, task, build_config(agent, seed, asked)
+        self.recipe, self.config = recipe, read_recipe(recipe, updates, seed)
         data = StepData(training, self.config.data.return_scale)
-        self.trainer = Trainer(self.config, data, training.action_dim, task.horizon)
+        self.trainer = Trainer(self.config, data, training.action_dim, horizon)
         self.watch, self.points = Stopwatch(), list[Point]()
 
     def train(self, updates: int) -> None:
@@ -158,21 +130,23 @@ def measure_learning(
     Args:
         env: a task of the table.
         source: of its data, see `load_episodes`.
-        recipes: PRESET:AGENT each.
+        recipes: as `read_recipe` has them.
         updates: of every recipe.
         seed: of weights, batches and of which episodes are held out.
         error: to come down to; None: the last one of the last recipe.
 
     Raises:
-        UsageError: too few episodes to hold any out.
+        UsageError: a recipe that is none, or too few episodes to hold any out.
         NumericsError: an error played step by step is not the model's own.
     """
-    task, episodes = TASKS[env], load_episodes(env, source)
+    for recipe in recipes:
+        read_recipe(recipe, updates, seed)  # before the data: what is mistyped is said at once
+    episodes = load_episodes(env, source)
     training, held_out = hold_out(episodes, HELD_OUT, seed)
     if held_out is None:
         raise UsageError(f"{env}: {len(episodes)} episodes are too few to hold any out")
     keep_freed_memory()
-    learners = [Learner(recipe, task, training, updates, seed) for recipe in recipes]
+    learners = [Learner(recipe, training, TASKS[env].horizon, updates, seed) for recipe in recipes]
     _check(learners[0], held_out.episodes)
     with progress_bar(total=updates * len(learners), desc=f"{env}, {len(learners)} recipes", unit="update") as bar:
         for until in checkpoints(updates):
@@ -241,70 +215,14 @@ def reached(points: Sequence[tuple[float, float]], wanted: float) -> float | Non
     return None
 
 
-def format_learning(result: LearningResult) -> str:
-    """The table to print."""
-    floor = "" if result.floor is None else f", floor {result.floor:.4f}"
-    lines = [
-        str(result.machine),
-        f"{result.env} ({MARKS[result.source]}), {result.steps:,} steps; error on {result.held_out_episodes} held-out "
-        f"episodes, {result.held_out_steps:,} steps; seed {result.seed}",
-        f"error of the data's mean action {result.trivial:.4f}{floor}; to come down to: {result.error:.4f}",
-        "",
-        f"{'recipe':<30}{'updates':>9}{'seconds':>9}{'error':>9}{'interval':>19}{'above floor':>13}",
-    ]
-    for curve in result.curves:
-        for point in curve.points:
-            above = "-" if result.floor is None else f"{point.error - result.floor:.4f}"
-            interval = f"[{point.low:.4f}, {point.high:.4f}]"
-            lines.append(
-                f"{curve.recipe:<30}{point.updates:>9,}{point.seconds:>9.1f}{point.error:>9.4f}{interval:>19}{above:>13}"
-            )
-    last = result.curves[-1]
-    lines += [
-        "",
-        f"{'to an error of ' + format(result.error, '.4f'):<30}{'updates':>9}{'seconds':>9}{'of ' + last.recipe:>24}",
-    ]
-    for curve in result.curves:
-        if curve.seconds_to is None or curve.updates_to is None:
-            lines.append(f"{curve.recipe:<30}{'-':>9}{'-':>9}{'-':>24}")
-            continue
-        share = "-" if last.seconds_to is None else f"{curve.seconds_to / last.seconds_to:.3f}"
-        lines.append(f"{curve.recipe:<30}{curve.updates_to:>9,.0f}{curve.seconds_to:>9.1f}{share:>24}")
-    return "\n".join(lines)
-
-
-def plot(figures: dict[str, Any]) -> Figure:
-    """Error against seconds and against updates, above the floor where it is known; all axes logarithmic."""
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    floor = figures["floor"] or 0.0
-    panels = figure.subplots(1, 2, sharey=True)
-    for axes, cost in zip(panels, ("seconds", "updates"), strict=True):
-        for k, curve in enumerate(figures["curves"]):
-            at = [point[cost] for point in curve["points"]]
-            errors = [point["error"] - floor for point in curve["points"]]
-            preset, _, agent = curve["recipe"].partition(":")
-            name = label(agent) if preset == "default" else f"{label(agent)}, preset {preset}"
-            axes.plot(at, errors, marker=".", color=f"C{k}", label=name)
-        axes.axhline(figures["error"] - floor, color="0.5", linewidth=0.8, linestyle="--")
-        axes.set(xscale="log", yscale="log", xlabel=f"{cost} of training")
-        axes.grid(alpha=0.3, which="both")
-    panels[0].set_ylabel("held-out action error" + (" above the floor" if figures["floor"] else ""))
-    handles, names = panels[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=2, fontsize="small")
-    figure.suptitle(f"{figures['env']} ({figures['source']}), {figures['steps']:,} steps", fontsize="medium")
-    return figure
-
-
 def add_arguments(parser: Parser) -> None:
     """The benchmark's own options."""
-    every = [f"{preset}:{agent}" for preset in preset_names() for agent in AGENTS]
     parser.add_argument("--env", choices=TASKS, metavar="NAME", default="hopper-medium", help="(default: %(default)s)")
     parser.add_argument("--source", metavar="NAME", default="auto", help="of the data, as train's (default: auto)")
     parser.add_argument(
         "--recipes",
         nargs="+",
-        choices=every,
-        metavar="PRESET:AGENT",
+        metavar="RECIPE",
         default=list(RECIPES),
         help="(default: %(default)s)",
     )

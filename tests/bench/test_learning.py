@@ -59,3 +59,27 @@ def test_a_wrong_error_is_not_printed(
     monkeypatch.setattr(learning, "action_error", wrong)
     assert main(["learning", "--env", "hopper-random", "--source", str(hopper_file), "--updates", "1"]) == 6
     assert "in parallel" in capsys.readouterr().err
+
+
+def test_a_recipe_is_a_preset_with_changes() -> None:
+    config = learning.read_recipe("v0:decision-aaren,dropout=0.25,optimizer=muon,timestep-embedding=false", 7, 3)
+    assert (config.network.dropout, config.optimizer.optimizer, config.network.timestep_embedding) == (
+        0.25,
+        "muon",
+        False,
+    )
+    assert (config.optimizer.updates, config.seed, config.data.context) == (7, 3, "mixed")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ("default:decision-aaren,droput=0", "droput is no setting"),
+        ("default:decision-aaren,dropout=high", "dropout"),
+        ("default:gpt", "'gpt' is not one of"),
+        ("defaults:bc", "preset 'defaults'"),
+    ],
+)
+def test_what_is_no_recipe(recipe: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["learning", "--recipes", recipe, "--source", "local"]) == 2
+    assert message in capsys.readouterr().err
