@@ -47,12 +47,12 @@ def test_a_wrong_result_is_not_fast(monkeypatch, capsys, limit: str, message: st
 
 
 def test_a_drift_in_the_long_episode_is_noticed(monkeypatch, capsys) -> None:
-    """The runner's memory loses a part in a thousand at every step from the 30th on."""
+    """The runner's memory loses a part in a hundred at every step from the 30th on."""
     play = bench_runtime._Player.play
 
     def leaking(self, steps: int):
         if self.step >= 30:
-            self.state.memory[..., :-1] *= 0.999
+            self.state.memory[..., :-1] *= 0.99
         return play(self, steps)
 
     monkeypatch.setattr(bench_runtime, "CHECKED_STEPS", 5)
