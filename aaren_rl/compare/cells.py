@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from ..errors import UsageError, one_line
 from ..evaluate.scores import Score
 from ..files import write_json
 
-FORMAT = 2
+FORMAT = 3
 # Fields of `Score` that all runs of a task share, and those that one agent's seeds share beyond them: how an agent is
 # trained and rolled out is its nature.
 OF_THE_TASK = (
@@ -63,7 +63,8 @@ class Cell:
         seconds_per_update: median over the run, on `device`.
         device: "cpu" or the GPU's name.
         loss: of the last updates that were logged together, on the agent's own training contexts.
-        last: the last update's score: the one to report.
+        last: the last update's score: the one to report; with the action error on the episodes that the run kept from
+            training, where it kept any.
         best: the score of the weights that were best during training, on the same episodes as `last`.
         mean_of_last: mean headline of the last evaluations during training, `mean_of` of them.
         mean_of: how many.
@@ -97,13 +98,24 @@ class Cell:
         return Cell(**{**tree, **parts, "last": Score.of(tree["last"]), "best": Score.of(tree["best"])})
 
 
-def write_results(file: Path, cells: Sequence[Cell], settings: dict[str, Any]) -> None:
-    """Writes results.json, whole or not at all; `settings` says how the comparison was made."""
-    write_json(file, {"format": FORMAT, "settings": settings, "cells": [dataclasses.asdict(cell) for cell in cells]})
+def write_results(
+    file: Path, cells: Sequence[Cell], settings: Mapping[str, Any], statistics: Mapping[str, Sequence[Any]]
+) -> None:
+    """Writes results.json, whole or not at all.
+
+    Args:
+        file: results.json.
+        cells: the training runs.
+        settings: how the comparison was made.
+        statistics: lists of dataclasses that follow from the cells, for others to read; `read_results` leaves them.
+    """
+    derived = {name: [dataclasses.asdict(item) for item in items] for name, items in statistics.items()}
+    runs = [dataclasses.asdict(cell) for cell in cells]
+    write_json(file, {"format": FORMAT, "settings": settings, "statistics": derived, "cells": runs})
 
 
 def read_results(file: Path) -> tuple[list[Cell], dict[str, Any]]:
-    """The inverse of `write_results`.
+    """The cells and settings that `write_results` wrote.
 
     Raises:
         UsageError: not readable, or not of this format.

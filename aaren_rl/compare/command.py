@@ -74,7 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Trains what is missing, scores everything, writes the report; returns the exit code."""
-    # Late: matplotlib takes a second, which --help and mistakes on the command line need not wait for.
+    # Late: matplotlib and scipy take a second, which --help and mistakes on the command line need not wait for.
+    from .imitation import imitation, imitation_differences
     from .report.figures import figures
     from .report.write import format_comparison, write_report
     from .tensorboard import write_board
@@ -93,7 +94,8 @@ def compare(arguments: argparse.Namespace) -> int:
         "eval_seed": arguments.eval_seed,
         **({"train": arguments.settings} if arguments.settings else {}),
     }
-    write_results(arguments.out / "results.json", cells, settings)
+    statistics = {"imitation": imitation(cells), "imitation_differences": imitation_differences(cells)}
+    write_results(arguments.out / "results.json", cells, settings, statistics)
     write_report(arguments.out, cells, settings)
     write_board(arguments.out, cells, figures(cells), (arguments.out / "report.md").read_text(encoding="utf-8"))
     print(f"\n{format_comparison(cells)}\n")

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..agents import Policy
 from ..errors import CheckpointError
+from ..evaluate.held_out import kept_episodes, measure_action_error
 from ..evaluate.play import EpisodePlan, score_policy
 from ..files import write_json
 from ..machine import state_bytes
@@ -26,7 +27,7 @@ MEAN_OF = 3  # last evaluations that are averaged
 COST_STEPS = (10, 20, 50, 100, 200, 500, 1000)
 COST_NEIGHBOURS = 4  # on either side of a step, whose median is taken
 SWEEP = (0.25, 0.5, 0.75, 1.0, 1.25)  # of the asked return
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | Non
 
     Raises:
         CheckpointError: the run has no policy, or its metrics cannot be read.
+        UsageError: its configuration cannot be read.
+        DataError: the data that it kept episodes of cannot be read.
         SimulationError: the environment fails.
     """
     card = read_card(run)
@@ -74,6 +77,8 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     asked = how.target_returns or [part * card.target_return for part in SWEEP]
     sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
     (last,) = score_policy(policy, card, plan)
+    held_out = kept_episodes(run)
+    error = held_out and measure_action_error(policy, held_out, card)
     return Cell(
         env=card.env,
         agent=card.agent,
@@ -86,7 +91,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         ),
         device=card.versions["device"],
         loss=[line["train/loss"] for line in metrics if "train/loss" in line][-1],
-        last=last,
+        last=replace(last, action_error=error),
         best=last if best_card.updates == card.updates else score_policy(best, best_card, plan)[0],
         mean_of_last=fmean(point.headline for point in curve[-MEAN_OF:]),
         mean_of=len(curve[-MEAN_OF:]),

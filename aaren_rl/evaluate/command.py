@@ -9,19 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from ..cli import Parser, choose_device, import_registering, positive, run
-from ..envs import load_task
 from ..envs.data.hdf5.d4rl import read_hdf5
 from ..envs.data.minari.write import new_minari_folder, write_minari
-from ..envs.errors import one_line
 from ..envs.simulation.recording import Recorder
 from ..errors import CheckpointError, UsageError
 from ..files import write_json
 from ..policies.card import PolicyCard
 from ..runtime import load
-from .held_out import HeldOut, hold_out, measure_action_error
+from .held_out import HeldOut, kept_episodes, measure_action_error
 from .play import EpisodePlan, ScoredPolicy, play
 from .scores import Score, format_table, mismatch
 from .video import open_video
@@ -177,20 +173,12 @@ def _held_out(arguments: argparse.Namespace, card: PolicyCard) -> HeldOut:
         sizes = {"observation_dim": card.model["observation_dim"], "action_dim": card.model["action_dim"]}
         units = {"action_low": card.action_low, "action_high": card.action_high}
         return HeldOut(read_hdf5(arguments.held_out, **sizes, **units))
-    files = [folder / "config.yaml" for folder in (arguments.run, arguments.run.parent)]
-    file = next((file for file in files if file.is_file()), None)
-    if file is None:
-        raise UsageError(f"--held-out: {arguments.run} is not in a run folder; give a file: --held-out FILE.hdf5")
     try:
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
-        read = {name: config["data"].get(name) for name in ("env_id", "max_episode_steps", "local_steps")}
-        clip, share = config["data"]["clip_actions"], float(config["data"].get("held_out", 0.0))
-        _, episodes = load_task(config["data"]["env"], config["data"]["source"], clip_actions=clip, **read)
-        _, held_out = hold_out(episodes, share, int(config["seed"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
-        raise UsageError(f"--held-out: {file} is no run's configuration ({one_line(error)})") from error
-    if held_out is None:
-        raise UsageError(f"--held-out: {file.parent} kept no episodes; give a file of others: --held-out FILE.hdf5")
+        held_out = kept_episodes(arguments.run)
+        if held_out is None:
+            raise UsageError(f"{arguments.run} kept no episodes")
+    except UsageError as error:
+        raise UsageError(f"--held-out: {error}; give a file of others: --held-out FILE.hdf5") from error
     return held_out
 
 

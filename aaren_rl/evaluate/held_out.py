@@ -10,15 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import yaml
 
 from ..cli import progress_bar
+from ..envs import load_task
 from ..envs.behaviour.noise import action_noise_variance
 from ..envs.data.episodes import Episodes, held_out, split
-from ..envs.errors import DataError
+from ..envs.errors import DataError, one_line
+from ..errors import UsageError
 from ..policies.card import PolicyCard
 from .play import ScoredPolicy
 from .scores import ActionError
@@ -52,6 +56,33 @@ def hold_out(episodes: Episodes, share: float, seed: int) -> tuple[Episodes, Hel
         variance = None
     rows = episodes.rows(held_out(len(episodes), share, seed))
     return training, HeldOut(kept, None if variance is None else float(variance[rows].mean()))
+
+
+def kept_episodes(run: Path) -> HeldOut | None:
+    """The episodes that a run kept from its training, read anew from its data; None where it kept none.
+
+    Args:
+        run: a run's folder, or a policy folder in it.
+
+    Raises:
+        UsageError: there is no run, or its configuration cannot be read.
+        DataError: the data cannot be read.
+    """
+    files = [folder / "config.yaml" for folder in (run, run.parent)]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        raise UsageError(f"{run} is not in a run folder")
+    try:
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+        share = float(config["data"].get("held_out", 0.0))
+        if not share:
+            return None
+        read = {name: config["data"].get(name) for name in ("env_id", "max_episode_steps", "local_steps")}
+        clip = config["data"]["clip_actions"]
+        _, episodes = load_task(config["data"]["env"], config["data"]["source"], clip_actions=clip, **read)
+        return hold_out(episodes, share, int(config["seed"]))[1]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+        raise UsageError(f"{file} is no run's configuration ({one_line(error)})") from error
 
 
 def action_error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,11 @@ def test_it_writes_everything(compared: Path) -> None:
     assert all(cell.updates == 8 and len(cell.curve) == 2 and cell.last.episodes == 2 for cell in cells)
     assert [score.target_return for score in cells[0].sweep] == [100.0, 3600.0]
     assert settings["episodes"] == 2 and settings["train"][:2] == ["--width", "16"]
+    statistics = json.loads((compared / "results.json").read_text())["statistics"]
+    assert [i["seeds"] for i in statistics["imitation"]] == [[0, 1]] * 2
+    # Both agents kept the same episodes, seed by seed.
+    (difference,) = statistics["imitation_differences"]
+    assert difference["episodes"] == sum(len(cell.last.action_error.sums) for cell in cells) / 2
     page = (compared / "report.html").read_text()
     assert "Decision-Aaren" in page and "Decision Transformer" in page and "data:image/svg+xml" in page
     assert "hopper-medium" in (compared / "report.md").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
 from aaren_rl.compare import measure as gather_module
 from aaren_rl.compare.cells import Cell, read_results, write_results
-from aaren_rl.compare.measure import Evaluation, action_cost, gather
+from aaren_rl.compare.measure import FORMAT, Evaluation, action_cost, gather
 from aaren_rl.errors import UsageError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train.command import main as train
@@ -49,6 +50,9 @@ def test_a_cell_has_everything(run: Path) -> None:
     assert cell.best.updates == read_card(run / "policy_best").updates
     assert cell.loss == [line["train/loss"] for line in lines if "train/loss" in line][-1] > 0
     assert cell.seconds_per_update > 0 and cell.parameters > 1000
+    # Measured anew, and the same that training found at its end.
+    assert cell.last.action_error is not None and len(cell.last.action_error.sums) > 1
+    assert cell.last.action_error.mean == pytest.approx(read_card(run).action_error, rel=1e-6)
 
 
 def test_it_is_kept_until_the_question_changes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,16 +65,33 @@ def test_it_is_kept_until_the_question_changes(run: Path, monkeypatch: pytest.Mo
     assert gather(run, HOW) == cell
     with pytest.raises(AssertionError, match="measured again"):
         gather(run, Evaluation(4, 5, 2, (100.0, 3600.0)))
-    (run / "comparison.json").write_text((run / "comparison.json").read_text()[:-30])
-    with pytest.raises(AssertionError, match="measured again"):
-        gather(run, HOW)
+    text = (run / "comparison.json").read_text()
+    of_older = {**json.loads(text), "format": FORMAT - 1}
+    for other in (json.dumps(of_older), text[:-30]):
+        (run / "comparison.json").write_text(other)
+        with pytest.raises(AssertionError, match="measured again"):
+            gather(run, HOW)
+
+
+def test_a_run_that_kept_no_episodes_has_no_action_error(run: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    (copied / "comparison.json").unlink(missing_ok=True)
+    config = copied / "config.yaml"
+    config.write_text(config.read_text().replace("held_out: 0.05", "held_out: 0.0"))
+    assert gather(copied, HOW).last.action_error is None
+    config.write_text("data: []")
+    (copied / "comparison.json").unlink()
+    with pytest.raises(UsageError, match="no run's configuration"):
+        gather(copied, HOW)
 
 
 def test_results_are_read_as_they_were_written(run: Path, tmp_path: Path) -> None:
     cell = gather(run, HOW)
-    write_results(tmp_path / "results.json", [cell], {"episodes": 3})
+    write_results(tmp_path / "results.json", [cell], {"episodes": 3}, {"points": cell.curve})
     assert read_results(tmp_path / "results.json") == ([cell], {"episodes": 3})
     tree = json.loads((tmp_path / "results.json").read_text())
+    assert tree["statistics"]["points"][0] == asdict(cell.curve[0])
     del tree["cells"][0]["last"]["returns"]
     (tmp_path / "results.json").write_text(json.dumps(tree))
     with pytest.raises(UsageError, match="not a comparison's results"):

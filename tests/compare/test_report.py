@@ -89,13 +89,14 @@ def test_the_page_has_everything_in_order(both):
         "How it was made",
         "Scores",
         "Probability of improvement",
+        "Imitation",
         "Learning curves",
         "Achieved against asked return",
         "Cost",
         "Every training seed",
     ]
     assert len(page.images()) == len(KINDS)
-    assert [h for h in page.headings if f"## {h}" in markdown] == [*page.headings[:3], "Cost"]
+    assert [h for h in page.headings if f"## {h}" in markdown] == [*page.headings[:4], "Cost"]
 
 
 def test_the_answer_comes_first_in_plain_words(both):

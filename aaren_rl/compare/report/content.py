@@ -10,6 +10,7 @@ from ..cells import Cell
 from ..statistics import group
 from . import tables
 from .document import Document, Plot, Section, Text
+from .imitation import imitation_tables
 from .words import agents_of, answer, joined
 
 # kind of figure: (what it shows, what is said where it is missing)
@@ -43,6 +44,7 @@ def compose(cells: Sequence[Cell], settings: Mapping[str, Any], figures: Collect
             Section("How it was made", tables.made(cells, settings)),
             Section("Scores", tables.scores(cells)),
             Section("Probability of improvement", tables.improvement(cells)),
+            Section("Imitation", imitation_tables(cells)),
             Section("Learning curves", plots("learning_curves")),
             Section("Achieved against asked return", plots("target_returns")),
             Section("Cost", [tables.cost(cells), *plots("action_time"), *plots("state_memory")]),

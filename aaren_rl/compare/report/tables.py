@@ -188,7 +188,7 @@ def _cost_row(env: str, agent: str, runs: Sequence[Cell]) -> list[str]:
 
 def seeds(cells: Sequence[Cell]) -> Table:
     """One row for every training run."""
-    names = ["last", "sd over episodes", "best", "return", "episode length", "actions/s"]
+    names = ["last", "sd over episodes", "best", "return", "episode length", "actions/s", "held-out error"]
     rows = [
         [
             cell.env,
@@ -201,6 +201,7 @@ def seeds(cells: Sequence[Cell]) -> Table:
             f"{number(cell.last.return_mean)} ± {number(cell.last.return_std)}",
             number(cell.last.length_mean),
             number(cell.last.actions_per_second, 0),
+            number(None if (error := cell.last.action_error) is None else error.mean, 4),
             cell.run,
         ]
         for by_agent in group(cells).values()

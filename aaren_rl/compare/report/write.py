@@ -13,6 +13,7 @@ from .content import compose
 from .document import Table
 from .figures import figures
 from .html import to_html
+from .imitation import imitation_tables
 from .markdown import to_markdown, to_text
 from .tables import scores
 from .words import answer
@@ -41,7 +42,8 @@ def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) 
 
 
 def format_comparison(cells: Sequence[Cell]) -> str:
-    """The scores as plain text, for the end of the command."""
-    tables = [to_text(block) for block in scores(cells) if isinstance(block, Table)]
+    """The scores and action errors as plain text, for the end of the command."""
+    blocks = [*scores(cells), *imitation_tables(cells)]
+    tables = [to_text(block) for block in blocks if isinstance(block, Table)]
     closing = f"{answer(cells)} In brackets: 95 % intervals over training seeds, from three seeds on."
     return "\n\n".join([*tables, textwrap.fill(closing, WIDTH)])

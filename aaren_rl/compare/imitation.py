@@ -1,0 +1,126 @@
+"""Imitation of held-out episodes over training seeds: every agent's action error, and agents episode by episode.
+
+Scores of two training seeds differ by tens of points where their action errors differ by a percent, so this tells
+agents apart with few seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from ..evaluate.scores import ActionError
+from .cells import Cell
+from .statistics import CONFIDENCE, Estimate, Floats, group
+
+RESAMPLES = 2_000  # fewer than of scores: a data set may have thousands of held-out episodes
+
+
+@dataclass(frozen=True)
+class Imitation:
+    """One agent's action error on the held-out episodes of one task, mean over its training seeds.
+
+    Attributes:
+        env: the task.
+        agent: the agent.
+        seeds: the training seeds it was measured for, ascending.
+        episodes: held out, of these seeds together.
+        error: as `ActionError.mean`; the interval is over the episodes of each seed, for these very seeds.
+        above_floor: what of it is the policies' own; None where the behaviour's noise is not known.
+    """
+
+    env: str
+    agent: str
+    seeds: tuple[int, ...]
+    episodes: int
+    error: Estimate
+    above_floor: Estimate | None
+
+
+@dataclass(frozen=True)
+class ImitationDifference:
+    """The action error of `first` less that of `second`, on the same held-out episodes; below 0, `first` is better.
+
+    Attributes:
+        env: the task.
+        first: an agent.
+        second: another.
+        seeds: the training seeds that kept the same episodes from both, ascending.
+        episodes: how many pairs of an episode's errors there are.
+        difference: its mean over the seeds; the interval is over seeds, and over the episodes of every seed drawn.
+    """
+
+    env: str
+    first: str
+    second: str
+    seeds: tuple[int, ...]
+    episodes: int
+    difference: Estimate
+
+
+def imitation(cells: Sequence[Cell], seed: int = 0) -> list[Imitation]:
+    """Every agent on every task, where episodes were held out of any of its runs."""
+    return [
+        _imitation(env, agent, errors, seed)
+        for env, by_agent in group(cells).items()
+        for agent, runs in by_agent.items()
+        if (errors := _action_errors(runs))
+    ]
+
+
+def imitation_differences(cells: Sequence[Cell], seed: int = 0) -> list[ImitationDifference]:
+    """Every pair of agents on every task, where runs of one seed kept the same episodes from both."""
+    found = []
+    for env, by_agent in group(cells).items():
+        for first, second in combinations(by_agent, 2):
+            ours, theirs = _action_errors(by_agent[first]), _action_errors(by_agent[second])
+            # One seed chooses the same episodes of the same data, but for another share.
+            seeds = tuple(s for s in ours if s in theirs and ours[s].lengths == theirs[s].lengths)
+            if seeds:
+                pairs = [(np.subtract(ours[s].sums, theirs[s].sums), np.array(ours[s].lengths)) for s in seeds]
+                episodes = sum(len(lengths) for _, lengths in pairs)
+                found.append(ImitationDifference(env, first, second, seeds, episodes, _over_seeds(pairs, seed)))
+    return found
+
+
+def _action_errors(runs: list[Cell]) -> dict[int, ActionError]:
+    """By training seed."""
+    return {cell.seed: cell.last.action_error for cell in runs if cell.last.action_error is not None}
+
+
+def _imitation(env: str, agent: str, errors: dict[int, ActionError], seed: int) -> Imitation:
+    rng = np.random.default_rng(seed)
+    found = list(errors.values())
+    means = np.mean([_resampled(np.array(e.sums), np.array(e.lengths), rng) for e in found], axis=0)
+    value, (low, high) = float(np.mean([e.mean for e in found])), _ends(means)
+    floors = [e.floor for e in found if e.floor is not None]
+    above = None
+    if len(floors) == len(found):
+        floor = float(np.mean(floors))
+        above = Estimate(value - floor, (low - floor, high - floor))
+    return Imitation(env, agent, tuple(errors), sum(len(e.sums) for e in found), Estimate(value, (low, high)), above)
+
+
+def _over_seeds(pairs: Sequence[tuple[Floats, npt.NDArray[np.int64]]], seed: int) -> Estimate:
+    """The mean over seeds of what (sums, lengths) of their episodes give a step."""
+    rng, count = np.random.default_rng(seed), len(pairs)
+    # As many seeds as there are, with replacement; each has episodes of its own, (drawn, seeds, resamples).
+    means = np.array([[_resampled(*pair, rng) for pair in pairs] for _ in pairs])
+    drawn = rng.integers(count, size=(count, 1, RESAMPLES))
+    value = np.mean([sums.sum() / lengths.sum() for sums, lengths in pairs])
+    return Estimate(float(value), _ends(np.take_along_axis(means, drawn, axis=1).mean(axis=(0, 1))))
+
+
+def _resampled(sums: Floats, lengths: npt.NDArray[np.int64], rng: np.random.Generator) -> Floats:
+    """Means over the steps of as many episodes as there are, drawn with replacement, (resamples,)."""
+    chosen = rng.integers(len(sums), size=(RESAMPLES, len(sums)))
+    return np.asarray(sums[chosen].sum(axis=1) / lengths[chosen].sum(axis=1))
+
+
+def _ends(resamples: Floats) -> tuple[float, float]:
+    low, high = np.quantile(resamples, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)

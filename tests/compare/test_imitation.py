@@ -1,0 +1,136 @@
+"""The action error on held-out episodes over training seeds: by hand, and what intervals are over."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from synthetic import make_cell
+
+from aaren_rl.compare.cells import Cell
+from aaren_rl.compare.imitation import imitation, imitation_differences
+from aaren_rl.compare.report.imitation import imitation_tables
+from aaren_rl.compare.report.write import format_comparison, write_report
+from aaren_rl.evaluate.scores import ActionError
+
+AGENTS = ("decision-aaren", "decision-transformer")
+
+
+def with_error(error: ActionError | None, agent: str = AGENTS[0], seed: int = 0, env: str = "hopper-medium") -> Cell:
+    cell = make_cell(agent=agent, seed=seed, env=env)
+    return dataclasses.replace(cell, last=dataclasses.replace(cell.last, action_error=error))
+
+
+def two_agents(seeds: int = 3, episodes: int = 30) -> list[Cell]:
+    """Episodes differ by far more than the agents do: `first` errs by 0.01 less a step, whatever the episode."""
+    rng = np.random.default_rng(0)
+    cells = []
+    for seed in range(seeds):
+        lengths = rng.integers(5, 50, episodes)
+        per_step = rng.uniform(0.1, 1.0, episodes)
+        for agent, more in zip(AGENTS, (0.0, 0.01), strict=True):
+            noise = rng.normal(0, 0.001, episodes)
+            error = ActionError((lengths * (per_step + more + noise)).tolist(), lengths.tolist(), floor=0.02)
+            cells.append(with_error(error, agent, seed))
+    return cells
+
+
+def test_an_agents_error_by_hand() -> None:
+    cells = [
+        with_error(ActionError([1.0, 2.0, 6.0], [10, 10, 20], floor=0.1)),
+        with_error(ActionError([1.0, 1.0], [2, 2], floor=0.3), seed=1),
+        with_error(None, seed=2),
+    ]
+    (found,) = imitation(cells)
+    assert (found.env, found.agent, found.seeds, found.episodes) == ("hopper-medium", AGENTS[0], (0, 1), 5)
+    assert found.error.value == pytest.approx((9 / 40 + 0.5) / 2)
+    assert found.above_floor is not None
+    assert found.above_floor.value == pytest.approx(found.error.value - 0.2)
+    low, high = found.error.interval
+    # The second seed's episodes are alike; the first's are from 0.1 to 0.3 a step.
+    assert 0.3 <= low < found.error.value < high <= 0.4
+    assert found.above_floor.interval == pytest.approx((low - 0.2, high - 0.2))
+
+
+def test_without_all_floors_nothing_is_above() -> None:
+    cells = [with_error(ActionError([1.0], [2], floor=0.1)), with_error(ActionError([1.0], [2]), seed=1)]
+    assert imitation(cells)[0].above_floor is None
+
+
+def test_the_interval_of_a_mean_is_that_of_the_central_limit() -> None:
+    rng = np.random.default_rng(1)
+    sums = rng.normal(5.0, 1.0, (2, 400))
+    cells = [with_error(ActionError(row.tolist(), [10] * 400), seed=seed) for seed, row in enumerate(sums)]
+    (found,) = imitation(cells)
+    half = 1.96 * np.sqrt((sums / 10).var(axis=1).sum() / 400) / 2
+    assert found.error.interval == pytest.approx((found.error.value - half, found.error.value + half), abs=0.15 * half)
+
+
+def test_paired_episodes_tell_apart_what_means_do_not() -> None:
+    cells = two_agents()
+    first, second = (i.error for i in imitation(cells))
+    assert first.interval[1] > second.interval[0]  # they overlap
+    (found,) = imitation_differences(cells)
+    assert (found.first, found.second, found.seeds, found.episodes) == (*AGENTS, (0, 1, 2), 90)
+    assert found.difference.value == pytest.approx(first.value - second.value)
+    low, high = found.difference.interval
+    assert -0.011 < low < found.difference.value < high < -0.009
+
+
+def test_a_differences_interval_is_over_seeds_too() -> None:
+    """Of each seed all episodes are alike, and the seeds disagree: episodes alone would give no width."""
+    cells = []
+    for seed, more in enumerate((-0.1, 0.0, 0.1)):
+        cells.append(with_error(ActionError([1.0] * 5, [10] * 5), AGENTS[1], seed))
+        cells.append(with_error(ActionError([1.0 + 10 * more] * 5, [10] * 5), AGENTS[0], seed))
+    (found,) = imitation_differences(cells)
+    assert found.difference.value == pytest.approx(0.0, abs=1e-12)
+    # Of 27 draws of three seeds one is all of the lowest: 3.7 % of means are at the end.
+    assert found.difference.interval == pytest.approx((-0.1, 0.1))
+
+
+def test_other_episodes_are_no_pairs() -> None:
+    same, other = ActionError([1.0, 1.0], [4, 6]), ActionError([1.0, 1.0, 1.0], [4, 6, 5])
+    cells = [
+        with_error(same),
+        with_error(other, AGENTS[1]),
+        with_error(same, seed=1),
+        with_error(same, AGENTS[1], seed=1),
+        with_error(same, seed=2),
+        with_error(None, AGENTS[1], seed=2),
+    ]
+    (found,) = imitation_differences(cells)
+    assert (found.seeds, found.episodes) == ((1,), 2)
+    assert imitation_differences(cells[:2]) == []
+
+
+def test_intervals_are_repeatable() -> None:
+    cells = two_agents()
+    assert imitation(cells) == imitation(cells) != imitation(cells, seed=1)
+    assert imitation_differences(cells) == imitation_differences(cells) != imitation_differences(cells, seed=1)
+
+
+def test_the_report_says_it(tmp_path) -> None:
+    cells = two_agents()
+    (difference,) = imitation_differences(cells)
+    own = imitation(cells)[0]
+    write_report(tmp_path, cells, {})
+    printed, markdown = format_comparison(cells), (tmp_path / "report.md").read_text()
+    for value in (own.error.value, own.above_floor.value, difference.difference.value):
+        assert f"{value:.4f} [" in printed and f"{value:.4f} [" in markdown
+    assert "Decision-Aaren less Decision Transformer" in printed
+    assert max(map(len, printed.splitlines())) <= 120
+    assert f"| {cells[0].last.action_error.mean:.4f} | {cells[0].run}" in markdown.replace("\\", "")
+
+
+def test_what_was_not_measured_is_said() -> None:
+    (text,) = imitation_tables([make_cell()])
+    assert "imitation was not measured" in text.text
+    assert "held-out" not in format_comparison([make_cell()])
+
+
+def test_a_cell_with_an_error_is_read_again() -> None:
+    cell = two_agents(seeds=1)[0]
+    assert Cell.from_json(json.loads(json.dumps(dataclasses.asdict(cell)))) == cell
