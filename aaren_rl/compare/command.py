@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -94,7 +95,10 @@ def compare(arguments: argparse.Namespace) -> int:
         "eval_seed": arguments.eval_seed,
         **({"train": arguments.settings} if arguments.settings else {}),
     }
-    statistics = {"imitation": imitation(cells), "imitation_differences": imitation_differences(cells)}
+    statistics: dict[str, Sequence[Any]] = {
+        "imitation": imitation(cells),
+        "imitation_differences": imitation_differences(cells),
+    }
     write_results(arguments.out / "results.json", cells, settings, statistics)
     write_report(arguments.out, cells, settings)
     write_board(arguments.out, cells, figures(cells), (arguments.out / "report.md").read_text(encoding="utf-8"))

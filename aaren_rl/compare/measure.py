@@ -78,7 +78,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
     (last,) = score_policy(policy, card, plan)
     held_out = kept_episodes(run)
-    error = held_out and measure_action_error(policy, held_out, card)
+    error = None if held_out is None else measure_action_error(policy, held_out, card)
     return Cell(
         env=card.env,
         agent=card.agent,

@@ -99,8 +99,10 @@ def evaluate(arguments: argparse.Namespace) -> int:
     policy, card, weights = _open(arguments)
     held_out = None if arguments.held_out is None else _held_out(arguments, card)
     if arguments.env_id is not None and arguments.env_id != card.env_id:
-        # D4RL's or anyone's reference returns are those of one environment.
-        card = dataclasses.replace(card, env_id=arguments.env_id, reference=None, reference_returns=None)
+        # D4RL's or anyone's reference returns are those of one environment, and so are the data's.
+        card = dataclasses.replace(
+            card, env_id=arguments.env_id, reference=None, reference_returns=None, data_returns={}
+        )
     if note := mismatch(card.context, card.context_length, policy.rollout):
         print(note, file=sys.stderr)
     recorder = None if arguments.record_minari is None else Recorder()

@@ -139,6 +139,8 @@ def _score(
         actions_per_second=out.actions_per_second,
         returns=returns.tolist(),
         attention=_attention(policy),
+        reference_returns=card.reference_returns,
+        data_returns=card.data_returns,
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from ..envs import Reference, normalized_score
 from ..errors import CheckpointError
 from ..policies.names import SOURCES
 
@@ -68,7 +69,8 @@ class Score:
     """The outcome of one evaluation, with everything needed to repeat it.
 
     Returns are in the environment's units; normalised scores are 100 (R - random) / (expert - random) with the returns
-    of `reference`, and None where there is none; standard deviations are over episodes.
+    of `reference`, and None where there is none; standard deviations are over episodes. `reference_returns` are the
+    returns that score 0 and 100, and `data_returns` what the data return, as in the card; older scores have neither.
     """
 
     env: str
@@ -97,11 +99,31 @@ class Score:
     returns: list[float]
     attention: str = "softmax"  # where it is not: how tree attention was computed
     action_error: ActionError | None = None  # on held-out episodes, where it was measured
+    reference_returns: list[float] | None = None
+    data_returns: dict[str, float] = field(default_factory=dict)
 
     def acting(self) -> str:
         """The rollout mode with all that belongs to it."""
         mode = describe_rollout(self.rollout, self.rollout_context)
         return mode if self.attention == "softmax" else f"{mode}, {self.attention}"
+
+    def data(self) -> str | None:
+        """What the data return, which the score stands beside, as a line; None where that is not known."""
+        names = {"mean": "mean", "best_tenth": "best tenth"}
+        own = [f"{name} {self._beside(key)}" for key, name in names.items() if key in self.data_returns]
+        parts = [f"data: {', '.join(own)}"] if own else []
+        if "mode" in self.data_returns:
+            parts.append(f"behaviour without noise {self._beside('mode')}")
+        return "; ".join(parts) or None
+
+    def _beside(self, key: str) -> str:
+        """A return of the data, and its score in brackets where there is a reference."""
+        value = self.data_returns[key]
+        shown = f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}"
+        if self.reference is None or self.reference_returns is None:
+            return shown
+        low, high = self.reference_returns
+        return f"{shown} ({normalized_score(Reference(self.reference, low, high), value):.1f})"
 
     @property
     def headline(self) -> float:
@@ -183,7 +205,8 @@ def format_table(scores: Sequence[Score]) -> str:
         legend = "no score: this environment has no reference returns (--ref-min-score, --ref-max-score)"
     else:
         legend = f"score: 100 (return - random) / (expert - random), {first.reference}"
-    return "\n".join([*lines, "", f"{legend}; +- over episodes"])
+    data = first.data()
+    return "\n".join([*lines, "", *([] if data is None else [data]), f"{legend}; +- over episodes"])
 
 
 def _cell(value: float | None) -> str:

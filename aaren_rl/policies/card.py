@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..envs.tasks.environment import is_plain_argument
@@ -51,6 +51,9 @@ class PolicyCard:
         held_out: share of the episodes that it was not trained on, chosen by the seed.
         action_error: on those, as `evaluate.held_out` has it; None: none was held out.
         action_error_floor: the variance of the behaviour's own noise on those; None: not known.
+        data_returns: what its data return, all episodes of them: "mean"; "best_tenth", the mean of the tenth of the
+            episodes with the highest returns; of a local set, once trained, "mode", the mean return of the behaviour
+            policy without its noise. Each where it is known.
     """
 
     agent: str
@@ -82,6 +85,7 @@ class PolicyCard:
     held_out: float = 0.0
     action_error: float | None = None
     action_error_floor: float | None = None
+    data_returns: dict[str, float] = field(default_factory=dict)
 
 
 def card_from_json(tree: dict[str, Any]) -> PolicyCard:
@@ -91,7 +95,7 @@ def card_from_json(tree: dict[str, Any]) -> PolicyCard:
         ValueError: keys are missing or unknown, or a value is not what it should be; the message names them.
     """
     fields = dataclasses.fields(PolicyCard)
-    needed = {field.name for field in fields if field.default is dataclasses.MISSING}
+    needed = {field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING}
     if wrong := needed - set(tree) | set(tree) - {field.name for field in fields}:
         raise ValueError(f"missing or unknown keys: {', '.join(sorted(wrong))[:200]}")
     card = read(PolicyCard, tree)

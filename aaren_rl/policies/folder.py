@@ -48,6 +48,15 @@ def write_card(file: Path, card: PolicyCard, weights: Iterable[str]) -> None:
     write_json(file, {"format": FORMAT, "sha256": digests, **dataclasses.asdict(card)})
 
 
+def amend_card(folder: Path, **changes: Any) -> None:  # noqa: ANN401  values of fields
+    """Writes a policy folder's card anew with other values of some fields; the weights stay.
+
+    Raises:
+        CheckpointError: no policy, or not readable.
+    """
+    write_card(folder / CARD, dataclasses.replace(read_card(folder), **changes), WEIGHTS.values())
+
+
 def policy_folder(path: str | Path) -> Path:
     """The policy folder meant by a run folder or by itself; one in the hub's layout is a policy folder too.
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import torch
 
-from ..envs import Episodes, Task
+from ..envs import Episodes, Task, get_task
+from ..envs.behaviour.noise import mode_returns
 from ..evaluate.scores import ActionError
 from ..policies.card import PolicyCard, task_fields, versions
 from .config import RunConfig
 from .trainer import Trainer
 
 
-def make_card(config: RunConfig, task: Task, episodes: Episodes, trainer: Trainer) -> PolicyCard:
+def make_card(
+    config: RunConfig, task: Task, episodes: Episodes, trainer: Trainer, data_returns: dict[str, float]
+) -> PolicyCard:
     """The card of the policy that a run has come to."""
     return PolicyCard(
         **task_fields(task),
@@ -35,7 +39,29 @@ def make_card(config: RunConfig, task: Task, episodes: Episodes, trainer: Traine
         weights="average",
         versions=versions(_device_name(trainer.data.device)),
         held_out=config.data.held_out,
+        data_returns=dict(data_returns),
     )
+
+
+def data_returns(episodes: Episodes) -> dict[str, float]:
+    """What a data set returns, as `PolicyCard.data_returns` has it, but for the behaviour's mode."""
+    best_first = np.sort(episodes.returns)[::-1]
+    best = best_first[: max(1, round(0.1 * len(episodes)))]
+    return {"mean": float(best_first.mean()), "best_tenth": float(best.mean())}
+
+
+def behaviour_mode(episodes: Episodes, seed: int) -> dict[str, float]:
+    """The "mode" of `PolicyCard.data_returns`; nothing for data that no policy which ships has made.
+
+    Args:
+        episodes: the data.
+        seed: of the evaluation, whose first states the behaviour is given too.
+
+    Raises:
+        SimulationError: the environment fails.
+    """
+    returns = mode_returns(get_task(episodes.dataset), seed=seed) if episodes.source == "local" else None
+    return {} if returns is None else {"mode": float(returns.mean())}
 
 
 def error_fields(error: ActionError | None) -> dict[str, float | None]:

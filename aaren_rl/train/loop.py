@@ -20,12 +20,12 @@ from ..errors import NumericsError
 from ..evaluate.held_out import HeldOut, hold_out, measure_action_error
 from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score, format_table, mismatch
-from ..policies.folder import make_policy, save_policy
+from ..policies.folder import amend_card, make_policy, save_policy
 from ..policies.names import SOURCES
 from ..runs.metrics import Metrics
 from .acceleration import keep_freed_memory
 from .batches import StepData
-from .card import error_fields, make_card
+from .card import behaviour_mode, data_returns, error_fields, make_card
 from .checkpoint import find_checkpoint, save_checkpoint
 from .config import RunConfig
 from .ranks import Ranks
@@ -42,6 +42,7 @@ class Run:
     Attributes:
         episodes: those it is trained on.
         held_out: those it is not; None where there are too few.
+        data_returns: as in the policy's card, of all of the data.
         recent: loss and gradient norm of every update since the last log.
         watch: the time of those that this process has done, training alone.
         timed_from: the update before them.
@@ -53,6 +54,7 @@ class Run:
     task: Task
     episodes: Episodes
     held_out: HeldOut | None
+    data_returns: dict[str, float]
     path: Path
     trainer: Trainer
     bar: tqdm[Any] = field(init=False)
@@ -115,7 +117,7 @@ def train(
     training = training.best(config.data.best_fraction)
     data = StepData(training, config.data.return_scale, device, action_low=low, action_high=high)
     trainer = Trainer(config, data, training.action_dim, task.horizon, ranks, compiled=compiled)
-    run = Run(config, task, training, held_out, path, trainer)
+    run = Run(config, task, training, held_out, data_returns(episodes), path, trainer)
     if resume:
         restore(run, ranks)
     ranks.share(partial(announce, run))
@@ -216,9 +218,12 @@ def log(run: Run) -> None:
 def evaluate(run: Run) -> None:
     """Scores the averaged and the raw weights; keeps the policy, and the best one so far beside it."""
     config, trainer = run.config.evaluation, run.trainer
-    card = make_card(run.config, run.task, run.episodes, trainer)
+    at_end = trainer.update == run.config.optimizer.updates
+    if at_end:
+        run.data_returns |= behaviour_mode(run.episodes, config.eval_seed)
+    card = make_card(run.config, run.task, run.episodes, trainer, run.data_returns)
     models = {"average": trainer.average, "raw": trainer.model}
-    episodes = config.final_episodes if trainer.update == run.config.optimizer.updates else config.eval_episodes
+    episodes = config.final_episodes if at_end else config.eval_episodes
     scores = {}
     for weights, model in models.items():
         policy = make_policy(model, card)
@@ -236,6 +241,8 @@ def evaluate(run: Run) -> None:
     if run.best is None or run.last.headline > run.best.headline:
         run.best = run.last
         save_policy(run.path / "policy_best", card, **states)
+    elif at_end:  # it was saved before the behaviour's mode was known
+        amend_card(run.path / "policy_best", data_returns=run.data_returns)
 
 
 def save(run: Run) -> None:

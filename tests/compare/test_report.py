@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 from matplotlib.figure import Figure
-from synthetic import README, make_cell, make_cells
+from synthetic import HIGH, LOW, README, make_cell, make_cells
 
 from aaren_rl.compare.cells import check_comparable
 from aaren_rl.compare.published import published
@@ -184,6 +184,16 @@ def test_the_cost_of_an_action_and_of_an_update(both):
         "2,090 µs at step 10 and 11,000 µs at step 1,000",
         "10.0 kB at step 10 and 1,000.0 kB at step 1,000",
     ] in [row[2:] for row in rows]
+
+
+def test_scores_stand_beside_what_the_data_return(tmp_path):
+    known = {"data_returns": {"mean": 1383.0, "best_tenth": 2871.0}, "reference_returns": [LOW, HIGH]}
+    cells = [*make_cells({"decision-aaren": [50.0]}), *make_cells({"decision-transformer": [40.0]}, **known)]
+    line = "hopper-medium, data: mean 1383 (43.1), best tenth 2871 (88.8)"
+    page, markdown = report(tmp_path, cells)
+    assert line in page.text and line in markdown
+    assert line in format_comparison(cells).splitlines()
+    assert "data: mean" not in format_comparison(cells[:1])
 
 
 def test_d4rl_scores_are_called_so(tmp_path):

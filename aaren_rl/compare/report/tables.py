@@ -12,7 +12,19 @@ from ..cells import Cell
 from ..published import PUBLISHED, published
 from ..statistics import CONFIDENCE, MIN_SEEDS, RESAMPLES, Aggregate, Summary, aggregate, group, improvements, summarize
 from .document import Column, Table, Text, words
-from .words import NOTHING, costs, data_notes, ends_of, interval, joined, listed, memory, microseconds, number
+from .words import (
+    NOTHING,
+    costs,
+    data_notes,
+    data_returns,
+    ends_of,
+    interval,
+    joined,
+    listed,
+    memory,
+    microseconds,
+    number,
+)
 
 
 def made(cells: Sequence[Cell], settings: Mapping[str, Any]) -> list[Text | Table]:
@@ -61,7 +73,7 @@ def scores(cells: Sequence[Cell]) -> list[Text | Table]:
     ]
     if over := aggregate(cells):
         tables.append(_aggregate_table(over, cells))
-    return [*tables, *_notes(cells)]
+    return [*tables, *_data_notes(cells), *_notes(cells)]
 
 
 def _score_table(score: Score, summaries: Sequence[Summary]) -> Table:
@@ -113,6 +125,17 @@ def _published(score: Score, agent: str) -> dict[str, str]:
         source: f"{found.mean:g}" if found.std is None else f"{found.mean:g} ± {found.std:g}"
         for source, found in published(score.env, agent).items()
     }
+
+
+def _data_notes(cells: Sequence[Cell]) -> list[Text]:
+    lines = data_returns(cells)
+    if not lines:
+        return []
+    meaning = (
+        "Beside the scores: mean return of the data's episodes, and of the tenth of them with the highest returns; of "
+        "a local set, the mean return of the policy that made it, acting without noise; normalised scores in brackets."
+    )
+    return [*map(Text, lines), Text(meaning)]
 
 
 def _notes(cells: Sequence[Cell]) -> list[Text]:

@@ -60,6 +60,13 @@ def data_notes(cells: Sequence[Cell]) -> list[str]:
     ]
 
 
+def data_returns(cells: Sequence[Cell]) -> list[str]:
+    """For every task whose data's returns are known, a line of what they return and score."""
+    lines = {env: [cell.last.data() for cell in cells if cell.env == env] for env in group(cells)}
+    found = {env: next(filter(None, of_runs), None) for env, of_runs in lines.items()}
+    return [f"{env}, {line}" for env, line in found.items() if line is not None]
+
+
 def costs(runs: Sequence[Cell]) -> dict[int, tuple[float, float]]:
     """Step -> (microseconds, bytes of state), medians over the runs that were measured there."""
     measured = [cost for cell in runs for cost in cell.action_cost]

@@ -10,13 +10,13 @@ from typing import Any
 from ...files import write_text
 from ..cells import Cell, check_comparable
 from .content import compose
-from .document import Table
+from .document import Table, Text
 from .figures import figures
 from .html import to_html
 from .imitation import imitation_tables
 from .markdown import to_markdown, to_text
 from .tables import scores
-from .words import answer
+from .words import answer, data_returns
 
 PAGE = "report.html"
 WIDTH = 120
@@ -43,7 +43,13 @@ def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) 
 
 def format_comparison(cells: Sequence[Cell]) -> str:
     """The scores and action errors as plain text, for the end of the command."""
-    blocks = [*scores(cells), *imitation_tables(cells)]
-    tables = [to_text(block) for block in blocks if isinstance(block, Table)]
-    closing = f"{answer(cells)} In brackets: 95 % intervals over training seeds, from three seeds on."
-    return "\n\n".join([*tables, textwrap.fill(closing, WIDTH)])
+    errors = _texts(imitation_tables(cells))
+    over = "95 % intervals over training seeds, from three seeds on"
+    if errors:
+        over += "; of action errors over episodes, of their differences over both"
+    closing = textwrap.fill(f"{answer(cells)} In brackets: {over}.", WIDTH)
+    return "\n\n".join([*_texts(scores(cells)), *data_returns(cells), *errors, closing])
+
+
+def _texts(blocks: Sequence[Text | Table]) -> list[str]:
+    return [to_text(block) for block in blocks if isinstance(block, Table)]
