@@ -172,9 +172,14 @@ def _held_out(arguments: argparse.Namespace, card: PolicyCard) -> HeldOut:
         DataError: the data cannot be read.
     """
     if arguments.held_out:
-        sizes = {"observation_dim": card.model["observation_dim"], "action_dim": card.model["action_dim"]}
-        units = {"action_low": card.action_low, "action_high": card.action_high}
-        return HeldOut(read_hdf5(arguments.held_out, **sizes, **units))
+        episodes = read_hdf5(
+            arguments.held_out,
+            observation_dim=card.model["observation_dim"],
+            action_dim=card.model["action_dim"],
+            action_low=card.action_low,
+            action_high=card.action_high,
+        )
+        return HeldOut(episodes)
     try:
         held_out = kept_episodes(arguments.run)
         if held_out is None:

@@ -91,7 +91,7 @@ def action_error(
     action_low: npt.ArrayLike = -1.0,
     action_high: npt.ArrayLike = 1.0,
     *,
-    on_step: Callable[[int], None] | None = None,
+    on_step: Callable[[int], object] | None = None,
 ) -> ActionError:
     """Plays every episode from its first step through `policy.act`, in the policy's own rollout mode.
 
@@ -123,7 +123,7 @@ def _play(
     episodes: Episodes,
     chosen: npt.NDArray[np.int64],
     half: npt.NDArray[np.float64],
-    on_step: Callable[[int], None] | None,
+    on_step: Callable[[int], object] | None,
 ) -> npt.NDArray[np.float64]:
     """The sums of squared errors (B,) of the episodes `chosen`, which are in order of falling length."""
     first, lengths = episodes.offsets[chosen], episodes.lengths[chosen]

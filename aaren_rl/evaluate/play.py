@@ -34,6 +34,10 @@ class ScoredPolicy(SequencePolicy[State], Protocol[State]):
         """K of the modes rolling and window, in steps."""
         ...
 
+    def select(self, state: State, rows: npt.NDArray[np.int64]) -> State:
+        """The state of the environments `rows` (R,) alone, in their order."""
+        ...
+
 
 @dataclass(frozen=True)
 class EpisodePlan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,7 +65,7 @@ def behaviour_mode(episodes: Episodes, seed: int) -> dict[str, float]:
     return {} if returns is None else {"mode": float(returns.mean())}
 
 
-def error_fields(error: ActionError | None) -> dict[str, float | None]:
+def error_fields(error: ActionError | None) -> dict[str, Any]:
     """The part of a card that its error on held-out episodes decides."""
     return {} if error is None else {"action_error": error.mean, "action_error_floor": error.floor}
 

@@ -229,7 +229,7 @@ def evaluate(run: Run) -> None:
         policy = make_policy(model, card)
         plan = EpisodePlan(weights, episodes, [card.target_return], config.eval_seed)
         (score,) = score_policy(policy, card, plan)
-        error = run.held_out and measure_action_error(policy, run.held_out, card)
+        error = None if run.held_out is None else measure_action_error(policy, run.held_out, card)
         scores[weights] = dataclasses.replace(score, action_error=error)
     run.last = last = scores["average"]
     run.metrics.log(trainer.update, {**last.scalars("eval"), **scores["raw"].scalars("eval_raw")})
