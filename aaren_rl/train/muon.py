@@ -100,7 +100,7 @@ class Muon(torch.optim.Optimizer):
         return buffer
 
 
-def trunk_matrices(trunk: nn.Module) -> list[nn.Parameter]:
+def trunk_matrices(trunk: nn.Module) -> list[Tensor]:
     """The weights of a trunk's linear layers, which Muon is for."""
     layers = [module for module in trunk.modules() if isinstance(module, nn.Linear)]
     return [layer.weight for layer in layers if layer.weight.requires_grad]
