@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from ..policies.names import MARKS, label
 from .learning_result import LearningResult
@@ -56,7 +57,11 @@ def plot(figures: dict[str, Any]) -> Figure:
             axes.plot(at, errors, marker=".", color=f"C{k}", label=name)
         axes.axhline(figures["error"] - floor, color="0.5", linewidth=0.8, linestyle="--")
         axes.set(xscale="log", yscale="log", xlabel=f"{cost} of training")
-        axes.grid(alpha=0.3, which="both")
+        for axis in (axes.xaxis, axes.yaxis):  # 50, 100, 200, ... in place of powers of ten
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axis.set_minor_formatter(NullFormatter())
+        axes.grid(alpha=0.3)
     panels[0].set_ylabel("held-out action error" + (" above the floor" if figures["floor"] else ""))
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=2, fontsize="small")
