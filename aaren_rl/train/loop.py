@@ -174,6 +174,8 @@ def announce(run: Run) -> None:
     )
     if run.held_out is not None:
         print(f"{len(run.held_out.episodes)} more episodes are held out: the action error on them measures imitation")
+        if run.held_out.floor is None and episodes.source == "local":
+            print("the noise under it is not known: options of the data's reading changed the local set")
     elif config.data.held_out:
         print("no episodes are held out: there are too few; imitation is not measured")
     if trainer.ranks.size > 1:
