@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tqdm import tqdm
 
 from .errors import UsageError, one_line, run_command
+from .policies.names import AUTO
 
 if TYPE_CHECKING:
     import torch  # otherwise on demand: an exported policy is evaluated without it
@@ -74,6 +75,11 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
     return value
+
+
+def asked_return(text: str) -> float | None:
+    """An argument that is a return to ask for; None for "auto", the best in reach."""
+    return None if text == AUTO else float(text)
 
 
 def choose_device(name: str) -> torch.device:

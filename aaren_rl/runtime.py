@@ -36,7 +36,8 @@ class PolicyState(NamedTuple):
 
     Attributes:
         timestep: steps taken so far.
-        return_to_go: return still to come, float64 (B,), in the environment's units.
+        return_to_go: return still to come, float64 (B,), in the environment's units; infinite where the best in reach
+            is asked for.
         previous_action: the action handed out last, float32 (B, A), in the environment's units; None before the first.
             Replace it (`state._replace(previous_action=...)`) if something else was executed.
         memory: what the rollout mode keeps, (B, ...).
@@ -81,9 +82,15 @@ class Runner:
     def initial_state(self, batch_size: int, target_return: npt.ArrayLike) -> PolicyState:
         """The state at the begin of an episode in which `target_return` is asked for.
 
-        One number for all environments or one for each, (B,), in the environment's units.
+        One number for all environments or one for each, (B,), in the environment's units. Infinity asks, at every step
+        anew, for the best return in reach as the training data had it.
+
+        Raises:
+            UsageError: infinity is asked for, and the policy holds no estimate of that.
         """
         wanted = np.broadcast_to(np.asarray(target_return, np.float64), (batch_size,)).copy()
+        if np.isposinf(wanted).any() and not self.card.get("model", {}).get("best_return"):
+            raise UsageError("this policy holds no estimate of the best return in reach: ask for a return, as a number")
         return PolicyState(0, wanted, None, np.zeros((batch_size, *self._memory_shape), self._memory_dtype))
 
     def act(

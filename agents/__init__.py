@@ -5,6 +5,7 @@ from .mixers.rsa.config import RemConfig
 from .mixers.tree.config import TreeConfig
 from .mixers.tree.mixer import TreeAttention
 from .mixers.tree.samplers import SAMPLERS
+from .model.best_return import BestReturn, expectile_loss
 from .model.block import MIXERS, Block
 from .model.decision import DecisionModel, ModelConfig
 from .model.trunk import Trunk
@@ -21,6 +22,7 @@ __all__ = [
     "Aaren",
     "AarenRsa",
     "Attention",
+    "BestReturn",
     "Block",
     "CrossAttention",
     "DecisionModel",
@@ -37,6 +39,7 @@ __all__ = [
     "Trunk",
     "attend",
     "combine",
+    "expectile_loss",
     "prefix_scan",
     "scan_step",
     "tree_config",

@@ -5,6 +5,7 @@ Shape suffixes: B environments, O observation, A action, K steps of context.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from .fast.rollout import for_rollout
 from .fast.rollout_step import CompiledStep, StepState
+from .model.best_return import BestReturn
 from .model.block import TrunkState
 from .model.decision import DecisionModel
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     Targets: TypeAlias = npt.NDArray[np.float64]
 
 ROLLOUTS = ("carry", "rolling", "window")
+NO_ESTIMATE = "this policy holds no estimate of the best return in reach: ask for a return, as a number"
 
 StepperState: TypeAlias = TrunkState | StepState
 State = TypeVar("State")
@@ -67,7 +70,8 @@ class PolicyState(NamedTuple):
 
     Attributes:
         timestep: steps taken so far.
-        return_to_go: return still to come, (B,), in the environment's units.
+        return_to_go: return still to come, (B,), in the environment's units; infinite where the best in reach is asked
+            for.
         previous_action: the action handed out last, (B, A), in the environment's units. Replace it
             (`state._replace(previous_action=...)`) if something else was executed.
         memory: what the rollout mode keeps.
@@ -131,6 +135,7 @@ class Policy:
     compiled: bool = True
     _stepper: Stepper[Any] = field(init=False, repr=False, compare=False)
     _units: tuple[Tensor, Tensor] = field(init=False, repr=False, compare=False)
+    _best_return: BestReturn | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raises ValueError for an unknown rollout mode, a context under 2 steps or statistics of the wrong size."""
@@ -146,6 +151,9 @@ class Policy:
         if self.rollout != "window":
             stepper = for_rollout(self.model, compiled=self.compiled)
         object.__setattr__(self, "_stepper", stepper)
+        best = self.model.best_return
+        # In float64, whose sums, rounded, do not depend on how many environments there are.
+        object.__setattr__(self, "_best_return", None if best is None else copy.deepcopy(best).double())
         # Tensors, of which operations take half as long as of numbers.
         low, high = (
             torch.as_tensor(x, device=self.observation_mean.device) for x in (self.action_low, self.action_high)
@@ -161,10 +169,16 @@ class Policy:
     def initial_state(self, batch_size: int, target_return: float | Targets | Tensor) -> PolicyState:
         """The state at the begin of an episode in which `target_return` is asked for.
 
-        One number for all environments or one for each, (B,), in the environment's units.
+        One number for all environments or one for each, (B,), in the environment's units. Infinity asks, at every step
+        anew, for the best return in reach as the training data had it; the model must hold an estimate of that.
+
+        Raises:
+            ValueError: infinity is asked for, and the model holds none.
         """
         device = self.observation_mean.device
         wanted = torch.as_tensor(target_return, dtype=torch.float64, device=device).expand(batch_size)
+        if self._best_return is None and bool(wanted.isposinf().any()):
+            raise ValueError(NO_ESTIMATE)
         fresh = self._stepper.initial_state(batch_size)
         memory: Memory = {"carry": Carry(fresh), "rolling": Rolling(fresh, None), "window": None}[self.rollout]
         return PolicyState(0, wanted, None, memory)
@@ -187,10 +201,11 @@ class Policy:
         device = self.observation_mean.device
         observed = torch.as_tensor(observation, dtype=torch.float32, device=device)
         return_to_go = state.return_to_go - torch.as_tensor(reward, dtype=torch.float64, device=device)
+        normalised = (observed - self.observation_mean) / self.observation_std
         middle, half = self._units
         step = _Step(
-            (observed - self.observation_mean) / self.observation_std,
-            (return_to_go / self.return_scale).float(),
+            normalised,
+            self._asked(return_to_go, normalised),
             state.timestep,
             None if state.previous_action is None else (state.previous_action - middle) / half,
         )
@@ -212,6 +227,13 @@ class Policy:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
         index = torch.as_tensor(rows, device=self.observation_mean.device)
         return PolicyState(*(_rows(part, index) for part in state))
+
+    def _asked(self, return_to_go: Tensor, observed: Tensor) -> Tensor:
+        """What the model sees, (B,), scaled: the return-to-go, or the best in reach where that is infinite."""
+        scaled = return_to_go / self.return_scale
+        if self._best_return is not None and math.isinf(scaled.sum().item()):
+            scaled = torch.where(scaled.isposinf(), self._best_return(observed), scaled)
+        return scaled.float()
 
     def _carry(self, step: _Step, memory: Memory) -> tuple[Tensor, Carry]:
         assert isinstance(memory, Carry)

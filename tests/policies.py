@@ -18,11 +18,12 @@ MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATI
 LOW, HIGH = torch.tensor([-1.0, -2.0, 0.5]), torch.tensor([1.0, 1.0, 0.75])
 
 
-def make_model(mixer: str = "aaren", *, width: int = 16, max_timestep: int = 20, seed: int = 0) -> DecisionModel:
+def make_model(
+    mixer: str = "aaren", *, width: int = 16, max_timestep: int = 20, seed: int = 0, best_return: bool = False
+) -> DecisionModel:
     torch.manual_seed(seed)
-    model = DecisionModel(
-        ModelConfig(OBSERVATION, ACTION, mixer, width=width, layers=2, heads=2, max_timestep=max_timestep)
-    )
+    sizes = {"width": width, "layers": 2, "heads": 2, "max_timestep": max_timestep}
+    model = DecisionModel(ModelConfig(OBSERVATION, ACTION, mixer, best_return=best_return, **sizes))
     for parameter in model.parameters():  # norms and biases that are 1 and 0 would hide where they are left out
         parameter.data += 0.1 * torch.randn_like(parameter)
     return model

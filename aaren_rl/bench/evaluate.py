@@ -23,6 +23,7 @@ from ..envs import Rollouts, get_task, rollout
 from ..errors import NumericsError
 from ..machine import Machine
 from ..policies.folder import load_policy, read_card
+from ..policies.names import asked_number
 from .timing import WRONG, ratio
 
 TASK = get_task("hopper-medium")
@@ -198,7 +199,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 def _trained(path: Path) -> Asked:
     card = read_card(path)
-    return Asked(load_policy(path), str(path), card.env_id, card.env_kwargs, card.target_return)
+    return Asked(load_policy(path), str(path), card.env_id, card.env_kwargs, asked_number(card.target_return))
 
 
 def _untrained() -> Asked:

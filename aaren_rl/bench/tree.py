@@ -29,6 +29,7 @@ from ..evaluate.scores import mismatch
 from ..machine import Machine
 from ..policies.card import PolicyCard
 from ..policies.folder import load_policy, read_card
+from ..policies.names import asked_number
 from .timing import require
 
 BUDGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -165,7 +166,7 @@ def measure(policy: Policy, card: PolicyCard, name: str, arguments: argparse.Nam
         SimulationError: the environment fails.
     """
     difference = check(policy, arguments.samplers)
-    clock = _Clock(policy, card.target_return, arguments.step, arguments.actions)
+    clock = _Clock(policy, asked_number(card.target_return), arguments.step, arguments.actions)
     asked = [None, *(TreeConfig(e, s, SEED) for e in arguments.budgets for s in arguments.samplers)]
     points = []
     with progress_bar(total=len(asked), desc="tree", unit="point", leave=False) as bar:
@@ -178,7 +179,7 @@ def measure(policy: Policy, card: PolicyCard, name: str, arguments: argparse.Nam
         run=name,
         env_id=card.env_id,
         normalized=card.reference is not None,
-        target_return=card.target_return,
+        target_return=asked_number(card.target_return),
         episodes=arguments.episodes,
         seed=SEED,
         step=arguments.step,

@@ -21,6 +21,7 @@ from ..files import write_json
 from ..machine import state_bytes
 from ..policies.card import PolicyCard
 from ..policies.folder import load_policy, read_card
+from ..policies.names import asked_number
 from .cells import ActionCost, Cell, CurvePoint
 
 MEAN_OF = 3  # last evaluations that are averaged
@@ -74,7 +75,8 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     metrics = _metrics(run / "metrics.jsonl")
     curve = [CurvePoint(line["update"], _headline(line)) for line in metrics if "eval/return_mean" in line]
     plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed, on_step)
-    asked = how.target_returns or [part * card.target_return for part in SWEEP]
+    most = card.data_returns["best_tenth"] if card.target_return is None else card.target_return
+    asked = how.target_returns or [part * most for part in SWEEP]
     sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
     (last,) = score_policy(policy, card, plan)
     held_out = kept_episodes(run)
@@ -121,7 +123,7 @@ def action_cost(policy: Policy, card: PolicyCard) -> list[ActionCost]:
     probes = [step for step in COST_STEPS if step <= card.horizon]
     length = max(probes, default=0) + COST_NEIGHBOURS + 1
     observations = rng.standard_normal((length, 1, policy.model.config.observation_dim)).astype(np.float32)
-    state, reward = policy.initial_state(1, card.target_return), np.zeros(1, np.float32)
+    state, reward = policy.initial_state(1, asked_number(card.target_return)), np.zeros(1, np.float32)
     times, sizes = [], []
     gc.disable()
     try:

@@ -17,6 +17,7 @@ from torch.utils.tensorboard import FileWriter
 from torch.utils.tensorboard.summary import custom_scalars, hparams, text
 
 from ..files import write_folder
+from ..policies.names import asked_number, asked_words
 from ..runs.events import Point, event_file, write_curve, write_image
 from .cells import Cell
 
@@ -211,7 +212,7 @@ def _settings(cell: Cell) -> dict[str, str | float]:
         "env": cell.env,
         "rollout": last.acting(),
         "seed": str(cell.seed),
-        "target_return": last.target_return,
+        "target_return": asked_words(last.target_return),
         "timed_on": cell.device,
         "trained_on": last.source,
         "training_context": last.context,
@@ -227,8 +228,8 @@ def _values(cells: Sequence[Cell]) -> dict[str, list[str | float]]:
 
 
 def _by_asked(cell: Cell, value: Callable[[float, float], float]) -> list[Point]:
-    scores = sorted(cell.sweep, key=lambda score: score.target_return)
-    return [Point(round(s.target_return), value(s.target_return, s.return_mean)) for s in scores]
+    scores = sorted(cell.sweep, key=lambda score: asked_number(score.target_return))
+    return [Point(round(asked), value(asked, s.return_mean)) for s in scores if (asked := s.target_return) is not None]
 
 
 def _png_size(png: bytes) -> tuple[int, int]:

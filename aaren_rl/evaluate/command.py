@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..cli import Parser, choose_device, import_registering, positive, run
+from ..cli import Parser, asked_return, choose_device, import_registering, positive, run
 from ..envs.data.hdf5.d4rl import read_hdf5
 from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.simulation.recording import Recorder
 from ..errors import CheckpointError, UsageError
 from ..files import write_json
 from ..policies.card import PolicyCard
+from ..policies.names import asked_words
 from ..runtime import load
 from .held_out import HeldOut, kept_episodes, measure_action_error
 from .play import EpisodePlan, ScoredPolicy, play
@@ -54,7 +55,11 @@ def make_parser() -> Parser:
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder, policy folder or exported file")
     parser.add_argument("--episodes", type=positive, metavar="N", default=20, help="episodes a target return [20]")
     parser.add_argument(
-        "--target-return", type=float, metavar="R", nargs="+", help="returns to ask for (as in training)"
+        "--target-return",
+        type=asked_return,
+        metavar="R",
+        nargs="+",
+        help="returns to ask for; auto: at every step the best in reach (as in training)",
     )
     parser.add_argument("--rollout", choices=ROLLOUTS, metavar="MODE", help="carry, rolling or window (as in training)")
     parser.add_argument("--rollout-context", type=int, metavar="K", help="K of rolling and window, in steps")
@@ -203,7 +208,7 @@ def record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Sequen
         env_id=card.env_id,
         env_kwargs=card.env_kwargs,
         description=f"rollouts of aaren-rl: {'; '.join(format_table(scores).splitlines()[:2])}; asked returns "
-        + ", ".join(f"{score.target_return:g}" for score in scores),
+        + ", ".join(asked_words(score.target_return) for score in scores),
         reference_returns=None
         if card.reference_returns is None
         else (card.reference_returns[0], card.reference_returns[1]),

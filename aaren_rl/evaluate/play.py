@@ -14,8 +14,9 @@ from ..cli import progress_bar
 from ..envs import Reference, Rollouts, SequencePolicy, make_env, normalized_score, rollout
 from ..envs.simulation.recording import Recorder
 from ..envs.simulation.rollout import OnAction
-from ..errors import CheckpointError
+from ..errors import CheckpointError, UsageError
 from ..policies.card import PolicyCard
+from ..policies.names import AUTO, asked_number
 from .scores import Score
 
 State = TypeVar("State")
@@ -46,7 +47,7 @@ class EpisodePlan:
     Attributes:
         weights: "raw" or "average": which of its weights the policy holds.
         episodes: number of environments for each asked return, one episode each.
-        target_returns: asked for, in the environment's units; a score for each.
+        target_returns: asked for, in the environment's units; None: at every step the best in reach. A score for each.
         seed: environment i is reset with seed + i, the same for every asked return.
         on_step: progress, see `envs.rollout`.
         on_action: the actions, see `envs.rollout`.
@@ -55,7 +56,7 @@ class EpisodePlan:
 
     weights: str
     episodes: int
-    target_returns: Sequence[float]
+    target_returns: Sequence[float | None]
     seed: int
     on_step: Callable[[int, int], None] | None = None
     on_action: OnAction | None = None
@@ -67,16 +68,22 @@ def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePla
 
     Raises:
         CheckpointError: the environment's sizes are not the policy's.
+        UsageError: the best return in reach is asked for, and the policy holds no estimate of it.
         SimulationError: the environment is unknown or fails.
         NonFiniteActionError: the policy gives NaN.
     """
     check_fits(card)
+    if None in plan.target_returns and not card.model.get("best_return"):
+        raise UsageError(
+            f"target return {AUTO}: this policy holds no estimate of the best return in reach; ask for a number, or "
+            "train it with --best-return"
+        )
     out = rollout(
         policy,
         card.env_id,
         env_kwargs=card.env_kwargs,
         episodes=plan.episodes,
-        target_return=plan.target_returns,
+        target_return=[asked_number(target) for target in plan.target_returns],
         seed=plan.seed,
         on_step=plan.on_step,
         on_action=plan.on_action,
@@ -109,7 +116,7 @@ def _score(
     policy: ScoredPolicy[State],
     card: PolicyCard,
     plan: EpisodePlan,
-    target_return: float,
+    target_return: float | None,
     out: Rollouts,
     part: npt.NDArray[np.int64],
 ) -> Score:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..envs import Reference, normalized_score
 from ..errors import CheckpointError
-from ..policies.names import SOURCES
+from ..policies.names import SOURCES, asked_words
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Score:
     weights: str
     updates: int
     training_seed: int
-    target_return: float
+    target_return: float | None  # None: at every step the best in reach
     episodes: int
     seed: int
     return_mean: float
@@ -197,8 +197,9 @@ def format_table(scores: Sequence[Score]) -> str:
         f"{'target':>8} {'return':>8} {'+-':>7} {'score':>7} {'+-':>6} {'length':>7} {'actions/s':>10}",
     ]
     lines += [
-        f"{s.target_return:>8g} {s.return_mean:>8.1f} {s.return_std:>7.1f} {_cell(s.normalized_score_mean):>7} "
-        f"{_cell(s.normalized_score_std):>6} {s.length_mean:>7.1f} {s.actions_per_second:>10.0f}"
+        f"{asked_words(s.target_return):>8} {s.return_mean:>8.1f} {s.return_std:>7.1f} "
+        f"{_cell(s.normalized_score_mean):>7} {_cell(s.normalized_score_std):>6} "
+        f"{s.length_mean:>7.1f} {s.actions_per_second:>10.0f}"
         for s in scores
     ]
     if first.reference is None:

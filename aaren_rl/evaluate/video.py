@@ -21,6 +21,7 @@ from ..envs.simulation.rendering import Picture, Renderer, open_renderer
 from ..errors import ResourcesError, UsageError, one_line
 from ..files import write_folder
 from ..policies.card import PolicyCard
+from ..policies.names import asked_words
 from .scores import Score
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ def _caption(score: Score, steps: int) -> str:
     return (
         f"{score.env}, {score.agent}, training seed {score.training_seed}, {score.updates} updates, {score.weights} "
         f"weights, rollout {score.acting()}, {score.env_id} from seed {score.seed}, "
-        f"asked return {score.target_return:g}, return {score.returns[0]}, {steps} steps"
+        f"asked return {asked_words(score.target_return)}, return {score.returns[0]}, {steps} steps"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ..cli import progress_bar
 from ..envs.simulation.stepping import LocalStepper
 from ..errors import NumericsError, ResourcesError
 from ..policies.card import PolicyCard
+from ..policies.names import asked_number
 from ..runtime import FORMAT, Runner, from_bytes
 from .onnx_weights import action_range
 
@@ -65,7 +67,7 @@ def make_runner(model: onnx.ModelProto) -> Runner:
 
 
 def check(policy: Policy, runner: Runner, card: PolicyCard, seed: int) -> float:
-    """Plays PyTorch's actions in two environments, asked for different returns, and asks both policies at every step.
+    """Plays PyTorch's actions in environments asked for different returns, and asks both policies at every step.
 
     An episode that ends earlier is followed by another, while the policies go on as if it had not ended: their states
     are to be seen at every age.
@@ -77,14 +79,16 @@ def check(policy: Policy, runner: Runner, card: PolicyCard, seed: int) -> float:
         NumericsError: it is above 1e-5, or not a number.
         SimulationError: the environment cannot be made, or fails.
     """
-    targets = np.array([card.target_return, card.target_return / 2])
+    target = asked_number(card.target_return)
+    targets = np.array([target, target / 2] + [math.inf] * (policy.model.best_return is not None))
+    count = len(targets)
     half = action_range(policy)[1]
     policy = dataclasses.replace(policy, compiled=False)  # PyTorch's own operations
-    stepper = LocalStepper(card.env_id, card.env_kwargs, [seed, seed + 1])
+    stepper = LocalStepper(card.env_id, card.env_kwargs, list(range(seed, seed + count)))
     largest = 0.0
     try:
-        observations, rewards = stepper.reset(), np.zeros(2, np.float32)
-        state, exported = policy.initial_state(2, targets), runner.initial_state(2, targets)
+        observations, rewards = stepper.reset(), np.zeros(count, np.float32)
+        state, exported = policy.initial_state(count, targets), runner.initial_state(count, targets)
         for step in progress_bar(iterable=range(CHECKED_STEPS), desc="check", unit="step", leave=False):
             action, state = policy.act(observations, rewards, state)
             other, exported = runner.act(observations, rewards, exported)
@@ -94,7 +98,7 @@ def check(policy: Policy, runner: Runner, card: PolicyCard, seed: int) -> float:
                     f"the exported policy's action at step {step} differs from PyTorch's by {difference:.2g} "
                     f"(more than {TOLERANCE:g} of half its range); nothing was written"
                 )
-            stepper.send(np.arange(2), action)
+            stepper.send(np.arange(count), action)
             answer = stepper.receive()
             observations, rewards = answer.observations, answer.rewards.astype(np.float32)
             if answer.ended.any():

@@ -167,8 +167,21 @@ class _Graph(Layers):
         to_go = nodes.add("Sub", "return_to_go", "reward")
         nodes.name(to_go, "next_return_to_go")
         nodes.name(nodes.add("Add", "timestep", np.array(1)), "next_timestep")
-        scaled = nodes.cast(nodes.add("Div", to_go, np.array(self.policy.return_scale)), "float32")
+        scaled = nodes.cast(self._asked(nodes.add("Div", to_go, np.array(self.policy.return_scale))), "float32")
         return nodes.add("Concat", "previous_action", nodes.reshape(scaled, -1, 1), "observation", axis=1)
+
+    def _asked(self, scaled: str) -> str:
+        """What the model sees, (B,): the return-to-go, or the estimate of the best in reach where that is infinite."""
+        nodes, best = self.nodes, self.policy.model.best_return
+        if best is None:
+            return scaled
+        mean, std = (x.cpu().numpy() for x in (self.policy.observation_mean, self.policy.observation_std))
+        x = nodes.cast(nodes.add("Div", nodes.add("Sub", "observation", mean), std), "float64")
+        for module in (best.first, best.second, best.last):
+            weight, bias = layer(module)
+            x = nodes.add("Add", nodes.add("MatMul", x, weight), bias)  # in float64, as `Policy` has it
+            x = x if module is best.last else nodes.add("Relu", x)
+        return nodes.add("Where", nodes.add("IsInf", scaled, detect_negative=0), nodes.reshape(x, -1), scaled)
 
     def _times(self, length: int) -> str:
         """The timestep of every token, (B, T, 3); below 0 where there was none."""

@@ -9,7 +9,7 @@ import yaml
 
 from ..evaluate.scores import Score, describe_rollout
 from ..policies.card import PolicyCard
-from ..policies.names import SOURCES, label
+from ..policies.names import SOURCES, asked_words, label
 
 REPOSITORY = "aaren-rl"
 
@@ -57,12 +57,15 @@ def _result(card: PolicyCard, score: Score) -> dict[str, Any]:
 
 
 def _named(metric: str, score: Score) -> str:
-    return f"{metric}, asked return {score.target_return:g}, {score.episodes} episodes from seed {score.seed}"
+    return (
+        f"{metric}, asked return {asked_words(score.target_return)}, {score.episodes} episodes from seed {score.seed}"
+    )
 
 
 def _body(card: PolicyCard, scores: Sequence[Score]) -> str:
     versions = ", ".join(f"{package} {version}" for package, version in card.versions.items() if package != "device")
     shape = card.model
+    asked = 'float("inf")' if card.target_return is None else f"{card.target_return:g}"  # inf: auto
     parts = [
         f"# {label(card.agent)} for {card.env}",
         f"Plays `{card.env_id}`. Trained offline for {card.updates:,} updates (seed {card.seed}).",
@@ -75,7 +78,7 @@ def _body(card: PolicyCard, scores: Sequence[Score]) -> str:
                 ("Environment", f"`{card.env_id}`, time limit {card.horizon} steps"),
                 ("Training contexts", f"{card.context}, windows of {card.context_length} steps"),
                 ("Rollout", describe_rollout(card.rollout, card.rollout_context)),
-                ("Asked return", f"{card.target_return:g} by default, scaled by 1 / {card.return_scale:g}"),
+                ("Asked return", f"{asked_words(card.target_return)} by default, scaled by 1 / {card.return_scale:g}"),
                 ("Weights", card.weights),
                 ("Model", f"{shape.get('layers')} layers of width {shape.get('width')}, {shape.get('heads')} heads"),
                 ("Made with", f"{versions}, on {card.versions.get('device', 'an unknown device')}"),
@@ -83,7 +86,7 @@ def _body(card: PolicyCard, scores: Sequence[Score]) -> str:
         ),
         "## Use\n\n```python\nfrom aaren_rl.hub import from_pretrained\n\n"
         'policy = from_pretrained("this-folder")\n'
-        f"state = policy.initial_state(batch_size=1, target_return={card.target_return:g})\n"
+        f"state = policy.initial_state(batch_size=1, target_return={asked})\n"
         "action, state = policy.act(observation, reward, state)  # observation (1, O), last reward (1,)\n```",
         "`config.json` holds the data's statistics and all else that the policy needs; loading executes nothing.",
     ]
@@ -95,7 +98,7 @@ def _table(scores: Sequence[Score]) -> str:
     for score in scores:
         normalized = score.normalized_score_mean
         cells = (
-            f"{score.target_return:g}",
+            asked_words(score.target_return),
             score.acting(),
             str(score.episodes),
             str(score.seed),

@@ -39,7 +39,7 @@ class PolicyCard:
         context_length: steps of a training window.
         rollout: the rollout mode it was trained for.
         rollout_context: K of the modes rolling and window.
-        target_return: asked for by default.
+        target_return: asked for by default; None: at every step the best in reach.
         return_scale: returns-to-go are divided by this.
         observation_mean: (O,).
         observation_std: (O,).
@@ -72,7 +72,7 @@ class PolicyCard:
     context_length: int
     rollout: str
     rollout_context: int
-    target_return: float
+    target_return: float | None
     return_scale: float
     observation_mean: list[float]
     observation_std: list[float]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 # agent -> mixer
 AGENTS = {
     "decision-aaren": "aaren",
@@ -38,6 +40,19 @@ DATA = {
     "minari": "Minari's data, not D4RL's",
     "file": "data of your own, not D4RL's",
 }
+
+
+AUTO = "auto"  # a return asked for: at every step the best in reach
+
+
+def asked_number(target_return: float | None) -> float:
+    """A return asked for as `Policy.initial_state` takes it; None, the best in reach, is infinity."""
+    return math.inf if target_return is None else target_return
+
+
+def asked_words(target_return: float | None, digits: str = "g") -> str:
+    """A return asked for in words."""
+    return AUTO if target_return is None else f"{target_return:{digits}}"
 
 
 def label(agent: str) -> str:

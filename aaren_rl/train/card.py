@@ -30,7 +30,7 @@ def make_card(
         context_length=config.data.context_length,
         rollout=config.evaluation.rollout,
         rollout_context=config.evaluation.rollout_context,
-        target_return=task.target_returns[0] if (asked := config.evaluation.target_return) is None else asked,
+        target_return=_target_return(config, task),
         return_scale=config.data.return_scale,
         observation_mean=trainer.data.observation_mean.tolist(),
         observation_std=trainer.data.observation_std.tolist(),
@@ -42,6 +42,14 @@ def make_card(
         held_out=config.data.held_out,
         data_returns=dict(data_returns),
     )
+
+
+def _target_return(config: RunConfig, task: Task) -> float | None:
+    """What is asked for by default, as the card has it."""
+    asked = config.evaluation.target_return
+    if isinstance(asked, str):
+        return None  # "auto"
+    return task.target_returns[0] if asked is None else asked
 
 
 def data_returns(episodes: Episodes) -> dict[str, float]:

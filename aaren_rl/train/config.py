@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..agents import ROLLOUTS, ModelConfig
-from ..policies.names import AGENTS, UNCONDITIONED
+from ..policies.names import AGENTS, AUTO, UNCONDITIONED
 from .batches import CONTEXTS
 
 
@@ -76,6 +76,7 @@ class NetworkConfig:
     rem_gate: float = _help(0.0, "mu before training; sigmoid(mu) is the encoding's share")
     timestep_embedding: bool = _help(True, "tell the model the time step")
     timestep_std: float = _help(0.02, "deviation of the time steps' embedding before training")
+    best_return: bool = _help(False, "learn the best return in reach beside, for --target-return auto")
     tree_budget: float = _help(0.5, "E of decision-transformer-tree: l^E terms for l tokens at rollout; 1 is exact")
     tree_sampler: str = _help("edh", "how its tree chooses what to look at closer, as evaluate's --sampler")
 
@@ -103,6 +104,7 @@ class NetworkConfig:
             timestep_embedding=self.timestep_embedding,
             timestep_std=self.timestep_std,
             return_conditioned=return_conditioned,
+            best_return=self.best_return and return_conditioned,
             tree_budget=self.tree_budget,
             tree_sampler=self.tree_sampler,
         )
@@ -148,7 +150,9 @@ class EvaluationConfig:
 
     rollout: str = _help("carry", "carry (one state), rolling (two staggered states) or window (recompute)")
     rollout_context: int = _help(20, "K of the modes rolling and window, in steps")
-    target_return: float | None = _help(None, "return asked for (default: the task's)")
+    target_return: float | str | None = _help(
+        None, "return asked for, or auto: at every step the best in reach (default: the task's)"
+    )
     eval_every: int = _help(500, "updates between evaluations")
     eval_episodes: int = _help(10, "episodes of an evaluation during training")
     final_episodes: int = _help(20, "episodes of the last evaluation")
@@ -157,6 +161,8 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         """Raises ValueError naming the field."""
         _choice("rollout", self.rollout, ROLLOUTS)
+        if isinstance(self.target_return, str):
+            _choice("target_return", self.target_return, (AUTO,))
         _at_least(2, rollout_context=self.rollout_context)
         _at_least(1, eval_every=self.eval_every, eval_episodes=self.eval_episodes, final_episodes=self.final_episodes)
 
@@ -176,6 +182,8 @@ class RunConfig:
         """Raises ValueError naming the field."""
         _choice("agent", self.agent, AGENTS)
         _at_least(0, seed=self.seed)
+        if self.evaluation.target_return == AUTO and not (self.network.best_return and self.agent not in UNCONDITIONED):
+            raise ValueError("target_return: auto needs best_return, and an agent that sees returns")
 
     def model(self, observation_dim: int, action_dim: int, horizon: int) -> ModelConfig:
         """The configuration of the agent's model for an environment."""

@@ -123,6 +123,8 @@ def train(
     ranks.share(partial(announce, run))
 
     show = ranks.is_writer
+    if trainer.update == 0:
+        trainer.fit_best_return()
     run.bar = progress_bar(total=updates, initial=trainer.update, desc=task.name, unit="update", disable=not show)
     try:
         if run.owes_evaluation:

@@ -97,9 +97,18 @@ def add_settings(parser: argparse.ArgumentParser, shown: set[str], *, show_all: 
             kinds = typing.get_args(hints[item.name]) or (hints[item.name],)
             if bool in kinds:
                 options["action"] = argparse.BooleanOptionalAction
+            elif {float, str} <= set(kinds):
+                options |= {"type": _number_or_word, "metavar": "X"}
             else:
                 options |= {"type": kinds[0], "metavar": {int: "N", float: "X", str: "NAME"}[kinds[0]]}
             group.add_argument(f"--{item.name.replace('_', '-')}", dest=f"{name}.{item.name}", **options)
+
+
+def _number_or_word(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def given_settings(arguments: argparse.Namespace) -> Nested:

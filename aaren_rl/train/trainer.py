@@ -15,6 +15,7 @@ from ..envs.errors import one_line
 from ..errors import CheckpointError
 from .acceleration import autocast, compile_model, uses_bfloat16
 from .batches import StepData, make_sampler, part
+from .best_return import MOST_UPDATES, fit_best_return
 from .checkpoint import Checkpoint
 from .config import RunConfig
 from .optimizers import Optimizers
@@ -101,6 +102,13 @@ class Trainer:
             horizon=horizon,
             steps=config.data.steps_per_update,
         )
+
+    def fit_best_return(self) -> None:
+        """Fits the model's estimate of the best return in reach, where it has one, before the first update."""
+        if self.model.best_return is not None and self.average.best_return is not None:
+            updates = min(MOST_UPDATES, self.config.optimizer.updates)  # no more than the policy has itself
+            fit_best_return(self.model.best_return, self.data, self.config.seed, updates)
+            self.average.best_return.load_state_dict(self.model.best_return.state_dict())
 
     def step(self) -> tuple[Tensor, Tensor]:
         """One update; returns its loss and the norm of its gradient before clipping, as tensors on the device."""

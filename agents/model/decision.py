@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..mixers.rsa.config import RemConfig, parse_counts
 from ..mixers.tree.config import TreeConfig
+from .best_return import BestReturn
 from .block import ACTIVATIONS, BLOCKS, MIXERS, TrunkState
 from .trunk import Trunk
 
@@ -45,6 +46,7 @@ class ModelConfig:
             every token that takes half of the training to unlearn.
         return_conditioned: whether the return-to-go is seen; without, its token's weights are zero and not trained, and
             the model clones behaviour.
+        best_return: whether the model holds an estimate of the best return in reach, which a policy can ask for.
         tree_budget: E, of the mixer "tree": l^E terms for l tokens at rollout.
         tree_sampler: a name in SAMPLERS, likewise.
     """
@@ -68,6 +70,7 @@ class ModelConfig:
     return_conditioned: bool = True
     tree_budget: float = 0.5
     tree_sampler: str = "edh"
+    best_return: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field that does not fit."""
@@ -128,6 +131,8 @@ class DecisionModel(nn.Module):
             config.activation,
         )
         self.head = nn.Linear(config.width, config.action_dim)
+        # Last, so that the other weights are drawn as without it. What is asked for, no part of `forward` or `step`.
+        self.best_return = BestReturn(config.observation_dim) if config.best_return else None
 
     def forward(
         self,

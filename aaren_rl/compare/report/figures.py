@@ -57,7 +57,10 @@ def learning_curves(env: str, runs: Runs, styles: Styles) -> Figure | None:
 
 def target_returns(env: str, runs: Runs, styles: Styles) -> Figure | None:
     """Achieved against asked return, with the diagonal on which both are the same."""
-    data = _common(runs, lambda cell: [(score.target_return, score.return_mean) for score in cell.sweep])
+    data = _common(
+        runs,
+        _steering,
+    )
     figure = _lines(data, styles, env, "asked return", "achieved return")
     if figure is not None:
         (axes,) = figure.axes
@@ -66,6 +69,11 @@ def target_returns(env: str, runs: Runs, styles: Styles) -> Figure | None:
         axes.plot(ends, ends, color="0.35", linestyle=":", label="achieved = asked", zorder=1)
         axes.legend(frameon=False)
     return figure
+
+
+def _steering(cell: Cell) -> list[tuple[float, float]]:
+    """Asked and achieved returns."""
+    return [(asked, score.return_mean) for score in cell.sweep if (asked := score.target_return) is not None]
 
 
 def action_time(env: str, runs: Runs, styles: Styles) -> Figure | None:

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from ...evaluate.scores import Score
-from ...policies.names import MARKS, SOURCES, label
+from ...policies.names import MARKS, SOURCES, asked_words, label
 from ..cells import Cell
 from ..published import PUBLISHED, published
 from ..statistics import CONFIDENCE, MIN_SEEDS, RESAMPLES, Aggregate, Summary, aggregate, group, improvements, summarize
@@ -48,7 +48,7 @@ def _made_row(env: str, agent: str, runs: Sequence[Cell]) -> list[str]:
         score.env_id,
         f"{score.updates:,} updates, {score.context} contexts{windows}",
         score.acting(),
-        f"{score.target_return:,g}",
+        asked_words(score.target_return, ",g"),
         f"{score.episodes} episodes from seed {score.seed}; last update, {score.weights} weights",
         listed(cell.seed for cell in runs),
     ]
