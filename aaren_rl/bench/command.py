@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from ..cli import Parser, Subparser, positive, run
 from ..errors import UsageError
 from ..files import write_json
-from . import data, evaluate, learning, learning_show, resources, rollout, runtime, scan, tree
+from . import data, evaluate, learning, learning_show, resources, rollout, runtime, scan, steering, tree
 from .timing import check_plot, save_plot
 from .training import benchmark as train
 
@@ -38,6 +38,7 @@ class Benchmark(Protocol):
 
 BENCHMARKS: dict[str, Benchmark] = {
     "learning": learning,
+    "steering": steering,
     "rollout": rollout,
     "train": train,
     "scan": scan,
@@ -51,6 +52,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 
 PLOTS: dict[str, Callable[[dict[str, Any]], Figure]] = {
     "learning": learning_show.plot,
+    "steering": steering.plot,
     "rollout": rollout.plot,
     "train": train.plot,
     "scan": scan.plot,

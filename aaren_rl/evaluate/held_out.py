@@ -28,6 +28,7 @@ from .play import ScoredPolicy
 from .scores import ActionError
 
 State = TypeVar("State")
+T = TypeVar("T")
 
 AT_ONCE = 64  # episodes: more take no less time a step
 
@@ -68,19 +69,34 @@ def kept_episodes(run: Path) -> HeldOut | None:
         UsageError: there is no run, or its configuration cannot be read.
         DataError: the data cannot be read.
     """
+    share, seed = _read(run, lambda config: (float(config["data"].get("held_out", 0.0)), int(config["seed"])))
+    return hold_out(all_episodes(run), share, seed)[1] if share else None
+
+
+def all_episodes(run: Path) -> Episodes:
+    """The data of a run, with what it kept from its training; `run` and what is raised are as in `kept_episodes`."""
+
+    def load(config: Any) -> Episodes:  # noqa: ANN401  read from a file
+        data = config["data"]
+        read = {name: data.get(name) for name in ("env_id", "max_episode_steps", "local_steps")}
+        return load_task(data["env"], data["source"], clip_actions=data["clip_actions"], **read)[1]
+
+    return _read(run, load)
+
+
+def _read(run: Path, use: Callable[[Any], T]) -> T:
+    """What is made of a run's configuration.
+
+    Raises:
+        UsageError: there is no run, or its configuration cannot be read.
+        DataError: the data cannot be read.
+    """
     files = [folder / "config.yaml" for folder in (run, run.parent)]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         raise UsageError(f"{run} is not in a run folder")
     try:
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
-        share = float(config["data"].get("held_out", 0.0))
-        if not share:
-            return None
-        read = {name: config["data"].get(name) for name in ("env_id", "max_episode_steps", "local_steps")}
-        clip = config["data"]["clip_actions"]
-        _, episodes = load_task(config["data"]["env"], config["data"]["source"], clip_actions=clip, **read)
-        return hold_out(episodes, share, int(config["seed"]))[1]
+        return use(yaml.safe_load(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise UsageError(f"{file} is no run's configuration ({one_line(error)})") from error
 

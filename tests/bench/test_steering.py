@@ -1,0 +1,78 @@
+"""The benchmark "steering": what it plays, and its table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aaren_rl.bench.command import main as bench
+from aaren_rl.bench.steering import Steered, SteeringResult, format_steering, plot, rank_correlation
+from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.evaluate.held_out import all_episodes
+from aaren_rl.machine import Machine
+
+
+def test_it_plays_what_evaluate_plays(trained_run: Path, tmp_path: Path, capsys) -> None:
+    figures, scores = tmp_path / "figures.json", tmp_path / "scores.json"
+    options = ["--values", "3", "--episodes", "2", "--seed", "5", "--json", str(figures)]
+    assert bench(["steering", str(trained_run), *options, "--plot", str(tmp_path / "plot.svg")]) == 0
+    assert "2 episodes an asked return from seed 5" in capsys.readouterr().out
+    found = json.loads(figures.read_text())
+    returns = all_episodes(trained_run).returns
+    np.testing.assert_allclose(found["asked"], np.linspace(np.quantile(returns, 0.05), returns.max(), 3))
+    asked = [*map(str, found["asked"]), "auto"]
+    options = ["--target-return", *asked, "--episodes", "2", "--seed", "5", "--json", str(scores)]
+    assert evaluate([str(trained_run), *options]) == 0
+    achieved = [score["return_mean"] for score in json.loads(scores.read_text())]
+    (agent,) = found["agents"]
+    np.testing.assert_allclose([*agent["achieved"][0], *agent["auto"]], achieved)
+    assert (tmp_path / "plot.svg").stat().st_size > 5000
+
+
+def test_the_table_sums_runs_up() -> None:
+    steered = Steered("decision-aaren", [0, 1], [9, 9], "carry", [[100.0, 300.0], [200.0, 600.0]], [40.0, 60.0], 1.0)
+    told = Steered("decision-transformer", [0], [9], "window", [[50.0, 40.0]], None, -1.0)
+    result = SteeringResult(
+        "hopper-medium",
+        "Hopper-v4",
+        "local",
+        [0.0, 1000.0],
+        [90.0, 900.0],
+        250.0,
+        2,
+        5,
+        [steered, told],
+        Machine.here(),
+    )
+    lines = {line[:22].strip(): line[22:].split() for line in format_steering(result).splitlines() if line}
+    assert lines["90"] == ["150", "(15.0)", "50", "(5.0)"] and lines["900"] == ["450", "(45.0)", "40", "(4.0)"]
+    assert lines["auto"] == ["50", "(5.0)", "-"] and lines["best asked"] == ["450", "(45.0)", "50", "(5.0)"]
+    assert lines["least to most, points"] == ["30.0", "-1.0"] and lines["rank correlation"] == ["1.000", "-1.000"]
+    assert lines["training seeds"] == ["0,", "1", "0"]
+
+
+def test_what_cannot_be_steered_has_no_rank_correlation() -> None:
+    assert rank_correlation([1.0, 2.0, 3.0], np.array([7.0, 7.0, 7.0])) == 0.0
+    assert rank_correlation([1.0, 2.0, 3.0], np.array([7.0, 9.0, 8.0])) == pytest.approx(0.5)
+
+
+def test_the_picture_shows_every_seed_and_the_mean() -> None:
+    agent = {"agent": "bc", "achieved": [[1.0, 2.0], [3.0, 6.0]], "auto": [5.0, 7.0]}
+    figures = {"asked": [1, 9], "data_mean": 2.5, "agents": [agent], "env": "e", "source": "local", "episodes": 3}
+    (axes,) = plot(figures).axes
+    drawn = [list(map(float, line.get_ydata())) for line in axes.lines]
+    assert drawn == [[1, 9], [2.5, 2.5], [1, 2], [3, 6], [2, 4], [6, 6]]
+
+
+def test_runs_of_two_environments_are_refused(trained_run: Path, tmp_path: Path, capsys) -> None:
+    other = tmp_path / "other"
+    (other / "policy").mkdir(parents=True)
+    for file in (trained_run / "policy").iterdir():
+        (other / "policy" / file.name).write_bytes(file.read_bytes())
+    card = other / "policy" / "policy.json"
+    card.write_text(card.read_text().replace('"env": "hopper-medium"', '"env": "hopper-expert"'))
+    assert bench(["steering", str(trained_run), str(other)]) == 2
+    assert "several environments or sources: hopper-expert, hopper-medium" in capsys.readouterr().err
