@@ -108,4 +108,5 @@ def _table(scores: Sequence[Score]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     reference = scores[0].reference
     legend = "no reference returns" if reference is None else f"100 (return - random) / (expert - random), {reference}"
-    return "\n".join([*lines, "", f"In `{scores[0].env_id}`; score: {legend}; ± over episodes."])
+    beside = f" Beside it, {data}." if (data := scores[0].data()) else ""
+    return "\n".join([*lines, "", f"In `{scores[0].env_id}`; score: {legend}; ± over episodes.{beside}"])

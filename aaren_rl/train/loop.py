@@ -237,6 +237,8 @@ def evaluate(run: Run) -> None:
         scores[weights] = dataclasses.replace(score, action_error=error)
     run.last = last = scores["average"]
     run.metrics.log(trainer.update, {**last.scalars("eval"), **scores["raw"].scalars("eval_raw")})
+    if at_end and (data := last.data()) is not None:
+        run.metrics.text("data", data)
     imitation = "" if last.action_error is None else f", held-out action error {last.action_error.short()}"
     run.bar.write(f"update {trainer.update}: {run.headline} {last.headline:.1f}{imitation}")
     card = dataclasses.replace(card, **error_fields(last.action_error))

@@ -53,6 +53,11 @@ def test_nothing_of_this_machine_is_published(trained_run: Path, saved: Path) ->
     assert read_card(saved).source_path == "hopper.hdf5"
 
 
+def test_the_card_says_what_the_data_return(saved: Path, trained_run: Path) -> None:
+    mean = read_card(trained_run).data_returns["mean"]
+    assert f" Beside it, data: mean {mean:.1f} (" in (saved / "README.md").read_text()
+
+
 def test_the_hub_reads_the_card(saved: Path, scores_file: Path) -> None:
     (score,) = json.loads(scores_file.read_text())
     card = ModelCard.load(saved / "README.md")

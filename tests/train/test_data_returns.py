@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aaren_rl import load_policy
 from aaren_rl.envs import get_task, load_episodes
@@ -76,7 +77,10 @@ def test_a_files(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     found = read_card(tmp_path / "hopper-medium" / "decision-aaren" / "seed0").data_returns
     assert set(found) == {"mean", "best_tenth"}  # whose episodes these are is not known
     assert found["mean"] == pytest.approx(returns.mean()) and found["best_tenth"] > found["mean"]
-    assert f"data: mean {found['mean']:.1f} (" in capsys.readouterr().out
+    assert (line := f"data: mean {found['mean']:.1f} (") in capsys.readouterr().out
+    board = EventAccumulator(str(tmp_path / "hopper-medium" / "decision-aaren" / "seed0")).Reload()
+    (text,) = board.Tensors("data/text_summary")
+    assert text.step == 0 and text.tensor_proto.string_val[0].decode().startswith(line)
 
 
 def test_uniform_actions_have_no_mode(hopper_file: Path) -> None:
