@@ -108,7 +108,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         card = dataclasses.replace(
             card, env_id=arguments.env_id, reference=None, reference_returns=None, data_returns={}
         )
-    if note := mismatch(card.context, card.context_length, policy.rollout):
+    if note := mismatch(card.context, card.context_length, policy.rollout, policy.context_length):
         print(note, file=sys.stderr)
     recorder = None if arguments.record_minari is None else Recorder()
     with open_video(arguments.video, card, arguments.seed) as video:

@@ -165,8 +165,13 @@ class Score:
             raise CheckpointError(f"the checkpoint's scores are not readable: {error}") from error
 
 
-def mismatch(context: str, context_length: int, rollout: str) -> str | None:
+def mismatch(context: str, context_length: int, rollout: str, rollout_context: int | None = None) -> str | None:
     """A line to show where the rollout mode asks for contexts that training did not show; None where it does not."""
+    if context == "window" and rollout != "carry" and rollout_context not in (None, context_length):
+        return (
+            f"note: trained on windows of {context_length} steps, and acts with K = {rollout_context}: "
+            f"--rollout-context {context_length} is what training prepared for"
+        )
     if context == "window" and rollout == "carry":
         return (
             f"note: trained on windows of {context_length} steps, which do not prepare for the rollout carry: scores "

@@ -149,7 +149,7 @@ class EvaluationConfig:
     """How the agent is rolled out."""
 
     rollout: str = _help("carry", "carry (one state), rolling (two staggered states) or window (recompute)")
-    rollout_context: int = _help(20, "K of the modes rolling and window, in steps")
+    rollout_context: int = _help(20, "K of rolling and window, in steps (trained on windows: their length)")
     target_return: float | str | None = _help(
         None, "return asked for, or auto: at every step the best in reach (default: the task's)"
     )

@@ -183,7 +183,8 @@ def announce(run: Run) -> None:
     if trainer.ranks.size > 1:
         print(f"{trainer.ranks.size} processes share every update")
     print(f"run folder: {run.path}")
-    if note := mismatch(config.data.context, config.data.context_length, config.evaluation.rollout):
+    acting = config.evaluation.rollout, config.evaluation.rollout_context
+    if note := mismatch(config.data.context, config.data.context_length, *acting):
         print(note, file=sys.stderr)
     # What an evaluation that is owed will log again is dropped.
     run.metrics = Metrics(run.path, trainer.update - run.owes_evaluation)

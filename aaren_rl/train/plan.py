@@ -82,7 +82,15 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
     import_registering(arguments.register)
     given = given_settings(arguments)
     given["data"].setdefault("env", default_name(given["data"].get("source", "")))  # a name for data of your own
-    preset = load_preset(arguments.preset, arguments.agent)
-    config = build_config(arguments.agent, arguments.seed, override(preset, given))
+    sections = override(load_preset(arguments.preset, arguments.agent), given)
+    config = build_config(arguments.agent, arguments.seed, _following(sections, given))
     name = task_name(config.data.env, config.data.source, config.data.env_id)  # before it becomes part of a path
     return Plan(given, config, arguments.out / name / arguments.agent / f"seed{arguments.seed}")
+
+
+def _following(sections: Nested, given: Nested) -> Nested:
+    """The sections, with K of the rollout that of the training windows where these alone were given another length."""
+    length, asked = given.get("data", {}).get("context_length"), given.get("evaluation", {}).get("rollout_context")
+    if length is None or asked is not None or sections.get("data", {}).get("context") != "window":
+        return sections
+    return override(sections, {"evaluation": {"rollout_context": length}})

@@ -10,10 +10,12 @@ import yaml
 
 from aaren_rl.errors import UsageError
 from aaren_rl.evaluate.command import make_parser as evaluate_parser
+from aaren_rl.evaluate.scores import mismatch
 from aaren_rl.policies.names import AGENTS
 from aaren_rl.train.config import SECTIONS
 from aaren_rl.train.optimizers import schedule
 from aaren_rl.train.plan import make_parser as train_parser
+from aaren_rl.train.plan import make_plan
 from aaren_rl.train.settings import build_config, from_dict, load_preset, preset_names, read_config, to_dict
 
 
@@ -27,6 +29,32 @@ def test_every_preset_loads_and_comes_back(preset: str, agent: str) -> None:
     assert (config.data.context, config.evaluation.rollout) in prepared
     if config.evaluation.rollout == "rolling":
         assert config.evaluation.rollout_context == config.data.context_length
+
+
+@pytest.mark.defect(2)
+@pytest.mark.parametrize(
+    ("given", "acts_with"),
+    [
+        ("--agent decision-transformer", 20),
+        ("--agent decision-transformer --context-length 50", 50),
+        ("--agent decision-transformer --context-length 10", 10),
+        ("--agent decision-transformer --context-length 50 --rollout-context 30", 30),
+        ("--agent decision-transformer-tree", 50),
+        ("--agent decision-aaren --context window --context-length 12 --rollout rolling", 12),
+        ("--agent decision-aaren --context-length 12", 40),  # whole episodes: there are no windows to follow
+    ],
+)
+def test_a_policy_acts_on_as_many_steps_as_it_was_trained_on(given: str, acts_with: int) -> None:
+    plan = make_plan(train_parser(show_all=False).parse_args(["--env", "hopper-medium", *given.split()]))
+    assert plan.config.evaluation.rollout_context == acts_with
+    assert "rollout_context" not in plan.given.get("evaluation", {}) or "--rollout-context" in given
+
+
+@pytest.mark.defect(2)
+def test_another_k_than_trained_on_is_noted() -> None:
+    assert mismatch("window", 20, "window", 20) is None
+    note = mismatch("window", 50, "rolling", 20)
+    assert note is not None and "windows of 50 steps, and acts with K = 20" in note
 
 
 def test_the_papers_preset_is_the_papers() -> None:
