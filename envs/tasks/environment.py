@@ -1,6 +1,8 @@
 """Environments: how they are made, and what those show and take that no table knows."""
 
+import importlib
 import math
+import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -8,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import gymnasium as gym
-import mujoco
 
 from ..errors import SimulationError, UsageError, one_line
 
@@ -50,13 +51,25 @@ def _vector(env_id: str, what: str, space: gym.Space[Any]) -> gym.spaces.Box:
     return space
 
 
+def load_mujoco() -> Any:  # noqa: ANN401  a module
+    """MuJoCo, imported as if MUJOCO_GL were not set: simulation draws nothing, and a renderer that is not here must
+    not keep it from running. Gymnasium reads the variable when it draws, which happens in a process of its own.
+    """
+    chosen = os.environ.pop("MUJOCO_GL", None)
+    try:
+        return importlib.import_module("mujoco")
+    finally:
+        if chosen is not None:
+            os.environ["MUJOCO_GL"] = chosen
+
+
 @contextmanager
 def _python_model_warnings() -> Iterator[None]:
     """Turn MuJoCo's warnings about a model into Python's, without those about outdated model syntax.
 
     Left alone, MuJoCo prints them and writes MUJOCO_LOG.TXT into the working directory.
     """
-    messages: list[str] = []
+    mujoco, messages = load_mujoco(), list[str]()
     previous = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(messages.append)
     try:
