@@ -109,22 +109,37 @@ class Video:
         return f"video: {self.file}{shown}: {caption}; drawn with {self._renderer.backend or 'the default renderer'}"
 
     def _play(self, sinks: Sequence[Sink], expected: float) -> None:
+        first = _labelled(self._renderer.first, 0, 0.0)
         for sink in sinks:
-            sink.add(0, self._renderer.first)
+            sink.add(0, first)
         total, ended = 0.0, False
         bar = progress_bar(iterable=self._actions, desc="video", unit="step", leave=False)
         for step, action in enumerate(bar, start=1):
             taking = [sink for sink in sinks if sink.wants(step)]
             reward, ended, picture = self._renderer.step(action, draw=bool(taking))
             total += reward
-            for sink in taking:
-                assert picture is not None
-                sink.add(step, picture)
+            if picture is not None:
+                picture = _labelled(picture, step, total)
+                for sink in taking:
+                    sink.add(step, picture)
         if total != expected or not ended:
             raise SimulationError(
                 f"no video: the environment does not repeat an episode (return {expected:g}, then {total:g} with the "
                 "same seed and actions); its randomness must come from the seed of reset() alone"
             )
+
+
+def _labelled(picture: Picture, step: int, total: float) -> Picture:
+    """A picture with the step and the return so far in its upper left corner."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    image = Image.fromarray(picture)
+    draw, text = ImageDraw.Draw(image), f"step {step:,}, return {total:,.1f}"
+    font = ImageFont.load_default(max(10, image.height // 30))
+    left, top, right, bottom = draw.textbbox((6, 4), text, font)
+    draw.rectangle((left - 4, top - 3, right + 4, bottom + 3), fill="black")
+    draw.text((6, 4), text, fill="white", font=font)
+    return np.asarray(image)
 
 
 class Mp4:

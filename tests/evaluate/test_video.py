@@ -18,12 +18,12 @@ from board_cells import score
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from aaren_rl.envs import SimulationError
+from aaren_rl.envs import SimulationError, make_env
 from aaren_rl.envs.simulation.rendering import open_renderer
 from aaren_rl.envs.simulation.rollout import rollout
 from aaren_rl.errors import ResourcesError
 from aaren_rl.evaluate.command import main as evaluate
-from aaren_rl.evaluate.video import Gif, Video
+from aaren_rl.evaluate.video import Gif, Video, _labelled
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,29 @@ def test_an_mp4_has_every_step_at_the_environments_rate(run: Path, tmp_path: Pat
     assert told_return(about) == scored_return(scores)
     assert {p.name for p in tmp_path.iterdir()} == {"episode.mp4", "scores.json"}
     assert len(images(run).Images("episode")) == 1  # of this evaluation alone
+
+
+@pytest.mark.defect(3)
+@pytest.mark.usefixtures("renderer")
+@pytest.mark.parametrize("env_id", ["Hopper-v4", "Walker2d-v4"])
+def test_the_camera_follows_the_robot(env_id: str) -> None:
+    """Reset metres away from the origin, which Gymnasium's own camera looks at."""
+    far = {"reset_noise_scale": 6.0}
+    env = make_env(env_id, **far)
+    seed = next(seed for seed in range(50) if env.reset(seed=seed) and env.unwrapped.data.qpos[0] > 4)
+    env.close()
+    with open_renderer(env_id, far, seed) as drawing:
+        red, _, blue = np.moveaxis(drawing.first.astype(int), 2, 0)
+    columns = np.nonzero(red > blue + 40)[1]  # of the robot, the one thing that is brown
+    assert len(columns) > 500 and 160 < np.median(columns) < 320
+
+
+@pytest.mark.defect(3)
+def test_a_picture_says_the_step_and_the_return() -> None:
+    plain = np.full((480, 480, 3), 128, np.uint8)
+    pictures = [_labelled(plain, step, total) for step, total in ((7, 3.5), (8, 3.5), (7, 3.6))]
+    assert all((picture != plain).any() and (picture[40:] == plain[40:]).all() for picture in pictures)
+    assert len({picture.tobytes() for picture in pictures}) == 3
 
 
 def test_without_a_renderer_nothing_is_played_or_written(
