@@ -17,8 +17,8 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from ..envs.errors import SimulationError
 from ..envs.files import write_whole
+from ..envs.simulation.answers import begin, take
 from ..envs.tasks.environment import make_env
 from .replay import Replay
 from .target import SacSettings
@@ -35,37 +35,12 @@ class _TrainingEnv(gym.Wrapper[npt.NDArray[np.float32], Any, Any, Any]):
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, env.observation_space.shape, np.float32)
 
     def reset(self, **kwargs: Any) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:  # noqa: ANN401
-        try:
-            observation, info = self.env.reset(**kwargs)
-        # The environment may be the user's code and raise anything; its message is passed on with the cause.
-        except Exception as error:
-            raise self._failed(error) from error
-        return self._checked(observation), info
+        return begin(self.env, **kwargs)
 
     def step(self, action: Any) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:  # noqa: ANN401
         if not np.isfinite(action).all():  # the environment would be blamed for what it makes of it
             raise FloatingPointError("the policy's action is not finite")
-        try:
-            observation, reward, terminated, truncated, info = self.env.step(action)
-        except Exception as error:
-            raise self._failed(error) from error
-        reward = float(reward)
-        if not np.isfinite(reward):
-            raise SimulationError(f"the environment {self._id} gave a reward that is not finite; repair it")
-        return self._checked(observation), reward, terminated, truncated, info
-
-    @property
-    def _id(self) -> str:
-        return self.spec.id if self.spec else "?"
-
-    def _failed(self, error: Exception) -> SimulationError:
-        return SimulationError(f"the environment {self._id} raised {error!r}")
-
-    def _checked(self, observation: Any) -> npt.NDArray[np.float32]:  # noqa: ANN401
-        array = np.asarray(observation, dtype=np.float32)
-        if not np.isfinite(array).all():
-            raise SimulationError(f"the environment {self._id} gave an observation that is not finite; repair it")
-        return array
+        return take(self.env, action)
 
 
 class SacTrainer:

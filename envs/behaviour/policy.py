@@ -13,6 +13,7 @@ import numpy.typing as npt
 from safetensors.numpy import load_file
 
 from ..data.episodes import Episodes
+from ..simulation.answers import begin, take
 from ..tasks.environment import make_env
 
 _LOG_STD_RANGE = (-20.0, 2.0)
@@ -91,7 +92,7 @@ class _Running:
         """Take one step; true while the episode goes on."""
         t = self.length
         self.actions[t] = action
-        observation, reward, self.terminated, truncated, _ = self.env.step(action)
+        observation, reward, self.terminated, truncated, _ = take(self.env, action, f"step {t + 1}")
         self.rewards[t] = reward
         self.length = t + 1
         going = not (self.terminated or truncated or self.length == len(self.rewards))
@@ -133,7 +134,7 @@ def _environments(env_id: str, count: int, register: str | None) -> list[gym.Env
 def _start(job: Job, env: gym.Env[Any, Any], episode: int) -> _Running:
     """Reset one environment; all randomness of an episode comes from (seed, its number)."""
     rng = np.random.default_rng((*job.seed, episode))
-    observation, _ = env.reset(seed=int(rng.integers(2**31)))
+    observation, _ = begin(env, seed=int(rng.integers(2**31)))
     action_dim = env.action_space.shape[0]  # type: ignore[index]
     shape = (job.horizon, action_dim)
     # The actions' rows hold the noise until the step overwrites them with the action.

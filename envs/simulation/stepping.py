@@ -12,8 +12,9 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import SimulationError, one_line
+from ..errors import SimulationError
 from ..tasks.environment import make_env
+from .answers import begin, take
 from .processes import Worker, serve
 
 Indices = npt.NDArray[np.int64]
@@ -61,26 +62,35 @@ class LocalStepper:
             SimulationError: they cannot be made.
         """
         self._envs = [make_env(env_id, **env_kwargs) for _ in seeds]
-        self._seeds = seeds
+        self._seeds, self._steps = seeds, [0] * len(seeds)
         self._answers: list[Steps] = []
 
     def reset(self) -> Floats:
         """The first observations (E, O).
 
         Raises:
-            SimulationError: an environment raised.
+            SimulationError: an environment raised, or gave what is no observation.
         """
-        return np.stack([_reset(env, seed) for env, seed in zip(self._envs, self._seeds, strict=True)])
+        return np.stack([begin(env, self._where(e), seed=self._seeds[e])[0] for e, env in enumerate(self._envs)])
 
     def send(self, which: Indices, actions: Floats) -> None:
         """Take the step at once.
 
         Raises:
-            SimulationError: an environment raised.
+            SimulationError: an environment raised, or gave what is no observation or reward.
         """
-        steps = [_step(self._envs[e], action) for e, action in zip(which, actions, strict=True)]
+        steps = [self._step(int(e), action) for e, action in zip(which, actions, strict=True)]
         observations, rewards, ended, terminated = zip(*steps, strict=True)
         self._answers.append(Steps(np.stack(observations), np.array(rewards), np.array(ended), np.array(terminated)))
+
+    def _step(self, e: int, action: Floats) -> tuple[Floats, float, bool, bool]:
+        self._steps[e] += 1
+        observation, reward, terminated, truncated, _ = take(self._envs[e], action, self._where(e))
+        return observation, reward, terminated or truncated, terminated
+
+    def _where(self, e: int) -> str:
+        """An environment by its seed, which tells it apart in whatever process it is, and how far its episode is."""
+        return f"reset with seed {self._seeds[e]}, step {self._steps[e]}"
 
     def receive(self) -> Steps:
         """The answer to the oldest step."""
@@ -189,24 +199,3 @@ def serve_requests() -> None:
         return tuple(stepper.receive())
 
     serve(answer)
-
-
-def _reset(env: gym.Env[Any, Any], seed: int) -> Floats:
-    try:
-        return np.asarray(env.reset(seed=seed)[0], dtype=np.float32)
-    # The environment is the user's code and may raise anything; its message is passed on with the cause.
-    except Exception as error:
-        raise _raised(env, error) from error
-
-
-def _step(env: gym.Env[Any, Any], action: Floats) -> tuple[Floats, float, bool, bool]:
-    try:
-        observation, reward, terminated, truncated, _ = env.step(action)
-    # As in `_reset`.
-    except Exception as error:
-        raise _raised(env, error) from error
-    return np.asarray(observation, dtype=np.float32), float(reward), bool(terminated or truncated), bool(terminated)
-
-
-def _raised(env: gym.Env[Any, Any], error: Exception) -> SimulationError:
-    return SimulationError(f"the environment {env.spec and env.spec.id} raised {one_line(repr(error))}")
