@@ -13,7 +13,7 @@ from tqdm import tqdm
 from ..cli import progress_bar
 from ..envs import Reference, Rollouts, SequencePolicy, make_env, normalized_score, rollout
 from ..envs.simulation.recording import Recorder
-from ..envs.simulation.rollout import OnAction
+from ..envs.simulation.rollout import AT_ONCE, OnAction
 from ..errors import CheckpointError, UsageError
 from ..policies.card import PolicyCard
 from ..policies.names import AUTO, asked_number
@@ -168,7 +168,8 @@ def _attention(policy: ScoredPolicy[State]) -> str:
 def play(policy: ScoredPolicy[Any], card: PolicyCard, plan: EpisodePlan, *, name: str = "") -> list[Score]:
     """`score_policy` with a progress bar, which says `name`, as the plan's `on_step`."""
     label = ", ".join(filter(None, (name, f"{len(plan.target_returns) * plan.episodes} episodes")))
-    with progress_bar(total=card.horizon, desc=label, unit="step", leave=False) as bar:
+    turns = -(-len(plan.target_returns) * plan.episodes // AT_ONCE)
+    with progress_bar(total=turns * card.horizon, desc=label, unit="step", leave=False) as bar:
         return score_policy(policy, card, replace(plan, on_step=lambda step, running: _progress(bar, running)))
 
 

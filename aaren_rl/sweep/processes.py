@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from ..envs.lifeline import start_child
 
 RETRIES = 2  # of a run that a signal ended
 POLL = 0.2  # seconds between looks at the processes
 
-# A run ends with the process that started it, however that ends (Linux: PR_SET_PDEATHSIG is 1). Otherwise it would go
-# on unseen and keep its folder from the one that takes its place.
-_LAUNCH = """
-import ctypes, runpy, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, int(sys.argv[1]))
-sys.argv = ["train", *sys.argv[2:]]
+_TRAIN = """
+import runpy, sys
+sys.argv[0] = "train"
 runpy.run_module("aaren_rl.train", run_name="__main__", alter_sys=True)
 """
 
@@ -32,18 +29,24 @@ class CellJob:
 
 
 def launch(job: CellJob, resume: bool, death: signal.Signals) -> subprocess.Popen[bytes]:
-    """Starts a run as a process that gets `death` when this one ends. Its output is appended to the run's train.log."""
-    command = [sys.executable, "-c", _LAUNCH, str(int(death)), *job.arguments]
-    if "--threads" not in job.arguments:
-        command += ["--threads", "1"]
+    """Starts a run as a process; its output is appended to the run's train.log.
+
+    It gets `death` when this process ends, however that ends, and is gone soon after: it would go on unseen, and keep
+    its folder from the one that takes its place.
+    """
+    arguments = list(job.arguments)
+    if "--threads" not in arguments:
+        arguments += ["--threads", "1"]
     if resume:
-        command.append("--resume")
+        arguments.append("--resume")
     # Not torchrun's, where a sweep is started under it: a run is one process.
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
     job.run.mkdir(parents=True, exist_ok=True)
     with (job.run / "train.log").open("ab") as log:
-        return subprocess.Popen(
-            command,
+        return start_child(
+            _TRAIN,
+            arguments,
+            death=death,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

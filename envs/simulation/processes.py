@@ -1,4 +1,4 @@
-"""Worker processes that answer pickled requests over their pipes, and end when this process does.
+"""Worker processes that answer pickled requests over their pipes, and end when this process does, in a request too.
 
 They are fresh interpreters, not multiprocessing's: those import the caller's main module again, which breaks a script
 without an `if __name__ == "__main__"` guard and loads the caller's whole program into every worker.
@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import IO, Any, NamedTuple
 
 from ..errors import EnvsError, ResourcesError, SimulationError, one_line
+from ..lifeline import start_child
 
 # Room for a request to be written while the worker still writes its last answer: neither may wait for the other. Some
 # thousand environments' actions fit; more would use up what Linux grants a user for pipes.
@@ -75,8 +76,9 @@ class Worker:
         # One process per core already; threads of the matrix product would only get in each other's way.
         environment.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", OMP_NUM_THREADS="1", **(variables or {}))
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", f"from {module} import serve_requests; serve_requests()"],
+            self._process = start_child(
+                f"from {module} import serve_requests; serve_requests()",
+                flags=["-P"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

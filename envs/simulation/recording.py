@@ -15,9 +15,21 @@ from .stepping import Floats, Indices, Stepper, Steps
 
 
 class Recorder:
-    """A stepper around another, which `around` names, that keeps what passes through it; one rollout each."""
+    """A stepper around another, which `around` names, that keeps what passes through it; one rollout each.
+
+    What it keeps of a stepper comes behind what it has kept of those before.
+    """
 
     _stepper: Stepper
+
+    def __init__(self) -> None:
+        """Nothing kept yet."""
+        self._first = 0  # of the stepper's environments
+        self._observations: list[list[Floats]] = []
+        self._actions: list[list[Floats]] = []
+        self._rewards: list[list[float]] = []
+        self._terminated: list[bool] = []
+        self._asked: deque[Indices] = deque()
 
     def around(self, stepper: Stepper) -> Recorder:
         """From now on this is `stepper`, recorded."""
@@ -27,16 +39,16 @@ class Recorder:
     def reset(self) -> Floats:
         """The first observations (E, O)."""
         first = self._stepper.reset()
-        self._observations = [[row] for row in first.copy()]
-        self._actions: list[list[Floats]] = [[] for _ in first]
-        self._rewards: list[list[float]] = [[] for _ in first]
-        self._terminated = np.zeros(len(first), bool)
-        self._asked: deque[Indices] = deque()
+        self._first = len(self._rewards)
+        self._observations += [[row] for row in first.copy()]
+        self._actions += [[] for _ in first]
+        self._rewards += [[] for _ in first]
+        self._terminated += [False] * len(first)
         return first
 
     def send(self, which: Indices, actions: Floats) -> None:
         """Begin a step."""
-        for e, action in zip(which, actions, strict=True):
+        for e, action in zip(self._first + which, actions, strict=True):
             self._actions[e].append(action.copy())
         self._asked.append(which)
         self._stepper.send(which, actions)
@@ -44,10 +56,11 @@ class Recorder:
     def receive(self) -> Steps:
         """The answer to the oldest step."""
         answer, which = self._stepper.receive(), self._asked.popleft()
-        for e, observation, reward in zip(which, answer.observations.copy(), answer.rewards, strict=True):
+        kept = zip(self._first + which, answer.observations.copy(), answer.rewards, answer.terminated, strict=True)
+        for e, observation, reward, terminated in kept:
             self._observations[e].append(observation)
             self._rewards[e].append(float(reward))
-        self._terminated[which] = answer.terminated
+            self._terminated[e] = bool(terminated)
         return answer
 
     def close(self) -> None:
@@ -62,7 +75,7 @@ class Recorder:
             actions=np.concatenate([np.stack(rows) for rows in self._actions]),
             rewards=np.concatenate(self._rewards).astype(np.float32),
             offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
-            terminated=self._terminated,
+            terminated=np.array(self._terminated),
             dataset=dataset,
             env_id=env_id,
         )

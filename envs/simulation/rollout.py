@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from .recording import Recorder
-from .stepping import Steps, make_stepper
+from .stepping import Stepper, Steps, make_stepper
 
 State = TypeVar("State")
 
@@ -26,6 +26,11 @@ OnAction = Callable[[npt.NDArray[np.int64], npt.NDArray[np.float32]], None]
 # (measured in float32 on x86 for 16 to 128 rows), so that an episode is the same alone and beside others. A policy
 # whose `rows_independent` is true needs no such padding.
 ROWS = 16
+
+
+# Environments at once; more are played in turns. A simulator takes 0.7 MB and more, and from here on a larger batch
+# saves a policy nothing.
+AT_ONCE = 256
 
 
 class SequencePolicy(Protocol[State]):
@@ -75,7 +80,7 @@ def rollout(
     on_action: OnAction | None = None,
     recorder: Recorder | None = None,
 ) -> Rollouts:
-    """Plays each environment's first episode to its end, all environments in step.
+    """Plays each environment's first episode to its end, up to `AT_ONCE` environments in step.
 
     The outcome of an episode depends on its seed and target alone, not on how many others run beside it or where.
 
@@ -84,11 +89,11 @@ def rollout(
         env_id: a Gymnasium id; its own time limit ends an episode.
         episodes: B, the number of environments.
         target_return: asked of the policy, in the environment's units: a number, or several, (R,). For each of them
-            `episodes` are played, all at once; the outcome is then (R * B,), target by target.
+            `episodes` are played; the outcome is then (R * B,), target by target.
         seed: environment i is reset with seed + i, the same for every target.
         env_kwargs: passed on to `gymnasium.make`.
         workers: processes that simulate; 0: this one; None: as many as cores, where there are enough episodes.
-        on_step: called after every step with (step, episodes still running).
+        on_step: called after every step with (step of the episodes that are played, episodes that have not ended).
         on_action: called with every action, see `OnAction`.
         recorder: keeps the episodes.
 
@@ -97,9 +102,50 @@ def rollout(
     """
     targets = np.repeat(np.atleast_1d(np.asarray(target_return, dtype=np.float64)), episodes)
     seeds = [seed + i for i in range(episodes)] * (len(targets) // episodes)
-    stepper = make_stepper(env_id, env_kwargs or {}, seeds, workers)
-    if recorder is not None:
-        stepper = recorder.around(stepper)
+    outcomes = []
+    for first in range(0, len(targets), AT_ONCE):
+        turn = slice(first, first + AT_ONCE)
+        stepper = make_stepper(env_id, env_kwargs or {}, seeds[turn], workers)
+        if recorder is not None:
+            stepper = recorder.around(stepper)
+        outcomes.append(_play(policy, stepper, targets[turn], _Watchers(first, len(targets), on_step, on_action)))
+    returns, lengths = (np.concatenate([getattr(part, name) for part in outcomes]) for name in ("returns", "lengths"))
+    seconds = sum(part.seconds for part in outcomes)
+    return Rollouts(returns, lengths, float(lengths.sum() / seconds), sum(part.policy_seconds for part in outcomes))
+
+
+class _Outcome(NamedTuple):
+    """Of one turn's episodes: returns (b,), steps (b,), wall time, and that spent in the policy."""
+
+    returns: npt.NDArray[np.float64]
+    lengths: npt.NDArray[np.int64]
+    seconds: float
+    policy_seconds: float
+
+
+class _Watchers(NamedTuple):
+    """Who is told of a turn that begins with environment `first` of `count`; see `rollout`."""
+
+    first: int
+    count: int
+    on_step: Callable[[int, int], None] | None
+    on_action: OnAction | None
+
+    def stepped(self, step: int, playing: int, running: int) -> None:
+        """After every step: of `playing` environments of the turn, `running` go on; later turns have not begun."""
+        if self.on_step is not None:
+            self.on_step(step, running + self.count - self.first - playing)
+
+    def acting(self, which: npt.NDArray[np.int64], actions: npt.NDArray[np.float32]) -> None:
+        """Before every step of some environments."""
+        if self.on_action is not None:
+            self.on_action(self.first + which, actions)
+
+
+def _play(
+    policy: SequencePolicy[Any], stepper: Stepper, targets: npt.NDArray[np.float64], watchers: _Watchers
+) -> _Outcome:
+    """One turn: the episodes of a stepper's environments, which it closes."""
     try:
         began = time.perf_counter()
         observations = stepper.reset()
@@ -117,16 +163,15 @@ def rollout(
                     group.take(answer)
                 if group.running.size:
                     actions = group.act()
-                    if on_action is not None:
-                        on_action(group.running, actions)
+                    watchers.acting(group.running, actions)
                     stepper.send(group.running, actions)
-            if on_step is not None and step > 0:
-                on_step(step, sum(group.running.size for group in groups))
+            if step > 0:
+                watchers.stepped(step, len(targets), sum(group.running.size for group in groups))
             step += 1
         seconds = time.perf_counter() - began
     finally:
         stepper.close()
-    return Rollouts(returns, lengths, float(lengths.sum() / seconds), sum(group.seconds for group in groups))
+    return _Outcome(returns, lengths, seconds, sum(group.seconds for group in groups))
 
 
 class _Group(Generic[State]):

@@ -187,6 +187,25 @@ def test_ctrl_c_saves_every_run(hopper_file: Path, tmp_path: Path, address: str)
     assert not cells[2].run.exists() or address
 
 
+@pytest.mark.defect(8)
+def test_no_run_outlives_a_sweep_that_is_killed(hopper_file: Path, tmp_path: Path) -> None:
+    """In the middle of an evaluation, too, which a run that is only asked to end would finish first."""
+    quick = [job(hopper_file, tmp_path, seed) for seed in range(2)]
+    evaluating = ("--eval-every", "1", "--eval-episodes", "100000")
+    cells = [CellJob((*cell.arguments, *evaluating), cell.run) for cell in quick]
+    plain = json.dumps([(cell.arguments, str(cell.run)) for cell in cells])
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, plain, ""], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and not all((cell.run / "checkpoints" / "00000001").exists() for cell in cells):
+        time.sleep(0.1)
+    time.sleep(1)
+    runs = [process_of(cell.run, tmp_path) for cell in cells]
+    process.kill()
+    process.wait()
+    time.sleep(2)
+    assert None not in runs and [process_of(cell.run, tmp_path) for cell in cells] == [None, None]
+
+
 @needs_ray
 def test_a_dead_address_is_refused_at_once(hopper_file: Path, tmp_path: Path) -> None:
     with socket.socket() as taken:

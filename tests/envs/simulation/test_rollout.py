@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,12 +15,16 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from small_policy import HOPPER, TARGET, make_policy
 
 from aaren_rl.agents import Policy
 from aaren_rl.envs import SimulationError, make_env
+from aaren_rl.envs.simulation import rollout as simulation
+from aaren_rl.envs.simulation.recording import Recorder
 from aaren_rl.envs.simulation.rollout import Rollouts, rollout
+from aaren_rl.envs.simulation.stepping import make_stepper
 
 
 def play_one(policy: Policy, env_id: str, seed: int) -> tuple[float, int]:
@@ -138,6 +145,120 @@ def test_an_environment_that_raises(failure: dict[str, object], message: str) ->
         gym.registry.pop("Failing-v0")
     assert caught.value.exit_code == 5 and "\n" not in str(caught.value)
     assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+class Faulty(Countdown):
+    """Returns something else from its third step on, in the episode of seed 1."""
+
+    def __init__(self, observation: object = None, reward: object = 1.0) -> None:
+        super().__init__()
+        self.wrong = observation, reward
+
+    def reset(self, *, seed=None, options=None):
+        self.seed = seed
+        first = super().reset(seed=seed, options=options)
+        self.left = 9
+        return first
+
+    def step(self, action):
+        answer = super().step(action)
+        if self.taken < 3 or self.seed != 1:
+            return answer
+        observation, reward = self.wrong
+        return answer[0] if observation is None else observation, reward, *answer[2:]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        pytest.param({"observation": [0.0, math.nan]}, "not finite: column 1 is nan", marks=pytest.mark.defect(7)),
+        pytest.param({"observation": [-math.inf, 0.0]}, "not finite: column 0 is -inf", marks=pytest.mark.defect(7)),
+        pytest.param({"observation": [1e300, 0.0]}, r"not finite: column 0 is 1e\+300", marks=pytest.mark.defect(7)),
+        pytest.param({"reward": math.nan}, "a reward that is not finite: nan", marks=pytest.mark.defect(7)),
+        pytest.param({"reward": 1e39}, r"reward that is not finite in float32: 1e\+39", marks=pytest.mark.defect(15)),
+        pytest.param({"observation": [0.0] * 3}, r"shape \(3,\), where .* \(2,\)", marks=pytest.mark.defect(16)),
+        pytest.param({"observation": {"x": 1}}, "no vector of numbers but a dict", marks=pytest.mark.defect(16)),
+        pytest.param({"reward": [0.5]}, r"the reward \[0.5\], which is not a number", marks=pytest.mark.defect(16)),
+        pytest.param({"reward": np.ones(1)}, "the reward array.*not a number", marks=pytest.mark.defect(16)),
+        pytest.param({"reward": None}, "the reward None, which is not a number", marks=pytest.mark.defect(16)),
+    ],
+)
+def test_what_an_environment_must_not_return(returned: dict[str, object], message: str) -> None:
+    """The environment is told of, with the episode and the step, and not the policy."""
+    gym.register("Faulty-v0", Faulty, kwargs=returned)
+    try:
+        with pytest.raises(SimulationError, match=f"Faulty-v0 gave .*{message}.* .reset with seed 1, step 3.; repair"):
+            rollout(make_policy(2, 1), "Faulty-v0", episodes=2, target_return=1.0, seed=0)
+    finally:
+        gym.registry.pop("Faulty-v0")
+
+
+@pytest.mark.parametrize("reward", [1, True, np.float32(1), np.array(1.0), torch.tensor(1.0)], ids=repr)
+def test_rewards_of_every_kind_of_number(reward: object) -> None:
+    gym.register("Faulty-v0", Faulty, kwargs={"reward": reward})
+    try:
+        assert rollout(make_policy(2, 1), "Faulty-v0", episodes=2, target_return=1.0, seed=0).returns.tolist() == [9, 9]
+    finally:
+        gym.registry.pop("Faulty-v0")
+
+
+@pytest.mark.defect(8)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_many_episodes_are_played_in_turns(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same episodes as at once; never more simulators than AT_ONCE."""
+    kept, told, acted, sizes = [Recorder(), Recorder()], [], [], []
+    whole = play(episodes=7, target_return=[TARGET, 500.0], recorder=kept[0])
+
+    def making(env_id, env_kwargs, seeds, count):
+        sizes.append(len(seeds))
+        return make_stepper(env_id, env_kwargs, seeds, count)
+
+    monkeypatch.setattr(simulation, "AT_ONCE", 4)
+    monkeypatch.setattr(simulation, "make_stepper", making)
+    turns = play(
+        episodes=7,
+        target_return=[TARGET, 500.0],
+        recorder=kept[1],
+        workers=workers,
+        on_step=lambda _, running: told.append(running),
+        on_action=lambda which, _: acted.extend(which),
+    )
+    assert sizes == [4, 4, 4, 2]
+    assert turns.returns.tolist() == whole.returns.tolist() and turns.lengths.tolist() == whole.lengths.tolist()
+    assert told == sorted(told, reverse=True) and told[-1] == 0 and told[0] >= 10
+    assert np.bincount(acted).tolist() == whole.lengths.tolist()
+    (first, finals), (again, same) = (recorder.episodes("mine", HOPPER) for recorder in kept)
+    for name in ("observations", "actions", "rewards", "offsets", "terminated"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
+    np.testing.assert_array_equal(finals, same)
+
+
+ABANDONED = """
+import sys
+import numpy as np
+from aaren_rl.envs.simulation.stepping import make_stepper
+stepper = make_stepper("Hopper-v4", {}, list(range(4000)), 2)
+print(*[worker._process.pid for worker in stepper._workers], flush=True)
+stepper.reset()
+"""
+
+
+@pytest.mark.defect(8)
+def test_workers_die_with_a_parent_that_is_killed_while_they_make_simulators() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", ABANDONED], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    workers = [int(pid) for pid in parent.stdout.readline().split()]
+    parent.kill()
+    parent.communicate()
+    time.sleep(2)
+    assert len(workers) == 2 and not any(is_running(pid) for pid in workers)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_an_unknown_environment() -> None:
