@@ -10,6 +10,7 @@ from collections.abc import Callable
 from .envs.errors import DISK_FULL, CommandError, EnvsError, ResourcesError, UsageError, one_line
 
 __all__ = [
+    "ArgumentError",
     "CheckpointError",
     "CommandError",
     "DamagedCheckpointError",
@@ -29,6 +30,10 @@ class CheckpointError(CommandError):
     """A checkpoint or policy cannot be read, or belongs to something else."""
 
     exit_code = 4
+
+
+class ArgumentError(UsageError, ValueError):
+    """What a caller of Python hands over; `except ValueError` takes this kind and that of `agents`."""
 
 
 class NonFiniteActionError(CommandError, FloatingPointError):

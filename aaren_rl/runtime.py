@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .errors import CheckpointError, NonFiniteActionError, ResourcesError, UsageError, one_line
+from .errors import ArgumentError, CheckpointError, NonFiniteActionError, ResourcesError, one_line
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -86,11 +86,20 @@ class Runner:
         anew, for the best return in reach as the training data had it.
 
         Raises:
-            UsageError: infinity is asked for, and the policy holds no estimate of that.
+            ArgumentError: it is neither, not finite, or infinity is asked for and the policy holds no estimate of that.
         """
-        wanted = np.broadcast_to(np.asarray(target_return, np.float64), (batch_size,)).copy()
-        if np.isposinf(wanted).any() and not self.card.get("model", {}).get("best_return"):
-            raise UsageError("this policy holds no estimate of the best return in reach: ask for a return, as a number")
+        wanted = _numbers("target_return", target_return, np.float64)
+        if wanted.shape not in ((), (batch_size,)):
+            raise ArgumentError(f"target_return: must be a number or have shape ({batch_size},), not {wanted.shape}")
+        asking = np.isposinf(wanted)
+        if asking.any() and not self.card.get("model", {}).get("best_return"):
+            raise ArgumentError(
+                "target_return: this policy holds no estimate of the best return in reach: ask for a return, as a number"
+            )
+        small = np.abs(wanted / self.card["return_scale"]) <= np.finfo(np.float32).max  # False for NaN, too
+        if not (asking | small).all():
+            raise ArgumentError("target_return: must be finite, in float32 and divided by the return scale, too")
+        wanted = np.broadcast_to(wanted, (batch_size,)).copy()
         return PolicyState(0, wanted, None, np.zeros((batch_size, *self._memory_shape), self._memory_dtype))
 
     def act(
@@ -107,15 +116,15 @@ class Runner:
             float32 actions (B, A) in the environment's units, and the new state.
 
         Raises:
-            UsageError: the shapes are not the policy's and the state's.
-            NonFiniteActionError: the model gave NaN or infinity.
+            ArgumentError: the shapes are not the policy's and the state's.
+            NonFiniteActionError: the action is NaN or infinite; the message names the argument that is, if one is.
         """
         timestep, return_to_go, previous, memory = state
         batch = len(return_to_go)
-        observation, reward = np.asarray(observation, np.float32), np.asarray(reward, np.float64)
+        observation, reward = _numbers("observation", observation, np.float32), _numbers("reward", reward, np.float64)
         if previous is None:
             previous = np.zeros((batch, self._action_dim), np.float32)
-        previous = np.asarray(previous, np.float32)
+        previous = _numbers("previous_action", previous, np.float32)
         _check_shape("observation", observation, (batch, self._observation_dim))
         _check_shape("reward", reward, (batch,))
         _check_shape("previous_action", previous, (batch, self._action_dim))
@@ -129,7 +138,7 @@ class Runner:
         }
         action, return_to_go, memory = self._session.run(_OUTPUTS, feed)
         if not np.isfinite(action).all():
-            raise NonFiniteActionError(f"the policy's action at step {timestep} is not finite")
+            raise NonFiniteActionError(_blame(feed, timestep))
         # A copy: the caller may write to it.
         return action.copy(), PolicyState(timestep + 1, return_to_go, action, memory)
 
@@ -182,6 +191,26 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1) -> Runner:
         raise CheckpointError(f"{name}: the description of the policy in it is damaged: {error}") from error
 
 
+def _numbers(name: str, value: npt.ArrayLike, dtype: Any) -> npt.NDArray[Any]:  # noqa: ANN401  a type of numpy's
+    try:
+        return np.asarray(value, dtype)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{name}: must be numbers, not {type(value).__name__}") from error
+
+
+def _blame(feed: dict[str, npt.NDArray[Any]], timestep: int) -> str:
+    """As `agents.arguments.blame`: why an action is not finite."""
+    for name in ("observation", "reward", "previous_action", "return_to_go"):
+        finite = np.isfinite(feed[name])
+        if name == "return_to_go":  # infinite where the best return in reach is asked for
+            finite |= np.isposinf(feed[name])
+        if not finite.all():
+            row, *column = np.argwhere(~finite)[0].tolist()
+            place = f"row {row}" + (f", column {column[0]}" if column else "")
+            return f"{name}: {place} is {feed[name][(row, *column)]} at step {timestep}; no action follows from it"
+    return f"the policy's action at step {timestep} is not finite"
+
+
 def _check_shape(name: str, array: npt.NDArray[Any], shape: tuple[int, ...]) -> None:
     if array.shape != shape:
-        raise UsageError(f"{name}: must have shape {shape} for this policy and state, not {array.shape}")
+        raise ArgumentError(f"{name}: must have shape {shape} for this policy and state, not {array.shape}")

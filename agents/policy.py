@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from .arguments import blame, check_inputs, check_memory, check_targets
 from .fast.rollout import for_rollout
 from .fast.rollout_step import CompiledStep, StepState
 from .model.best_return import BestReturn
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     Targets: TypeAlias = npt.NDArray[np.float64]
 
 ROLLOUTS = ("carry", "rolling", "window")
-NO_ESTIMATE = "this policy holds no estimate of the best return in reach: ask for a return, as a number"
 
 StepperState: TypeAlias = TrunkState | StepState
 State = TypeVar("State")
@@ -63,6 +63,7 @@ class Window(NamedTuple):
 
 
 Memory: TypeAlias = Carry | Rolling | Window | None
+_MEMORIES: dict[str, type[object]] = {"carry": Carry, "rolling": Rolling, "window": Window}
 
 
 class PolicyState(NamedTuple):
@@ -73,7 +74,7 @@ class PolicyState(NamedTuple):
         return_to_go: return still to come, (B,), in the environment's units; infinite where the best in reach is asked
             for.
         previous_action: the action handed out last, (B, A), in the environment's units. Replace it
-            (`state._replace(previous_action=...)`) if something else was executed.
+            (`state._replace(previous_action=...)`, an array will do) if something else was executed.
         memory: what the rollout mode keeps.
     """
 
@@ -173,12 +174,11 @@ class Policy:
         anew, for the best return in reach as the training data had it; the model must hold an estimate of that.
 
         Raises:
-            ValueError: infinity is asked for, and the model holds none.
+            ValueError: it is neither, not finite, or infinity is asked for and the model holds no estimate.
         """
+        asking = self._best_return is not None
         device = self.observation_mean.device
-        wanted = torch.as_tensor(target_return, dtype=torch.float64, device=device).expand(batch_size)
-        if self._best_return is None and bool(wanted.isposinf().any()):
-            raise ValueError(NO_ESTIMATE)
+        wanted = check_targets(target_return, batch_size, self.return_scale, device, infinite=asking)
         fresh = self._stepper.initial_state(batch_size)
         memory: Memory = {"carry": Carry(fresh), "rolling": Rolling(fresh, None), "window": None}[self.rollout]
         return PolicyState(0, wanted, None, memory)
@@ -196,20 +196,30 @@ class Policy:
             float32 actions (B, A) in the environment's units, and the new state.
 
         Raises:
-            NonFiniteActionError: the model gave NaN or infinity.
+            ValueError: a shape is not the policy's and the state's, or the state is of another rollout mode.
+            NonFiniteActionError: the action is NaN or infinite; the message names the argument that is, if one is.
         """
-        device = self.observation_mean.device
-        observed = torch.as_tensor(observation, dtype=torch.float32, device=device)
-        return_to_go = state.return_to_go - torch.as_tensor(reward, dtype=torch.float64, device=device)
-        normalised = (observed - self.observation_mean) / self.observation_std
+        config = self.model.config
+        given = check_inputs(
+            observation,
+            reward,
+            state.previous_action,
+            batch=len(state.return_to_go),
+            sizes=(config.observation_dim, config.action_dim),
+            device=self.observation_mean.device,
+        )
+        return_to_go = state.return_to_go - given.reward
+        normalised = (given.observation - self.observation_mean) / self.observation_std
         middle, half = self._units
         step = _Step(
             normalised,
             self._asked(return_to_go, normalised),
             state.timestep,
-            None if state.previous_action is None else (state.previous_action - middle) / half,
+            None if given.previous_action is None else (given.previous_action - middle) / half,
         )
         memory = state.memory
+        if memory is not None or self.rollout != "window":
+            check_memory(memory, _MEMORIES[self.rollout], self.rollout)
         if self.rollout == "window":
             action, memory = self._window(step, memory)
         elif self.rollout == "rolling":
@@ -217,7 +227,7 @@ class Policy:
         else:
             action, memory = self._carry(step, memory)
         if not math.isfinite(action.sum().item()):  # actions are in (-1, 1): only what is not finite makes it so
-            raise NonFiniteActionError(f"the policy's action at step {state.timestep} is not finite")
+            raise NonFiniteActionError(blame(given, state.return_to_go, state.timestep))
         action = middle + half * action
         # A copy: on the CPU the array would share its memory with the state, and the caller may write to it.
         handed_out = action.detach().to("cpu", torch.float32, copy=True).numpy()

@@ -138,6 +138,93 @@ def test_the_executed_action_is_what_is_pushed(mixer: str, rollout: str) -> None
     assert float((handed_out[-1] - pushed_its_own).abs().max()) > 1e-4
 
 
+@pytest.mark.defect(5)
+@every_rollout
+@pytest.mark.parametrize("convert", [np.asarray, np.float64, np.ndarray.tolist])
+def test_an_executed_action_may_be_an_array(rollout: str, convert: Callable[[np.ndarray], object]) -> None:
+    policy, (observations, rewards) = make(rollout=rollout), episode(4)
+    _, states = play(policy, observations[:3], rewards[:3])
+    executed = np.random.default_rng(0).uniform(-1, 1, (2, ACTION)).astype(np.float32)
+    expected, _ = policy.act(
+        observations[3], rewards[3], states[-1]._replace(previous_action=torch.from_numpy(executed))
+    )
+    action, _ = policy.act(observations[3], rewards[3], states[-1]._replace(previous_action=convert(executed)))
+    assert np.array_equal(action, expected)
+
+
+ZEROS = {"observation": np.zeros((3, OBSERVATION)), "reward": np.zeros(3), "previous_action": np.zeros((3, ACTION))}
+
+
+@pytest.mark.defect(6)
+@every_rollout
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("observation", np.zeros((3, 1)), r"observation: must have shape \(3, 5\) .*, not \(3, 1\)"),
+        ("observation", np.zeros((1, OBSERVATION)), r"observation: .*not \(1, 5\)"),
+        ("observation", np.zeros(OBSERVATION), r"observation: .*not \(5,\)"),
+        ("observation", "nothing", "observation: must be numbers, not str"),
+        ("reward", np.zeros(1), r"reward: must have shape \(3,\) .*, not \(1,\)"),
+        ("reward", np.zeros((3, 1)), r"reward: .*not \(3, 1\)"),
+        ("reward", 0.0, r"reward: .*not \(\)"),
+        ("previous_action", np.zeros((3, 1)), r"previous_action: must have shape \(3, 2\) .*, not \(3, 1\)"),
+        ("previous_action", np.zeros(ACTION), r"previous_action: .*not \(2,\)"),
+    ],
+)
+def test_shapes_are_not_broadcast(rollout: str, name: str, value: object, message: str) -> None:
+    policy = make(rollout=rollout)
+    given = {**ZEROS, name: value}
+    _, state = policy.act(ZEROS["observation"], ZEROS["reward"], policy.initial_state(3, TARGET))
+    state = state._replace(previous_action=given["previous_action"])
+    with pytest.raises(ValueError, match=message):
+        policy.act(given["observation"], given["reward"], state)
+
+
+@pytest.mark.defect(6)
+@pytest.mark.parametrize("mine", ROLLOUTS)
+@pytest.mark.parametrize("other", ROLLOUTS)
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_state_of_another_rollout_mode_is_refused(mine: str, other: str, steps: int) -> None:
+    there, state = make(rollout=other), make(rollout=other).initial_state(3, TARGET)
+    for _ in range(steps):
+        _, state = there.act(ZEROS["observation"], ZEROS["reward"], state)
+    if mine == other:
+        make(rollout=mine).act(ZEROS["observation"], ZEROS["reward"], state)
+        return
+    with pytest.raises(ValueError, match=f"state: is of the rollout mode {other}, and this policy's is {mine}"):
+        make(rollout=mine).act(ZEROS["observation"], ZEROS["reward"], state)
+
+
+@pytest.mark.defect(7)
+@every_mixer
+@every_rollout
+@pytest.mark.parametrize(
+    ("name", "at", "message"),
+    [
+        ("observation", (2, 4), "observation: row 2, column 4 is nan at step 1"),
+        ("reward", (1,), "reward: row 1 is nan at step 1"),
+        ("previous_action", (0, 1), "previous_action: row 0, column 1 is nan at step 1"),
+    ],
+)
+def test_an_argument_that_is_not_finite_is_named(
+    mixer: str, rollout: str, name: str, at: tuple[int, ...], message: str
+) -> None:
+    policy = make(mixer, rollout)
+    given = {key: value.copy() for key, value in ZEROS.items()}
+    given[name][at] = np.nan
+    _, state = policy.act(ZEROS["observation"], ZEROS["reward"], policy.initial_state(3, TARGET))
+    state = state._replace(previous_action=given["previous_action"])
+    with pytest.raises(NonFiniteActionError, match=message):
+        policy.act(given["observation"], given["reward"], state)
+
+
+@pytest.mark.defect(11)
+@pytest.mark.parametrize("target", [np.nan, np.inf, 1e300, [1.0, np.nan], [1.0], np.zeros((2, 1)), "much"], ids=repr)
+def test_an_asked_return_that_cannot_be(target: object) -> None:
+    with pytest.raises(ValueError, match="target_return: "):
+        make().initial_state(2, target)
+
+
 @every_mixer
 @every_rollout
 def test_a_batch_is_separate_episodes(mixer: str, rollout: str) -> None:

@@ -189,9 +189,18 @@ def test_what_is_not_the_policys_is_one_clear_error(exported: Path) -> None:
         runner.act(right, zero[:, None], state)
     with pytest.raises(UsageError, match=r"previous_action: .*\(2, 3\).*not \(3,\)"):
         runner.act(right, zero, state._replace(previous_action=np.zeros(3)))
+    with pytest.raises(ValueError, match="reward: must be numbers, not str"):
+        runner.act(right, "none", state)
     right[1, 3] = np.nan
-    with pytest.raises(NonFiniteActionError, match="action at step 0 is not finite"):
+    with pytest.raises(NonFiniteActionError, match="observation: row 1, column 3 is nan at step 0"):
         runner.act(right, zero, state)
+
+
+@pytest.mark.defect(11)
+@pytest.mark.parametrize("target", [np.nan, np.inf, 1e300, [1.0, np.nan], [1.0], np.zeros((2, 1))], ids=repr)
+def test_an_asked_return_that_cannot_be(exported: Path, target: object) -> None:
+    with pytest.raises(UsageError, match="target_return: "):
+        load(exported).initial_state(2, target)
 
 
 def foreign() -> bytes:
