@@ -10,6 +10,11 @@ from ..errors import UsageError
 from ..files import clear_leftovers
 
 
+def holds_training(path: Path) -> bool:
+    """Whether a run's folder holds what training made, a checkpoint or a policy; settings alone are nothing to lose."""
+    return any((path / "checkpoints").glob("[0-9]*")) or (path / "policy").exists()
+
+
 class RunFolder:
     """`<out>/<env>/<agent>/seed<k>/`, held by one process at a time.
 
@@ -59,12 +64,12 @@ class RunFolder:
         return self.path / "config.yaml"
 
     def require_new(self) -> None:
-        """Refuses a folder that holds a run.
+        """Refuses a folder that holds a run; one that ended before anything was saved is written over.
 
         Raises:
             UsageError: it does.
         """
-        if self.config_file.exists():
+        if self.config_file.exists() and holds_training(self.path):
             raise UsageError(f"{self.path}: holds a run already; --resume continues it, --seed or --out starts another")
 
     def require_run(self) -> None:

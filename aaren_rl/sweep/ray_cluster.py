@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from ..errors import UsageError, one_line
+from ..runs.folder import holds_training
 from .processes import POLL, RETRIES, CellJob, launch
 
 # Read when Ray is imported, and by the processes it starts: no reports home, and no remark on how GPUs are hidden.
@@ -28,7 +29,7 @@ def train_cell(job: CellJob, folder: str) -> int:
     folder; so whether there is something to resume is seen here, at every start.
     """
     os.chdir(folder)
-    process = launch(job, (job.run / "config.yaml").exists(), signal.SIGKILL)
+    process = launch(job, holds_training(job.run), signal.SIGKILL)
     try:
         # Not wait(): Ray's cancel raises KeyboardInterrupt between two Python instructions.
         while (code := process.poll()) is None:

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from ..cli import StopRequest, progress_bar
 from ..errors import CheckpointError, CommandError, UsageError
 from ..policies.folder import read_card
+from ..runs.folder import holds_training
 from ..train.config import RunConfig
 from ..train.plan import make_parser, make_plan
 from ..train.settings import differences, read_config, to_dict
@@ -107,7 +108,7 @@ class _Task:
     def finished(self) -> bool:
         """Whether the run is there with its last update; refuses a folder with another run."""
         config_file = self.job.run / "config.yaml"
-        if not config_file.exists():
+        if not (config_file.exists() and holds_training(self.job.run)):
             return False
         if differing := differences(to_dict(read_config(config_file)), to_dict(self.config)):
             raise CheckpointError(
@@ -165,7 +166,7 @@ class _Sweep:
 
     def _start(self, task: _Task) -> None:
         task.tries += 1
-        resume = (task.job.run / "config.yaml").exists()
+        resume = holds_training(task.job.run)
         self.running[id(task)] = (task, self.backend.start(task.job, resume))
 
     def _ended(self, task: _Task, code: int, *, stopping: bool) -> None:

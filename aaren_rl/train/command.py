@@ -13,7 +13,7 @@ from ..cli import StopRequest, choose_device
 from ..envs import Episodes, Reference, Task, is_own, load_task
 from ..errors import CheckpointError, run_command
 from ..files import write_text
-from ..runs.folder import RunFolder
+from ..runs.folder import RunFolder, holds_training
 from .config import DataConfig, RunConfig
 from .loop import train
 from .plan import Plan, make_parser, make_plan
@@ -57,7 +57,7 @@ def _train_together(arguments: argparse.Namespace, ranks: Ranks) -> int:
 
 
 def _choose_config(folder: RunFolder, plan: Plan, *, resume: bool) -> RunConfig:
-    """The planned configuration or, on a resume, that of the run that is there.
+    """The planned configuration or, on a resume, that of the run that is there, if it has saved anything yet.
 
     Raises:
         UsageError: a run is there, or on a resume none is.
@@ -69,6 +69,9 @@ def _choose_config(folder: RunFolder, plan: Plan, *, resume: bool) -> RunConfig:
     folder.require_run()
     config = read_config(folder.config_file)
     if differing := differences(to_dict(config), plan.given):
+        if not holds_training(folder.path):
+            print(f"{folder.path}: nothing was saved yet; starting with {'; '.join(differing)}", file=sys.stderr)
+            return plan.config
         raise CheckpointError(f"{folder.path}: the run to resume differs in {'; '.join(differing)}")
     return config
 

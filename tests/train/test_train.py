@@ -25,6 +25,8 @@ from aaren_rl.policies.names import AGENTS
 from aaren_rl.runs.folder import RunFolder
 from aaren_rl.train.checkpoint import load_checkpoint
 from aaren_rl.train.command import main as train
+from aaren_rl.train.settings import read_config
+from aaren_rl.train.trainer import Trainer
 
 KEYS = """env dataset source env_id agent context rollout target_return episodes seed return_mean return_std
     normalized_score_mean normalized_score_std length_mean actions_per_second""".split()
@@ -151,6 +153,26 @@ def test_a_run_is_not_overwritten(trained: Path, hopper_file: Path, capsys: pyte
 
 
 @pytest.mark.faults(43)
+@pytest.mark.defect(4)
+@pytest.mark.parametrize("more", [[], ["--resume"]])
+def test_a_folder_in_which_nothing_was_saved_does_not_block(
+    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    """Of a run that ended before its first checkpoint: with other settings than it was begun with."""
+
+    def fail(_: Trainer) -> None:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", fail)
+        assert train(arguments(hopper_file, tmp_path, "--width", "32")) == 7
+    assert read_config(folder(tmp_path) / "config.yaml").network.width == 32
+    again = arguments(hopper_file, tmp_path, "--updates", "2", *more)
+    assert train(again) == 0 and read_card(folder(tmp_path)).model["width"] == 16
+    assert read_config(folder(tmp_path) / "config.yaml").network.width == 16
+    assert [r["update"] for r in records(folder(tmp_path)) if "train/loss" in r] == [2]
+
+
 def test_a_folder_in_use_is_refused(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with RunFolder(folder(tmp_path)):
         assert train(arguments(hopper_file, tmp_path)) == 2
