@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import os
 import signal
 import sys
@@ -79,7 +80,15 @@ def positive(text: str) -> int:
 
 def asked_return(text: str) -> float | None:
     """An argument that is a return to ask for; None for "auto", the best in reach."""
-    return None if text == AUTO else float(text)
+    return None if text == AUTO else finite(text)
+
+
+def finite(text: str) -> float:
+    """An argument that is a number, neither NaN nor infinite."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"must be finite, not {text}")
+    return value
 
 
 def choose_device(name: str) -> torch.device:

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from ..cli import Parser, import_registering, positive, progress_bar, run, split_at_dashes
-from ..envs import task_name
+from ..cli import Parser, finite, import_registering, positive, progress_bar, run, split_at_dashes
+from ..envs import UsageError, is_own, task_name
+from ..envs.data.names import OF_THE_TABLE, default_name
 from ..policies.names import AGENTS
 from ..sweep.processes import CellJob
 from ..sweep.schedule import run_cells
@@ -26,6 +27,7 @@ results.json and a TensorBoard folder. What is trained already is read, what is 
 
   python -m aaren_rl.compare --env hopper-medium --agents decision-aaren decision-transformer --seeds 3
   python -m aaren_rl.compare --env hopper-medium walker2d-medium --seeds 5 --source d4rl --out paper
+  python -m aaren_rl.compare --env-id MyEnv-v0 --register my_package --source my.hdf5       # data of your own
   tensorboard --logdir comparison/tensorboard
 """
 EPILOG = """\
@@ -39,7 +41,7 @@ def make_parser() -> Parser:
     parser.epilog = EPILOG
     parser.usage = "python -m aaren_rl.compare --env NAME [NAME ...] [options] [-- settings of train]"
     add = parser.add_argument
-    add("--env", nargs="+", metavar="NAME", required=True, help="tasks, such as hopper-medium")
+    add("--env", nargs="+", metavar="NAME", help="tasks, such as hopper-medium; with --env-id names for the data")
     add(
         "--agents",
         nargs="+",
@@ -50,7 +52,10 @@ def make_parser() -> Parser:
     )
     add("--seeds", type=positive, metavar="N", default=3, help="training seeds 0 to N - 1 [3]")
     add("--updates", type=positive, metavar="N", help="training updates, for every agent (the preset's)")
-    add("--source", metavar="S", default="auto", help="data, as train's [auto]")
+    add("--source", nargs="+", metavar="S", default=["auto"], help="data, as train's; several files of your own [auto]")
+    add("--env-id", metavar="ID", help="your own Gymnasium environment, with --source FILE ...")
+    add("--ref-min-score", type=finite, metavar="X", help="return that scores 0, with --env-id")
+    add("--ref-max-score", type=finite, metavar="X", help="return that scores 100, with --env-id")
     add("--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(preset_names())}")
     add("--episodes", type=positive, metavar="N", default=20, help="episodes a score [20]")
     add("--eval-seed", type=int, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
@@ -108,21 +113,45 @@ def compare(arguments: argparse.Namespace) -> int:
 
 
 def _jobs(arguments: argparse.Namespace) -> list[CellJob]:
-    """One training run a task, agent and seed."""
+    """One training run a task, agent and seed.
+
+    Raises:
+        UsageError: no task is named, or names and data do not fit together.
+        UnknownTaskError: a task that is none.
+    """
+    shared = ["--preset", arguments.preset, "--out", str(arguments.out / "runs")]
+    for option in ("env_id", "ref_min_score", "ref_max_score", "updates", "register"):
+        if (value := getattr(arguments, option)) is not None:
+            shared.append(f"--{option.replace('_', '-')}={value}")
     jobs = []
-    for env in arguments.env:
-        name = task_name(env, arguments.source, None)
+    for env, source in _tasks(arguments.env, arguments.source, arguments.env_id):
+        name = task_name(env, source, arguments.env_id)
         for seed in range(arguments.seeds):
             for agent in dict.fromkeys(arguments.agents):
                 run = arguments.out / "runs" / name / agent / f"seed{seed}"
-                given = ["--env", env, "--agent", agent, "--seed", str(seed), "--source", arguments.source]
-                given += ["--preset", arguments.preset, "--out", str(arguments.out / "runs"), *arguments.settings]
-                if arguments.updates is not None:
-                    given += ["--updates", str(arguments.updates)]
-                if arguments.register is not None:
-                    given += ["--register", arguments.register]
-                jobs.append(CellJob(tuple(given), run))
+                given = ["--env", env, "--source", source, "--agent", agent, "--seed", str(seed)]
+                jobs.append(CellJob((*given, *shared, *arguments.settings), run))
     return jobs
+
+
+def _tasks(names: Sequence[str] | None, sources: Sequence[str], env_id: str | None) -> list[tuple[str, str]]:
+    """The name and the source of every task: tasks of the table share one source, each of your own has one."""
+    own = [is_own(source, env_id) for source in sources]
+    if not any(own):
+        if names is None:
+            raise UsageError("--env is missing, for example --env hopper-medium; data of your own need --env-id too")
+        if len(sources) > 1:
+            raise UsageError("--source: the tasks of --env share one; several files are for --env-id")
+        return [(name, sources[0]) for name in dict.fromkeys(names)]
+    if of_table := [source for source in sources if source in OF_THE_TABLE]:
+        raise UsageError(f"--env-id {env_id} needs data of its own: --source PATH of an HDF5 file, not {of_table[0]}")
+    names = [default_name(source) for source in sources] if names is None else list(names)
+    if not all(own) or len(names) != len(sources) or len(set(names)) < len(names):
+        raise UsageError(
+            f"--env, --source: {len(names)} names ({', '.join(names)}) for {len(sources)} sources; data of your own "
+            "need a file and a name each"
+        )
+    return list(zip(names, sources, strict=True))
 
 
 def _gather(jobs: Sequence[CellJob], arguments: argparse.Namespace) -> list[Cell]:

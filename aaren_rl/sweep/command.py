@@ -19,6 +19,7 @@ Train a grid of runs, several at once; call it again to go on where it was stopp
 
   python -m aaren_rl.sweep paper --out runs/paper -- --source local
   python -m aaren_rl.sweep grid.yaml --ray --gpus-per-run 0.25
+  python -m aaren_rl.sweep own.yaml --register my_package       # an environment of your own, see its docs
 """
 
 
@@ -34,11 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--ray", nargs="?", const="local", metavar="ADDRESS", help="run on Ray: of its own, or the cluster at ADDRESS"
     )
     parser.add_argument("--gpus-per-run", type=float, metavar="X", default=0.0, help="with --ray: share of a GPU [0]")
-    parser.add_shared(register=False)
+    parser.add_shared()
     return run(parser, lambda arguments: _sweep(arguments, more), own)
 
 
 def _sweep(arguments: argparse.Namespace, more: list[str]) -> int:
-    cells = read_grid(arguments.grid).cells(arguments.out, more)
+    registering = [] if arguments.register is None else ["--register", arguments.register]
+    cells = read_grid(arguments.grid).cells(arguments.out, [*registering, *more])
     gpus = arguments.gpus_per_run
     return run_cells(cells, jobs=arguments.jobs, ray_address=arguments.ray, gpus_per_cell=gpus)

@@ -5,12 +5,14 @@ envs: [hopper-medium, walker2d-medium]
 agents: [decision-transformer, decision-aaren]
 seeds: [0, 1, 2]
 settings: {updates: 20000}      # optional: further arguments of aaren_rl.train, without their dashes
+data:                           # optional: the same for one of the envs alone; so data of one's own get a name
+  mine: {env_id: MyEnv-v0, source: mine.hdf5, ref_min_score: 0.0, ref_max_score: 500.0}
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -18,7 +20,6 @@ from typing import Any
 
 import yaml
 
-from ..envs import get_task
 from ..errors import UsageError, one_line
 from ..policies.names import AGENTS
 from ..train.config import SECTIONS
@@ -31,13 +32,23 @@ PAPER = "paper"  # the grid that ships with the package
 
 @dataclass(frozen=True)
 class Grid:
-    """The runs of a comparison."""
+    """The runs of a comparison.
+
+    Attributes:
+        preset: of all runs.
+        envs: tasks, or names of one's own for data that `data` or `settings` name.
+        agents: names in AGENTS.
+        seeds: training seeds.
+        settings: of `aaren_rl.train`, for all runs.
+        data: the same, for the runs of one of `envs`.
+    """
 
     preset: str
     envs: list[str]
     agents: list[str]
     seeds: list[int]
     settings: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field."""
@@ -46,6 +57,8 @@ class Grid:
             ("preset", [self.preset], preset_names()),
             ("agents", self.agents, list(AGENTS)),
             ("settings", self.settings, sorted(known)),
+            ("data", self.data, self.envs),
+            *((f"data: {env}", given, sorted(known)) for env, given in self.data.items()),
         ):
             if unknown := [value for value in given if value not in allowed]:
                 raise ValueError(f"{what}: {', '.join(unknown)} is not one of {', '.join(allowed)}")
@@ -59,12 +72,11 @@ class Grid:
 
         Seeds vary slowest, so that a sweep that is stopped early has every task and agent.
         """
-        shared = ["--preset", self.preset, "--out", str(out)]
-        for name, value in self.settings.items():
-            shared += [f"--{name.replace('_', '-')}", str(value)]
+        shared = ["--preset", self.preset, "--out", str(out), *_arguments(self.settings)]
+        own = {env: _arguments(self.data.get(env, {})) for env in self.envs}
         return [
             CellJob(
-                ("--env", env, "--agent", agent, "--seed", str(seed), *shared, *more),
+                ("--env", env, "--agent", agent, "--seed", str(seed), *shared, *own[env], *more),
                 out / env / agent / f"seed{seed}",
             )
             for seed in self.seeds
@@ -73,24 +85,32 @@ class Grid:
         ]
 
 
+def _arguments(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as they are typed."""
+    typed = []
+    for name, value in settings.items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            typed.append(f"--{option}" if value else f"--no-{option}")
+        else:
+            typed.append(f"--{option}={value}")
+    return typed
+
+
 def read_grid(name: str) -> Grid:
     """The grid of a YAML file, or the packaged one of the name "paper".
 
     Raises:
         UsageError: not readable, or not a grid; the message names what does not fit.
-        UnknownTaskError: a task that is none.
     """
     try:
         if name == PAPER:
             text = resources.files("aaren_rl.configs.paper").joinpath("table1.yaml").read_text(encoding="utf-8")
         else:
             text = Path(name).read_text(encoding="utf-8")
-        grid = read(Grid, yaml.safe_load(text))
+        return read(Grid, yaml.safe_load(text))
     except (OSError, yaml.YAMLError) as error:
         raise UsageError(f"{name}: {one_line(error)}") from error
     except ValueError as error:
-        what = "a grid has preset, envs, agents, seeds and, where wanted, settings"
+        what = "a grid has preset, envs, agents, seeds and, where wanted, settings and data"
         raise UsageError(f"{name}: {one_line(error, 2000)}; {what}") from error
-    for env in grid.envs:
-        get_task(env)
-    return grid

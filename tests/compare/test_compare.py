@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 
 from aaren_rl.compare import command as compare_module
 from aaren_rl.compare.cells import read_results
 from aaren_rl.compare.command import main as compare
+from aaren_rl.envs import make_env
 
 SMALL = "--width 16 --layers 1 --heads 2 --warmup-updates 1 --steps-per-update 100 --eval-episodes 1 --final-episodes 1"
 
@@ -78,3 +82,66 @@ def test_no_matplotlib_before_the_arguments_are_right(capsys: pytest.CaptureFixt
     assert compare(["--env", "hoper-medium"]) == 2
     assert "did you mean hopper-medium" in capsys.readouterr().err
     assert "matplotlib" not in vars(compare_module)
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two episodes of uniform torques in Pendulum-v1."""
+    env, rng, rows = make_env("Pendulum-v1"), np.random.default_rng(0), []
+    for seed in range(2):
+        observation, cut = env.reset(seed=seed)[0], False
+        while not cut:
+            action = rng.uniform(-2, 2, 1).astype(np.float32)
+            after, reward, _, cut, _ = env.step(action)
+            rows.append((observation, action, float(reward), cut))
+            observation = after
+    env.close()
+    path = tmp_path_factory.mktemp("own") / "pendulum.hdf5"
+    with h5py.File(path, "w") as file:
+        names = ("observations", "actions", "rewards", "timeouts")
+        for name, column in zip(names, zip(*rows, strict=True), strict=True):
+            file[name] = np.array(column)
+    return path
+
+
+OWN = f"--agents decision-aaren --seeds 1 --updates 2 --episodes 1 --jobs 1 -- {SMALL} --eval-every 2 --held-out 0"
+
+
+@pytest.mark.defect(10)
+@pytest.mark.parametrize("reference", [[], ["--ref-min-score", "-1500", "--ref-max-score", "-150"]])
+def test_data_of_ones_own(pendulum: Path, tmp_path: Path, reference: list[str]) -> None:
+    """Two files, the second under a name that is given; scores only where there is a reference for them."""
+    shutil.copy(pendulum, tmp_path / "again.hdf5")
+    sources = ["--source", str(pendulum), str(tmp_path / "again.hdf5"), "--env", "swing", "again"]
+    out = tmp_path / "comparison"
+    assert compare(["--env-id", "Pendulum-v1", *sources, *reference, "--out", str(out), *OWN.split()]) == 0
+    cells, _ = read_results(out / "results.json")
+    assert [(cell.env, cell.last.source, cell.last.env_id) for cell in cells] == [
+        ("swing", "file", "Pendulum-v1"),
+        ("again", "file", "Pendulum-v1"),
+    ]
+    assert all((cell.last.normalized_score_mean is None) == (not reference) for cell in cells)
+    assert "data of your own" in (out / "report.md").read_text() and (out / "report.html").exists()
+
+
+@pytest.mark.defect(10)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--seeds 1", "--env is missing"),
+        ("--env hopper-medium --source a.hdf5 b.hdf5", "the tasks of --env share one"),
+        ("--env-id Pendulum-v1 --source a.hdf5 b.hdf5 --env one", r"1 names (one) for 2 sources"),
+        ("--env-id Pendulum-v1 --source x/a.hdf5 y/a.hdf5", "2 names (a, a) for 2 sources"),
+        ("--env-id Pendulum-v1 --source local", "--env-id Pendulum-v1 needs data of its own: --source PATH"),
+        ("--env-id Pendulum-v1 --source a.hdf5 --ref-min-score nan", "must be finite, not nan"),
+        ("--env-id Pendulum-v1 --source a.hdf5 --env hopper-medium", "give data of another environment a name"),
+    ],
+)
+def test_data_of_ones_own_that_do_not_fit_are_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, message: str
+) -> None:
+    try:
+        code = compare([*arguments.split(), "--out", str(tmp_path / "comparison")])
+    except SystemExit as left:
+        code = left.code
+    assert code == 2 and message in capsys.readouterr().err and not (tmp_path / "comparison").exists()

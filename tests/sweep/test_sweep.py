@@ -16,12 +16,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 from small_run import arguments, records
 
 from aaren_rl.errors import CheckpointError, UsageError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.sweep import schedule
+from aaren_rl.sweep.command import main as sweep
 from aaren_rl.sweep.processes import CellJob
 from aaren_rl.sweep.schedule import SweepError, run_cells
 
@@ -185,6 +188,44 @@ def test_ctrl_c_saves_every_run(hopper_file: Path, tmp_path: Path, address: str)
         assert list((cell.run / "checkpoints").glob("0*")), errors
         assert process_of(cell.run, tmp_path) is None
     assert not cells[2].run.exists() or address
+
+
+CART = """
+import gymnasium as gym
+import numpy as np
+
+class Cart(gym.Env):
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.normal(size=2).astype(np.float32), {}
+
+    def step(self, action):
+        return self.np_random.normal(size=2).astype(np.float32), float(action[0]), False, False, {}
+
+gym.register("SweptCart-v0", entry_point="swept_cart:Cart", max_episode_steps=10)
+"""
+
+
+@pytest.mark.defect(10)
+def test_an_environment_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a module that registers it; the grid names no code."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "swept_cart.py").write_text(CART)
+    with h5py.File(tmp_path / "cart.hdf5", "w") as file:
+        file["observations"] = rng.normal(size=(100, 2)).astype(np.float32)
+        file["actions"] = rng.uniform(-1, 1, (100, 1)).astype(np.float32)
+        file["rewards"], file["terminals"] = np.ones(100, np.float32), np.arange(100) % 10 == 9
+    small = "width: 16, layers: 1, heads: 2, updates: 1, warmup_updates: 1, steps_per_update: 20, held_out: 0.0"
+    (tmp_path / "grid.yaml").write_text(
+        f"{{preset: default, envs: [cart], agents: [bc], seeds: [0], settings: {{{small}, final_episodes: 1}},"
+        f" data: {{cart: {{env_id: SweptCart-v0, source: cart.hdf5}}}}}}"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert sweep(["grid.yaml", "--register", "swept_cart", "--jobs", "1", "--out", "runs"]) == 0
+    assert read_card(tmp_path / "runs" / "cart" / "bc" / "seed0").env_id == "SweptCart-v0"
 
 
 @pytest.mark.defect(8)

@@ -63,6 +63,9 @@ def test_the_papers_grid_is_its_table(tmp_path):
         ("{preset: paper, envs: [], agents: [decision-aaren], seeds: [a]}", "seeds: must be"),
         ("{preset: paper, envs: x, agents: [decision-aaren], seeds: [0]}", "envs: must be"),
         ("{preset: paper, envs: [], agents: [decision-aaren], seeds: [0], settings: {widht: 1}}", "settings: widht"),
+        ("{preset: paper, envs: [x], agents: [bc], seeds: [0], data: {y: {}}}", "data: y is not one of x"),
+        ("{preset: paper, envs: [x], agents: [bc], seeds: [0], data: {x: {widht: 1}}}", "data: x: widht is not"),
+        ("{preset: paper, envs: [x], agents: [bc], seeds: [0], data: {x: 3}}", "data: "),
         ("{preset: paper, envs: [", "grid.yaml: while parsing"),
     ],
 )
@@ -70,6 +73,23 @@ def test_a_grid_that_does_not_fit_is_refused(text, message, tmp_path):
     (tmp_path / "grid.yaml").write_text(text)
     with pytest.raises(UsageError, match=message):
         read_grid(str(tmp_path / "grid.yaml"))
+
+
+@pytest.mark.defect(10)
+def test_a_grid_of_ones_own_data(tmp_path):
+    (tmp_path / "grid.yaml").write_text(
+        "{preset: default, envs: [one, two], agents: [bc], seeds: [0], settings: {width: 16, clip_actions: true},"
+        " data: {one: {env_id: Pendulum-v1, source: a.hdf5, ref_min_score: -9.0, ref_max_score: 0.0},"
+        " two: {source: 'minari:my/pendulum-v0', clip_actions: false}}}"
+    )
+    plans = []
+    for cell in read_grid(str(tmp_path / "grid.yaml")).cells(tmp_path):
+        plans.append(make_plan(make_parser(show_all=False).parse_args(cell.arguments)))
+        assert plans[-1].run == cell.run
+    one, two = (plan.config.data for plan in plans)
+    assert (one.env, one.env_id, one.source, one.ref_min_score) == ("one", "Pendulum-v1", "a.hdf5", -9.0)
+    assert (two.env, two.env_id, two.source) == ("two", None, "minari:my/pendulum-v0")
+    assert one.clip_actions and not two.clip_actions
 
 
 def test_table1_shows_ours_beside_the_papers(tmp_path):
