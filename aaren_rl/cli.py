@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import math
 import os
 import signal
 import sys
@@ -16,9 +15,13 @@ from tqdm import tqdm
 
 from .errors import UsageError, one_line, run_command
 from .policies.names import AUTO
+from .ranges import COUNT, RETURN
 
 if TYPE_CHECKING:
     import torch  # otherwise on demand: an exported policy is evaluated without it
+
+
+positive = COUNT.integer  # the type of an argument that counts something
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,6 +35,14 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # noqa: ANN401
+        """As argparse's; what is no text, such as a path in another encoding, could not be written anywhere."""
+        args = sys.argv[1:] if args is None else list(args)
+        for argument in args:
+            if any("\ud800" <= letter <= "\udfff" for letter in argument):
+                self.error(f"{argument!a} is not UTF-8; use another name")
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Prints the message and leaves with exit code 2."""
@@ -70,25 +81,9 @@ def split_at_dashes(argv: Sequence[str] | None) -> tuple[list[str], list[str]]:
     return given[:end], given[end + 1 :]
 
 
-def positive(text: str) -> int:
-    """An argument that counts something: an integer of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
-    return value
-
-
 def asked_return(text: str) -> float | None:
     """An argument that is a return to ask for; None for "auto", the best in reach."""
-    return None if text == AUTO else finite(text)
-
-
-def finite(text: str) -> float:
-    """An argument that is a number, neither NaN nor infinite."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"must be finite, not {text}")
-    return value
+    return None if text == AUTO else RETURN.number(text)
 
 
 def choose_device(name: str) -> torch.device:

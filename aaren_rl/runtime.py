@@ -94,7 +94,7 @@ class Runner:
         asking = np.isposinf(wanted)
         if asking.any() and not self.card.get("model", {}).get("best_return"):
             raise ArgumentError(
-                "target_return: this policy holds no estimate of the best return in reach: ask for a return, as a number"
+                "this policy holds no estimate of the best return in reach: ask for a return, as a number"
             )
         small = np.abs(wanted / self.card["return_scale"]) <= np.finfo(np.float32).max  # False for NaN, too
         if not (asking | small).all():

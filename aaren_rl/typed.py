@@ -49,6 +49,8 @@ def _value(value: object, hint: Any, where: str) -> Any:  # noqa: ANN401  a type
             continue
     if typing.get_origin(hint) is list:
         raise ValueError(f"{where}: must be a list of {typing.get_args(hint)[0].__name__}")
+    if float in kinds and isinstance(value, float):
+        raise ValueError(f"{where}: must be finite, not {value}")
     # What a file holds may be far longer than a line.
     raise ValueError(f"{where}: {reprlib.repr(value)} is not {' or '.join(kind.__name__ for kind in kinds)}")
 

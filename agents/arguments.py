@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-
 NO_ESTIMATE = "this policy holds no estimate of the best return in reach: ask for a return, as a number"
 
 
@@ -77,7 +76,7 @@ def check_targets(
         raise ValueError(f"target_return: must be a number or have shape ({batch},), not {tuple(wanted.shape)}")
     asking = wanted.isposinf()
     if not infinite and bool(asking.any()):
-        raise ValueError(f"target_return: {NO_ESTIMATE}")
+        raise ValueError(NO_ESTIMATE)
     if not bool((asking | (wanted / return_scale).float().isfinite()).all()):
         raise ValueError(f"target_return: must be finite, in float32 and divided by {return_scale:g}, too")
     return wanted.expand(batch)

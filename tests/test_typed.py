@@ -40,7 +40,7 @@ def test_plain_values_become_a_dataclass() -> None:
         ({"nam": 1}, "unknown key nam"),
         ({"name": 3}, "name: 3 is not str"),
         ({"share": True}, "share: True is not float"),
-        ({"share": float("nan")}, "share: nan is not float"),
+        ({"share": float("nan")}, "share: must be finite, not nan"),
         ({"share": 2**53}, "share: 9007199254740992 is not float"),
         ({"limit": "1"}, "limit: '1' is not float or NoneType"),
         ({"counts": [1, 2.0]}, "counts: must be a list of int"),

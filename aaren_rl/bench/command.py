@@ -14,9 +14,10 @@ from typing import Any, Protocol
 import torch
 from matplotlib.figure import Figure
 
-from ..cli import Parser, Subparser, positive, run
+from ..cli import Parser, Subparser, run
 from ..errors import UsageError
 from ..files import write_json
+from ..ranges import THREADS
 from . import data, evaluate, learning, learning_show, resources, rollout, runtime, scan, steering, tree
 from .timing import check_plot, save_plot
 from .training import benchmark as train
@@ -69,7 +70,7 @@ def _parser() -> Parser:
             name, help=benchmark.HELP, description=benchmark.DESCRIPTION, epilog=benchmark.EPILOG
         )
         benchmark.add_arguments(own)
-        own.add_argument("--threads", type=positive, default=1, help="threads of torch (default: %(default)s)")
+        own.add_argument("--threads", type=THREADS.integer, default=1, help="threads of torch (default: %(default)s)")
         own.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
         if name in PLOTS:
             own.add_argument("--plot", type=Path, metavar="FILE", help="also draw the figures here: .png, .svg or .pdf")

@@ -15,6 +15,7 @@ from ..envs import load_task
 from ..envs.data.minari.spec import minari_data_dir
 from ..envs.data.minari.write import write_minari
 from ..errors import UsageError
+from ..ranges import COUNT_FROM_0, POSITIVE, RETURN, SAC_SEED, SHARE, THREADS
 from ..runs.folder import RunFolder
 from .checkpoint import Saved, load_run
 from .config import LATER, CollectConfig, new_config, read_config, resumed_config, write_config
@@ -49,15 +50,15 @@ def make_parser() -> Parser:
     add, unset = parser.add_argument, argparse.SUPPRESS
     add("--env", metavar="ID", required=True, help="Gymnasium environment with continuous actions, such as Hopper-v4")
     add("--steps", type=positive, metavar="N", default=unset, help="environment steps to train for [1000000]")
-    add("--stop-at-return", type=float, metavar="R", default=unset, help="stop at an evaluation with this mean return")
-    add("--stop-at-score", type=float, metavar="S", default=unset, help="the same as a D4RL score (MuJoCo tasks)")
+    add("--stop-at-return", type=RETURN.number, metavar="R", default=unset, help="stop at this mean return")
+    add("--stop-at-score", type=RETURN.number, metavar="S", default=unset, help="the same as a D4RL score")
     add("--checkpoint-every", type=positive, metavar="N", default=unset, help="save and evaluate every N steps [20000]")
     add("--envs", type=positive, metavar="N", default=unset, help="training environments side by side [4]")
-    add("--updates-per-step", type=float, metavar="X", default=unset, help="gradient updates an environment step [0.5]")
-    add("--learning-rate", type=float, metavar="X", default=unset, help="of actor, critics and entropy [3e-4]")
+    add("--updates-per-step", type=POSITIVE.number, metavar="X", default=unset, help="updates a step [0.5]")
+    add("--learning-rate", type=POSITIVE.number, metavar="X", default=unset, help="of all its networks [3e-4]")
     add(
         "--random-steps",
-        type=int,
+        type=COUNT_FROM_0.integer,
         metavar="N",
         default=unset,
         help="random actions first [5000; at most a tenth of --steps]",
@@ -67,26 +68,18 @@ def make_parser() -> Parser:
     add("--dataset-steps", type=positive, metavar="N", default=200_000, help="steps of each policy's data [200000]")
     add(
         "--medium-fraction",
-        type=_share,
+        type=SHARE.number,
         metavar="X",
         default=1 / 3,
         help="medium's place from random to expert [1/3]",
     )
     add("--minari", action="store_true", help="write the data as Minari datasets too: collected/<env>/<level>-v0")
-    add("--seed", type=int, metavar="N", default=0, help="training seed [0]")
+    add("--seed", type=SAC_SEED.integer, metavar="N", default=0, help="training seed [0]")
     add("--out", type=Path, metavar="DIR", default=Path("collected"), help="where runs go [collected]")
     add("--resume", action="store_true", help="go on with the run in its folder")
-    add("--threads", type=positive, metavar="N", default=1, help="torch threads of the training [1]")
+    add("--threads", type=THREADS.integer, metavar="N", default=1, help="torch threads of the training [1]")
     parser.add_shared(device="cpu")
     return parser
-
-
-def _share(text: str) -> float:
-    """An argument from 0 to 1."""
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"must be from 0 to 1, not {text}")
-    return value
 
 
 def main(argv: Sequence[str] | None = None) -> int:

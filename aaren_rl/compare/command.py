@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from ..cli import Parser, finite, import_registering, positive, progress_bar, run, split_at_dashes
+from ..cli import Parser, import_registering, positive, progress_bar, run, split_at_dashes
 from ..envs import UsageError, is_own, task_name
 from ..envs.data.names import OF_THE_TABLE, default_name
 from ..policies.names import AGENTS
+from ..ranges import GPUS, RETURN, SEED
 from ..sweep.processes import CellJob
 from ..sweep.schedule import run_cells
 from ..train.settings import preset_names
@@ -54,18 +55,18 @@ def make_parser() -> Parser:
     add("--updates", type=positive, metavar="N", help="training updates, for every agent (the preset's)")
     add("--source", nargs="+", metavar="S", default=["auto"], help="data, as train's; several files of your own [auto]")
     add("--env-id", metavar="ID", help="your own Gymnasium environment, with --source FILE ...")
-    add("--ref-min-score", type=finite, metavar="X", help="return that scores 0, with --env-id")
-    add("--ref-max-score", type=finite, metavar="X", help="return that scores 100, with --env-id")
+    add("--ref-min-score", type=RETURN.number, metavar="X", help="return that scores 0, with --env-id")
+    add("--ref-max-score", type=RETURN.number, metavar="X", help="return that scores 100, with --env-id")
     add("--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(preset_names())}")
     add("--episodes", type=positive, metavar="N", default=20, help="episodes a score [20]")
-    add("--eval-seed", type=int, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
-    add("--target-returns", type=float, nargs="+", metavar="R", help="returns to ask for in the sweep")
+    add("--eval-seed", type=SEED.integer, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
+    add("--target-returns", type=RETURN.number, nargs="+", metavar="R", help="returns to ask for in the sweep")
     add("--out", type=Path, metavar="DIR", default=Path("comparison"), help="report and runs go here [comparison]")
     add("--jobs", type=positive, metavar="N", help="runs at once, one thread each (one a core)")
     add(
         "--ray", nargs="?", const="local", metavar="ADDRESS", help="train on Ray: of its own, or the cluster at ADDRESS"
     )
-    add("--gpus-per-run", type=float, metavar="X", default=0.0, help="with --ray: share of a GPU [0]")
+    add("--gpus-per-run", type=GPUS.number, metavar="X", default=0.0, help="with --ray: share of a GPU [0]")
     parser.add_shared()
     return parser
 

@@ -78,7 +78,7 @@ def _add_reading(command: argparse.ArgumentParser) -> None:
     command.add_argument("--env-id", metavar="ID", help="of a file: the environment it was recorded on")
     command.add_argument("--clip-actions", action="store_true", help="clip actions that are out of bounds")
     command.add_argument("--max-episode-steps", type=positive, metavar="N", help="cut a file's episodes after N steps")
-    command.add_argument("--local-steps", type=int, metavar="N", help="of a task: the local set of so many steps")
+    command.add_argument("--local-steps", type=positive, metavar="N", help="of a task: the local set of so many steps")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,6 +17,7 @@ from ..errors import CheckpointError, UsageError
 from ..files import write_json
 from ..policies.card import PolicyCard
 from ..policies.names import asked_words
+from ..ranges import CONTEXT, RETURN, SEED
 from ..runtime import load
 from .held_out import HeldOut, kept_episodes, measure_action_error
 from .play import EpisodePlan, ScoredPolicy, play
@@ -62,14 +63,14 @@ def make_parser() -> Parser:
         help="returns to ask for; auto: at every step the best in reach (as in training)",
     )
     parser.add_argument("--rollout", choices=ROLLOUTS, metavar="MODE", help="carry, rolling or window (as in training)")
-    parser.add_argument("--rollout-context", type=int, metavar="K", help="K of rolling and window, in steps")
+    parser.add_argument("--rollout-context", type=CONTEXT.integer, metavar="K", help="K of rolling and window")
     parser.add_argument(
         "--attention", choices=("softmax", "tree"), help="how a Transformer attends (as it was trained to act)"
     )
-    parser.add_argument("--budget", type=float, metavar="E", help="tree: l^E terms for l tokens; 1 is exact [0.5]")
+    parser.add_argument("--budget", type=RETURN.number, metavar="E", help="tree: l^E terms for l tokens [0.5]")
     parser.add_argument("--sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
     parser.add_argument("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
-    parser.add_argument("--seed", type=int, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
+    parser.add_argument("--seed", type=SEED.integer, metavar="S", default=1000, help="of the first episode [1000]")
     parser.add_argument("--env-id", metavar="ID", help="play in another environment, such as Hopper-v5: raw returns")
     parser.add_argument(
         "--held-out",
@@ -94,8 +95,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Scores every target return, prints the table, writes the JSON; returns the exit code."""
-    if arguments.rollout_context is not None and arguments.rollout_context < 2:
-        raise UsageError(f"--rollout-context must be at least 2, not {arguments.rollout_context}")
     if arguments.json is not None and not arguments.json.parent.is_dir():
         raise UsageError(f"--json {arguments.json}: its folder does not exist")
     if arguments.record_minari is not None:

@@ -17,6 +17,8 @@ from ..evaluate.scores import describe_rollout
 from ..policies.card import PolicyCard
 from ..policies.folder import load_policy, read_card
 from ..policies.tensors import WEIGHTS
+from ..ranges import CONTEXT
+from ..ranges import SEED as SEEDS
 from . import model as policy_model
 from .model import checked_model, make_model, make_runner
 
@@ -49,7 +51,7 @@ def make_parser() -> Parser:
     parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="the file to write, e.g. policy.onnx")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
     parser.add_argument("--rollout", choices=ROLLOUTS, metavar="MODE", help="carry, rolling or window (as in training)")
-    parser.add_argument("--rollout-context", type=int, metavar="K", help="K of rolling and window, in steps")
+    parser.add_argument("--rollout-context", type=CONTEXT.integer, metavar="K", help="K of rolling and window")
     parser.add_argument("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
     parser.add_argument(
         "--quantize", choices=["int8"], metavar="TYPE", help="int8: 8-bit weights; such a file needs ONNX Runtime"
@@ -65,7 +67,7 @@ def make_parser() -> Parser:
         "--episodes", type=positive, metavar="N", default=20, help="episodes of the scores of --quantize [20]"
     )
     parser.add_argument(
-        "--seed", type=int, metavar="S", default=SEED, help=f"environment i is reset with S + i [{SEED}]"
+        "--seed", type=SEEDS.integer, metavar="S", default=SEED, help=f"environment i is reset with S + i [{SEED}]"
     )
     parser.add_shared()
     return parser

@@ -14,6 +14,7 @@ from ..cli import Parser, asked_return, import_registering, positive, run
 from ..evaluate.play import EpisodePlan, play
 from ..files import check_free
 from ..policies.folder import load_policy, read_card
+from ..ranges import SEED
 from .folder import read_scores, save_pretrained
 
 DESCRIPTION = """\
@@ -38,7 +39,7 @@ def make_parser() -> Parser:
     parser.add_argument("--scores", type=Path, metavar="FILE", help="of evaluate --json, instead of evaluating now")
     parser.add_argument("--episodes", type=positive, metavar="N", default=20, help="episodes a target return [20]")
     parser.add_argument("--target-return", type=asked_return, metavar="R", nargs="+", help="asked for (as in training)")
-    parser.add_argument("--seed", type=int, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
+    parser.add_argument("--seed", type=SEED.integer, metavar="S", default=1000, help="of the first episode [1000]")
     parser.add_shared()
     return parser
 

@@ -19,6 +19,7 @@ from ..errors import CheckpointError, UsageError
 from ..files import check_free
 from ..policies.card import PolicyCard, task_fields, versions
 from ..policies.folder import save_policy
+from ..ranges import RETURN, RETURN_SCALE
 from .decision_transformers import Imported, import_model
 
 DESCRIPTION = """\
@@ -53,9 +54,9 @@ def make_parser() -> Parser:
         "--heads", type=positive, metavar="N", help="of min-decision-transformer, which does not say [1]"
     )
     parser.add_argument("--context", type=positive, metavar="K", help="context in steps (as in the file, else 20)")
-    parser.add_argument("--target-return", type=float, metavar="R", help="return to ask for (default: the task's)")
+    parser.add_argument("--target-return", type=RETURN.number, metavar="R", help="return to ask for (the task's)")
     parser.add_argument(
-        "--return-scale", type=float, metavar="X", default=1000.0, help="returns are divided by it [1000]"
+        "--return-scale", type=RETURN_SCALE.number, metavar="X", default=1000.0, help="returns are divided by it [1000]"
     )
     parser.add_shared()
     return parser

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..cli import Parser, positive, run, split_at_dashes
+from ..ranges import GPUS
 from .grid import read_grid
 from .schedule import run_cells
 
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--ray", nargs="?", const="local", metavar="ADDRESS", help="run on Ray: of its own, or the cluster at ADDRESS"
     )
-    parser.add_argument("--gpus-per-run", type=float, metavar="X", default=0.0, help="with --ray: share of a GPU [0]")
+    parser.add_argument("--gpus-per-run", type=GPUS.number, metavar="X", default=0.0, help="with --ray: of a GPU [0]")
     parser.add_shared()
     return run(parser, lambda arguments: _sweep(arguments, more), own)
 

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
+from ..envs.errors import DataError
+
 if TYPE_CHECKING:
     from ..envs.data.episodes import Episodes
 
@@ -79,6 +81,9 @@ def _cut_near(starts: Tensor, index: int, count: int) -> int:
     return int(cuts[(cuts * count - index * steps).abs().argmin()])
 
 
+LARGEST_RETURN = 1e12  # scaled: float32 has room for its square, and for sums of such
+
+
 class StepData:
     """All steps of a data set on the training device; observations are normalised as they are drawn.
 
@@ -101,7 +106,11 @@ class StepData:
         action_low: float | Sequence[float] = -1.0,
         action_high: float | Sequence[float] = 1.0,
     ) -> None:
-        """On the CPU the observations and actions are the data set's own memory, not copies."""
+        """On the CPU the observations and actions are the data set's own memory, not copies.
+
+        Raises:
+            DataError: a return-to-go, scaled, is too large for the model.
+        """
         mean, std = (torch.from_numpy(a) for a in episodes.observation_statistics())
         self.observation_mean, self.observation_std = mean.to(device), std.to(device)
         self.observations = torch.from_numpy(episodes.observations).to(device)
@@ -109,6 +118,12 @@ class StepData:
         low, high = torch.tensor(action_low, device=device), torch.tensor(action_high, device=device)
         self._action_middle, self._action_half = (high + low) / 2, (high - low) / 2
         self.returns_to_go = torch.from_numpy(episodes.returns_to_go()).to(device) / return_scale
+        largest = float(self.returns_to_go.abs().max())
+        if not largest <= LARGEST_RETURN:  # nor is it NaN
+            raise DataError(
+                f"{episodes.dataset}: returns-to-go divided by --return-scale {return_scale:g} reach {largest:g}, too "
+                "much for the model; give a scale near the data's returns, or data with smaller rewards"
+            )
         self.timesteps = torch.from_numpy(episodes.timesteps()).to(device)
         offsets = torch.from_numpy(episodes.offsets).to(device)
         self.first, self.lengths = offsets[:-1], offsets[1:] - offsets[:-1]

@@ -19,6 +19,7 @@ from .loop import train
 from .plan import Plan, make_parser, make_plan
 from .ranks import Ranks, join_ranks
 from .settings import differences, given_settings, read_config, to_dict
+from .size import require_room
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +44,7 @@ def _train(arguments: argparse.Namespace) -> int:
 def _train_together(arguments: argparse.Namespace, ranks: Ranks) -> int:
     plan = ranks.in_turn(lambda: make_plan(arguments))
     device = ranks.in_turn(lambda: ranks.device(choose_device(arguments.device)))
+    ranks.in_turn(lambda: require_room(plan.config, device))
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     with ranks.in_turn(lambda: RunFolder(plan.run, held=ranks.is_writer)) as folder:

@@ -22,6 +22,7 @@ from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score, format_table, mismatch
 from ..policies.folder import amend_card, make_policy, save_policy
 from ..policies.names import SOURCES
+from ..runs.folder import holds_training
 from ..runs.metrics import Metrics
 from .acceleration import keep_freed_memory
 from .batches import StepData
@@ -276,9 +277,11 @@ def finite_losses(run: Run) -> Tensor:
         return recent[good]
     update = run.trainer.update - len(recent) + 1 + int(good.int().argmin())
     every = "is not finite in any update from" if skip else "is not finite at"
+    kept = f"the last good checkpoint is kept in {run.path / 'checkpoints'}"
+    rate = "" if update == 1 else "lower --learning-rate or "  # which no update has taken before the first
     raise NumericsError(
-        f"loss or gradient {every} update {update}; the last good checkpoint is kept in "
-        f"{run.path / 'checkpoints'}; lower --learning-rate or use --precision float32"
+        f"loss or gradient {every} update {update}; {kept if holds_training(run.path) else 'nothing was saved yet'}; "
+        f"{rate}use --precision float32"
     )
 
 

@@ -6,10 +6,11 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..cli import Parser, import_registering, positive
+from ..cli import Parser, import_registering
 from ..envs import task_name
 from ..envs.data.names import default_name
 from ..policies.names import AGENTS
+from ..ranges import SEED, THREADS
 from .acceleration import check_compiler
 from .config import RunConfig
 from .settings import Nested, add_settings, build_config, given_settings, load_preset, override, preset_names
@@ -44,9 +45,9 @@ def make_parser(*, show_all: bool) -> Parser:
     parser.add_argument(
         "--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(preset_names())}"
     )
-    parser.add_argument("--seed", type=int, metavar="N", default=0, help="training seed [0]")
+    parser.add_argument("--seed", type=SEED.integer, metavar="N", default=0, help="training seed [0]")
     parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
-    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: all cores)")
+    parser.add_argument("--threads", type=THREADS.integer, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--compile", action="store_true", help="torch.compile the model: minutes first, for GPUs")
     parser.add_argument("--resume", action="store_true", help="go on with the run in its folder")
     parser.add_shared(device="auto")

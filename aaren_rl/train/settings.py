@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import typing
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import yaml
 
 from ..errors import UsageError, one_line
+from ..ranges import Range
 from ..typed import read
 from .config import SECTIONS, RunConfig
 
@@ -98,17 +100,20 @@ def add_settings(parser: argparse.ArgumentParser, shown: set[str], *, show_all: 
             if bool in kinds:
                 options["action"] = argparse.BooleanOptionalAction
             elif {float, str} <= set(kinds):
-                options |= {"type": _number_or_word, "metavar": "X"}
+                options |= {"type": partial(_number_or_word, item.metadata["limits"]), "metavar": "X"}
             else:
-                options |= {"type": kinds[0], "metavar": {int: "N", float: "X", str: "NAME"}[kinds[0]]}
+                limits = item.metadata["limits"]
+                read_as = {int: limits and limits.integer, float: limits and limits.number, str: str}
+                options |= {"type": read_as[kinds[0]], "metavar": {int: "N", float: "X", str: "NAME"}[kinds[0]]}
             group.add_argument(f"--{item.name.replace('_', '-')}", dest=f"{name}.{item.name}", **options)
 
 
-def _number_or_word(text: str) -> float | str:
+def _number_or_word(limits: Range, text: str) -> float | str:
     try:
-        return float(text)
+        float(text)
     except ValueError:
         return text
+    return limits.number(text)
 
 
 def given_settings(arguments: argparse.Namespace) -> Nested:

@@ -28,7 +28,8 @@ def returns_to_go(rewards: npt.ArrayLike) -> npt.NDArray[np.float32]:
     Rewards (T,) in, (T,) float32 out, summed in float64 (Decision Transformer, section 3).
     """
     summed = np.cumsum(np.asarray(rewards, dtype=np.float64)[::-1])[::-1]
-    return summed.astype(np.float32)
+    with np.errstate(over="ignore"):  # infinite then, which who trains on them refuses
+        return summed.astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
@@ -58,6 +59,8 @@ def own_task(
     if max_episode_steps is not None:
         kwargs["max_episode_steps"] = max_episode_steps
     observation, action, horizon = inspect_spaces(env_id, **kwargs)
+    if (empty := np.flatnonzero(action.low >= action.high)).size:
+        raise UsageError(f"{env_id}: action {empty[0]} has equal bounds ({action.low[empty[0]]:g}); leave it out")
     if horizon is None:
         raise UsageError(f"{env_id} has no time limit; give one with --max-episode-steps")
     return Task(

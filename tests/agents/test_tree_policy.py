@@ -82,7 +82,6 @@ def test_evaluate_is_repeatable_and_says_how(run: Path, tmp_path: Path, capsys: 
     ("options", "message"),
     [
         (("--attention", "tree", "--budget", "1.5"), "--attention tree: budget must be from 0 to 1, not 1.5"),
-        (("--attention", "tree", "--seed", "-1"), "--attention tree: seed must be at least 0 and below 2^63, not -1"),
         (
             ("--attention", "tree", "--rollout", "window"),
             "--attention tree: tree attention needs a growing memory: use the rollout carry or rolling, not window",

@@ -152,8 +152,6 @@ def test_what_cannot_be_exported_is_one_clear_line(run: Path, tmp_path: Path, ca
     for out, message in ((tmp_path / "absent" / "p.onnx", "its folder does not exist"), (tmp_path, "is a folder")):
         code, err = refused(capsys, str(run), "--out", str(out))
         assert code == 2 and message in err
-    code, err = refused(capsys, str(run), "--out", str(tmp_path / "p.onnx"), "--rollout-context", "1")
-    assert code == 2 and "--rollout-context" in err
     code, err = refused(capsys, str(tmp_path), "--out", str(tmp_path / "p.onnx"))
     assert code == 4 and "no policy here" in err
     other = save_run(tmp_path / "seed0", env_id="HalfCheetah-v4")

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
+from aaren_rl.__main__ import main as aaren_rl
+from aaren_rl.agents import DecisionModel
 from aaren_rl.errors import UsageError
 from aaren_rl.evaluate.command import make_parser as evaluate_parser
 from aaren_rl.evaluate.scores import mismatch
 from aaren_rl.policies.names import AGENTS
+from aaren_rl.train.command import main as train
 from aaren_rl.train.config import SECTIONS
 from aaren_rl.train.optimizers import schedule
 from aaren_rl.train.plan import make_parser as train_parser
 from aaren_rl.train.plan import make_plan
 from aaren_rl.train.settings import build_config, from_dict, load_preset, preset_names, read_config, to_dict
+from aaren_rl.train.size import batch_bytes, model_bytes
 
 
 @pytest.mark.parametrize("preset", preset_names())
@@ -80,6 +85,91 @@ def test_the_papers_preset_is_the_papers() -> None:
 def test_what_does_not_fit_is_named(sections: dict[str, dict[str, object]], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build_config("decision-aaren", 0, sections)
+
+
+LARGE = str(2**70)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        pytest.param("--target-return inf", "--target-return: must be finite, not inf", marks=pytest.mark.defect(11)),
+        pytest.param("--target-return 1e300", "--target-return: must be at most", marks=pytest.mark.defect(4)),
+        pytest.param("--eval-seed -1", "--eval-seed: must be at least 0, not -1", marks=pytest.mark.defect(12)),
+        pytest.param("--threads 10000", "--threads: must be at most", marks=pytest.mark.defect(13)),
+        pytest.param("--return-scale 1e-40", "--return-scale: must be at least 1e-09", marks=pytest.mark.defect(15)),
+        pytest.param("--seed " + LARGE, "--seed: must be at most", marks=pytest.mark.defect(16)),
+        pytest.param("--width " + LARGE, "--width: must be at most", marks=pytest.mark.defect(16)),
+        pytest.param("--max-episode-steps 0", "--max-episode-steps: must be at least 1", marks=pytest.mark.defect(16)),
+        pytest.param("--out runs\udcff", r"'runs\udcff' is not UTF-8; use another name", marks=pytest.mark.defect(16)),
+        pytest.param("--learning-rate nan", "--learning-rate: must be finite, not nan", marks=pytest.mark.defect(23)),
+        pytest.param("--learning-rate -1", "--learning-rate: must be above 0, not -1", marks=pytest.mark.defect(23)),
+        pytest.param("--clip-norm 0", "--clip-norm: must be above 0, not 0", marks=pytest.mark.defect(23)),
+        pytest.param("--width 1.5", "--width: must be an integer, not '1.5'", marks=pytest.mark.defect(23)),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_by_its_option(
+    given: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        train(["--env", "hopper-medium", *given.split(" ")])
+    assert left.value.code == 2 and message in capsys.readouterr().err and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        pytest.param("evaluate RUN --target-return 1 nan", "must be finite", marks=pytest.mark.defect(11)),
+        pytest.param("evaluate RUN --target-return 1e300", "must be at most", marks=pytest.mark.defect(11)),
+        pytest.param("compare --env x --target-returns nan", "must be finite", marks=pytest.mark.defect(11)),
+        pytest.param("hub RUN OUT --target-return inf", "must be finite", marks=pytest.mark.defect(11)),
+        pytest.param("evaluate RUN --seed -1", "--seed: must be at least 0", marks=pytest.mark.defect(12)),
+        pytest.param("compare --env x --eval-seed -1", "must be at least 0", marks=pytest.mark.defect(12)),
+        pytest.param("export RUN --out x.onnx --seed -1", "must be at least 0", marks=pytest.mark.defect(12)),
+        pytest.param("evaluate RUN --rollout-context 1", "must be at least 2", marks=pytest.mark.defect(12)),
+        pytest.param("collect --env x --threads 10000", "must be at most", marks=pytest.mark.defect(13)),
+        pytest.param("collect --env x --seed " + LARGE, "must be at most", marks=pytest.mark.defect(16)),
+        pytest.param("collect --env x --learning-rate inf", "must be finite", marks=pytest.mark.defect(23)),
+    ],
+)
+def test_so_it_is_in_every_command(command: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        aaren_rl(command.split())
+    assert left.value.code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.defect(16)
+def test_so_it_is_in_a_file() -> None:
+    """Where a run's numbers come from config.yaml, or a sweep's from its grid."""
+    for section, name, value in (("data", "max_episode_steps", 0), ("evaluation", "eval_seed", -1)):
+        with pytest.raises(UsageError, match=f"{name}: must be at least"):
+            build_config("decision-aaren", 0, {section: {name: value}})
+    with pytest.raises(UsageError, match=r"optimizer.learning_rate: must be finite, not nan"):
+        build_config("decision-aaren", 0, {"optimizer": {"learning_rate": float("nan")}})
+    with pytest.raises(UsageError, match="seed: must be at most"):
+        build_config("decision-aaren", 2**70, {})
+
+
+@pytest.mark.defect(14)
+@pytest.mark.parametrize("given", ["--width 4000000000", "--layers 1000000000", "--steps-per-update 1000000000000"])
+def test_what_does_not_fit_into_memory_is_refused_before_it_is_made(
+    given: str, hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = time.monotonic()
+    assert train(["--env", "hopper-medium", "--source", str(hopper_file), "--out", str(tmp_path), *given.split()]) == 7
+    error = capsys.readouterr().err
+    assert "out of memory (" in error and "GB are free)" in error and "--width" in error
+    assert list(tmp_path.iterdir()) == [] and time.monotonic() - began < 10
+
+
+@pytest.mark.defect(14)
+def test_what_fits_is_let_through() -> None:
+    """The paper's preset, the largest that ships, takes less than a GB by this estimate; the model alone more."""
+    config = build_config("decision-aaren", 0, load_preset("paper", "decision-aaren"))
+    model = DecisionModel(config.model(17, 6, 1000))
+    assert model_bytes(config) < 16 * sum(parameter.numel() for parameter in model.parameters()) < 1e9
+    assert batch_bytes(config) < 1e9
 
 
 @pytest.mark.faults(35)

@@ -281,7 +281,6 @@ def test_a_rollout_that_training_did_not_prepare_for_is_noted(
     [
         (["nowhere"], 4, "nowhere: no policy here"),
         (["--json", "nowhere/scores.json"], 2, "its folder does not exist"),
-        (["--rollout-context", "1"], 2, "at least 2"),
     ],
 )
 def test_evaluate_refuses(

@@ -227,3 +227,32 @@ def test_names() -> None:
     assert task_name("hopper-medium", "auto", None) == "hopper-medium"
     with pytest.raises(SimulationError):
         own_task("mine", "Nothing-v0")
+
+
+class Stuck(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Box(np.array([-1, 0], np.float32), np.array([1, 0], np.float32))
+
+
+@pytest.mark.defect(15)
+def test_an_action_that_has_no_choice_is_refused() -> None:
+    gym.register("Stuck-v0", Stuck, max_episode_steps=10, disable_env_checker=True)  # which warns of it
+    try:
+        with pytest.raises(UsageError, match=r"Stuck-v0: action 1 has equal bounds \(0\)"):
+            own_task("stuck", "Stuck-v0")
+    finally:
+        gym.registry.pop("Stuck-v0")
+
+
+@pytest.mark.defect(15)
+def test_returns_that_are_too_large_are_the_datas(
+    pendulum: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large = tmp_path / "large.hdf5"
+    shutil.copy(pendulum, large)
+    with h5py.File(large, "r+") as file:
+        file["rewards"][:] = 3e38
+    own = ["--env-id", "Pendulum-v1", "--source", str(large), "--out", str(tmp_path / "runs")]
+    assert train([*own, *SMALL, *SCORED]) == 3
+    error = capsys.readouterr().err
+    assert "large: returns-to-go divided by --return-scale 1000 reach inf" in error and "--learning-rate" not in error
