@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ..envs import Task
 
 
+_LEAST = 1e-37  # a float32 that is no denormal number
+
+
 @dataclass(frozen=True)
 class PolicyCard:
     """How a policy was made, and what it needs to act: policy.json.
@@ -104,10 +107,32 @@ def card_from_json(tree: dict[str, Any]) -> PolicyCard:
             raise ValueError(f"env_kwargs has {name!r:.80} = {value!r:.80}, which may name a file or a module")
     if not is_safe_name(card.env):
         raise ValueError(f"env is no name: {card.env!r:.80}")
+    if problem := _problem(card):
+        raise ValueError(problem)
     for name in ("agent", "env_id", "dataset", "source", "context", "rollout", "reference"):
         if not (tree[name] or "").isprintable():  # it is shown on the terminal
             raise ValueError(f"{name} is not a line of text: {tree[name]!r:.80}")
     return card
+
+
+def _problem(card: PolicyCard) -> str | None:
+    """What of a card's numbers cannot be, whatever the model is."""
+    for name, value, least in (
+        ("horizon", card.horizon, 1),
+        ("return_scale", card.return_scale, _LEAST),
+        *((f"observation_std[{i}]", std, _LEAST) for i, std in enumerate(card.observation_std)),
+    ):
+        if value < least:
+            return f"{name} must be above 0, not {value}"
+    if len(card.action_low) != len(card.action_high):
+        return f"action_low has {len(card.action_low)} values, action_high {len(card.action_high)}"
+    for i, (low, high) in enumerate(zip(card.action_low, card.action_high, strict=True)):
+        if low >= high:
+            return f"action_low[{i}] is {low}, which is not below action_high's {high}"
+    references = card.reference_returns
+    if references is not None and not (len(references) == 2 and references[0] < references[1]):
+        return f"reference_returns must be two numbers that rise, not {references!r:.80}"
+    return None
 
 
 def task_fields(task: Task) -> dict[str, Any]:

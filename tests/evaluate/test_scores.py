@@ -10,6 +10,7 @@ import pytest
 from policies import make_card, make_model, make_policy, save_run
 from synthetic import HIGH, LOW, make_score
 
+from aaren_rl.errors import CheckpointError
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.scores import Score, format_table
 from aaren_rl.export.model import make_model as make_onnx
@@ -87,3 +88,27 @@ def test_a_card_is_amended_and_the_weights_stay(tmp_path: Path) -> None:
     assert read_card(folder) == dataclasses.replace(card, data_returns=DATA)
     assert {file.name: file.read_bytes() for file in folder.glob("*.safetensors")} == before
     load_policy(folder)
+
+
+RISE = "reference_returns must be two numbers that rise"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param({"reference_returns": [1.0]}, RISE, marks=pytest.mark.defect(16)),
+        ({"reference_returns": [1.0, 1.0]}, RISE),
+        ({"reference_returns": [2.0, 1.0]}, RISE),
+        ({"observation_std": [1.0, 0.0]}, "observation_std.1. must be above 0"),
+        ({"observation_std": [-1.0]}, "observation_std.0. must be above 0"),
+        ({"action_low": [2.0], "action_high": [1.0]}, "not below action_high"),
+        ({"action_low": [1.0]}, "action_low has 1 values, action_high 3"),
+        ({"return_scale": 0.0}, "return_scale must be above 0"),
+        ({"horizon": 0}, "horizon must be above 0"),
+    ],
+)
+@pytest.mark.defect(32)
+def test_a_card_whose_numbers_cannot_be_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    run = save_run(tmp_path / "run", **change)
+    with pytest.raises(CheckpointError, match=message):
+        load_policy(run)
