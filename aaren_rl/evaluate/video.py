@@ -48,8 +48,6 @@ def open_video(file: Path | None, card: PolicyCard, seed: int) -> AbstractContex
         return nullcontext()
     if file.suffix.lower() not in (".mp4", ".gif"):
         raise UsageError(f"--video {file}: neither .mp4 nor .gif")
-    if not file.parent.is_dir():
-        raise UsageError(f"--video {file}: its folder does not exist")
     if file.suffix.lower() == ".mp4":
         _require_ffmpeg()
     return Video(file, open_renderer(card.env_id, card.env_kwargs, seed))

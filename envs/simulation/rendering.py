@@ -22,6 +22,8 @@ from .stepping import registered
 
 Picture = npt.NDArray[np.uint8]  # (height, width, 3)
 
+# What an environment raises that no other renderer would mend; in front, a worker's words for an error of ours.
+_NOT_THE_RENDERER = ("DependencyNotInstalled:", "SimulationError: cannot make", "ResourcesError: its render()")
 DEFAULT_FPS = 30.0  # of an environment that does not say its own
 
 
@@ -119,7 +121,9 @@ def open_renderer(env_id: str, env_kwargs: Mapping[str, Any], seed: int) -> Rend
     else:
         told = "; ".join(f"{backend}: {reason}" for backend, reason in reasons.items())
     way_out = "install libegl1 or libosmesa6"
-    if "MUJOCO_GL" in os.environ:
+    if told.startswith(_NOT_THE_RENDERER):
+        way_out = "its render() must give pictures in the render_mode rgb_array; install what it asks for"
+    elif "MUJOCO_GL" in os.environ:
         way_out = f"MUJOCO_GL is {os.environ['MUJOCO_GL']}: unset it to have egl and osmesa tried"
     raise ResourcesError(f"nothing here draws {env_id} ({told}); {way_out}")
 

@@ -121,6 +121,22 @@ def test_without_a_renderer_nothing_is_played_or_written(
         assert said.out == "" and list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.defect(17)
+def test_what_no_renderer_would_mend_is_told_as_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that an environment draws with, and an environment that does not draw."""
+    (tmp_path / "pygame.py").write_text("raise ImportError('none here')\n")
+    (tmp_path / "blind_env.py").write_text(DRAWN.replace("Drawn", "Blind").replace("render_mode=None, ", ""))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    gym.register("Blind-v0", "blind_env:Blind")
+    try:
+        for env_id, reason in (("Pendulum-v1", "pygame is not installed"), ("Blind-v0", "render_mode")):
+            with pytest.raises(ResourcesError, match=reason) as caught:
+                open_renderer(env_id, {}, 0)
+            assert "libegl1" not in str(caught.value) and "render_mode rgb_array" in str(caught.value)
+    finally:
+        gym.registry.pop("Blind-v0")
+
+
 def test_without_ffmpeg_the_extra_is_named(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
