@@ -78,7 +78,12 @@ class SB3Policy:
     """
 
     def __init__(self, policy: SelectingPolicy[Any], env: LastRewards, *, target_return: float | npt.ArrayLike) -> None:
-        """Raises ValueError if `target_return` does not fit the number of environments."""
+        """Raises ValueError if `target_return` does not fit the number of environments, TypeError for others' `env`."""
+        if not isinstance(env, LastRewards):
+            raise TypeError(
+                f"env is a {type(env).__name__}, whose rewards cannot be read: make it with aaren_rl.sb3.make_vec_env, "
+                "or wrap it, outermost, in aaren_rl.sb3.LastRewards, and give that one to SB3's loop too"
+            )
         self._policy, self._env = VectorPolicy(policy, n_envs=env.num_envs, target_return=target_return), env
 
     def predict(

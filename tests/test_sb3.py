@@ -101,6 +101,14 @@ def test_the_state_is_a_value() -> None:
     assert [part.environments.tolist() for part in parted] == [[0], [1]]
 
 
+@pytest.mark.defect(18)
+def test_sb3s_own_environments_are_told_which_wrapper() -> None:
+    bare = DummyVecEnv([lambda: Monitor(make_env(HOPPER))])
+    with pytest.raises(TypeError, match=r"env is a DummyVecEnv, .* aaren_rl\.sb3\.make_vec_env.*LastRewards"):
+        SB3Policy(reward_minded(), bare, target_return=TARGET)
+    SB3Policy(reward_minded(), LastRewards(bare), target_return=TARGET)
+
+
 def test_rewards_are_not_read_from_elsewhere() -> None:
     env, other = make_vec_env(HOPPER, n_envs=2, seed=0), make_vec_env(HOPPER, n_envs=2, seed=5)
     agent = SB3Policy(reward_minded(), env, target_return=TARGET)
