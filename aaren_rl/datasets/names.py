@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,7 @@ def _read_file(path: Path, reading: Reading, env_id: str | None, any_actions: bo
         try_file(path)
     bound = np.inf if any_actions and not reading.clip_actions else 1.0
     own = None if env_id is None else own_task("data", env_id)
-    return read_hdf5(
+    episodes = read_hdf5(
         path,
         observation_dim=None if own is None else own.observation_dim,
         action_dim=None if own is None else own.action_dim,
@@ -70,6 +71,7 @@ def _read_file(path: Path, reading: Reading, env_id: str | None, any_actions: bo
         clip_actions=reading.clip_actions,
         max_episode_steps=reading.max_episode_steps,
     )
+    return episodes if episodes.env_id is not None or own is None else replace(episodes, env_id=own.env_id)
 
 
 def _minari(dataset_id: str, reading: Reading) -> tuple[Episodes, Reference | None]:
