@@ -83,8 +83,15 @@ def read_scores(file: Path) -> list[Score]:
         UsageError: it is something else.
     """
     try:
-        return [Score.of(tree) for tree in json.loads(file.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError) as error:
+        trees = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(trees, list) or not trees:
+            raise ValueError("not a list with a score in it")
+        json.dumps(trees, allow_nan=False)  # raises where a number is not finite
+        scores = [Score.of(tree) for tree in trees]
+        if not all(isinstance(value, float | int) for score in scores for value in score.scalars("").values()):
+            raise ValueError("a score that is no number")
+        return scores
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{file}: not what evaluate --json writes ({one_line(error)})") from error
 
 

@@ -64,6 +64,7 @@ def _named(metric: str, score: Score) -> str:
 
 def _body(card: PolicyCard, scores: Sequence[Score]) -> str:
     versions = ", ".join(f"{package} {version}" for package, version in card.versions.items() if package != "device")
+    windows = f"s of {card.context_length} steps" if card.context == "window" else ""
     shape = card.model
     asked = 'float("inf")' if card.target_return is None else f"{card.target_return:g}"  # inf: auto
     parts = [
@@ -76,7 +77,7 @@ def _body(card: PolicyCard, scores: Sequence[Score]) -> str:
             for what, value in (
                 ("Data", f"{card.dataset}, {SOURCES.get(card.source, card.source)} (`{card.source_path}`)"),
                 ("Environment", f"`{card.env_id}`, time limit {card.horizon} steps"),
-                ("Training contexts", f"{card.context}, windows of {card.context_length} steps"),
+                ("Training contexts", card.context + windows),
                 ("Rollout", describe_rollout(card.rollout, card.rollout_context)),
                 ("Asked return", f"{asked_words(card.target_return)} by default, scaled by 1 / {card.return_scale:g}"),
                 ("Weights", card.weights),

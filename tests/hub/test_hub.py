@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -18,6 +19,7 @@ from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.hub import from_pretrained, save_pretrained
 from aaren_rl.hub.command import main
 from aaren_rl.hub.folder import read_scores
+from aaren_rl.hub.model_card import model_card
 from aaren_rl.policies.folder import read_card
 
 
@@ -104,6 +106,24 @@ def test_scores_of_another_policy_are_refused(trained_run: Path, scores_file: Pa
     with pytest.raises(UsageError, match="not what evaluate --json writes"):
         read_scores(other)
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.defect(27)
+def test_what_is_no_score_is_refused(scores_file: Path, tmp_path: Path) -> None:
+    (score,) = json.loads(scores_file.read_text())
+    other = tmp_path / "other.json"
+    for tree in ({}, [], {"a": 1}, [[]], [{**score, "return_mean": float("inf")}], [{**score, "return_std": "1"}]):
+        other.write_text(json.dumps(tree))
+        with pytest.raises(UsageError, match="not what evaluate --json writes"):
+            read_scores(other)
+
+
+@pytest.mark.defect(27)
+def test_windows_are_spoken_of_where_there_were_windows(trained_run: Path, saved: Path) -> None:
+    card = read_card(trained_run)
+    assert "- Training contexts: episode\n" in (saved / "README.md").read_text()
+    windowed = dataclasses.replace(card, context="window", context_length=20)
+    assert "- Training contexts: windows of 20 steps\n" in model_card(windowed, [], "name", "mit")
 
 
 def spoil(folder: Path, **changes: object) -> None:
