@@ -6,9 +6,9 @@ import ctypes
 import json
 import os
 import re
+import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
         fill: writes the files into the temporary folder it is given.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    fresh = target.parent / f".{target.name}-{secrets.token_hex(4)}"
+    fresh.mkdir()  # not by tempfile, which keeps others from reading it, whatever the umask
     try:
         fill(fresh)
         for file in fresh.iterdir():
@@ -76,6 +77,20 @@ def check_free(folder: Path) -> None:
     """Raises UsageError where a folder would be written over something."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: is there already; choose another folder, or empty it")
+
+
+def check_writable(option: str, file: Path | None) -> None:
+    """Refuses a file that an option asks for and that could not be written, before any work is done for it.
+
+    Raises:
+        UsageError: it is a folder, or the folder it would be in is not there.
+    """
+    if file is None:
+        return
+    if file.is_dir():
+        raise UsageError(f"{option} {file}: is a folder; give a file's name")
+    if not file.parent.is_dir():
+        raise UsageError(f"{option} {file}: its folder does not exist; make it first")
 
 
 def write_text(target: Path, text: str) -> None:

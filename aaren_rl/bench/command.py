@@ -15,8 +15,7 @@ import torch
 from matplotlib.figure import Figure
 
 from ..cli import Parser, Subparser, run
-from ..errors import UsageError
-from ..files import write_json
+from ..files import check_writable, write_json
 from ..ranges import THREADS
 from . import data, evaluate, learning, learning_show, resources, rollout, runtime, scan, steering, tree
 from .timing import check_plot, save_plot
@@ -81,8 +80,7 @@ def _parser() -> Parser:
 def _run(arguments: argparse.Namespace) -> int:
     files = {"json": arguments.json, "plot": getattr(arguments, "plot", None)}
     for option, path in files.items():
-        if path is not None and not path.parent.is_dir():
-            raise UsageError(f"--{option} {path}: its folder does not exist; make it first")
+        check_writable(f"--{option}", path)
     if files["plot"] is not None:
         check_plot(files["plot"])  # before minutes of measuring
     benchmark = BENCHMARKS[arguments.benchmark]

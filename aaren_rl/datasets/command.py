@@ -16,7 +16,7 @@ from ..envs.data.minari.spec import minari_dataset_dir
 from ..envs.data.names import Origin, Reading, is_own, resolve
 from ..envs.tasks.table import TASKS
 from ..errors import UsageError
-from ..files import write_json
+from ..files import check_writable, write_json
 from .convert import convert
 from .describe import describe
 from .inventory import Holding, holdings, minari_holdings
@@ -123,8 +123,7 @@ def _cell(held: Holding, source: str, absent: str) -> str:
 def _info(arguments: argparse.Namespace) -> int:
     name = parse_name(arguments.name)
     for option, path in (("--json", arguments.json), ("--picture", arguments.picture)):
-        if path is not None and not path.parent.is_dir():
-            raise UsageError(f"{option} {path}: its folder does not exist; make it first")
+        check_writable(option, path)
     if arguments.picture is not None and arguments.picture.suffix != ".png":
         raise UsageError(f"--picture {arguments.picture}: only PNG is drawn; let the name end in .png")
     episodes, reference = load(name, arguments.source, _reading(arguments), arguments.env_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -33,11 +34,13 @@ class RunFolder:
         """
         self.path = path
         self._lock: TextIO | None = None
+        self._made: list[Path] = []  # the folders that were not there, innermost first
         if held:
             self._hold()
 
     def _hold(self) -> None:
         path = self.path
+        self._made = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
         self._lock = (path / ".lock").open("w")
         try:
@@ -54,9 +57,15 @@ class RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Lets others have the folder."""
-        if self._lock is not None:
-            self._lock.close()
+        """Lets others have the folder; where nothing was written, it is as if it had not been made."""
+        if self._lock is None:
+            return
+        if self._made and [file.name for file in self.path.iterdir()] == [".lock"]:
+            (self.path / ".lock").unlink()
+            with suppress(OSError):  # somebody else has begun to write in one
+                for folder in self._made:
+                    folder.rmdir()
+        self._lock.close()
 
     @property
     def config_file(self) -> Path:

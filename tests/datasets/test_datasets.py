@@ -130,6 +130,22 @@ def test_a_histogram_counts_every_episode() -> None:
     assert sum(int(line.split()[-1]) for line in histogram(np.full(3, 7.0))) == 3
 
 
+@pytest.mark.defect(25)
+def test_info_names_the_environment_that_was_given(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_hdf5(folder / "mine.hdf5", episodes(), {})
+    assert main(["info", "mine.hdf5"]) == 0
+    assert "environment   not named" in capsys.readouterr().out
+    assert main(["info", "mine.hdf5", "--env-id", "Hopper-v5"]) == 0
+    assert "environment   Hopper-v5" in capsys.readouterr().out
+
+
+@pytest.mark.defect(26)
+def test_a_folder_is_no_file_to_write_to(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "numbers").mkdir()
+    assert main(["info", "hopper-medium", "--json", "numbers"]) == 2
+    assert capsys.readouterr().err == "error: --json numbers: is a folder; give a file's name\n"
+
+
 def test_info_of_every_source(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_hdf5(folder / "mine.hdf5", episodes(scale=3.0), {})
     write_hdf5(folder / "fits.hdf5", episodes(), {})
