@@ -122,7 +122,8 @@ class CollectRun:
     def _describe(self, bar: tqdm[Any], values: dict[str, float]) -> None:
         last = self.progress.evaluations[-1:]
         evaluated = f"{last[0].return_mean:.0f}" if last else "-"
-        bar.set_postfix_str(f"return {evaluated}, in training {values.get('train/return_mean', float('nan')):.0f}")
+        training = f"{values.get('train/return_mean', float('nan')):.0f}"
+        bar.set_postfix_str(f"return {evaluated}, in training {training}", refresh=sys.stderr.isatty())
 
     def _evaluate(self, bar: tqdm[Any], metrics: Metrics) -> None:
         """Writes the actor and plays a few episodes with it."""

@@ -49,6 +49,7 @@ class Run:
         timed_from: the update before them.
         last: the last evaluation's score.
         best: the best evaluation's, whose weights `policy_best` holds.
+        loss: that was logged last.
     """
 
     config: RunConfig
@@ -65,6 +66,7 @@ class Run:
     timed_from: int = 0
     last: Score | None = None
     best: Score | None = None
+    loss: float | None = None
 
     @property
     def headline(self) -> str:
@@ -197,13 +199,15 @@ def complete(run: Run) -> None:
     save(run)
     if run.is_due(LOG_EVERY):
         log(run)
+    show(run, ", evaluating")
     evaluate(run)
+    show(run)
     save(run)
 
 
 def log(run: Run) -> None:
     """Logs the means since the last log, and shows them on the bar."""
-    trainer, last = run.trainer, run.last
+    trainer = run.trainer
     with run.watch:  # a GPU finishes the updates here
         loss, norm = finite_losses(run).mean(0).tolist()
     values = {
@@ -218,7 +222,14 @@ def log(run: Run) -> None:
         values["train/skipped_updates"] = trainer.skipped
     run.recent, run.watch, run.timed_from = [], Stopwatch(), trainer.update
     run.metrics.log(trainer.update, values)
-    run.bar.set_postfix_str(f"loss {loss:.4f}, {run.headline} {'-' if last is None else f'{last.headline:.1f}'}")
+    run.loss = loss
+    show(run)
+
+
+def show(run: Run, doing: str = "") -> None:
+    """The last loss and score on the bar; at once on a terminal, in a log file with the next line of the bar's."""
+    loss, score = (None if run.loss is None else f"{run.loss:.4f}"), (run.last and f"{run.last.headline:.1f}")
+    run.bar.set_postfix_str(f"loss {loss or '-'}, {run.headline} {score or '-'}{doing}", refresh=sys.stderr.isatty())
 
 
 def evaluate(run: Run) -> None:
