@@ -37,7 +37,8 @@ def write_levels(source: Source, files: Mapping[str, Path], n_steps: int, stop: 
             rows = {level: maker.made(level, file) for level, file in files.items()}
             acting = {policy for level, row in rows.items() if row is None for policy in maker.policies(level)}
             bar.total = len(acting) * n_steps
-            for level, file in files.items():
+            # First what is made of experience alone: where there is too little, nothing is simulated in vain.
+            for level, file in sorted(files.items(), key=lambda item: bool(maker.policies(item[0]))):
                 bar.set_description(f"{source.target.env_id}, {level}")
                 with saving(source.folder):
                     rows[level] = rows[level] or maker.write(level, file)
