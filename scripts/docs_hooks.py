@@ -84,7 +84,7 @@ def _help(command: str) -> str:
     # As wide as a page; otherwise the width of whatever terminal builds the site.
     done = subprocess.run(
         [sys.executable, "-m", f"aaren_rl.{module}", *own, "--help"],
-        env={**os.environ, "COLUMNS": "96"},
+        env={**os.environ, "COLUMNS": "88"},
         capture_output=True,
         text=True,
     )
