@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Sequence
+
+from ._version import __version__
+from .starting import did_you_mean, start
 
 COMMANDS = {
     "train": "train an agent offline and score it",
@@ -25,14 +27,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     listing = "\n".join(f"  {name:<14} {text}" for name, text in COMMANDS.items())
     usage = f"usage: aaren-rl COMMAND [options]\n\n{listing}"
-    if argv and argv[0] in COMMANDS:
-        # Imported on demand: --help of one command need not wait for the others' imports.
-        room = argv[0].replace("-", "_")
-        return int(importlib.import_module(f".{room}.command", __package__).main(argv[1:]))
-    if argv and argv[0] in ("-h", "--help"):
+    given = argv[0] if argv else None
+    if given in ("-h", "--help"):
         print(f"{usage}\n\nEach command has its own --help.")
         return 0
-    print(f"error: {'unknown command ' + repr(argv[0]) if argv else 'which command?'}\n{usage}", file=sys.stderr)
+    if given in ("-V", "--version"):
+        print(f"aaren-rl {__version__}")
+        return 0
+    command = None if given is None else given.replace("_", "-")  # as its module is called, too
+    if command in COMMANDS:
+        # Imported on demand: --help of one command need not wait for the others' imports.
+        return start(f"{__package__}.{command.replace('-', '_')}", argv[1:])
+    if given is None:
+        print(f"error: which command?\n{usage}", file=sys.stderr)
+    else:
+        print(f"error: unknown command {given!r}{did_you_mean(given, COMMANDS)}\n{usage}", file=sys.stderr)
     return 2
 
 

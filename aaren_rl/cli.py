@@ -16,6 +16,7 @@ from tqdm import tqdm
 from .errors import UsageError, one_line, run_command
 from .policies.names import AUTO
 from .ranges import COUNT, RETURN
+from .starting import did_you_mean
 
 if TYPE_CHECKING:
     import torch  # otherwise on demand: an exported policy is evaluated without it
@@ -47,8 +48,20 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Prints the message and leaves with exit code 2."""
         if is_writer():
-            print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
+            print(f"error: {message}{self._suggestion(message)}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
+
+    def _suggestion(self, message: str) -> str:
+        """The option that a mistyped one is nearest to."""
+        _, unknown, rest = message.partition("unrecognized arguments: ")
+        options = [word.partition("=")[0] for word in rest.split() if word.startswith("--")]
+        return did_you_mean(options[0], self._options()) if unknown and options else ""
+
+    def _options(self) -> set[str]:
+        """Of this parser, and of its commands' own."""
+        own = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        subparsers = [parser for action in own for parser in action.choices.values()]
+        return set(self._option_string_actions).union(*(parser._option_string_actions for parser in subparsers))
 
     def add_shared(self, *, register: bool = True, device: str | None = None) -> None:
         """Adds the options of all commands: --debug, --register where asked for, --device with its default."""
@@ -119,8 +132,13 @@ def import_registering(module: str | None) -> None:
         return
     if "" not in sys.path:
         sys.path.append("")  # a module in the working folder, as `python -m` finds it, but after the installed ones
+    if module.endswith(".py") or "/" in module:
+        name = module.removesuffix(".py").strip("./").replace("/", ".")
+        raise UsageError(f"--register {module}: takes a module's name, not a file's: --register {name}")
     try:
         importlib.import_module(module)
+    except SystemExit as error:
+        raise UsageError(f"--register {module}: calls sys.exit({error.code!r}) when it is imported") from error
     except Exception as error:  # the user's code may raise anything
         raise UsageError(f"--register {module}: {type(error).__name__}: {one_line(error)}") from error
 

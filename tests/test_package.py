@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import pytest
 from checkout import ROOT
+from packaging.requirements import Requirement
 
 import aaren_rl
+from aaren_rl.__main__ import COMMANDS, main
 
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
 
@@ -116,3 +119,81 @@ def test_the_extra_all_is_every_extra_for_users():
     (everything,) = extras["all"]
     named = set(everything.removeprefix("aaren-rl[").removesuffix("]").split(","))
     assert named == set(extras) - {"all", "bench", "docs", "test", "dev"}
+
+
+@pytest.mark.defect(31)
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"aaren-rl {aaren_rl.__version__}\n"
+
+
+@pytest.mark.defect(31)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("trian --env hopper-medium", "unknown command 'trian'; did you mean train?"),
+        ("import_wieghts", "unknown command 'import_wieghts'; did you mean import-weights?"),
+        ("train --env x --agnet bc", "--agnet bc; did you mean --agent?"),
+        ("evaluate RUN --episode=3", "--episode=3; did you mean --episodes?"),
+        ("bench scan --lenghts 3", "--lenghts 3; did you mean --lengths?"),
+    ],
+)
+def test_a_typing_error_is_told_what_is_near(given: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(given.split())
+    except SystemExit as left:
+        code = left.code
+    assert code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.defect(31)
+def test_a_command_may_be_called_as_its_module(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("import_weights", "import-weights"):
+        with pytest.raises(SystemExit) as left:
+            main([name, "--help"])
+        assert left.value.code == 0 and "aaren_rl.import_weights" in capsys.readouterr().out
+
+
+@pytest.mark.defect(21)
+def test_the_reference_has_every_command() -> None:
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"<!-- help: (\w+) -->", page)) == {name.replace("-", "_") for name in COMMANDS}
+
+
+@pytest.mark.defect(22)
+@pytest.mark.parametrize("command", [["-m", "aaren_rl.train"], ["-m", "aaren_rl", "train"]])
+def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path: Path, command: list[str]) -> None:
+    """Of a module that is imported early, and in a user's hands the signal comes."""
+    (tmp_path / "tqdm.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n")
+    done = subprocess.run(
+        [sys.executable, *command, "--help"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.defect(33)
+@pytest.mark.parametrize("command", ["train", "compare", "sweep"])
+def test_a_typing_error_does_not_wait_for_torch(command: str) -> None:
+    script = f"import sys, aaren_rl.{command}.command; print(*{{'torch', 'scipy', 'matplotlib'}} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "\n"
+
+
+@pytest.mark.defect(30)
+def test_no_pin_is_older_than_what_the_pinned_packages_need() -> None:
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split())
+    wrong = []
+    for name in pins:
+        try:
+            needed = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        for text in needed:
+            need = Requirement(text)
+            applies = need.marker is None or need.marker.evaluate({"extra": ""})
+            installed = metadata.version(name) == pins[name]
+            if applies and installed and need.name in pins and not need.specifier.contains(pins[need.name]):
+                wrong.append(f"{name} needs {text}, not {pins[need.name]}")
+    assert wrong == []

@@ -17,8 +17,7 @@ from aaren_rl.agents import ScanState, kernels, prefix_scan, scan_step
 from aaren_rl.agents.scan.prefix import METHODS
 from aaren_rl.envs import DataError
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
-from aaren_rl.policies.names import AGENTS
-from aaren_rl.train.batches import CONTEXTS
+from aaren_rl.policies.names import AGENTS, CONTEXTS
 from aaren_rl.train.config import SECTIONS
 from aaren_rl.train.settings import build_config, differences, from_dict, to_dict
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..cli import Parser, import_registering, positive, progress_bar, run, split_at_dashes
 from ..envs import UsageError, is_own, task_name
 from ..envs.data.names import OF_THE_TABLE, default_name
@@ -19,7 +17,6 @@ from ..sweep.processes import CellJob
 from ..sweep.schedule import run_cells
 from ..train.settings import preset_names
 from .cells import Cell, check_comparable, write_results
-from .measure import Evaluation, gather
 
 COMPARED = ["decision-aaren", "decision-transformer"]  # where no others are asked for
 DESCRIPTION = """\
@@ -156,6 +153,10 @@ def _tasks(names: Sequence[str] | None, sources: Sequence[str], env_id: str | No
 
 
 def _gather(jobs: Sequence[CellJob], arguments: argparse.Namespace) -> list[Cell]:
+    import torch  # takes seconds
+
+    from .measure import Evaluation, gather
+
     how = Evaluation(
         episodes=arguments.episodes,
         seed=arguments.eval_seed,

@@ -1,6 +1,8 @@
 """`python -m aaren_rl.evaluate`."""
 
-from .command import main
+import sys
+
+from ..starting import start
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(start(__package__))

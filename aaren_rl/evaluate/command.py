@@ -14,9 +14,9 @@ from ..envs.data.hdf5.d4rl import read_hdf5
 from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.simulation.recording import Recorder
 from ..errors import CheckpointError, UsageError
-from ..files import write_json
-from ..policies.card import PolicyCard
-from ..policies.names import asked_words
+from ..files import check_writable, write_json
+from ..policies.card import PolicyCard, card_from_json
+from ..policies.names import ROLLOUTS, asked_words
 from ..ranges import CONTEXT, RETURN, SEED
 from ..runtime import load
 from .held_out import HeldOut, kept_episodes, measure_action_error
@@ -43,7 +43,6 @@ RUN is a run folder, a policy folder in it such as RUN/policy_best, or a file of
 """
 
 # As in aaren_rl.agents and aaren_rl.policies.folder, which import torch; an exported policy is scored without it.
-ROLLOUTS = ("carry", "rolling", "window")
 WEIGHTS = ("average", "raw")
 SAMPLERS = ("uniform", "edh", "align", "pos-align", "rff", "favor", "favor-relu")
 FIXED = {"rollout": "--rollout", "rollout_context": "--rollout-context", "weights": "--weights"}
@@ -95,8 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Scores every target return, prints the table, writes the JSON; returns the exit code."""
-    if arguments.json is not None and not arguments.json.parent.is_dir():
-        raise UsageError(f"--json {arguments.json}: its folder does not exist")
+    check_writable("--json", arguments.json)
+    check_writable("--video", arguments.video)
     if arguments.record_minari is not None:
         new_minari_folder(arguments.record_minari)
     import_registering(arguments.register)
@@ -161,9 +160,9 @@ def _open_exported(arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], Po
         raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
     runner = load(arguments.run)
     try:
-        card = PolicyCard(**runner.card)
-    except TypeError as error:
-        raise CheckpointError(f"{arguments.run}: its card is of another version: {error}") from error
+        card = card_from_json(runner.card)
+    except ValueError as error:
+        raise CheckpointError(f"{arguments.run}: its card cannot be used: {error}") from error
     precision = runner.export["precision"]
     return runner, card, card.weights if precision == "float32" else f"{card.weights} {precision}"
 

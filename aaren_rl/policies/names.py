@@ -16,6 +16,9 @@ AGENTS = {
 # They see no return-to-go: behaviour cloning with Decision-Aaren's trunk, a baseline.
 UNCONDITIONED = ("bc",)
 
+ROLLOUTS = ("carry", "rolling", "window")  # as in `agents`, which imports torch
+CONTEXTS = ("window", "episode", "mixed")  # of training
+
 SOURCES = {
     "d4rl": "D4RL's file",
     "local": "a local set, not D4RL's",

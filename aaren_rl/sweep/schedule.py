@@ -17,7 +17,6 @@ from tqdm import tqdm
 
 from ..cli import StopRequest, progress_bar
 from ..errors import CheckpointError, CommandError, UsageError
-from ..policies.folder import read_card
 from ..runs.folder import holds_training
 from ..train.config import RunConfig
 from ..train.plan import make_parser, make_plan
@@ -81,6 +80,8 @@ def run_cells(
 
 def _backend(jobs: int | None, waiting: int, ray_address: str | None, gpus_per_cell: float) -> Backend:
     if ray_address is None:
+        if gpus_per_cell:
+            print("note: --gpus-per-run is of no effect without --ray", file=sys.stderr)
         return LocalBackend(jobs or len(os.sched_getaffinity(0)))
     from .ray_cluster import RayBackend  # Ray is an extra
 
@@ -88,7 +89,7 @@ def _backend(jobs: int | None, waiting: int, ray_address: str | None, gpus_per_c
 
 
 def _asked(job: CellJob) -> RunConfig:
-    plan = make_plan(make_parser(show_all=False).parse_args(job.arguments))
+    plan = make_plan(make_parser().parse_args(job.arguments))
     if plan.run.absolute() != job.run.absolute():
         raise UsageError(f"{job.run}: the arguments {' '.join(job.arguments)} lead to {plan.run}")
     return plan.config
@@ -114,6 +115,8 @@ class _Task:
             raise CheckpointError(
                 f"{self.job.run}: holds a run that differs in {'; '.join(differing)}; choose another --out"
             )
+        from ..policies.folder import read_card  # with torch, which takes seconds to import
+
         try:
             self.done = read_card(self.job.run).updates == self.config.optimizer.updates
         except CheckpointError:

@@ -2,7 +2,7 @@
 
 import sys
 
-from .command import main
+from ..starting import start
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(start(__package__))

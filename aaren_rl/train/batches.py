@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from ..envs.errors import DataError
+from ..policies.names import CONTEXTS
 
 if TYPE_CHECKING:
     from ..envs.data.episodes import Episodes
 
-CONTEXTS = ("window", "episode", "mixed")
 SHORTEST_MIXED = 10  # steps; the lower end of the log-uniform lengths
 ROW_MULTIPLE = 128  # steps; see EpisodeSampler
 

@@ -6,93 +6,32 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-import torch
-import yaml
-
-from ..cli import StopRequest, choose_device
-from ..envs import Episodes, Reference, Task, is_own, load_task
-from ..errors import CheckpointError, run_command
-from ..files import write_text
-from ..runs.folder import RunFolder, holds_training
-from .config import DataConfig, RunConfig
-from .loop import train
-from .plan import Plan, make_parser, make_plan
-from .ranks import Ranks, join_ranks
-from .settings import differences, given_settings, read_config, to_dict
-from .size import require_room
+from ..envs import is_own
+from ..errors import run_command
+from .plan import make_parser
+from .settings import given_settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    parser = make_parser(show_all="--help-all" in argv)
+    parser = make_parser()
     arguments = parser.parse_args(argv)
     if arguments.help_all:
-        parser.print_help()
-        return 0
+        return run_command(lambda: _help_all(arguments), debug=arguments.debug)
     data = given_settings(arguments).get("data", {})
     if "env" not in data and not is_own(data.get("source", ""), data.get("env_id")):
         parser.error("--env is missing, for example --env hopper-medium")
     return run_command(lambda: _train(arguments), debug=arguments.debug)
 
 
+def _help_all(arguments: argparse.Namespace) -> int:
+    make_parser(show_all=True, agent=arguments.agent, preset=arguments.preset).print_help()
+    return 0
+
+
 def _train(arguments: argparse.Namespace) -> int:
-    with join_ranks() as ranks:
-        return _train_together(arguments, ranks)
+    # torch takes seconds to import, which --help and mistakes on the command line need not wait for.
+    from .session import run_training
 
-
-def _train_together(arguments: argparse.Namespace, ranks: Ranks) -> int:
-    plan = ranks.in_turn(lambda: make_plan(arguments))
-    device = ranks.in_turn(lambda: ranks.device(choose_device(arguments.device)))
-    ranks.in_turn(lambda: require_room(plan.config, device))
-    if arguments.threads is not None:
-        torch.set_num_threads(arguments.threads)
-    with ranks.in_turn(lambda: RunFolder(plan.run, held=ranks.is_writer)) as folder:
-        config = ranks.share(lambda: _choose_config(folder, plan, resume=arguments.resume))
-        task, episodes = ranks.in_turn(lambda: load_data(config.data))
-        # Not before the data: a mistyped path leaves no run behind.
-        text = yaml.safe_dump(to_dict(config), sort_keys=False)
-        ranks.share(lambda: write_text(folder.config_file, text))
-        with StopRequest() as stop:
-            resume, compiled = arguments.resume, arguments.compile
-            return train(config, task, episodes, device, plan.run, ranks, stop, resume=resume, compiled=compiled)
-
-
-def _choose_config(folder: RunFolder, plan: Plan, *, resume: bool) -> RunConfig:
-    """The planned configuration or, on a resume, that of the run that is there, if it has saved anything yet.
-
-    Raises:
-        UsageError: a run is there, or on a resume none is.
-        CheckpointError: a setting that stood on the command line is not the run's; the message names each.
-    """
-    if not resume:
-        folder.require_new()
-        return plan.config
-    folder.require_run()
-    config = read_config(folder.config_file)
-    if differing := differences(to_dict(config), plan.given):
-        if not holds_training(folder.path):
-            print(f"{folder.path}: nothing was saved yet; starting with {'; '.join(differing)}", file=sys.stderr)
-            return plan.config
-        raise CheckpointError(f"{folder.path}: the run to resume differs in {'; '.join(differing)}")
-    return config
-
-
-def load_data(data: DataConfig) -> tuple[Task, Episodes]:
-    """The task and its episodes.
-
-    Raises:
-        EnvsError: see `envs.load_task`.
-    """
-    reference = None
-    if data.ref_min_score is not None and data.ref_max_score is not None:
-        reference = Reference("reference returns given by the user", data.ref_min_score, data.ref_max_score)
-    return load_task(
-        data.env,
-        data.source,
-        env_id=data.env_id,
-        reference=reference,
-        clip_actions=data.clip_actions,
-        max_episode_steps=data.max_episode_steps,
-        local_steps=data.local_steps,
-    )
+    return run_training(arguments)

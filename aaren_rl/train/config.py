@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import typing
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..agents import ROLLOUTS, ModelConfig
-from ..policies.names import AGENTS, AUTO, UNCONDITIONED
+from ..policies.names import AGENTS, AUTO, CONTEXTS, ROLLOUTS, UNCONDITIONED
 from ..ranges import (
     BELOW_1,
     CONTEXT,
@@ -22,7 +21,9 @@ from ..ranges import (
     SOME,
     Range,
 )
-from .batches import CONTEXTS
+
+if TYPE_CHECKING:
+    from ..agents import ModelConfig
 
 
 def _help(default: Any, text: str, limits: Range | None = None) -> Any:  # noqa: ANN401  a field takes any default
@@ -99,6 +100,8 @@ class NetworkConfig:
         self, observation_dim: int, action_dim: int, mixer: str, max_timestep: int, *, return_conditioned: bool = True
     ) -> ModelConfig:
         """The model's configuration for an environment."""
+        from ..agents import ModelConfig  # with torch, which takes seconds to import
+
         return ModelConfig(
             observation_dim,
             action_dim,

@@ -9,13 +9,14 @@ from pathlib import Path
 from ..cli import Parser, import_registering
 from ..envs import task_name
 from ..envs.data.names import default_name
-from ..policies.names import AGENTS
+from ..policies.names import AGENTS, UNCONDITIONED
 from ..ranges import SEED, THREADS
-from .acceleration import check_compiler
 from .config import RunConfig
 from .settings import Nested, add_settings, build_config, given_settings, load_preset, override, preset_names
 
 SHOWN = {"env", "source", "env_id", "context", "rollout", "target_return", "updates"}  # settings that --help lists
+
+REM = ("rem_counts", "rem_dilation", "rem_max_power", "rem_gate")  # of recurrence encoding
 
 DESCRIPTION = """\
 Train an agent offline on a MuJoCo task, score it while it trains, and save the policy.
@@ -32,13 +33,19 @@ score it with python -m aaren_rl.evaluate. Exit codes: 2 usage, 3 data, 4 checkp
 """
 
 
-def make_parser(*, show_all: bool) -> Parser:
-    """The command line; `show_all` lists every setting in the help."""
+def make_parser(*, show_all: bool = False, agent: str = "decision-aaren", preset: str = "default") -> Parser:
+    """The command line; `show_all` lists every setting in the help, with its value of an agent in a preset.
+
+    Raises:
+        UsageError: `show_all`, and there is no such agent or preset.
+    """
     parser = Parser("train", DESCRIPTION)
-    parser.epilog = EPILOG
-    if not show_all:
-        parser.usage = "python -m aaren_rl.train --env NAME [options]"
-    add_settings(parser, SHOWN, show_all=show_all)
+    parser.epilog, defaults = EPILOG, None
+    if show_all:
+        defaults = build_config(agent, 0, load_preset(preset, agent))
+        parser.epilog = f"In brackets: the values of {agent} in the preset {preset}.\n\n{EPILOG}"
+    parser.usage = "python -m aaren_rl.train --env NAME [options]"
+    add_settings(parser, SHOWN, defaults=defaults)
     parser.add_argument(
         "--agent", choices=AGENTS, metavar="NAME", default="decision-aaren", help=f"{', '.join(AGENTS)} [the first]"
     )
@@ -79,14 +86,35 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
         UnknownTaskError: a task that is none.
     """
     if arguments.compile:
+        from .acceleration import check_compiler  # with torch
+
         check_compiler()
     import_registering(arguments.register)
     given = given_settings(arguments)
     given["data"].setdefault("env", default_name(given["data"].get("source", "")))  # a name for data of your own
+    data = given["data"]
+    name = task_name(data["env"], data.get("source", "auto"), data.get("env_id"))  # before it becomes part of a path
     sections = override(load_preset(arguments.preset, arguments.agent), given)
     config = build_config(arguments.agent, arguments.seed, _following(sections, given))
-    name = task_name(config.data.env, config.data.source, config.data.env_id)  # before it becomes part of a path
     return Plan(given, config, arguments.out / name / arguments.agent / f"seed{arguments.seed}")
+
+
+def remarks(plan: Plan) -> list[str]:
+    """A line for every setting that stood on the command line and does nothing for this agent."""
+    config, found = plan.config, []
+    idle = {
+        "rollout_context": config.evaluation.rollout == "carry" and "the rollout carry",
+        "context_length": config.data.context != "window" and f"{config.data.context} contexts",
+        "tree_budget": config.mixer != "tree" and config.agent,
+        "tree_sampler": config.mixer != "tree" and config.agent,
+        "target_return": config.agent in UNCONDITIONED and config.agent,
+        "matrix_learning_rate": config.optimizer.optimizer != "muon" and "--optimizer adamw",
+        **dict.fromkeys(REM, not config.mixer.endswith("rsa") and config.agent),
+    }
+    for name in (name for section in plan.given.values() for name in section):
+        if who := idle.get(name):
+            found.append(f"note: --{name.replace('_', '-')} is of no effect with {who}")
+    return found
 
 
 def _following(sections: Nested, given: Nested) -> Nested:

@@ -87,13 +87,16 @@ def read_config(path: Path) -> RunConfig:
         raise UsageError(f"{path}: {one_line(error, 300)}") from error
 
 
-def add_settings(parser: argparse.ArgumentParser, shown: set[str], *, show_all: bool) -> None:
-    """Adds an option for every field of every section; those not in `shown` are listed with `show_all` only."""
+def add_settings(parser: argparse.ArgumentParser, shown: set[str], *, defaults: RunConfig | None = None) -> None:
+    """Adds an option for every field of every section; those not in `shown` are listed with `defaults` only."""
+    show_all = defaults is not None
     for name, cls in SECTIONS.items():
         group = parser.add_argument_group(name if show_all else "settings") if show_all else parser
         hints = typing.get_type_hints(cls)
         for item in dataclasses.fields(cls):
-            text = f"{item.metadata['help']} [{item.default}]" if show_all else item.metadata["help"]
+            text = item.metadata["help"]
+            if defaults is not None:
+                text += f" [{getattr(getattr(defaults, name), item.name)}]"
             visible = show_all or item.name in shown
             options: dict[str, Any] = {"help": text if visible else argparse.SUPPRESS, "default": argparse.SUPPRESS}
             kinds = typing.get_args(hints[item.name]) or (hints[item.name],)

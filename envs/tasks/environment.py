@@ -18,6 +18,9 @@ _FORBIDDEN_KEY = re.compile(r"(^|_)(xml|file|path|dir|folder|module|entry_point|
 _FORBIDDEN_TEXT = re.compile(r"[/\\:~]|\.\.|\.xml$", re.IGNORECASE)
 
 
+_SHIPPED = ("Hopper", "HalfCheetah", "Walker2d", "Ant-", "Pendulum")  # of these a name is mistyped, not forgotten
+
+
 class Spaces(NamedTuple):
     """Vectors to see (O,) and bounded ones to act (A,); `horizon` is the time limit in steps, None without one."""
 
@@ -99,7 +102,9 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  
             return gym.make(env_id, **kwargs)
     # TypeError: an argument that the environment does not take; it may come from a file.
     except (gym.error.Error, TypeError) as error:
-        raise SimulationError(f"cannot make the environment {env_id!r}: {one_line(error)}") from error
+        unknown = isinstance(error, gym.error.UnregisteredEnv) and not env_id.startswith(_SHIPPED)
+        hint = "; is it your own? --register MODULE imports the module that registers it" if unknown else ""
+        raise SimulationError(f"cannot make the environment {env_id!r}: {one_line(error)}{hint}") from error
 
 
 def entry_point_name(env_id: str) -> str:

@@ -221,7 +221,7 @@ def test_an_argument_that_is_not_finite_is_named(
 @pytest.mark.defect(11)
 @pytest.mark.parametrize("target", [np.nan, np.inf, 1e300, [1.0, np.nan], [1.0], np.zeros((2, 1)), "much"], ids=repr)
 def test_an_asked_return_that_cannot_be(target: object) -> None:
-    with pytest.raises(ValueError, match="target_return: must|no estimate"):
+    with pytest.raises(ValueError, match=r"target_return: must|no estimate"):
         make().initial_state(2, target)
 
 

@@ -174,7 +174,7 @@ def test_16_ctrl_c_before_the_first_update(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("aaren_rl.train.command.load_data", interrupted)
+    monkeypatch.setattr("aaren_rl.train.session.load_data", interrupted)
     assert train(arguments(hopper_file, tmp_path)) == 130
     assert capsys.readouterr().err == "interrupted\n"
 

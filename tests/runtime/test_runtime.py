@@ -199,7 +199,7 @@ def test_what_is_not_the_policys_is_one_clear_error(exported: Path) -> None:
 @pytest.mark.defect(11)
 @pytest.mark.parametrize("target", [np.nan, np.inf, 1e300, [1.0, np.nan], [1.0], np.zeros((2, 1))], ids=repr)
 def test_an_asked_return_that_cannot_be(exported: Path, target: object) -> None:
-    with pytest.raises(UsageError, match="target_return: must|no estimate"):
+    with pytest.raises(UsageError, match=r"target_return: must|no estimate"):
         load(exported).initial_state(2, target)
 
 

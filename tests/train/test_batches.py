@@ -11,7 +11,8 @@ from scipy.stats import chisquare
 from windows import LENGTHS, generator, make_data, sampler, stretches
 
 from aaren_rl.envs import Episodes
-from aaren_rl.train.batches import CONTEXTS, EpisodeSampler, MixedSampler, StepData, WindowSampler
+from aaren_rl.policies.names import CONTEXTS
+from aaren_rl.train.batches import EpisodeSampler, MixedSampler, StepData, WindowSampler
 
 
 @pytest.mark.parametrize("context", CONTEXTS)

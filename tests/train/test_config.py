@@ -50,7 +50,7 @@ def test_every_preset_loads_and_comes_back(preset: str, agent: str) -> None:
     ],
 )
 def test_a_policy_acts_on_as_many_steps_as_it_was_trained_on(given: str, acts_with: int) -> None:
-    plan = make_plan(train_parser(show_all=False).parse_args(["--env", "hopper-medium", *given.split()]))
+    plan = make_plan(train_parser().parse_args(["--env", "hopper-medium", *given.split()]))
     assert plan.config.evaluation.rollout_context == acts_with
     assert "rollout_context" not in plan.given.get("evaluation", {}) or "--rollout-context" in given
 
@@ -188,9 +188,24 @@ def test_every_setting_has_an_option_and_a_help() -> None:
             assert f"--{field.name.replace('_', '-')}" in listed and field.metadata["help"]
 
 
+@pytest.mark.defect(28)
+@pytest.mark.parametrize(
+    ("given", "k", "optimizer"),
+    [([], "40", "muon"), (["--agent", "decision-transformer"], "20", "muon"), (["--preset", "v0"], "40", "adamw")],
+)
+def test_help_all_shows_the_values_of_the_agent_and_the_preset(
+    given: list[str], k: str, optimizer: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert train([*given, "--help-all"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for option, value in (("--rollout-context", k), ("--optimizer", optimizer)):
+        assert next(line for line in lines if line.strip().startswith(f"{option} ")).endswith(f"[{value}]")
+
+
 def test_help_fits_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    for parser in (train_parser(show_all=False), evaluate_parser()):
+    for parser in (train_parser(), evaluate_parser()):
         assert len(parser.format_help().splitlines()) <= 40
 
 

@@ -44,7 +44,7 @@ def test_a_grids_runs_are_valid(path, tmp_path):
     cells = read_grid(str(path)).cells(tmp_path)
     assert len({cell.run for cell in cells}) == len(cells)
     for cell in cells:
-        assert make_plan(make_parser(show_all=False).parse_args(cell.arguments)).run == cell.run
+        assert make_plan(make_parser().parse_args(cell.arguments)).run == cell.run
 
 
 def test_the_papers_grid_is_its_table(tmp_path):
@@ -84,7 +84,7 @@ def test_a_grid_of_ones_own_data(tmp_path):
     )
     plans = []
     for cell in read_grid(str(tmp_path / "grid.yaml")).cells(tmp_path):
-        plans.append(make_plan(make_parser(show_all=False).parse_args(cell.arguments)))
+        plans.append(make_plan(make_parser().parse_args(cell.arguments)))
         assert plans[-1].run == cell.run
     one, two = (plan.config.data for plan in plans)
     assert (one.env, one.env_id, one.source, one.ref_min_score) == ("one", "Pendulum-v1", "a.hdf5", -9.0)

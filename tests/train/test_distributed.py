@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from windows import LENGTHS, generator, make_data, sampler, stretches
 
 from aaren_rl import load_policy
-from aaren_rl.train.batches import CONTEXTS, Batch, part
+from aaren_rl.policies.names import CONTEXTS
+from aaren_rl.train.batches import Batch, part
 from aaren_rl.train.checkpoint import load_checkpoint
 from aaren_rl.train.command import main as train
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from aaren_rl.policies.names import AGENTS
 from aaren_rl.runs.folder import RunFolder
 from aaren_rl.train.checkpoint import load_checkpoint
 from aaren_rl.train.command import main as train
+from aaren_rl.train.plan import make_parser, make_plan, remarks
 from aaren_rl.train.settings import read_config
 from aaren_rl.train.trainer import Trainer
 
@@ -81,6 +83,45 @@ def test_the_learnt_recurrence_is_logged(trained: Path, agent: str) -> None:
             assert last[tag] == pytest.approx(mixer.encoding.scalars()[name])
             assert events.Scalars(tag)[-1].value == pytest.approx(last[tag])
         assert last[f"recurrence/layer{i}/gate"] != 0.5  # it moved
+
+
+@pytest.mark.defect(19)
+def test_others_may_read_what_the_umask_lets_them(trained: Path) -> None:
+    run, umask = folder(trained), os.umask(0)
+    os.umask(umask)
+    for part in (run, run / "policy", run / "policy_best", *(run / "checkpoints").iterdir()):
+        assert part.stat().st_mode & 0o777 == 0o777 & ~umask
+        assert all(file.stat().st_mode & 0o777 == 0o666 & ~umask for file in part.iterdir() if file.is_file())
+
+
+@pytest.mark.defect(20)
+def test_the_bar_shows_the_last_score_and_a_log_file_few_lines(
+    hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = arguments(hopper_file, tmp_path, "--updates", "600", "--eval-every", "200", "--held-out", "0")
+    assert train([*asked, "--layers", "1", "--steps-per-update", "20"]) == 0
+    lines = [line for line in re.split(r"[\r\n]+", capsys.readouterr().err) if "update/s" in line]
+    last = [record["eval/normalized_score"] for record in records(folder(tmp_path)) if "eval/return_mean" in record][-1]
+    assert f"normalised score {last:.1f}" in lines[-1] and "600/600" in lines[-1]
+    assert len(lines) < 10  # 12 times something was logged, and seconds pass
+
+
+@pytest.mark.defect(29)
+@pytest.mark.parametrize(
+    ("given", "notes"),
+    [
+        ("", []),
+        ("--tree-budget 0.3", ["--tree-budget is of no effect with decision-aaren"]),
+        ("--rollout-context 10", ["--rollout-context is of no effect with the rollout carry"]),
+        ("--agent bc --target-return 3", ["--target-return is of no effect with bc"]),
+        ("--rem-gate 1 --context-length 9", ["--context-length is of no", "--rem-gate is of no effect with decision"]),
+        ("--agent decision-transformer-tree --tree-budget 0.3 --rollout-context 10", []),
+        ("--agent decision-transformer --context-length 9", []),
+    ],
+)
+def test_a_setting_without_an_effect_is_remarked_on(given: str, notes: list[str]) -> None:
+    found = remarks(make_plan(make_parser().parse_args(["--env", "hopper-medium", *given.split()])))
+    assert len(found) == len(notes) and all(note in line for note, line in zip(notes, found, strict=True))
 
 
 def test_the_loss_falls(trained: Path, hopper_file: Path, tmp_path: Path) -> None:
@@ -207,8 +248,15 @@ def test_bad_input_is_one_line_and_a_code(
     assert len(errors) == 1 and message in errors[0]
 
 
+@pytest.mark.defect(33)
 def test_a_mistyped_source_leaves_no_run_behind(hopper_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "runs"
+    assert train([*arguments(hopper_file, out), "--source", "/nowhere/x.hdf5"]) == 3
+    assert train([*arguments(hopper_file, out), "--resume"]) == 2
+    assert list(tmp_path.iterdir()) == []  # nor a folder with a lock
+    folder(tmp_path).mkdir(parents=True)
     assert train([*arguments(hopper_file, tmp_path), "--source", "/nowhere/x.hdf5"]) == 3
+    assert folder(tmp_path).is_dir()  # that one was there
     assert train(arguments(hopper_file, tmp_path)) == 0
 
 
@@ -281,6 +329,7 @@ def test_a_rollout_that_training_did_not_prepare_for_is_noted(
     [
         (["nowhere"], 4, "nowhere: no policy here"),
         (["--json", "nowhere/scores.json"], 2, "its folder does not exist"),
+        pytest.param(["--json", "."], 2, "--json .: is a folder", marks=pytest.mark.defect(26)),
     ],
 )
 def test_evaluate_refuses(

@@ -256,3 +256,30 @@ def test_returns_that_are_too_large_are_the_datas(
     assert train([*own, *SMALL, *SCORED]) == 3
     error = capsys.readouterr().err
     assert "large: returns-to-go divided by --return-scale 1000 reach inf" in error and "--learning-rate" not in error
+
+
+@pytest.mark.defect(24)
+@pytest.mark.parametrize(
+    ("more", "code", "message"),
+    [
+        (["--register", "my_envs.py"], 2, "takes a module's name, not a file's: --register my_envs"),
+        (["--register", "leaving_env"], 2, "--register leaving_env: calls sys.exit(3) when it is imported"),
+        (["--env-id", "Forgotten-v0"], 5, "is it your own? --register MODULE imports the module that registers it"),
+        (["--env-id", "Pendulumm-v1"], 5, "Pendulumm"),
+    ],
+)
+def test_what_registers_environments_is_a_module(
+    pendulum: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    code: int,
+    message: str,
+) -> None:
+    (tmp_path / "leaving_env.py").write_text("import sys\nsys.exit(3)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = ["--env-id", "Pendulum-v1", "--source", str(pendulum), "--out", str(tmp_path / "runs")]
+    assert train([*own, *more]) == code
+    (error,) = capsys.readouterr().err.splitlines()
+    assert message in error and ("--register" in error) == (more[-1] != "Pendulumm-v1")

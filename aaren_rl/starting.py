@@ -1,0 +1,23 @@
+"""How a command starts: an interrupt while its modules are imported, which takes seconds, is no traceback either."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """The end of a message about a name that is not known: the nearest that is; empty where none is near."""
+    near = get_close_matches(given, list(known), n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def start(room: str, argv: Sequence[str] | None = None) -> int:
+    """Imports the command of a package, "aaren_rl.train", and runs it; returns its exit code."""
+    try:
+        return int(import_module(f"{room}.command").main(argv))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130

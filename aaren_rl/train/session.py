@@ -1,0 +1,87 @@
+"""A training run from its command line on: what is asked for, the folder, the data, the loop."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import torch
+import yaml
+
+from ..cli import StopRequest, choose_device
+from ..envs import Episodes, Reference, Task, load_task
+from ..errors import CheckpointError
+from ..files import write_text
+from ..runs.folder import RunFolder, holds_training
+from .config import DataConfig, RunConfig
+from .loop import train
+from .plan import Plan, make_plan, remarks
+from .ranks import Ranks, join_ranks
+from .settings import differences, read_config, to_dict
+from .size import require_room
+
+
+def run_training(arguments: argparse.Namespace) -> int:
+    """Trains as a command line asks for; returns the exit code."""
+    with join_ranks() as ranks:
+        return _train_together(arguments, ranks)
+
+
+def _train_together(arguments: argparse.Namespace, ranks: Ranks) -> int:
+    plan = ranks.in_turn(lambda: make_plan(arguments))
+    if ranks.is_writer:
+        for remark in remarks(plan):
+            print(remark, file=sys.stderr)
+    device = ranks.in_turn(lambda: ranks.device(choose_device(arguments.device)))
+    ranks.in_turn(lambda: require_room(plan.config, device))
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
+    with ranks.in_turn(lambda: RunFolder(plan.run, held=ranks.is_writer)) as folder:
+        config = ranks.share(lambda: _choose_config(folder, plan, resume=arguments.resume))
+        task, episodes = ranks.in_turn(lambda: load_data(config.data))
+        # Not before the data: a mistyped path leaves no run behind.
+        text = yaml.safe_dump(to_dict(config), sort_keys=False)
+        ranks.share(lambda: write_text(folder.config_file, text))
+        with StopRequest() as stop:
+            resume, compiled = arguments.resume, arguments.compile
+            return train(config, task, episodes, device, plan.run, ranks, stop, resume=resume, compiled=compiled)
+
+
+def _choose_config(folder: RunFolder, plan: Plan, *, resume: bool) -> RunConfig:
+    """The planned configuration or, on a resume, that of the run that is there, if it has saved anything yet.
+
+    Raises:
+        UsageError: a run is there, or on a resume none is.
+        CheckpointError: a setting that stood on the command line is not the run's; the message names each.
+    """
+    if not resume:
+        folder.require_new()
+        return plan.config
+    folder.require_run()
+    config = read_config(folder.config_file)
+    if differing := differences(to_dict(config), plan.given):
+        if not holds_training(folder.path):
+            print(f"{folder.path}: nothing was saved yet; starting with {'; '.join(differing)}", file=sys.stderr)
+            return plan.config
+        raise CheckpointError(f"{folder.path}: the run to resume differs in {'; '.join(differing)}")
+    return config
+
+
+def load_data(data: DataConfig) -> tuple[Task, Episodes]:
+    """The task and its episodes.
+
+    Raises:
+        EnvsError: see `envs.load_task`.
+    """
+    reference = None
+    if data.ref_min_score is not None and data.ref_max_score is not None:
+        reference = Reference("reference returns given by the user", data.ref_min_score, data.ref_max_score)
+    return load_task(
+        data.env,
+        data.source,
+        env_id=data.env_id,
+        reference=reference,
+        clip_actions=data.clip_actions,
+        max_episode_steps=data.max_episode_steps,
+        local_steps=data.local_steps,
+    )
