@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
@@ -40,15 +41,20 @@ class RunFolder:
 
     def _hold(self) -> None:
         path = self.path
-        self._made = [folder for folder in (path, *path.parents) if not folder.exists()]
-        path.mkdir(parents=True, exist_ok=True)
-        self._lock = (path / ".lock").open("w")
-        try:
-            # The kernel drops the lock with the process, however it ends: no stale lock is ever left.
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            raise UsageError(f"{path}: in use by another process; choose another --seed or --out") from None
+        while self._lock is None:
+            self._made = [folder for folder in (path, *path.parents) if not folder.exists()]
+            path.mkdir(parents=True, exist_ok=True)
+            lock = (path / ".lock").open("w")
+            try:
+                # The kernel drops the lock with the process, however it ends: no stale lock is ever left.
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.close()
+                raise UsageError(f"{path}: in use by another process; choose another --seed or --out") from None
+            if os.fstat(lock.fileno()).st_nlink:
+                self._lock = lock
+            else:  # removed, by its last holder, since it was opened
+                lock.close()
         for folder in (path, path / "checkpoints"):
             clear_leftovers(folder)
 

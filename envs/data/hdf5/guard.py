@@ -6,11 +6,11 @@ here, or are held to a SHA-256, need none of this.
 
 import signal
 import subprocess
-import sys
 from functools import lru_cache
 from pathlib import Path
 
 from ...errors import DataError
+from ...lifeline import start_child
 
 # Reading is far faster than this, and a processor's time does not depend on how busy the machine is.
 _SECONDS, _BYTES_PER_SECOND = 10, 2**20
@@ -41,8 +41,8 @@ def try_file(path: Path) -> None:
 @lru_cache(maxsize=1024)
 def _try_once(path: str, _inode: int, size: int, _modified: int) -> None:
     seconds = _SECONDS + size // _BYTES_PER_SECOND
-    command = [sys.executable, "-P", "-c", _SCRIPT, str(Path(__file__).parents[2]), path, str(seconds)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    if done.returncode < 0:
-        did = "does not come to an end" if -done.returncode == signal.SIGXCPU else "crashes"
+    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    code = start_child(_SCRIPT, [str(Path(__file__).parents[2]), path, str(seconds)], flags=["-P"], **quiet).wait()
+    if code < 0:
+        did = "does not come to an end" if -code == signal.SIGXCPU else "crashes"
         raise DataError(f"{path}: the HDF5 library {did} on it, so it is damaged; do not trust it, get the file again")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...errors import DataError, one_line
 from ...files import alone, sha256, sync, writing
+from ...lifeline import start_child
 from ..download.pins import write_pin
 from .spec import WAY_OUT, minari_data_dir
 
@@ -58,17 +59,18 @@ def fetch_minari(dataset_id: str, *, check: Callable[[Path], object], progress: 
 
 def _run(dataset_id: str, staging: Path, target: Path, progress: bool) -> None:
     quiet = {"HF_HUB_VERBOSITY": "error"} | ({} if progress else {"HF_HUB_DISABLE_PROGRESS_BARS": "1"})
-    # -P: whatever lies in the working directory is not imported.
-    child = subprocess.run(
-        [sys.executable, "-P", "-W", "ignore", "-c", _FETCH, dataset_id],
+    child = start_child(
+        _FETCH,
+        [dataset_id],
+        flags=["-P", "-W", "ignore"],  # -P: whatever lies in the working directory is not imported
         env={**quiet, **os.environ, "MINARI_DATASETS_PATH": str(staging)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=None if progress else subprocess.DEVNULL,
-        check=False,
     )
+    said, _ = child.communicate()
     try:
-        reason = json.loads(child.stdout)
+        reason = json.loads(said)
     except ValueError:
         reason = f"the download ended with code {child.returncode}"
     if reason is not None:
