@@ -27,6 +27,7 @@ from ..machine import Machine
 from ..policies.card import PolicyCard
 from ..policies.folder import load_policy, read_card
 from ..policies.names import MARKS, label
+from ..ranges import SEED
 
 LOWEST = 0.05  # quantile of the data's returns that is the least asked for; the most is their best
 
@@ -221,7 +222,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders of one environment")
     parser.add_argument("--values", type=positive, default=8, help="asked returns (default: %(default)s)")
     parser.add_argument("--episodes", type=positive, default=50, help="for each (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1000, help="environment i is reset with seed + i (default: 1000)")
+    parser.add_argument("--seed", type=SEED.integer, default=1000, help="of the first episode (default: 1000)")
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
