@@ -178,9 +178,9 @@ class StopRequest:
 
 def is_writer() -> bool:
     """`Ranks.is_writer`, for what is printed before the processes know each other."""
-    return _launched() == 1 or os.environ["RANK"] == "0"
+    return launched() == 1 or os.environ["RANK"] == "0"
 
 
-def _launched() -> int:
+def launched() -> int:
     """The number of processes that torchrun started for this run."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1

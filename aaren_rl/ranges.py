@@ -25,9 +25,9 @@ class Range:
         if not math.isfinite(value):
             return f"must be finite, not {value}"
         if value < self.low or (self.above and value == self.low):
-            return f"must be {'above' if self.above else 'at least'} {self.low:,.15g}, not {value}"
+            return f"must be {'above' if self.above else 'at least'} {_shown(self.low)}, not {value}"
         if value > self.high or (self.below and value == self.high):
-            return f"must be {'below' if self.below else 'at most'} {self.high:,.15g}, not {value}"
+            return f"must be {'below' if self.below else 'at most'} {_shown(self.high)}, not {value}"
         return None
 
     def integer(self, text: str) -> int:
@@ -50,6 +50,10 @@ class Range:
         if problem := self.problem(value):
             raise argparse.ArgumentTypeError(problem)
         return value
+
+
+def _shown(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 _LARGE = 2**53  # from here on not every integer is a float, nor JSON's

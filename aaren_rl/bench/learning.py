@@ -24,6 +24,7 @@ from ..errors import NumericsError, UsageError
 from ..evaluate.held_out import HeldOut, action_error, hold_out
 from ..machine import Machine
 from ..policies.names import AGENTS
+from ..ranges import POSITIVE, SEED
 from ..train.acceleration import keep_freed_memory
 from ..train.batches import StepData
 from ..train.config import SECTIONS, RunConfig
@@ -227,8 +228,8 @@ def add_arguments(parser: Parser) -> None:
         help="(default: %(default)s)",
     )
     parser.add_argument("--updates", type=positive, default=1500, help="of every recipe (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and held-out episodes (default: 0)")
-    parser.add_argument("--error", type=float, metavar="X", help="to come down to (default: the last recipe's last)")
+    parser.add_argument("--seed", type=SEED.integer, default=0, help="of weights and held-out episodes (default: 0)")
+    parser.add_argument("--error", type=POSITIVE.number, metavar="X", help="to come down to (the last recipe's last)")
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:

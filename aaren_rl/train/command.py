@@ -6,9 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from ..cli import launched
 from ..envs import is_own
 from ..errors import run_command
-from .plan import make_parser
+from .plan import make_parser, make_plan
 from .settings import given_settings
 
 
@@ -31,7 +32,8 @@ def _help_all(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    # torch takes seconds to import, which --help and mistakes on the command line need not wait for.
+    # Before what takes seconds to import, torch among it; of several processes, which find each other by it, one tells.
+    plan = make_plan(arguments) if launched() == 1 else None
     from .session import run_training
 
-    return run_training(arguments)
+    return run_training(arguments, plan)

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..cli import _launched
+from ..cli import launched
 from ..errors import PeerError, UsageError
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ ALONE = Ranks()
 @contextmanager
 def join_ranks() -> Iterator[Ranks]:
     """The processes of this run, by the environment variables that torchrun sets; alone without them."""
-    if (size := _launched()) == 1:
+    if (size := launched()) == 1:
         yield ALONE
         return
     # Both: gradients on a GPU go by NCCL, and what the processes say to each other goes by Gloo.

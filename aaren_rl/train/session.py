@@ -21,14 +21,13 @@ from .settings import differences, read_config, to_dict
 from .size import require_room
 
 
-def run_training(arguments: argparse.Namespace) -> int:
-    """Trains as a command line asks for; returns the exit code."""
+def run_training(arguments: argparse.Namespace, plan: Plan | None = None) -> int:
+    """Trains as a command line asks for, by its plan where that is made already; returns the exit code."""
     with join_ranks() as ranks:
-        return _train_together(arguments, ranks)
+        return _train_together(arguments, ranks.in_turn(lambda: plan or make_plan(arguments)), ranks)
 
 
-def _train_together(arguments: argparse.Namespace, ranks: Ranks) -> int:
-    plan = ranks.in_turn(lambda: make_plan(arguments))
+def _train_together(arguments: argparse.Namespace, plan: Plan, ranks: Ranks) -> int:
     if ranks.is_writer:
         for remark in remarks(plan):
             print(remark, file=sys.stderr)
