@@ -124,17 +124,17 @@ class _Outcome(NamedTuple):
 
 
 class _Watchers(NamedTuple):
-    """Who is told of a turn that begins with environment `first` of `count`; see `rollout`."""
+    """Who is told of a turn that begins with environment `first` of `total`; see `rollout`."""
 
     first: int
-    count: int
+    total: int
     on_step: Callable[[int, int], None] | None
     on_action: OnAction | None
 
     def stepped(self, step: int, playing: int, running: int) -> None:
         """After every step: of `playing` environments of the turn, `running` go on; later turns have not begun."""
         if self.on_step is not None:
-            self.on_step(step, running + self.count - self.first - playing)
+            self.on_step(step, running + self.total - self.first - playing)
 
     def acting(self, which: npt.NDArray[np.int64], actions: npt.NDArray[np.float32]) -> None:
         """Before every step of some environments."""

@@ -41,8 +41,8 @@ def try_file(path: Path) -> None:
 @lru_cache(maxsize=1024)
 def _try_once(path: str, _inode: int, size: int, _modified: int) -> None:
     seconds = _SECONDS + size // _BYTES_PER_SECOND
-    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    code = start_child(_SCRIPT, [str(Path(__file__).parents[2]), path, str(seconds)], flags=["-P"], **quiet).wait()
+    arguments, nothing = [str(Path(__file__).parents[2]), path, str(seconds)], subprocess.DEVNULL
+    code = start_child(_SCRIPT, arguments, flags=["-P"], stdin=nothing, stdout=nothing, stderr=nothing).wait()
     if code < 0:
         did = "does not come to an end" if -code == signal.SIGXCPU else "crashes"
         raise DataError(f"{path}: the HDF5 library {did} on it, so it is damaged; do not trust it, get the file again")
