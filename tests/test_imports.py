@@ -22,6 +22,9 @@ KERNELS = {  # imported on first use
     Path("agents/kernels/step_encoding.py"): {"numpy"},  # comes with numba
     Path("agents/kernels/gelu.py"): {"numpy"},
     Path("agents/kernels/scan_triton.py"): {"triton"},
+    Path("agents/kernels/scan_triton_backward.py"): {"triton"},
+    Path("agents/kernels/scan_triton_forward.py"): {"triton"},
+    Path("agents/kernels/scan_triton_rows.py"): {"triton"},
     Path("agents/kernels/residual_norm.py"): {"numba", "numpy"},
     Path("agents/kernels/aaren_scores.py"): {"numpy"},
     Path("agents/kernels/step.py"): {"numpy"},

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
+import interpreter
 import numpy as np
 import torch
 import yaml
@@ -22,6 +23,7 @@ from aaren_rl.train.config import SECTIONS
 from aaren_rl.train.settings import build_config, differences, from_dict, to_dict
 
 quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+interpreter.prepare()
 # Triton comes with the extra `dev`.
 METHODS_HERE = [method for method in METHODS if kernels.INSTALLED.get(method, True)]
 scores = st.lists(st.one_of(st.floats(-1e4, 1e4, width=32), st.just(-math.inf)), min_size=1, max_size=40)

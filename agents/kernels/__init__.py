@@ -1,6 +1,8 @@
-"""Fast back ends of the prefix scan: one pass over the values forward, one backward, O(N D) memory traffic.
+"""Fast back ends of the prefix scan, of O(N D) memory traffic.
 
-"numba" runs on the CPU, "triton" on CUDA devices. Their packages are imported when they are first used.
+"numba" runs on the CPU, in one pass over the values each way; "triton" on CUDA devices, in one pass over rows of up to
+64 positions and in two over longer ones, which are cut into chunks. Their packages are imported when they are
+first used.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ import torch
 from torch import Tensor
 
 BACKENDS = {"numba": "scan_numba", "triton": "scan_triton"}  # the package and the module here that needs it
-TYPES = {"numba": (torch.float32, torch.float64, torch.bfloat16), "triton": (torch.float32,)}  # of values
+TYPES = {
+    "numba": (torch.float32, torch.float64, torch.bfloat16),
+    "triton": (torch.float32, torch.bfloat16),
+}  # of values
 INSTALLED = {name: importlib.util.find_spec(name) is not None for name in BACKENDS}  # without importing them
 
 

@@ -15,6 +15,19 @@ def rows_of_channels(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
+def dense_batches(x: Tensor) -> Tensor:
+    """x (..., N, D), copied where its batch dimensions are more than two and so may not lie like two."""
+    return x.contiguous() if x.dim() > 4 else x
+
+
+def two_batch_dimensions(x: Tensor, batch: int) -> Tensor:
+    """x with `batch` batch dimensions as (B, H, ...): ones are put in front, and all but the last become one.
+
+    The same memory unless there are more than two that do not lie like two.
+    """
+    return x[(None,) * (2 - batch)] if batch < 2 else x.flatten(0, batch - 2)
+
+
 def flatten_batch(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     """The first element of every row of (..., N) or (..., N, D) tensors, (tensors, rows), and their strides over N.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import load
-from .layout import rows_of_channels
+from .layout import dense_batches, rows_of_channels
 
 Results: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 Gradients: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -47,7 +47,7 @@ def backward(
 def _forward_shapes(
     backend: str, scores: Tensor, values: Tensor, m: Tensor, u: Tensor, w: Tensor, mask: Tensor, starts: Tensor
 ) -> Results:
-    outputs = torch.empty_like(rows_of_channels(values), dtype=torch.promote_types(values.dtype, torch.float32))
+    outputs = torch.empty_like(_held(backend, values), dtype=torch.promote_types(values.dtype, torch.float32))
     weights = torch.empty(scores.shape, dtype=WEIGHTS[backend], device=values.device)
     return outputs, weights, _like(m), _like(u), _like(w)
 
@@ -64,7 +64,13 @@ def _backward_shapes(
     starts: Tensor,
 ) -> Gradients:
     d_scores = torch.empty(weights.shape, dtype=outputs.dtype, device=values.device)
-    return d_scores, torch.empty_like(rows_of_channels(values)), _like(g), _like(c)
+    return d_scores, torch.empty_like(_held(backend, values)), _like(g), _like(c)
+
+
+def _held(backend: str, values: Tensor) -> Tensor:
+    """The values as the back end has them, in whose order outputs and gradients are."""
+    values = rows_of_channels(values)
+    return dense_batches(values) if backend == "triton" else values
 
 
 def _like(part: Tensor) -> Tensor:

@@ -1,204 +1,120 @@
-"""The scan's CUDA kernels, in Triton: one program a row (batch, head) goes over its positions, a tile at a time.
+"""The scan on CUDA devices: its Triton kernels, launched. `scan/fused.py` says what is computed.
 
-Inside a tile everything is parallel: forward a triangular matrix product, backward a first-order linear scan. Between
-tiles the state is carried, in float64 forward. `scan/fused.py` says what is computed. Held against the reference in
-Triton's interpreter, and compiled to machine code by scripts/check_gpu_kernels; never run on a GPU.
+Held against the reference in Triton's interpreter, and compiled to machine code by scripts/check_gpu_kernels; never run
+on a GPU.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
-from .layout import flatten_batch, rows_of_channels
+from .layout import dense_batches, rows_of_channels, two_batch_dimensions
+from .scan_triton_backward import carry_gradients, scan_gradients, sum_gradients
+from .scan_triton_forward import carry_states, scan_outputs, sum_chunks
 
-Pointer: TypeAlias = tl.tensor  # Triton evaluates annotations: they must be types that it knows
-TILE = 32  # positions
-LOW = tl.constexpr(torch.finfo(torch.float32).min)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _forward(
-    scores: Pointer,
-    values: Pointer,
-    mask: Pointer,
-    starts: Pointer,
-    outputs: Pointer,
-    at: Pointer,
-    stride_scores: int,
-    stride_values: int,
-    stride_mask: int,
-    stride_starts: int,
-    stride_outputs: int,
-    weights: Pointer,
-    m: Pointer,
-    u: Pointer,
-    w: Pointer,
-    rows: int,
-    n: int,
-    dim: int,
-    TILE: tl.constexpr,
-    CHANNELS: tl.constexpr,
-) -> None:
-    row = tl.program_id(0)
-    i, channel = tl.arange(0, TILE), tl.arange(0, CHANNELS)
-    real = channel < dim
-    scores += tl.load(at + row)
-    values += tl.load(at + rows + row)
-    mask += tl.load(at + 2 * rows + row)
-    starts += tl.load(at + 3 * rows + row)
-    outputs += tl.load(at + 4 * rows + row)
-    high, total = tl.load(m + row), tl.load(u + row)
-    sums = tl.load(w + row * dim + channel, mask=real, other=0.0)
-    for begin in range(0, n, TILE):
-        k = begin + i
-        inside = k < n
-        score = tl.load(scores + k * stride_scores, mask=inside, other=-float("inf"))
-        present = inside & (score != -float("inf")) & (tl.load(mask + k * stride_mask, mask=inside, other=0) != 0)
-        segment = tl.cumsum(tl.load(starts + k * stride_starts, mask=inside, other=0).to(tl.int32), 0)
-        seen = (i[None, :] <= i[:, None]) & present[None, :] & (segment[None, :] == segment[:, None])
-        goes_on = segment == 0  # whether the state from before the tile is still seen
-        top = tl.max(tl.where(seen, score[None, :], LOW), 1)
-        top = tl.where(goes_on, tl.maximum(top, tl.maximum(high, LOW).to(tl.float32)), top)
-        p = tl.exp(tl.where(seen, score[None, :] - top[:, None], -float("inf")))
-        carried = tl.exp(tl.where(goes_on, high - top.to(tl.float64), -float("inf")))
-        value = tl.load(
-            values + k[:, None] * stride_values + channel[None, :], mask=present[:, None] & real[None, :], other=0.0
-        )
-        here = tl.dot(p, value, input_precision="ieee")
-        here_total = tl.sum(p, 1)
-        whole = here_total + (carried * total).to(tl.float32)
-        inverse = tl.where(whole > 0, 1 / tl.where(whole > 0, whole, 1.0), 0.0)
-        output = (here + (carried[:, None] * sums[None, :]).to(tl.float32)) * inverse[:, None]
-        tl.store(outputs + k[:, None] * stride_outputs + channel[None, :], output, mask=inside[:, None] & real[None, :])
-        weight = tl.exp(tl.where(present, score - top, -float("inf"))) * inverse
-        tl.store(weights + row * n + k, weight, mask=inside)
-        # The state after the tile is that of its last position; `top` is rounded to float32, the state's m is not.
-        last = i == TILE - 1
-        last_top = tl.sum(tl.where(last, top, 0.0), 0).to(tl.float64)
-        stays = tl.sum(tl.where(last & goes_on, 1, 0), 0) > 0
-        new = tl.where(stays, tl.maximum(high, last_top), last_top)
-        old, fresh = tl.exp(tl.where(stays, high - new, -float("inf"))), tl.exp(last_top - new)
-        total = total * old + tl.sum(tl.where(last, here_total, 0.0), 0).to(tl.float64) * fresh
-        sums = sums * old + tl.sum(tl.where(last[:, None], here, 0.0), 0).to(tl.float64) * fresh
-        high = new
-    tl.store(m + row, high)
-    tl.store(u + row, total)
-    tl.store(w + row * dim + channel, sums, mask=real)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _after(keep_1: tl.tensor, sum_1: tl.tensor, keep_2: tl.tensor, sum_2: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """Two neighbouring stretches of x_k = b_k + a_k x_{k+1}, the later one first."""
-    return keep_1 * keep_2, keep_2 * sum_1 + sum_2
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _backward(
-    weights: Pointer,
-    values: Pointer,
-    outputs: Pointer,
-    d_outputs: Pointer,
-    starts: Pointer,
-    d_values: Pointer,
-    at: Pointer,
-    stride_values: int,
-    stride_outputs: int,
-    stride_d_outputs: int,
-    stride_starts: int,
-    stride_d_values: int,
-    d_scores: Pointer,
-    g: Pointer,
-    c: Pointer,
-    rows: int,
-    n: int,
-    dim: int,
-    TILE: tl.constexpr,
-    CHANNELS: tl.constexpr,
-) -> None:
-    row = tl.program_id(0)
-    i, channel = tl.arange(0, TILE), tl.arange(0, CHANNELS)
-    real = channel < dim
-    values += tl.load(at + row)
-    outputs += tl.load(at + rows + row)
-    d_outputs += tl.load(at + 2 * rows + row)
-    starts += tl.load(at + 3 * rows + row)
-    d_values += tl.load(at + 4 * rows + row)
-    weights += row * n
-    sums = tl.load(g + row * dim + channel, mask=real, other=0.0).to(tl.float32)
-    product = tl.load(c + row).to(tl.float32)
-    tiles = (n + TILE - 1) // TILE
-    for tile in range(0, tiles):
-        k = (tiles - 1 - tile) * TILE + i
-        inside, follows = k < n, k + 1 < n
-        where = inside[:, None] & real[None, :]
-        weight = tl.load(weights + k, mask=inside, other=0.0)
-        begins = tl.load(starts + (k + 1) * stride_starts, mask=follows, other=0) != 0
-        keep = tl.where(begins, 0.0, 1.0 - tl.load(weights + k + 1, mask=follows, other=0.0))
-        up = tl.load(d_outputs + k[:, None] * stride_d_outputs + channel[None, :], mask=where, other=0.0)
-        output = tl.load(outputs + k[:, None] * stride_outputs + channel[None, :], mask=where, other=0.0)
-        # A masked value may be anything, NaN included.
-        counts = where & (weight > 0)[:, None]
-        value = tl.load(values + k[:, None] * stride_values + channel[None, :], mask=counts, other=0.0)
-        spread = keep[:, None] + tl.zeros((TILE, CHANNELS), dtype=tl.float32)
-        kept, local = tl.associative_scan((spread, up), 0, _after, reverse=True)
-        down = local + kept * sums[None, :]
-        kept_row, local_row = tl.associative_scan((keep, tl.sum(output * up, 1)), 0, _after, reverse=True)
-        products = local_row + kept_row * product
-        tl.store(d_values + k[:, None] * stride_d_values + channel[None, :], weight[:, None] * down, mask=where)
-        tl.store(d_scores + row * n + k, weight * (tl.sum(value * down, 1) - products), mask=inside)
-        sums = tl.sum(tl.where((i == 0)[:, None], down, 0.0), 0)
-        product = tl.sum(tl.where(i == 0, products, 0.0), 0)
-    first = tl.where(tl.load(starts) != 0, 0.0, 1.0 - tl.load(weights))
-    tl.store(g + row * dim + channel, (sums * first).to(tl.float64), mask=real)
-    tl.store(c + row, (product * first).to(tl.float64))
+CHUNK = 64  # positions of a program
+TURN = 16  # positions whose channels a warp has in its registers, at most
+MOST_REGISTERS = 255  # of a thread: unasked, ptxas would rather spill some than use more than 128
+CARRIED = 32  # channels of a program that carries something from chunk to chunk
 
 
 def forward(
     scores: Tensor, values: Tensor, m: Tensor, u: Tensor, w: Tensor, mask: Tensor, starts: Tensor
 ) -> tuple[Tensor, ...]:
-    """As `scan_numba.forward`, of float32 scores and values; the weights are float32.
+    """As `scan_numba.forward`, of float32 scores and float32 or bfloat16 values; the weights are float32.
 
     Raises:
-        ValueError: the tensors are not float32 (half types are converted before), or not on a CUDA device.
+        ValueError: values of another type (float16 is converted before), or not on a CUDA device.
     """
     _check(values)
-    values = rows_of_channels(values)
-    outputs = torch.empty_like(values)
+    values = dense_batches(rows_of_channels(values))
+    outputs = torch.empty_like(values, dtype=torch.float32)
     weights = torch.empty(scores.shape, dtype=torch.float32, device=values.device)
-    m, u, w = (part.clone(memory_format=torch.contiguous_format) for part in (m, u, w))
-    tensors = (scores, values, mask.view(torch.uint8), starts.view(torch.uint8), outputs)
-    _forward[(m.numel(),)](*tensors, *flatten_batch(tensors), weights, m, u, w, m.numel(), **_sizes(values))
-    return outputs, weights, m, u, w
+    before = [part.contiguous() for part in (m, u, w)]
+    after = [torch.empty_like(part) for part in before]
+    given = (scores, values, mask.view(torch.uint8), starts.view(torch.uint8), outputs)
+    tensors, strides = _rows(given, values.dim() - 2)
+    sizes = _sizes(tensors[1])
+    chunks, rows, dim = sizes["chunks"], m.numel(), sizes["DIM"]
+    if chunks > 1:
+        own = [values.new_empty(rows, chunks, *more, dtype=torch.float32) for more in ((), (), (dim,))]
+        begun = values.new_empty(rows, chunks, dtype=torch.int8)
+        _launch(sum_chunks, (rows * chunks,), *tensors[:4], *strides[:12], *own, begun, **sizes, num_warps=4)
+        first, before = before, [torch.empty_like(part) for part in own]
+        _carry(carry_states, (*own, begun, *first, *before, *after), rows, chunks=chunks, dim=dim)
+    _launch(
+        scan_outputs, (rows * chunks,), *tensors, *strides, weights, *before, *after, **sizes,
+        TURN=_turn(sizes, 128), WHOLE=chunks == 1,
+    )  # fmt: skip
+    return outputs, weights, *after
 
 
 def backward(
     weights: Tensor, values: Tensor, outputs: Tensor, d_outputs: Tensor, g: Tensor, c: Tensor, starts: Tensor
 ) -> tuple[Tensor, ...]:
     """As `scan_numba.backward`."""
-    values, d_outputs = rows_of_channels(values), rows_of_channels(d_outputs)
-    d_scores, d_values = torch.empty_like(weights), torch.empty_like(values)
-    g, c = (part.clone(memory_format=torch.contiguous_format) for part in (g, c))
-    tensors = (values, outputs, d_outputs, starts.view(torch.uint8), d_values)
-    _backward[(c.numel(),)](weights, *tensors, *flatten_batch(tensors), d_scores, g, c, c.numel(), **_sizes(values))
-    return d_scores, d_values, g, c
+    values, d_outputs = dense_batches(rows_of_channels(values)), rows_of_channels(d_outputs)
+    weights, d_scores, d_values = weights.contiguous(), torch.empty_like(weights), torch.empty_like(values)
+    after = [part.contiguous() for part in (g, c)]
+    before = [torch.empty_like(part) for part in after]
+    given = (values, outputs, d_outputs, starts.view(torch.uint8), d_values)
+    tensors, strides = _rows(given, values.dim() - 2)
+    sizes = _sizes(tensors[0])
+    chunks, rows, dim = sizes["chunks"], c.numel(), sizes["DIM"]
+    if chunks > 1:
+        factors, products = (values.new_empty(rows, chunks, dtype=torch.float32) for _ in range(2))
+        sums = values.new_empty(rows, chunks, dim, dtype=torch.float32)
+        own = (factors, sums, products)
+        _launch(sum_gradients, (rows * chunks,), weights, *tensors[1:4], *strides[3:12], *own, **sizes, num_warps=8)
+        last, after = after, [torch.empty_like(sums), torch.empty_like(products)]
+        arguments = (weights, tensors[3], *strides[9:11], *own, *last, *after, *before)
+        _carry(carry_gradients, arguments, rows, heads=sizes["heads"], n=sizes["n"], chunks=chunks, dim=dim)
+    _launch(
+        scan_gradients, (rows * chunks,), weights, *tensors, *strides, d_scores, *after, *before, **sizes,
+        TURN=_turn(sizes, 64), WHOLE=chunks == 1, maxnreg=MOST_REGISTERS,
+    )  # fmt: skip
+    return d_scores, d_values, *before
 
 
-def _sizes(values: Tensor) -> dict[str, int | bool]:
-    n, dim = values.shape[-2:]
-    # Products and sums may be one instruction; Triton 3.9 warns where that is not said.
+def _rows(tensors: Sequence[Tensor], batch: int) -> tuple[list[Tensor], list[int]]:
+    """The tensors with two batch dimensions, and of each the strides over those and over positions."""
+    tensors = [two_batch_dimensions(x, batch) for x in tensors]
+    return tensors, [stride for x in tensors for stride in x.stride()[:3]]
+
+
+def _sizes(values: Tensor) -> dict[str, int]:
+    """Of values (B, H, N, D), as the kernels are told."""
+    _, heads, n, dim = values.shape
+    channels = triton.next_power_of_2(dim)
     return {
-        "n": n, "dim": dim, "TILE": TILE, "CHANNELS": max(16, triton.next_power_of_2(dim)), "enable_fp_fusion": True
+        "heads": heads, "n": n, "chunks": triton.cdiv(n, CHUNK), "DIM": dim, "CHANNELS": channels, "CHUNK": CHUNK
     }  # fmt: skip
 
 
+def _turn(sizes: dict[str, int], channels: int) -> int:
+    """Positions a turn, fewer of more than `channels` channels: what does not fit into registers goes to memory."""
+    return max(2, min(TURN, TURN * channels // sizes["CHANNELS"]))
+
+
+def _carry(kernel: Any, arguments: Sequence[Any], rows: int, *, dim: int, **sizes: int) -> None:  # noqa: ANN401
+    channels = min(CARRIED, triton.next_power_of_2(dim))
+    grid = (rows, triton.cdiv(dim, channels))
+    _launch(kernel, grid, *arguments, **sizes, DIM=dim, CHANNELS=channels, CHUNK=CHUNK, TURN=TURN)
+
+
+def _launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, num_warps: int = 1, **sizes: int) -> None:  # noqa: ANN401  as Triton takes them
+    # A product and a sum may be one instruction; Triton 3.9 warns where that is not said.
+    kernel[grid](*arguments, **sizes, num_warps=num_warps, enable_fp_fusion=True)
+
+
 def _check(values: Tensor) -> None:
-    if values.dtype != torch.float32:
+    if values.dtype not in (torch.float32, torch.bfloat16):
         raise ValueError(f"method 'triton' computes in float32, not {values.dtype}; use method='blocked'")
-    if not values.is_cuda and not isinstance(_forward, InterpretedFunction):
+    if not values.is_cuda and not isinstance(scan_outputs, InterpretedFunction):
         raise ValueError(f"method 'triton' needs a CUDA device, not {values.device}; use method='auto'")

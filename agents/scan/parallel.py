@@ -118,9 +118,17 @@ def _dense(leaves: ScanState, segments: Tensor | None) -> ScanState:
         m = torch.where(allowed, leaves.m.unsqueeze(-2), floor).amax(-1)
     # Masked before the exponential: above the diagonal the difference may be positive and overflow.
     weights = torch.exp((leaves.m.unsqueeze(-2) - m.unsqueeze(-1)).masked_fill(~allowed, -torch.inf))
+    summed = torch.cat([leaves.w, leaves.u.unsqueeze(-1)], -1)
+    ill = None
+    if segments is not None:
+        # In a product 0 times NaN is NaN: one sequence's would reach the others, earlier ones too.
+        ill = ~summed.isfinite().all(-1)
+        summed = summed.masked_fill(ill.unsqueeze(-1), 0.0)
     # Autocast would do the product, and so round the state, in bfloat16.
     with torch.autocast(weights.device.type, enabled=False):
-        sums = weights @ torch.cat([leaves.w, leaves.u.unsqueeze(-1)], -1)
+        sums = weights @ summed
+    if ill is not None:
+        sums = sums.masked_fill((allowed & ill.unsqueeze(-2)).any(-1, keepdim=True), torch.nan)
     return ScanState(m, sums[..., -1], sums[..., :-1])
 
 

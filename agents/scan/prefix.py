@@ -53,9 +53,9 @@ def prefix_scan(
         state: state of the positions before the first one, with gradients; None where there are none.
         method: "sequential" (token by token; O(1) memory beyond the outputs when no gradient is asked for), "blocked"
             (appendix A: dense inside a block of 64, carried between blocks), "hillis_steele" (algorithm 1),
-            "ladner_fischer" (O(N) work), "numba" (one pass over memory on the CPU), "triton" (the same on CUDA devices;
-            scores and values of at most float32), or "auto": the kernel of the device, "blocked" where there is none or
-            the call is traced. The kernels are differentiable once.
+            "ladner_fischer" (O(N) work), "numba" (one pass over memory on the CPU), "triton" (CUDA devices, parallel
+            over chunks of 64 positions; scores and values of at most float32), or "auto": the kernel of the device,
+            "blocked" where there is none or the call is traced. The kernels are differentiable once.
         mask: bool, broadcastable to (..., N); False positions contribute nothing.
         starts: bool, broadcastable to (..., N); True where a new sequence begins and everything before is forgotten,
             `state` included. Several sequences can so be packed into one row.

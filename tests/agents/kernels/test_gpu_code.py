@@ -13,7 +13,7 @@ from checkout import ROOT
 
 pytest.importorskip("triton", reason="pip install triton", exc_type=ImportError)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
-FEW = ("--targets", "90", "--dims", "64", "--types", "float32")
+FEW = ("--targets", "90", "--dims", "64", "--types", "float32", "--instructions")
 
 # As `python scripts/check_gpu_kernels`, with one file more among the package's.
 WITH_ANOTHER = """
@@ -45,9 +45,13 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_the_kernels_compile() -> None:
     done = run("scripts/check_gpu_kernels", *FEW)
     assert done.returncode == 0, done.stderr
-    lines = re.findall(r"^\| (\w+\.\w+), \w+, float32, 64 \| (\d+), \d+, \d+ \|$", done.stdout, re.MULTILINE)
-    assert len({kernel for kernel, _ in lines}) >= 2
-    assert all(16 <= int(registers) <= 255 for _, registers in lines)
+    lines = re.findall(
+        r"^\| (\w+\.\w+), \w+, float32, 64 \| (\d+), 0, \d+(?:; ([\d.]+))? \|$", done.stdout, re.MULTILINE
+    )
+    assert len({kernel for kernel, _, _ in lines}) == 6
+    assert all(16 <= int(registers) <= 255 for _, registers, _ in lines)
+    counts = [float(count) for _, _, count in lines if count]
+    assert len(counts) == 4 and all(0.2 < count < 1.3 for count in counts)
 
 
 def test_a_kernel_that_nothing_launches_is_told(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Traced by "aot_eager", which compiles nothing and so needs no compiler.
 
 from __future__ import annotations
 
+import interpreter
 import pytest
 import torch
 from scan_checks import random_inputs, random_mask, random_starts, random_state
@@ -20,6 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's tracing uses what torch deprecates
     pytest.mark.skipif(torch.__version__ < MIN_TORCH_TO_COMPILE, reason="torch is too old for --compile"),
 ]
+interpreter.prepare()
 MIXERS = ("aaren", "attention", "aaren-rsa", "rsa")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import interpreter
 import pytest
 import torch
 from scan_checks import check, random_inputs, random_mask, random_starts, random_state
@@ -10,6 +11,7 @@ from torch import Tensor
 from aaren_rl.agents import ScanState, kernels, prefix_scan
 
 pytest.importorskip("triton", reason="pip install triton", exc_type=ImportError)
+interpreter.prepare()
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # conftest.py turns the interpreter on
 
 
@@ -27,13 +29,36 @@ def scan(
     return outputs.cpu(), ScanState(*(part.cpu() for part in after))
 
 
-@pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 65, 100])
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of 4 positions, 2 a turn, and carries of 4 chunks: the borders of long rows, in short ones."""
+    back_end = kernels.load("triton")
+    for name, value in {"CHUNK": 4, "TURN": 2, "CARRIED": 2}.items():
+        monkeypatch.setattr(back_end, name, value)
+
+
+@pytest.mark.parametrize("length", [1, 17, 64, 65, 130])
 def test_every_length(length: int) -> None:
-    check(scan, *random_inputs(length))
+    check(scan, *random_inputs(length, batch=(1,)))
 
 
-@pytest.mark.parametrize("length", [1, 32, 70])
+@pytest.mark.parametrize("length", [3, 4, 5, 16, 17, 35])
+def test_every_length_of_small_chunks(length: int, small: None) -> None:
+    check(scan, *random_inputs(length, batch=(1,)), state=random_state((1,)))
+
+
+@pytest.mark.parametrize("length", [1, 60])
 def test_with_state_mask_and_starts(length: int) -> None:
+    masked_packed_and_scattered(length)
+
+
+@pytest.mark.parametrize("length", [4, 13])
+def test_small_chunks_with_state_mask_and_starts(length: int, small: None) -> None:
+    masked_packed_and_scattered(length)
+
+
+def masked_packed_and_scattered(length: int) -> None:
+    """Heads side by side, NaN under the mask."""
     batch = (2, 2)
     scores, values = random_inputs(length, batch=batch, dim=5)
     mask, starts = random_mask(length, batch), random_starts(length, batch)
@@ -42,29 +67,93 @@ def test_with_state_mask_and_starts(length: int) -> None:
     check(scan, scores, hidden, state=random_state(batch, 5), mask=mask, starts=starts)
 
 
-@pytest.mark.parametrize("kind", ["+1e4", "-1e4", "-110", "rising", "falling", "loud, then quiet"])
+@pytest.mark.parametrize("begins", [[64], [63, 65, 128]])
+def test_starts_at_the_borders_of_chunks(begins: list[int]) -> None:
+    scores, values = random_inputs(140, batch=(1,))
+    starts = torch.zeros(1, 140, dtype=torch.bool)
+    starts[0, begins] = True
+    check(scan, scores, values, state=random_state((1,)), starts=starts)
+
+
+def test_starts_everywhere_in_small_chunks(small: None) -> None:
+    """Alone and side by side, at the first and last position of a chunk and of a turn."""
+    scores, values = random_inputs(13, batch=(3,))
+    starts = torch.zeros(3, 13, dtype=torch.bool)
+    for row, begins in enumerate(([1, 4], [3, 5, 6, 12], [2, 8, 9, 10])):
+        starts[row, begins] = True
+    check(scan, scores, values, state=random_state((3,)), starts=starts)
+
+
+def test_channels_that_are_no_power_of_two() -> None:
+    check(scan, *random_inputs(70, batch=(1,), dim=40), state=random_state((1,), 40))
+
+
+def test_three_batch_dimensions(small: None) -> None:
+    scores, values = random_inputs(6, batch=(2, 2, 1))
+    check(scan, scores.transpose(0, 1), values.transpose(0, 1), starts=random_starts(6, (2, 1, 1), 0.5))
+
+
+@pytest.mark.parametrize("kind", ["+1e4", "-110", "rising", "falling", "loud, then quiet"])
 def test_extreme_scores(kind: str) -> None:
-    scores, values = random_inputs(70)
+    scores, values = random_inputs(70, batch=(1,))
     ramp, starts = torch.linspace(-200, 200, 70), None
     if kind == "loud, then quiet":
-        starts = torch.arange(70).eq(40).expand(2, 70)
+        starts = torch.arange(70).eq(40).expand(1, 70)
         scores = torch.where(starts.cumsum(-1) > 0, scores - 1e4, scores + 1e4)
     else:
-        scores = scores + {"+1e4": 1e4, "-1e4": -1e4, "-110": -110, "rising": ramp, "falling": -ramp}[kind]
-    check(scan, scores, values, state=random_state(), starts=starts)
+        scores = scores + {"+1e4": 1e4, "-110": -110, "rising": ramp, "falling": -ramp}[kind]
+    check(scan, scores, values, state=random_state((1,)), starts=starts)
 
 
 def test_all_masked_is_zero_with_finite_gradients() -> None:
-    scores = torch.full((2, 40), -torch.inf, requires_grad=True)
-    values = torch.full((2, 40, 3), torch.nan, requires_grad=True)
+    scores = torch.full((1, 70), -torch.inf, requires_grad=True)
+    values = torch.full((1, 70, 3), torch.nan, requires_grad=True)
     outputs, state = scan(scores, values)
-    assert torch.equal(outputs, torch.zeros(2, 40, 3)) and not state.u.any()
+    assert torch.equal(outputs, torch.zeros(1, 70, 3)) and not state.u.any()
     (outputs.sum() + state.w.sum() + state.u.sum()).backward()
     assert not scores.grad.any() and not values.grad.any()
 
 
-def test_half_types() -> None:
-    check(scan, *random_inputs(40, dtype=torch.bfloat16))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types(dtype: torch.dtype) -> None:
+    check(scan, *random_inputs(40, dtype=dtype))
+
+
+def test_bfloat16_in_small_chunks(small: None) -> None:
+    scores, values = random_inputs(13, dtype=torch.bfloat16)
+    check(scan, scores, values, starts=random_starts(13), mask=random_mask(13))
+
+
+@pytest.mark.parametrize("where", ["score", "value", "gradient"])
+def test_nan_stays_in_its_sequence(where: str, small: None) -> None:
+    """Of a row's sequences: 0 to 5, 6, 7 to 16, 17 to 21; only the third, or none, may notice."""
+    starts = torch.zeros(1, 22, dtype=torch.bool)
+    starts[0, [0, 6, 7, 17]] = True
+    results = []
+    for ill in (False, True):
+        scores, values = random_inputs(22, batch=(1,))
+        up = torch.ones_like(values)
+        if ill:
+            {"score": scores, "value": values, "gradient": up}[where][0, 10] = torch.nan
+        leaves = [scores.requires_grad_(), values.requires_grad_()]
+        outputs, state = scan(*leaves, starts=starts)
+        results.append([*torch.autograd.grad(outputs, leaves, up), outputs.detach(), *state])
+    others = (starts.cumsum(-1) != 3)[0]
+    for mine, true in zip(*results, strict=True):
+        inside = mine.dim() > 1 and mine.shape[1] == 22
+        assert torch.equal(mine[:, others] if inside else mine, true[:, others] if inside else true)
+    assert any(x.isnan().any() for x in results[1])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in multiply")  # 0 times infinity, which is not taken
+def test_an_infinite_value_is_seen_from_its_position_on(small: None) -> None:
+    scores, values = random_inputs(13, batch=(1,))
+    values[0, 6, 1] = torch.inf
+    starts = torch.arange(13).eq(10).expand(1, 13)
+    outputs, _ = scan(scores, values, starts=starts)
+    wanted = torch.zeros(13, 3, dtype=torch.bool)
+    wanted[6:10, 1] = True
+    assert torch.equal(outputs[0].isposinf(), wanted) and not outputs.isnan().any()
 
 
 def test_counting_does_not_stop_at_two_to_the_24() -> None:
@@ -82,6 +171,6 @@ def test_float64_is_refused() -> None:
 
 def test_a_cpu_tensor_is_refused_outside_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = kernels.load("triton")
-    monkeypatch.setattr(gpu, "_forward", None)
+    monkeypatch.setattr(gpu, "scan_outputs", None)
     with pytest.raises(ValueError, match="needs a CUDA device, not cpu"):
         scan(*random_inputs(4))
