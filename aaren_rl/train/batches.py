@@ -157,6 +157,19 @@ class StepData:
         batch = self.rows(index.unsqueeze(0), torch.ones(1, total, dtype=torch.bool, device=self.device))
         return Batch(**{**batch.__dict__, "starts": starts.unsqueeze(0)})
 
+    def filled(self, begins: Tensor, lengths: Tensor, steps: int) -> Batch:
+        """As `packed`, of the first stretches that make `steps` steps, the last one cut to fit; there must be enough.
+
+        No shape depends on what was drawn: nothing waits for the device, and a captured graph can draw.
+        """
+        after = lengths.cumsum(0)
+        place = torch.arange(steps, device=self.device)
+        stretch = torch.searchsorted(after, place, right=True)
+        since = place - (after - lengths)[stretch]
+        mask = torch.ones(1, steps, dtype=torch.bool, device=self.device)
+        batch = self.rows((begins[stretch] + since).unsqueeze(0), mask)
+        return Batch(**{**batch.__dict__, "starts": (since == 0).unsqueeze(0)})
+
 
 @dataclass(frozen=True)
 class WindowSampler:
@@ -212,7 +225,7 @@ class MixedSampler:
         low, high = math.log(min(SHORTEST_MIXED, self.horizon)), math.log(self.horizon)
         lengths = torch.exp(low + (high - low) * torch.rand(shape, generator=generator, device=device)).round().long()
         lengths = lengths.minimum(self.data.end[begins] - begins)
-        return self.data.packed(*_cut(begins, lengths, self.steps))
+        return self.data.filled(begins, lengths, self.steps)
 
 
 def _cut(begins: Tensor, lengths: Tensor, steps: int) -> tuple[Tensor, Tensor]:

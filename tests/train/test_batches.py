@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
+from torch._subclasses.fake_tensor import FakeTensorMode
 from windows import LENGTHS, generator, make_data, sampler, stretches
 
 from aaren_rl.envs import Episodes
 from aaren_rl.policies.names import CONTEXTS
-from aaren_rl.train.batches import EpisodeSampler, MixedSampler, StepData, WindowSampler
+from aaren_rl.train.batches import EpisodeSampler, MixedSampler, StepData, WindowSampler, _cut
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
@@ -137,3 +138,27 @@ def test_steps_are_normalised_by_the_data_sets_statistics() -> None:
 def test_an_unknown_context_is_refused() -> None:
     with pytest.raises(ValueError, match="'infinite' is not one of window, episode, mixed"):
         sampler("infinite", make_data())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_mixed_row_is_its_stretches_end_to_end(seed: int) -> None:
+    """As `packed` lays them, which the other sampler of rows uses."""
+    data = make_data()
+    begins = torch.randint(len(data), (60,), generator=generator(seed))
+    lengths = torch.randint(1, 9, (60,), generator=generator(seed + 100)).minimum(data.end[begins] - begins)
+    mine, true = data.filled(begins, lengths, 50), data.packed(*_cut(begins, lengths, 50))
+    for name, value in vars(true).items():
+        assert torch.equal(getattr(mine, name), value), name
+
+
+@pytest.mark.parametrize("context", ["window", "mixed"])
+def test_no_shape_depends_on_what_is_drawn(context: str) -> None:
+    """Tensors without memory: a number that is asked for, or a shape made from one, is an error."""
+    data = make_data()
+    mode = FakeTensorMode()
+    for name, value in vars(data).items():
+        if isinstance(value, torch.Tensor):
+            setattr(data, name, mode.from_tensor(value))
+    with mode:
+        batch = sampler(context, data, 64).sample(generator())
+    assert batch.observations.shape[:2].numel() in (60, 64)
