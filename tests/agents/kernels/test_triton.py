@@ -84,6 +84,30 @@ def test_starts_everywhere_in_small_chunks(small: None) -> None:
     check(scan, scores, values, state=random_state((3,)), starts=starts)
 
 
+@pytest.mark.parametrize("length", [3, 9])
+def test_a_state_whose_maximum_is_no_float32(length: int, small: None) -> None:
+    """Near 10,000 float32 has steps of 1e-3."""
+    (scores, values), state = random_inputs(length, batch=(1,)), random_state((1,))
+    check(scan, scores + 1e4, values, state=state._replace(m=state.m + 1e4 + 4e-4))
+
+
+def test_sequences_that_start_masked() -> None:
+    masked_starts()
+
+
+def test_sequences_that_start_masked_in_small_chunks(small: None) -> None:
+    masked_starts()
+
+
+def masked_starts() -> None:
+    """What was before is forgotten at once, not at the first position that counts; the last sequence has none."""
+    scores, values = random_inputs(13, batch=(2,))
+    starts, mask = torch.zeros(2, 13, dtype=torch.bool), torch.ones(2, 13, dtype=torch.bool)
+    starts[:, 6], mask[:, 6:9] = True, False
+    starts[1, 12], mask[1, 12] = True, False
+    check(scan, scores, values, state=random_state(), mask=mask, starts=starts)
+
+
 def test_channels_that_are_no_power_of_two() -> None:
     check(scan, *random_inputs(70, batch=(1,), dim=40), state=random_state((1,), 40))
 
@@ -126,19 +150,22 @@ def test_bfloat16_in_small_chunks(small: None) -> None:
 
 @pytest.mark.parametrize("where", ["score", "value", "gradient"])
 def test_nan_stays_in_its_sequence(where: str, small: None) -> None:
-    """Of a row's sequences: 0 to 5, 6, 7 to 16, 17 to 21; only the third, or none, may notice."""
+    """Of a row's sequences: 0 to 4, 5 to 11, 12, 13 to 21; only the second, or none, may notice.
+
+    In the second chunk the first one ends, the second begins, and NaN is.
+    """
     starts = torch.zeros(1, 22, dtype=torch.bool)
-    starts[0, [0, 6, 7, 17]] = True
+    starts[0, [0, 5, 12, 13]] = True
     results = []
     for ill in (False, True):
         scores, values = random_inputs(22, batch=(1,))
         up = torch.ones_like(values)
         if ill:
-            {"score": scores, "value": values, "gradient": up}[where][0, 10] = torch.nan
+            {"score": scores, "value": values, "gradient": up}[where][0, 6] = torch.nan
         leaves = [scores.requires_grad_(), values.requires_grad_()]
         outputs, state = scan(*leaves, starts=starts)
         results.append([*torch.autograd.grad(outputs, leaves, up), outputs.detach(), *state])
-    others = (starts.cumsum(-1) != 3)[0]
+    others = (starts.cumsum(-1) != 2)[0]
     for mine, true in zip(*results, strict=True):
         inside = mine.dim() > 1 and mine.shape[1] == 22
         assert torch.equal(mine[:, others] if inside else mine, true[:, others] if inside else true)
