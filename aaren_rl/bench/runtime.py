@@ -147,7 +147,12 @@ def make_runners(policy: Policy, threads: int) -> tuple[Runner, Runner]:
     runners = []
     for precision in ("float32", "int8"):
         model = step_graph(policy, precision=precision)
-        describe(model, {"rollout": policy.rollout, "rollout_context": policy.context_length}, {})
+        card = {
+            "rollout": policy.rollout,
+            "rollout_context": policy.context_length,
+            "return_scale": policy.return_scale,
+        }
+        describe(model, card, {})
         runners.append(from_bytes(model.SerializeToString(), "the exported model", threads=threads))
     return runners[0], runners[1]
 
