@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from aaren_rl.envs import Episodes, returns_to_go
-from aaren_rl.train.batches import Batch, EpisodeSampler, MixedSampler, StepData, WindowSampler, make_sampler
+from aaren_rl.train.batches import Batch, StepData
+from aaren_rl.train.sampling import Sampler, make_sampler
 
 SCALE = 10.0
 LENGTHS = (1, 7, 30, 2, 1, 55, 12)
@@ -30,7 +31,7 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def sampler(context: str, data: StepData, steps: int = 256) -> WindowSampler | EpisodeSampler | MixedSampler:
+def sampler(context: str, data: StepData, steps: int = 256) -> Sampler:
     return make_sampler(context, data, context_length=20, horizon=50, steps=steps)
 
 
@@ -43,6 +44,8 @@ def stretches(batch: Batch, data: StepData) -> list[tuple[int, int, int]]:
         length = int(batch.mask[row].sum())
         assert bool(batch.mask[row, :length].all())  # padded on the right only
         begins = [0] if batch.starts is None else batch.starts[row].nonzero().flatten().tolist()
+        if len(raw) > 1 and begins[:1] != [0]:
+            begins.insert(0, 0)  # a row that goes on from the last update
         assert begins[0] == 0
         for begin, end in zip(begins, [*begins[1:], length], strict=True):
             episode, first = (int(x) for x in raw[row, begin, :2])

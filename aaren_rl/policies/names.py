@@ -13,11 +13,13 @@ AGENTS = {
     "decision-transformer-tree": "tree",
     "bc": "aaren",
 }
+# Their state is of one size, however long the episode.
+RECURRENT_MIXERS = ("aaren", "aaren-rsa")
 # They see no return-to-go: behaviour cloning with Decision-Aaren's trunk, a baseline.
 UNCONDITIONED = ("bc",)
 
 ROLLOUTS = ("carry", "rolling", "window")  # as in `agents`, which imports torch
-CONTEXTS = ("window", "episode", "mixed")  # of training
+CONTEXTS = ("window", "episode", "mixed", "stream")  # of training
 
 SOURCES = {
     "d4rl": "D4RL's file",

@@ -1,12 +1,14 @@
 """Training batches, drawn on the training device with no Python loop over samples.
 
-Three ways to choose the context, and the rollout modes they prepare for:
+Three of the ways to choose the context, and the rollout modes they prepare for:
 
 * "window": K steps from a start drawn uniformly over all steps (tails included, padded on the right). For rollouts that
   never show the model an older context: "window" and "rolling".
 * "episode": whole episodes from their first step, laid end to end in one row, so that nothing is padded. For "carry".
 * "mixed": random starts and lengths log-uniform from 10 steps to the horizon, laid end to end in one row of a fixed
   number of steps. One set of weights for every mode.
+
+The fourth, "stream", is in `stream.py`.
 
 Shape suffixes: N steps in the data set, B rows, T steps a row, O observation, A action.
 """
@@ -16,13 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..envs.errors import DataError
-from ..policies.names import CONTEXTS
 
 if TYPE_CHECKING:
     from ..envs.data.episodes import Episodes
@@ -41,7 +42,8 @@ class Batch:
         returns_to_go: (B, T), scaled.
         timesteps: (B, T), steps since the episode's begin.
         mask: bool (B, T), False where a row is padded.
-        starts: bool (B, T), True at the first step of every sequence in a row; None where a row is one sequence.
+        starts: bool (B, T), True at the first step of every sequence in a row; None where a row is one sequence. With
+            several rows a first step that is not one goes on from what the model carries.
     """
 
     observations: Tensor
@@ -60,8 +62,8 @@ def part(batch: Batch, index: int, count: int) -> Batch:
     """
     if count == 1:
         return batch
-    if batch.starts is None:
-        where, here = 0, slice(*(len(batch.mask) * k // count for k in (index, index + 1)))
+    if batch.starts is None or len(batch.mask) > 1:
+        where, here = 0, part_of_rows(len(batch.mask), index, count)
     else:
         where, here = 1, slice(*(_cut_near(batch.starts[0], k, count) for k in (index, index + 1)))
     empty = here.start == here.stop
@@ -72,6 +74,11 @@ def part(batch: Batch, index: int, count: int) -> Batch:
     if empty:
         tensors["mask"] = torch.zeros_like(tensors["mask"])
     return Batch(**{"starts": None, **tensors})
+
+
+def part_of_rows(rows: int, index: int, count: int) -> slice:
+    """The rows of part `index` of `count`."""
+    return slice(rows * index // count, rows * (index + 1) // count)
 
 
 def _cut_near(starts: Tensor, index: int, count: int) -> int:
@@ -235,28 +242,3 @@ def _cut(begins: Tensor, lengths: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     lengths = lengths[:count].clone()
     lengths[-1] -= after[count - 1] - steps
     return begins[:count], lengths
-
-
-Sampler: TypeAlias = WindowSampler | EpisodeSampler | MixedSampler
-
-
-def make_sampler(context: str, data: StepData, *, context_length: int, horizon: int, steps: int) -> Sampler:
-    """The sampler of a context.
-
-    Args:
-        context: a name in CONTEXTS.
-        data: the steps.
-        context_length: K, steps a row, for "window".
-        horizon: the longest stretch in steps, for "mixed".
-        steps: environment steps an update.
-
-    Raises:
-        ValueError: unknown context.
-    """
-    if context == "window":
-        return WindowSampler(data, context_length, steps)
-    if context == "episode":
-        return EpisodeSampler(data, steps)
-    if context == "mixed":
-        return MixedSampler(data, horizon, steps)
-    raise ValueError(f"context {context!r} is not one of {', '.join(CONTEXTS)}")

@@ -6,7 +6,7 @@ import typing
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from ..policies.names import AGENTS, AUTO, CONTEXTS, ROLLOUTS, UNCONDITIONED
+from ..policies.names import AGENTS, AUTO, CONTEXTS, RECURRENT_MIXERS, ROLLOUTS, UNCONDITIONED
 from ..ranges import (
     BELOW_1,
     CONTEXT,
@@ -51,8 +51,8 @@ class DataConfig:
     env_id: str | None = _help(None, "your own Gymnasium environment, with --source FILE; --env then names the data")
     ref_min_score: float | None = _help(None, "return that scores 0, with --env-id", RETURN)
     ref_max_score: float | None = _help(None, "return that scores 100, with --env-id", RETURN)
-    context: str = _help("mixed", "training contexts: window, episode or mixed")
-    context_length: int = _help(20, "steps of a training window", CONTEXT)
+    context: str = _help("mixed", "training contexts: window, episode, mixed or stream")
+    context_length: int = _help(20, "steps of a training window, or of a stream an update", CONTEXT)
     steps_per_update: int = _help(1280, "environment steps an update (64 windows of 20)", COUNT)
     return_scale: float = _help(1000.0, "returns-to-go are divided by this", RETURN_SCALE)
     clip_actions: bool = _help(False, "clip the data's actions to [-1, 1] instead of refusing them")
@@ -191,6 +191,8 @@ class RunConfig:
         _choice("agent", self.agent, AGENTS)
         if self.evaluation.target_return == AUTO and not (self.network.best_return and self.agent not in UNCONDITIONED):
             raise ValueError("target_return: auto needs best_return, and an agent that sees returns")
+        if self.data.context == "stream" and self.mixer not in RECURRENT_MIXERS:
+            raise ValueError(f"context: stream needs a state of one size, which {self.agent} has not; use window")
 
     def model(self, observation_dim: int, action_dim: int, horizon: int) -> ModelConfig:
         """The configuration of the agent's model for an environment."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -131,7 +132,7 @@ def train(
     run.bar = progress_bar(total=updates, initial=trainer.update, desc=task.name, unit="update", disable=not show)
     try:
         if run.owes_evaluation:
-            ranks.share(partial(complete, run))
+            share(run, complete)
         while trainer.update < updates:
             with run.watch:
                 loss_and_norm = torch.stack(trainer.step())
@@ -140,11 +141,11 @@ def train(
             run.bar.update()
             number = ranks.agree(stop.signal)
             if run.is_due(config.evaluation.eval_every):
-                ranks.share(partial(complete, run))
+                share(run, complete)
             elif run.is_due(LOG_EVERY):
                 ranks.share(partial(log, run))
             if number is not None and trainer.update < updates:
-                ranks.share(partial(leave, run))
+                share(run, leave)
                 return 128 + number
     finally:
         run.bar.close()
@@ -152,6 +153,12 @@ def train(
             run.metrics.close()
     ranks.share(partial(report, run))
     return 0
+
+
+def share(run: Run, work: Callable[[Run], None]) -> None:
+    """What saves, on the writer, with what the other ranks carry."""
+    run.trainer.gather()
+    run.trainer.ranks.share(partial(work, run))
 
 
 def restore(run: Run, ranks: Ranks) -> None:

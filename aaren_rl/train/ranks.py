@@ -94,6 +94,14 @@ class Ranks:
             dist.all_reduce(value)
         return value
 
+    def gather(self, tensors: list[Tensor]) -> list[list[Tensor]]:
+        """What every process gives, in the order of their ranks, on all of them; called on all."""
+        if self.size == 1:
+            return [tensors]
+        found: list[list[Tensor]] = [[] for _ in range(self.size)]
+        dist.all_gather_object(found, [part.cpu() for part in tensors])
+        return found
+
     def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
         """`model`, its gradients averaged over the processes in every backward pass."""
         if self.size == 1:

@@ -14,12 +14,14 @@ from ..agents.fast.training import for_training
 from ..envs.errors import one_line
 from ..errors import CheckpointError
 from .acceleration import autocast, compile_model, uses_bfloat16
-from .batches import StepData, make_sampler, part
+from .batches import StepData, part, part_of_rows
 from .best_return import MOST_UPDATES, fit_best_return
 from .checkpoint import Checkpoint
 from .config import RunConfig
 from .optimizers import Optimizers
 from .ranks import ALONE, Ranks
+from .sampling import make_sampler
+from .stream import Carried, StreamSampler
 
 
 def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
@@ -102,6 +104,11 @@ class Trainer:
             horizon=horizon,
             steps=config.data.steps_per_update,
         )
+        self.carried: Carried | None = None
+        if isinstance(self.sampler, StreamSampler):
+            mine = self._rows(ranks.rank)
+            self.carried = Carried(self.model.initial_state(max(1, mine.stop - mine.start)))  # `part` leaves none empty
+        self._gathered: list[list[Tensor]] = []
 
     def fit_best_return(self) -> None:
         """Fits the model's estimate of the best return in reach, where it has one, before the first update."""
@@ -119,9 +126,12 @@ class Trainer:
         if not self.model.training:
             self._forward.train()
         with autocast(config, self.data.device):
-            actions, _ = self._forward(
-                batch.observations, batch.actions, batch.returns_to_go, batch.timesteps, starts=batch.starts
+            before = None if self.carried is None else self.carried.state
+            actions, after = self._forward(
+                batch.observations, batch.actions, batch.returns_to_go, batch.timesteps, before, starts=batch.starts
             )
+        if self.carried is not None:
+            self.carried.keep(after)
         self.mask = whole.mask
         loss = masked_mse(actions, batch.actions, batch.mask, whole.mask.sum())
         for parameter in self._parameters:  # as the optimiser's zero_grad, in a tenth of its time
@@ -135,6 +145,8 @@ class Trainer:
             self._average()
         else:
             self.skipped += 1
+            if self.carried is not None:
+                self.carried.forget()
         self.update += 1
         return loss, norm.detach()
 
@@ -155,10 +167,28 @@ class Trainer:
             for name, value in mixer.encoding.scalars().items()
         }
 
+    def gather(self) -> None:
+        """What every rank carries, for the writer's next `checkpoint`; called on all ranks."""
+        if self.carried is not None:
+            self._gathered = self.ranks.gather(self.carried.tensors())
+
+    def _stream(self) -> dict[str, Any]:
+        """Where every row of a stream goes on, and the state with which; for a checkpoint."""
+        if not isinstance(self.sampler, StreamSampler):
+            return {}
+        size = self.ranks.size
+        whole = [r for r in range(size) if self._rows(r).stop > self._rows(r).start]
+        states = [torch.cat([self._gathered[r][k] for r in whole]) for k in range(len(self._gathered[0]))]
+        return {"stream": [self.sampler.next, *states]}
+
+    def _rows(self, rank: int) -> slice:
+        assert isinstance(self.sampler, StreamSampler)
+        return part_of_rows(len(self.sampler.next), rank, self.ranks.size)
+
     def checkpoint(self, progress: dict[str, Any], recent: Tensor) -> Checkpoint:
         """Everything that `restore` needs, the scores so far, and the losses and norms that are not logged yet."""
         states = {"optimizer": self.optimizers.state_dict(), "sampler": self.generator.get_state(), "recent": recent}
-        states |= {"torch": torch.get_rng_state(), "skipped": self.skipped}
+        states |= {"torch": torch.get_rng_state(), "skipped": self.skipped} | self._stream()
         if self.data.device.type == "cuda":
             states["cuda"] = torch.cuda.get_rng_state(self.data.device)
         return Checkpoint(self.update, self.model.state_dict(), self.average.state_dict(), states, progress)
@@ -179,6 +209,11 @@ class Trainer:
             if self.data.device.type == "cuda":
                 torch.cuda.set_rng_state(states["cuda"], self.data.device)
             self.update, self.skipped = checkpoint.update, int(states.get("skipped", 0))
+            if self.carried is not None and isinstance(self.sampler, StreamSampler):
+                self.sampler.next, *parts = (part.to(self.data.device) for part in states["stream"])
+                mine = self._rows(self.ranks.rank)
+                mine = mine if mine.stop > mine.start else slice(0, 1)
+                self.carried.restore([part[mine] for part in parts])
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             reason = one_line(f"{type(error).__name__}: {error}")
             raise CheckpointError(

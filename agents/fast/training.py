@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..model.block import Block, TrunkState
 from ..model.decision import ACTED_ON, DecisionModel, token_starts
+from ..scan.state import ScanState
 from .products import products_dtype
 from .training_blocks import can_train, train_blocks
 from .training_tokens import can_embed, embed
@@ -60,5 +61,6 @@ class FusedTraining(nn.Module):
             return found
         times, table = timesteps.clamp(max=model.config.max_timestep - 1), model.embed_timestep.weight
         tokens, low = embed(sources, layers, times, table, model.norm, products_dtype(observations))
-        x, after = train_blocks(blocks, tokens, low, token_starts(starts), ACTED_ON)
+        before = cast("tuple[ScanState, ...] | None", state)
+        x, after = train_blocks(blocks, tokens, low, token_starts(starts), ACTED_ON, before)
         return torch.tanh(model.head(x)), tuple(after)  # `can_train` says post-norm: no layer norm comes last

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils._pytree import tree_leaves
 
 from .. import kernels
 from ..mixers import Aaren
-from ..model.block import Block
+from ..model.block import Block, TrunkState
 from ..model.layers import ResidualNorm
 from ..scan.state import ScanState
 from .products import products_dtype
@@ -27,15 +28,18 @@ from .training_passes import Call, Mixed, Mixer, Mlp, Transformed, mix, mix_back
 Tensors: TypeAlias = tuple[Tensor, ...]
 
 
-def can_train(blocks: Sequence[Block], x: Tensor, state: object) -> bool:
-    """Whether `train_blocks` computes what the blocks do: Aaren, post-norm, GELU, float32, on a CPU with Numba."""
+def can_train(blocks: Sequence[Block], x: Tensor, state: TrunkState | None) -> bool:
+    """Whether `train_blocks` computes what the blocks do: Aaren, post-norm, GELU, float32, on a CPU with Numba.
+
+    A gradient of the state before the tokens is not computed.
+    """
     return (
         torch.is_grad_enabled()
-        and state is None
         and x.dtype == torch.float32
         and products_dtype(x) in (torch.float32, torch.bfloat16)
         and kernels.callable_on(x)
         and all(map(_is_known, blocks))
+        and not any(part.requires_grad for part in tree_leaves(state or ()))
     )
 
 
@@ -52,29 +56,42 @@ def _is_known(block: Block) -> bool:
 
 
 def train_blocks(
-    blocks: Sequence[Block], x: Tensor, low: Tensor, starts: Tensor | None = None, keep: slice | None = None
+    blocks: Sequence[Block],
+    x: Tensor,
+    low: Tensor,
+    starts: Tensor | None = None,
+    keep: slice | None = None,
+    state: Sequence[ScanState] | None = None,
 ) -> tuple[Tensor, list[ScanState]]:
     """The last block's tokens, those that are kept, and every block's state; differentiable once.
 
     The modules lend their parameters: neither their `forward` nor hooks on them are called.
 
     Args:
-        blocks: one after the other, without states before the tokens.
+        blocks: one after the other.
         x: tokens (B, N, C).
         low: the same in the type of the matrix products.
         starts: bool (B, N), True where a new sequence begins.
         keep: the positions that are read.
+        state: every block's before the tokens; no gradient goes into it.
     """
     states = []
-    for block in blocks:
+    for block, before in zip(blocks, [None] * len(blocks) if state is None else state, strict=True):
         last = block is blocks[-1]
-        x, low, state = _train_block(block, x, low, starts, keep if last else None, last=last)
-        states.append(state)
+        x, low, after = _train_block(block, x, low, starts, keep if last else None, before, last=last)
+        states.append(after)
     return x, states
 
 
 def _train_block(
-    block: Block, x: Tensor, low: Tensor, starts: Tensor | None, keep: slice | None, *, last: bool
+    block: Block,
+    x: Tensor,
+    low: Tensor,
+    starts: Tensor | None,
+    keep: slice | None,
+    before: ScanState | None,
+    *,
+    last: bool,
 ) -> tuple[Tensor, Tensor, ScanState]:
     mixer, norm1, norm2 = block.mixer, block.norm1, block.norm2
     assert isinstance(mixer, Aaren) and isinstance(norm1, ResidualNorm) and isinstance(norm2, ResidualNorm)
@@ -87,6 +104,7 @@ def _train_block(
         torch.zeros((), dtype=torch.bool) if starts is None else starts.unsqueeze(1),
         keep,
         last,
+        before,
     )
     layers = (mixer.query, mixer.key, mixer.value, mixer.output, norm1, block.mlp[0], block.mlp[2], norm2)
     parameters = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]

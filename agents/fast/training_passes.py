@@ -32,6 +32,7 @@ class Call(NamedTuple):
         starts: bool (B, 1, N).
         keep: the positions that are kept.
         last: no block follows, which would read the output for its products.
+        state: of the mixer before the tokens; no gradient goes into it.
     """
 
     heads: int
@@ -41,6 +42,7 @@ class Call(NamedTuple):
     starts: Tensor
     keep: slice | None
     last: bool
+    state: ScanState | None
 
 
 class Mixer(NamedTuple):
@@ -116,7 +118,7 @@ def mix(x: Tensor, low: Tensor, call: Call, given: Mixer) -> tuple[Tensor, Tenso
     values = _heads(torch.addmm(bv, low, wv.t()), batch, call.heads)
     scores = (rows @ ws.t()).add_(bs).view(batch, n, -1).transpose(1, 2)
     starts, every = call.starts.expand(scores.shape), torch.ones((), dtype=torch.bool).expand(scores.shape)
-    state = ScanState.identity(tuple(scores.shape[:2]), values.shape[-1])
+    state = ScanState.identity(tuple(scores.shape[:2]), values.shape[-1]) if call.state is None else call.state
     outputs, weights, *last = kernel.scan.forward(scores, values, *state, every, starts)
     kept, old = _keep(outputs.transpose(1, 2).flatten(2), call.keep).to(call.dtype), _keep(x, call.keep)
     y, norm = kept @ wo.t(), (bo, weight, bias, call.epsilons[0], call.drops[0])

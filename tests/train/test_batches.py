@@ -107,13 +107,13 @@ def test_degenerate_data_sets(context: str, lengths: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_the_generators_seed_decides_the_batch(context: str) -> None:
-    source = sampler(context, make_data())
-    first, again, other = (source.sample(generator(seed)) for seed in (5, 5, 6))
+    data = make_data()
+    first, again, other = (sampler(context, data).sample(generator(seed)) for seed in (5, 5, 6))
     for name in ("observations", "actions", "returns_to_go", "timesteps", "mask"):
         assert torch.equal(getattr(first, name), getattr(again, name))
     assert first.timesteps.shape != other.timesteps.shape or not torch.equal(first.timesteps, other.timesteps)
     torch.manual_seed(0)  # the global generator has no say
-    assert torch.equal(source.sample(generator(5)).timesteps, first.timesteps)
+    assert torch.equal(sampler(context, data).sample(generator(5)).timesteps, first.timesteps)
 
 
 def test_steps_are_normalised_by_the_data_sets_statistics() -> None:

@@ -71,6 +71,7 @@ def same(one: Path, other: Path, without: str) -> None:
     ("agent", "context"),
     [
         ("decision-aaren", "mixed"),
+        pytest.param("decision-aaren", "stream", marks=pytest.mark.slow),
         pytest.param("decision-transformer", "window", marks=pytest.mark.slow),
         pytest.param("decision-aaren", "episode", marks=pytest.mark.slow),
     ],

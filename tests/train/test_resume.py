@@ -29,9 +29,11 @@ class KilledError(BaseException):
     ("agent", "context"),
     [
         ("decision-aaren", "mixed"),
+        ("decision-aaren", "stream"),
         ("decision-transformer", "window"),
         pytest.param("decision-aaren", "window", marks=pytest.mark.slow),
         pytest.param("decision-aaren", "episode", marks=pytest.mark.slow),
+        pytest.param("decision-aaren-rsa", "stream", marks=pytest.mark.slow),
         pytest.param("decision-transformer", "mixed", marks=pytest.mark.slow),
     ],
 )

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig, kernels
 from aaren_rl.agents.fast import training
 from aaren_rl.agents.fast.training import for_training
+from aaren_rl.agents.model.block import TrunkState
 
 BATCH, STEPS = 3, 10
 CONFIG = ModelConfig(observation_dim=5, action_dim=2, width=32, layers=2, heads=4, dropout=0.0, max_timestep=7)
@@ -22,15 +24,18 @@ def batch() -> tuple[Tensor, ...]:
     return observations, actions, torch.randn(BATCH, STEPS), torch.arange(STEPS).expand(BATCH, STEPS)
 
 
-def gradients(model: nn.Module, *, bfloat16: bool = False, packed: bool = True) -> dict[str, Tensor]:
+def gradients(
+    model: nn.Module, *, bfloat16: bool = False, packed: bool = True, state: TrunkState | None = None
+) -> dict[str, Tensor]:
     """Actions and gradients at fixed masks, by the names that the decision model has for them."""
     model.zero_grad()
     inputs, starts = batch(), torch.arange(STEPS).remainder(4).eq(0).expand(BATCH, STEPS) if packed else None
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-        actions, _ = model(*inputs, starts=starts)
+        actions, after = model(*inputs, state, starts=starts)
     actions.float().square().sum().backward()
     found = {n.removeprefix("model."): p.grad for n, p in model.named_parameters() if p.grad is not None}
-    return {"actions": actions.detach(), **found}
+    states = {f"after{k}": part.detach() for k, part in enumerate(tree_leaves(after)) if state is not None}
+    return {"actions": actions.detach(), **states, **found}
 
 
 def make(**changes: object) -> DecisionModel:
@@ -66,6 +71,22 @@ def test_it_is_the_model(mixer: str, p: float, packed: bool, calls: list[str]) -
     assert calls == (["embed", "train_blocks"] if mixer == "aaren" else [])
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_it_goes_on_from_a_state(packed: bool, calls: list[str]) -> None:
+    """A state that nobody wants a gradient of is no reason for the model's own way; another is."""
+    model = make()
+    with torch.no_grad():
+        _, state = model(*batch())
+    true = gradients(model, packed=packed, state=state)
+    assert_same(gradients(for_training(model), packed=packed, state=state), true)
+    assert calls == ["embed", "train_blocks"]
+    if not packed:  # there every sequence begins anew
+        assert not torch.allclose(true["actions"], gradients(model, packed=False)["actions"], atol=1e-3)
+    _, wanted = model(*batch())
+    gradients(for_training(model), state=wanted)
+    assert len(calls) == 2
+
+
 def test_without_the_timestep_embedding_its_table_gets_no_gradient(calls: list[str]) -> None:
     model = make(timestep_embedding=False)
     mine = gradients(for_training(model))
@@ -95,8 +116,6 @@ def test_where_it_cannot_stand_in_the_model_is_called(calls: list[str], monkeypa
     wrapped = for_training(model)
     with torch.no_grad():
         assert torch.equal(wrapped(*inputs)[0], model(*inputs)[0])
-    state = model.initial_state(BATCH)
-    assert torch.equal(wrapped(*inputs, state)[0], model(*inputs, state)[0])
     assert torch.equal(wrapped.eval()(*inputs)[0], model(*inputs)[0])
     wrapped.train()
     monkeypatch.setattr(kernels, "available", lambda _: False)

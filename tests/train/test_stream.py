@@ -1,0 +1,126 @@
+"""Rows that play whole episodes over many updates, and the state that goes with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from windows import LENGTHS, generator, make_data
+
+from aaren_rl.agents import DecisionModel, ModelConfig
+from aaren_rl.train.batches import Batch
+from aaren_rl.train.config import DataConfig, NetworkConfig, OptimizerConfig, RunConfig
+from aaren_rl.train.stream import Carried, StreamSampler
+from aaren_rl.train.trainer import Trainer
+
+CONFIG = ModelConfig(observation_dim=3, action_dim=2, width=16, layers=2, heads=2, dropout=0.0, max_timestep=60)
+LENGTH, ROWS = 6, 4
+
+
+def updates(count: int, seed: int = 0) -> list[Batch]:
+    source, random = StreamSampler(make_data(), LENGTH, LENGTH * ROWS), generator(seed)
+    return [source.sample(random) for _ in range(count)]
+
+
+def played(batches: list[Batch]) -> list[list[tuple[int, int]]]:
+    """(episode, step) of everything that a row has seen, by row; the columns are those of `make_data`."""
+    data = make_data()
+    raw = torch.cat([b.observations for b in batches], 1) * data.observation_std + data.observation_mean
+    return [[(int(e), int(t)) for e, t, _ in row] for row in raw.round().long().tolist()]
+
+
+def test_a_row_plays_whole_episodes_one_after_the_other() -> None:
+    batches = updates(200)
+    starts = torch.cat([b.starts for b in batches if b.starts is not None], 1)
+    assert starts.shape == (ROWS, 200 * LENGTH) and bool(starts[:, 0].all())
+    for row, begun in zip(played(batches), starts.tolist(), strict=True):
+        for (episode, step), (after, next_step), new in zip(row, row[1:], begun[1:], strict=False):
+            if step + 1 == LENGTHS[episode]:
+                assert next_step == 0 and new
+            else:
+                assert (after, next_step) == (episode, step + 1) and not new
+
+
+def test_episodes_are_equally_likely() -> None:
+    """The one that a row begins with apart, of which longer ones are likelier."""
+    counts = np.zeros(len(LENGTHS))
+    for row in played(updates(1500)):
+        for episode in [e for e, t in row[max(LENGTHS) :] if t == 0]:
+            counts[episode] += 1
+    assert chisquare(counts).pvalue > 0.01
+
+
+def test_rows_do_not_end_together() -> None:
+    """They begin anywhere in one long episode, not all at its first step."""
+    source = StreamSampler(make_data((1000,)), LENGTH, LENGTH * 50)
+    first = source.sample(generator()).timesteps[:, 0]
+    assert len(first.unique()) > 40 and int(first.max()) > 800
+
+
+@pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa"])
+def test_carried_updates_see_what_the_whole_episode_shows(mixer: str) -> None:
+    """With weights that stand still: all updates of a row, and the row at once."""
+    torch.manual_seed(0)
+    model, batches = DecisionModel(replace(CONFIG, mixer=mixer)).eval(), updates(30)
+    carried, found = Carried(model.initial_state(ROWS)), []
+    for b in batches:
+        actions, after = model(b.observations, b.actions, b.returns_to_go, b.timesteps, carried.state, starts=b.starts)
+        carried.keep(after)
+        found.append(actions)
+    names = ("observations", "actions", "returns_to_go", "timesteps")
+    whole = [torch.cat([getattr(b, name) for b in batches], 1) for name in names]
+    wanted, _ = model(*whole, starts=torch.cat([b.starts for b in batches if b.starts is not None], 1))
+    torch.testing.assert_close(torch.cat(found, 1), wanted, rtol=1e-4, atol=1e-5)
+    assert not any(part.requires_grad for part in carried.tensors())
+
+
+def make_trainer(**optimizer: object) -> Trainer:
+    config = RunConfig(
+        data=DataConfig(context="stream", context_length=LENGTH, steps_per_update=LENGTH * ROWS, return_scale=10.0),
+        network=NetworkConfig(width=16, layers=2, heads=2),
+        optimizer=OptimizerConfig(updates=10, precision="float32", **optimizer),  # type: ignore[arg-type]
+    )
+    return Trainer(config, make_data(), 2, 60)
+
+
+def test_the_trainer_carries_the_state_on() -> None:
+    trainer = make_trainer()
+    assert trainer.carried is not None
+    seen = []
+    for _ in range(3):
+        trainer.step()
+        seen.append([part.clone() for part in trainer.carried.tensors()])
+    assert all(len(part) == ROWS for part in seen[0])
+    assert not torch.equal(seen[0][2], seen[1][2]) and not torch.equal(seen[1][2], seen[2][2])
+
+
+def test_a_skipped_update_carries_nothing_on() -> None:
+    trainer = make_trainer(non_finite="skip")
+    assert trainer.carried is not None
+    trainer.step()
+    weight = trainer.model.trunk.blocks[0].mixer.value.weight
+    good = weight.detach().clone()
+    with torch.no_grad():
+        weight.fill_(torch.nan)
+    trainer.step()
+    assert trainer.skipped == 1 and all(bool(part.isfinite().all()) for part in trainer.carried.tensors())
+    with torch.no_grad():
+        weight.copy_(good)
+    loss, _ = trainer.step()
+    assert trainer.skipped == 1 and bool(loss.isfinite())
+
+
+def test_a_state_of_other_rows_is_refused() -> None:
+    model = DecisionModel(CONFIG)
+    carried, other = Carried(model.initial_state(ROWS)), Carried(model.initial_state(ROWS + 1))
+    with pytest.raises(ValueError, match="number of rows"):
+        carried.restore(other.tensors())
+
+
+@pytest.mark.parametrize("agent", ["decision-transformer", "decision-rsa", "decision-transformer-tree"])
+def test_a_state_that_grows_is_refused(agent: str) -> None:
+    with pytest.raises(ValueError, match="context: stream needs a state of one size"):
+        RunConfig(agent=agent, data=DataConfig(context="stream"))
