@@ -28,6 +28,7 @@ from ..ranges import POSITIVE, SEED
 from ..train.acceleration import keep_freed_memory
 from ..train.batches import StepData
 from ..train.config import SECTIONS, RunConfig
+from ..train.sampling import settle_context
 from ..train.settings import Nested, build_config, load_preset, override
 from ..train.trainer import Stopwatch, Trainer
 from .learning_result import Curve, LearningResult, Point
@@ -88,7 +89,7 @@ class Learner:
 
     def __init__(self, recipe: str, training: Episodes, horizon: int, updates: int, seed: int) -> None:
         """Draws weights."""
-        self.recipe, self.config = recipe, read_recipe(recipe, updates, seed)
+        self.recipe, self.config = recipe, settle_context(read_recipe(recipe, updates, seed), training)
         data = StepData(training, self.config.data.return_scale)
         self.trainer = Trainer(self.config, data, training.action_dim, horizon)
         self.watch, self.points = Stopwatch(), list[Point]()

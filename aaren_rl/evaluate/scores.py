@@ -177,7 +177,7 @@ def mismatch(context: str, context_length: int, rollout: str, rollout_context: i
             f"note: trained on windows of {context_length} steps, which do not prepare for the rollout carry: scores "
             "are far lower than what the policy can do; use rolling or window, or train on mixed contexts"
         )
-    if context == "episode" and rollout != "carry":
+    if context in ("episode", "stream") and rollout != "carry":
         return (
             f"note: trained on whole episodes only, which do not prepare for the rollout {rollout}: scores are far "
             "lower than what the policy can do; use carry, or train on mixed contexts"

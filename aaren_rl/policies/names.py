@@ -47,7 +47,7 @@ DATA = {
 }
 
 
-AUTO = "auto"  # a return asked for: at every step the best in reach
+AUTO = "auto"  # a return asked for: at every step the best in reach; contexts: what suits the data
 
 
 def asked_number(target_return: float | None) -> float:

@@ -51,8 +51,9 @@ class DataConfig:
     env_id: str | None = _help(None, "your own Gymnasium environment, with --source FILE; --env then names the data")
     ref_min_score: float | None = _help(None, "return that scores 0, with --env-id", RETURN)
     ref_max_score: float | None = _help(None, "return that scores 100, with --env-id", RETURN)
-    context: str = _help("mixed", "training contexts: window, episode, mixed or stream")
-    context_length: int = _help(20, "steps of a training window, or of a stream an update", CONTEXT)
+    context: str = _help("mixed", "training contexts: auto, window, episode, mixed or stream")
+    context_length: int = _help(20, "steps of a training window", CONTEXT)
+    stream_length: int = _help(40, "steps an update of a row of a stream", CONTEXT)
     steps_per_update: int = _help(1280, "environment steps an update (64 windows of 20)", COUNT)
     return_scale: float = _help(1000.0, "returns-to-go are divided by this", RETURN_SCALE)
     clip_actions: bool = _help(False, "clip the data's actions to [-1, 1] instead of refusing them")
@@ -64,7 +65,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         """Raises ValueError naming the field."""
         _check_limits(self)
-        _choice("context", self.context, CONTEXTS)
+        _choice("context", self.context, (AUTO, *CONTEXTS))
         if (self.ref_min_score is None) != (self.ref_max_score is None):
             raise ValueError("ref_min_score, ref_max_score: give both or none")
 

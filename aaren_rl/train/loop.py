@@ -31,6 +31,7 @@ from .card import behaviour_mode, data_returns, error_fields, make_card
 from .checkpoint import find_checkpoint, save_checkpoint
 from .config import RunConfig
 from .ranks import Ranks
+from .sampling import settle_context
 from .settings import to_dict
 from .trainer import Stopwatch, Trainer
 
@@ -119,6 +120,7 @@ def train(
     updates, low, high = config.optimizer.updates, task.action_low, task.action_high
     training, held_out = hold_out(episodes, config.data.held_out, config.seed)
     training = training.best(config.data.best_fraction)
+    config = settle_context(config, training)
     data = StepData(training, config.data.return_scale, device, action_low=low, action_high=high)
     trainer = Trainer(config, data, training.action_dim, task.horizon, ranks, compiled=compiled)
     run = Run(config, task, training, held_out, data_returns(episodes), path, trainer)

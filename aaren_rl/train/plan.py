@@ -9,7 +9,7 @@ from pathlib import Path
 from ..cli import Parser, import_registering
 from ..envs import task_name
 from ..envs.data.names import default_name
-from ..policies.names import AGENTS, UNCONDITIONED
+from ..policies.names import AGENTS, AUTO, RECURRENT_MIXERS, UNCONDITIONED
 from ..ranges import SEED, THREADS
 from .config import RunConfig
 from .settings import Nested, add_settings, build_config, given_settings, load_preset, override, preset_names
@@ -102,9 +102,11 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
 def remarks(plan: Plan) -> list[str]:
     """A line for every setting that stood on the command line and does nothing for this agent."""
     config, found = plan.config, []
+    windows = ("window",) if config.mixer in RECURRENT_MIXERS else ("window", AUTO)
     idle = {
         "rollout_context": config.evaluation.rollout == "carry" and "the rollout carry",
-        "context_length": config.data.context != "window" and f"{config.data.context} contexts",
+        "context_length": config.data.context not in windows and f"{config.data.context} contexts",
+        "stream_length": config.data.context not in ("stream", AUTO) and f"{config.data.context} contexts",
         "tree_budget": config.mixer != "tree" and config.agent,
         "tree_sampler": config.mixer != "tree" and config.agent,
         "target_return": config.agent in UNCONDITIONED and config.agent,

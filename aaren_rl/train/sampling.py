@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeAlias
 
-from ..policies.names import CONTEXTS
+from ..envs import Episodes
+from ..policies.names import AUTO, CONTEXTS, RECURRENT_MIXERS
 from .batches import EpisodeSampler, MixedSampler, StepData, WindowSampler
+from .config import RunConfig
 from .stream import StreamSampler
 
 Sampler: TypeAlias = WindowSampler | EpisodeSampler | MixedSampler | StreamSampler
+
+
+# Whole episodes that an update must hold, to the next number: one alone is too few situations to learn from at once;
+# from two on, a gradient that goes back to an episode's begin is worth more than more episodes (docs/results.md).
+ENOUGH_EPISODES = 2
+
+
+def settle_context(config: RunConfig, episodes: Episodes) -> RunConfig:
+    """`config` with the context that suits the data where it says "auto".
+
+    Whole episodes, or a stream where an update would hold one of them alone; windows for an agent whose state grows.
+
+    Args:
+        config: of a run.
+        episodes: those that it is trained on.
+    """
+    if config.data.context != AUTO:
+        return config
+    held = round(config.data.steps_per_update * len(episodes) / episodes.n_steps)
+    context = "episode" if held >= ENOUGH_EPISODES else "stream"
+    if config.mixer not in RECURRENT_MIXERS:
+        context = "window"
+    return replace(config, data=replace(config.data, context=context))
 
 
 def make_sampler(context: str, data: StepData, *, context_length: int, horizon: int, steps: int) -> Sampler:
@@ -17,7 +43,7 @@ def make_sampler(context: str, data: StepData, *, context_length: int, horizon: 
     Args:
         context: a name in CONTEXTS.
         data: the steps.
-        context_length: K, steps a row, for "window" and "stream".
+        context_length: steps a row, for "window" and "stream".
         horizon: the longest stretch in steps, for "mixed".
         steps: environment steps an update.
 

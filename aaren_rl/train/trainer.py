@@ -100,7 +100,7 @@ class Trainer:
         self.sampler = make_sampler(
             config.data.context,
             data,
-            context_length=config.data.context_length,
+            context_length=config.data.stream_length if config.data.context == "stream" else config.data.context_length,
             horizon=horizon,
             steps=config.data.steps_per_update,
         )

@@ -136,7 +136,7 @@ def test_steps_are_normalised_by_the_data_sets_statistics() -> None:
 
 
 def test_an_unknown_context_is_refused() -> None:
-    with pytest.raises(ValueError, match="'infinite' is not one of window, episode, mixed"):
+    with pytest.raises(ValueError, match="'infinite' is not one of window, episode, mixed, stream"):
         sampler("infinite", make_data())
 
 

@@ -30,7 +30,7 @@ def test_every_preset_loads_and_comes_back(preset: str, agent: str) -> None:
     config = build_config(agent, 3, load_preset(preset, agent))
     assert from_dict(yaml.safe_load(yaml.safe_dump(to_dict(config)))) == config
     # Roll out as you trained: windows break a carried state, without any message.
-    prepared = (("mixed", "carry"), ("episode", "carry"), ("window", "window"), ("window", "rolling"))
+    prepared = (("auto", "carry"), ("mixed", "carry"), ("window", "window"), ("window", "rolling"))
     assert (config.data.context, config.evaluation.rollout) in prepared
     if config.evaluation.rollout == "rolling":
         assert config.evaluation.rollout_context == config.data.context_length

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
-from windows import LENGTHS, generator, make_data
+from windows import LENGTHS, generator, make_data, make_episodes
 
 from aaren_rl.agents import DecisionModel, ModelConfig
 from aaren_rl.train.batches import Batch
 from aaren_rl.train.config import DataConfig, NetworkConfig, OptimizerConfig, RunConfig
+from aaren_rl.train.sampling import settle_context
 from aaren_rl.train.stream import Carried, StreamSampler
 from aaren_rl.train.trainer import Trainer
 
@@ -79,7 +80,7 @@ def test_carried_updates_see_what_the_whole_episode_shows(mixer: str) -> None:
 
 def make_trainer(**optimizer: object) -> Trainer:
     config = RunConfig(
-        data=DataConfig(context="stream", context_length=LENGTH, steps_per_update=LENGTH * ROWS, return_scale=10.0),
+        data=DataConfig(context="stream", stream_length=LENGTH, steps_per_update=LENGTH * ROWS, return_scale=10.0),
         network=NetworkConfig(width=16, layers=2, heads=2),
         optimizer=OptimizerConfig(updates=10, precision="float32", **optimizer),  # type: ignore[arg-type]
     )
@@ -124,3 +125,25 @@ def test_a_state_of_other_rows_is_refused() -> None:
 def test_a_state_that_grows_is_refused(agent: str) -> None:
     with pytest.raises(ValueError, match="context: stream needs a state of one size"):
         RunConfig(agent=agent, data=DataConfig(context="stream"))
+
+
+@pytest.mark.parametrize(
+    ("agent", "length", "context"),
+    [
+        ("decision-aaren", 100, "episode"),
+        ("decision-aaren", 850, "episode"),
+        ("decision-aaren", 856, "stream"),
+        ("decision-aaren-rsa", 1000, "stream"),
+        ("decision-transformer", 100, "window"),
+    ],
+)
+def test_auto_is_what_suits_the_data(agent: str, length: int, context: str) -> None:
+    """An update of 1,280 steps holds one and a half episodes of 853."""
+    config = RunConfig(agent=agent, data=DataConfig(context="auto"))
+    episodes = make_episodes((length, length - 10, length + 10))
+    assert settle_context(config, episodes).data.context == context
+
+
+def test_what_was_asked_for_stays() -> None:
+    config = RunConfig(data=DataConfig(context="mixed"))
+    assert settle_context(config, make_episodes((1000,))) is config

@@ -227,7 +227,7 @@ def test_a_folder_in_use_is_refused(hopper_file: Path, tmp_path: Path, capsys: p
         (["--env", "../hopper-medium"], 2, "unknown task"),
         (["--source", "/nowhere/x.hdf5"], 3, "/nowhere/x.hdf5"),
         (["--env", "walker2d-medium"], 3, "observations"),
-        (["--context", "windows"], 2, "context: 'windows' is not one of window, episode, mixed"),
+        (["--context", "windows"], 2, "context: 'windows' is not one of auto, window, episode, mixed, stream"),
         (["--heads", "3"], 2, "width 16 is not a multiple of heads 3"),
         (["--preset", "papers"], 2, "default, paper"),
         (["--device", "tpu"], 2, "--device 'tpu'"),
