@@ -24,6 +24,7 @@ Picture = npt.NDArray[np.uint8]  # (height, width, 3)
 
 # What an environment raises that no other renderer would mend; in front, a worker's words for an error of ours.
 _NOT_THE_RENDERER = ("DependencyNotInstalled:", "SimulationError: cannot make", "ResourcesError: its render()")
+_MARGIN = 1.2  # of the camera's distance: on its way a robot stretches
 DEFAULT_FPS = 30.0  # of an environment that does not say its own
 
 
@@ -166,19 +167,41 @@ def _begin(spec: Any, env_kwargs: dict[str, Any], seed: int) -> tuple[gym.Env[An
         # A renderer without a GPU spends most of its time on these: 0.21 s a picture in place of 0.74 s. They change
         # nothing but the smoothness of edges.
         model.vis.quality.shadowsize, model.vis.quality.offsamples = 1024, 0
-        _follow(env, mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "track"))
+        _follow(env, mujoco, model)
+        _extend_floor(mujoco, model)
     env.reset(seed=seed)
     return env, _draw(env)
 
 
-def _follow(env: gym.Env[Any, Any], camera: int) -> None:
+def _follow(env: gym.Env[Any, Any], mujoco: Any, model: Any) -> None:  # noqa: ANN401  a module, and its model
     """Draws through a camera of the model's that goes along with the robot: Gymnasium's own stands still.
 
-    Nothing is changed where the model has none (-1), or a camera was chosen in the environment's arguments.
+    It is moved back to where all of the robot fits. Nothing is changed where the model has none, or a camera was chosen
+    in the environment's arguments.
     """
+    camera = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
     renderer = getattr(env.unwrapped, "mujoco_renderer", None)
-    if camera >= 0 and getattr(renderer, "camera_id", None) == -1:
-        renderer.camera_id = camera  # type: ignore[union-attr]
+    if camera < 0 or getattr(renderer, "camera_id", None) != -1:
+        return
+    renderer.camera_id = camera  # type: ignore[union-attr]
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    body = model.cam_bodyid[camera]
+    own = model.body_rootid[model.geom_bodyid] == model.body_rootid[body]
+    reach = (np.linalg.norm(data.geom_xpos[own] - data.subtree_com[body], axis=1) + model.geom_rbound[own]).max()
+    offset = model.cam_poscom0[camera]
+    fits = reach / np.sin(np.radians(model.cam_fovy[camera]) / 2)  # a ball around the robot as it stands at first
+    offset *= max(1.0, _MARGIN * fits / np.linalg.norm(offset))
+
+
+def _extend_floor(mujoco: Any, model: Any) -> None:  # noqa: ANN401
+    """Draws planes without an end, as collisions have them; their pattern keeps its size in metres."""
+    for plane in np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE):
+        size, material = model.geom_size[plane, :2], model.geom_matid[plane]
+        if material >= 0 and size.all() and not model.mat_texuniform[material]:
+            model.mat_texuniform[material] = True
+            model.mat_texrepeat[material] /= 2 * size
+        size[:] = 0.0
 
 
 def _draw(env: gym.Env[Any, Any]) -> Picture:
