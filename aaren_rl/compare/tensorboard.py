@@ -1,7 +1,8 @@
 """A comparison in TensorBoard: every agent's numbers under the same tags, so that one chart shows them all.
 
-A run is a cell, `<env>/<agent>/seed<k>`; a tag is a quantity and an environment, `score/hopper-medium`, so that a chart
-overlays the agents and seeds of one environment.
+A run is a cell, `<env>/<agent>/seed<k>`; a tag is a quantity and an environment, `eval/score/hopper-medium`, so that a
+chart overlays the agents and seeds of one environment. TensorBoard sorts tags by name: theirs begin with scores and end
+with what training took.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FOLDER = "tensorboard"
+WHOLE = "comparison"  # the run of what belongs to no one cell
 
 # Smoothed, a state that grows to 10 kB seems to end at 5.
 SMOOTHING = "\n\nTensorBoard smooths curves: set *Smoothing* to 0 to see the measured values.\n"
@@ -58,7 +60,7 @@ def _once(value: Callable[[Cell], float | None]) -> Callable[[Cell], list[Point]
 
 QUANTITIES = (
     Quantity(
-        "score",
+        "eval/score",
         "score while training",
         "Normalised score (the return, where there is none) in the evaluations while training; x: update",
         lambda cell: [Point(p.update, p.headline) for p in cell.curve],
@@ -82,25 +84,25 @@ QUANTITIES = (
         _once(lambda cell: cell.mean_of_last),
     ),
     Quantity(
-        "asked_return/achieved",
+        "steering/achieved",
         "achieved against asked return",
         "Mean return; x: the return that was asked for, rounded",
         lambda cell: _by_asked(cell, lambda asked, achieved: achieved),
     ),
     Quantity(
-        "asked_return/asked",
+        "steering/asked",
         "achieved against asked return",
         "The return that was asked for, to compare with; x: the same, rounded",
         lambda cell: _by_asked(cell, lambda asked, achieved: asked),
     ),
     Quantity(
-        "action/microseconds",
+        "rollout/action_microseconds",
         "microseconds an action",
         "Time of one action, the policy alone, one environment, one thread; x: step of the episode",
         lambda cell: [Point(cost.step, cost.microseconds) for cost in cell.action_cost],
     ),
     Quantity(
-        "action/state_bytes",
+        "rollout/state_bytes",
         "bytes of state",
         "Memory that the policy carries from action to action; x: step of the episode",
         lambda cell: [Point(cost.step, float(cost.state_bytes)) for cost in cell.action_cost],
@@ -117,7 +119,9 @@ QUANTITIES = (
         "Of the last updates, on the agent's own training contexts; x: updates",
         _once(lambda cell: cell.loss),
     ),
-    Quantity("model/parameters", "parameters", "Of the model; x: updates", _once(lambda cell: float(cell.parameters))),
+    Quantity(
+        "training/parameters", "parameters", "Of the model; x: updates", _once(lambda cell: float(cell.parameters))
+    ),
 )
 
 # Of the table of hparams. TensorBoard finds a metric by its tag, so these are the same for all environments.
@@ -146,7 +150,8 @@ def write_board(out: Path, cells: Sequence[Cell], figures: Mapping[str, Figure],
     """
 
     def fill(fresh: Path) -> None:
-        with event_file(fresh) as writer:
+        # In a run of its own: TensorBoard calls one that lies in its folder itself ".".
+        with event_file(fresh / WHOLE) as writer:
             _write_whole(writer, cells, figures, summary)
         for cell in cells:
             with event_file(fresh / cell.env / cell.agent / f"seed{cell.seed}") as writer:
@@ -156,14 +161,13 @@ def write_board(out: Path, cells: Sequence[Cell], figures: Mapping[str, Figure],
 
 
 def _write_whole(writer: FileWriter, cells: Sequence[Cell], figures: Mapping[str, Figure], summary: str) -> None:
-    """What belongs to no one cell: the run "."."""
+    """What belongs to no one cell."""
     writer.add_summary(custom_scalars(_layout(cells)))
     writer.add_summary(text("summary", summary.rstrip() + SMOOTHING))
     for name, figure in figures.items():
         file = io.BytesIO()
         figure.savefig(file, format="png", dpi=100)
-        width, height = _png_size(file.getvalue())
-        write_image(writer, f"figures/{name}", file.getvalue(), width, height)
+        write_image(writer, f"figures/{name}", file.getvalue(), _png_size(file.getvalue()))
     # The table's columns. Those of single cells would not do: TensorBoard reads the first that it finds.
     settings = {name: value for cell in cells for name, value in _settings(cell).items()}
     metrics = {name: 0.0 for name, value in METRICS.items() if any(value(cell) is not None for cell in cells)}

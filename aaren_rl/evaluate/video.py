@@ -19,7 +19,6 @@ from ..envs import SimulationError
 from ..envs.files import sync, write_whole
 from ..envs.simulation.rendering import Picture, Renderer, open_renderer
 from ..errors import ResourcesError, UsageError, one_line
-from ..files import write_folder
 from ..policies.card import PolicyCard
 from ..policies.names import asked_words
 from .scores import Score
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 GIF_FPS = 50  # browsers play what has less than 0.02 s between two pictures at a tenth of its speed
 BOARD_FPS = 25  # in TensorBoard, whose files grow with it
 TAG = "episode"
+_SUFFIX = ".video"  # of its event file
 
 
 def open_video(file: Path | None, card: PolicyCard, seed: int) -> AbstractContextManager[Video | None]:
@@ -98,7 +98,7 @@ class Video:
             self._play([whole, small], score.returns[0])
             whole.save(self.file, caption)
             if board is not None:
-                _write_events(board, small.encode(caption), small.size, caption)
+                _write_events(board, score.updates, small.encode(caption), small.size, caption)
         except OSError as error:
             raise ResourcesError(f"--video {self.file}: {one_line(error)}") from error
         finally:
@@ -230,22 +230,19 @@ Sink: TypeAlias = Mp4 | Gif  # takes an episode's pictures
 
 
 def board_folder(run: Path) -> Path | None:
-    """Where a run's video goes in TensorBoard: a sub-run, so that the events of a training that goes on are left alone.
-
-    None where `run` is a policy folder outside a run folder.
-    """
-    folder = next((f for f in (run, run.resolve().parent) if (f / "config.yaml").is_file()), None)
-    return None if folder is None else folder / "video"
+    """The run folder that `run` is or lies in, whose TensorBoard events the video joins; None outside of one."""
+    return next((folder for folder in (run, run.resolve().parent) if (folder / "config.yaml").is_file()), None)
 
 
-def _write_events(board: Path, gif: bytes, size: tuple[int, int], caption: str) -> None:
+def _write_events(board: Path, step: int, gif: bytes, size: tuple[int, int], caption: str) -> None:
+    """The video at the update it was filmed at, in a file of its own; an earlier evaluation's is removed."""
     from ..runs.events import event_file, write_image
 
-    def fill(fresh: Path) -> None:
-        with event_file(fresh) as writer:
-            write_image(writer, TAG, gif, *size, description=caption)
-
-    write_folder(board, fill)
+    earlier = list(board.glob(f"events.out.tfevents.*{_SUFFIX}"))
+    with event_file(board, _SUFFIX) as writer:
+        write_image(writer, TAG, gif, size, step, caption)
+    for file in earlier:
+        file.unlink()
 
 
 def _caption(score: Score, steps: int) -> str:

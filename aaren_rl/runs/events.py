@@ -19,9 +19,9 @@ class Point(NamedTuple):
 
 
 @contextmanager
-def event_file(folder: Path) -> Iterator[FileWriter]:
-    """A fresh event file in `folder`, flushed and closed at the end."""
-    writer = FileWriter(str(folder))
+def event_file(folder: Path, suffix: str = "") -> Iterator[FileWriter]:
+    """A fresh event file in `folder`, whose name ends in `suffix`, flushed and closed at the end."""
+    writer = FileWriter(str(folder), filename_suffix=suffix)
     try:
         yield writer
     finally:
@@ -35,11 +35,13 @@ def write_curve(writer: FileWriter, tag: str, points: Iterable[Point], descripti
         writer.add_summary(Summary(value=[Summary.Value(tag=tag, simple_value=value, metadata=metadata)]), step)
 
 
-def write_image(writer: FileWriter, tag: str, encoded: bytes, width: int, height: int, description: str = "") -> None:
-    """Writes a PNG, or a GIF, which TensorBoard plays; `encoded` is the file's content."""
-    image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=encoded)
+def write_image(
+    writer: FileWriter, tag: str, encoded: bytes, size: tuple[int, int], step: int = 0, description: str = ""
+) -> None:
+    """Writes a PNG, or a GIF, which TensorBoard plays; `encoded` is the file's content, `size` width and height."""
+    image = Summary.Image(width=size[0], height=size[1], colorspace=3, encoded_image_string=encoded)
     metadata = _metadata("images", description)
-    writer.add_summary(Summary(value=[Summary.Value(tag=tag, image=image, metadata=metadata)]), 0)
+    writer.add_summary(Summary(value=[Summary.Value(tag=tag, image=image, metadata=metadata)]), step)
 
 
 def _metadata(plugin: str, description: str) -> SummaryMetadata:

@@ -9,9 +9,17 @@ from torch.utils.tensorboard import SummaryWriter
 
 from ..files import write_text
 
+# TensorBoard sorts tags by name, and these would stand before the scores.
+_BOARD = {
+    "eval/action_error": "imitation/action_error",
+    "eval/action_error_above_floor": "imitation/action_error_above_floor",
+    "eval/actions_per_second": "rollout/actions_per_second",
+    "eval/length_mean": "rollout/length_mean",
+}
+
 
 class Metrics:
-    """Scalars to metrics.jsonl and TensorBoard, under the same tags for every agent.
+    """Scalars to metrics.jsonl and TensorBoard, under the same tags for every agent; see `_BOARD` for TensorBoard's.
 
     Args:
         folder: the run's folder.
@@ -42,7 +50,7 @@ class Metrics:
         self._file.write(json.dumps({self._clock: now, **values}) + "\n")
         self._file.flush()
         for tag, value in values.items():
-            self._board.add_scalar(tag, value, now)
+            self._board.add_scalar(_BOARD.get(tag, tag), value, now)
 
     def text(self, tag: str, text: str) -> None:
         """Writes a text to TensorBoard."""

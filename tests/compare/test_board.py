@@ -21,7 +21,8 @@ from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aaren_rl.compare.cells import Cell
-from aaren_rl.compare.tensorboard import write_board
+from aaren_rl.compare.report.figures import figures
+from aaren_rl.compare.tensorboard import WHOLE, write_board
 
 
 def figure() -> Figure:
@@ -97,13 +98,12 @@ def test_every_agent_has_the_same_tags(server: Server) -> None:
         assert set(tags[run_of(c)]) == set(tags[f"{c.env}/{AGENTS[0]}/seed0"])
         shown = {tag.removesuffix(f"/{c.env}") for tag in tags[run_of(c)] if not tag.startswith("hparam/")}
         assert shown == {
-            "score",
+            "eval/score",
             *(f"final_score/{which}" for which in ("last", "best", "mean_of_last")),
-            *("asked_return/achieved", "asked_return/asked"),
-            *("action/microseconds", "action/state_bytes", "training/seconds_per_update", "training/loss"),
-            "model/parameters",
+            *("steering/achieved", "steering/asked", "rollout/action_microseconds", "rollout/state_bytes"),
+            *(f"training/{what}" for what in ("seconds_per_update", "loss", "parameters")),
         }
-    about = tags["hopper-medium/decision-aaren/seed0"]["action/microseconds/hopper-medium"]
+    about = tags["hopper-medium/decision-aaren/seed0"]["rollout/action_microseconds/hopper-medium"]
     assert "step of the episode" in about["description"]
 
 
@@ -113,12 +113,12 @@ def test_the_curves_are_the_cells(server: Server, c: Cell) -> None:
         points = server.get("data/plugin/scalars/scalars", run=run_of(c), tag=f"{tag}/{c.env}")
         return [[step, value] for _, step, value in points]
 
-    assert curve("score") == [[p.update, pytest.approx(p.headline)] for p in c.curve]
+    assert curve("eval/score") == [[p.update, pytest.approx(p.headline)] for p in c.curve]
     assert curve("final_score/last") == [[1500, pytest.approx(c.last.headline)]]
-    assert curve("action/state_bytes") == [[cost.step, cost.state_bytes] for cost in c.action_cost]
+    assert curve("rollout/state_bytes") == [[cost.step, cost.state_bytes] for cost in c.action_cost]
     asked = sorted((s.target_return, s.return_mean) for s in c.sweep)
-    assert curve("asked_return/achieved") == [[a, pytest.approx(b)] for a, b in asked]
-    assert curve("asked_return/asked") == [[a, a] for a, _ in asked]
+    assert curve("steering/achieved") == [[a, pytest.approx(b)] for a, b in asked]
+    assert curve("steering/asked") == [[a, a] for a, _ in asked]
 
 
 def test_custom_scalars_overlay_the_agents(server: Server) -> None:
@@ -158,14 +158,22 @@ def test_the_table_of_hparams_has_a_row_for_every_cell(server: Server) -> None:
         assert values.get("hparam/normalized_score") == pytest.approx(c.last.normalized_score_mean)
 
 
+def test_scores_come_first_and_every_run_has_a_name(server: Server) -> None:
+    """TensorBoard lists tags by name."""
+    for tags in server.get("data/plugin/scalars/tags").values():
+        assert [tag.split("/")[0] for tag in sorted(tags)][:4] == ["eval", *3 * ["final_score"]]
+    assert sorted(server.get("data/runs")) == sorted([WHOLE, *map(run_of, cells())])
+    assert sorted(figures(cells()))[0] == "all_scores"
+
+
 def test_figures_and_summary_are_there(server: Server) -> None:
     images = server.get("data/plugin/images/tags")
-    assert list(images["."]) == ["figures/scores"]
-    (image,) = server.get("data/plugin/images/images", run=".", tag="figures/scores", sample="0")
+    assert list(images[WHOLE]) == ["figures/scores"]
+    (image,) = server.get("data/plugin/images/images", run=WHOLE, tag="figures/scores", sample="0")
     png = server.get(f"data/plugin/images/individualImage?{image['query']}&")
     assert png.startswith(b"\x89PNG") and (png[18:20], png[22:24]) == ((400).to_bytes(2), (300).to_bytes(2))
-    (tag,) = server.get("data/plugin/text/tags")["."]
-    (text,) = server.get("data/plugin/text/text", run=".", tag=tag)
+    (tag,) = server.get("data/plugin/text/tags")[WHOLE]
+    (text,) = server.get("data/plugin/text/text", run=WHOLE, tag=tag)
     assert "<h1>Compared</h1>" in text["text"] and "<table>" in text["text"] and "Smoothing" in text["text"]
 
 
@@ -174,7 +182,7 @@ def test_a_second_comparison_replaces_the_first(tmp_path: Path) -> None:
     write_board(tmp_path, cells(shift=320.0)[:1], {}, "second")
     folder = tmp_path / "tensorboard"
     assert [p.name for p in tmp_path.iterdir()] == ["tensorboard"]
-    (_, run) = sorted(p.parent.relative_to(folder) for p in folder.rglob("events.*"))
-    assert str(run) == run_of(cells()[0])
+    run, whole = sorted((str(p.parent.relative_to(folder)) for p in folder.rglob("events.*")), key=WHOLE.__eq__)
+    assert (run, whole) == (run_of(cells()[0]), WHOLE)
     (point,) = EventAccumulator(str(folder / run)).Reload().Scalars("final_score/last/hopper-medium")
     assert point.value == pytest.approx(cells()[0].last.headline + 10)

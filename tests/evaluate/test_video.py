@@ -18,9 +18,12 @@ from board_cells import score
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from aaren_rl.envs import SimulationError, make_env
-from aaren_rl.envs.simulation.rendering import open_renderer
+from aaren_rl.envs import SimulationError, get_task, make_env
+from aaren_rl.envs.behaviour.local_sets import recipe_of, weights_path
+from aaren_rl.envs.behaviour.policy import BehaviourPolicy
+from aaren_rl.envs.simulation.rendering import _follow, open_renderer
 from aaren_rl.envs.simulation.rollout import rollout
+from aaren_rl.envs.tasks.environment import load_mujoco
 from aaren_rl.errors import ResourcesError
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.video import Gif, Video, _labelled
@@ -50,7 +53,10 @@ def told_return(text: str) -> float:
 
 
 def images(run: Path) -> EventAccumulator:
-    return EventAccumulator(str(run / "video")).Reload()
+    """Of the run itself: what training wrote, and the video."""
+    events = EventAccumulator(str(run)).Reload()
+    assert events.Scalars("eval/normalized_score") and not (run / "video").exists()
+    return events
 
 
 @pytest.mark.usefixtures("renderer")
@@ -67,6 +73,7 @@ def test_a_gif_shows_the_scored_episode(run: Path, tmp_path: Path, capsys: pytes
     said = capsys.readouterr().out
     assert told_return(said) == scored_return(scores) and "asked return 3600" in said and "seed 7" in said
     (event,) = images(run).Images("episode")
+    assert event.step == json.loads(scores.read_text())[0]["updates"] > 0
     assert event.encoded_image_string.startswith(b"GIF89a") and (event.width, event.height) == (240, 240)
 
 
@@ -97,6 +104,30 @@ def test_the_camera_follows_the_robot(env_id: str) -> None:
         red, _, blue = np.moveaxis(drawing.first.astype(int), 2, 0)
     columns = np.nonzero(red > blue + 40)[1]  # of the robot, the one thing that is brown
     assert len(columns) > 500 and 160 < np.median(columns) < 320
+
+
+@pytest.mark.defect(3)
+@pytest.mark.parametrize("family", ["hopper", "walker2d", "halfcheetah", "ant"])
+def test_a_robot_stays_in_the_picture_for_1000_steps(family: str) -> None:
+    """All of it, by the camera's place and angle at every step, while the best policy that ships walks."""
+    task = get_task(f"{family}-expert")
+    policy = BehaviourPolicy(weights_path(task, recipe_of(task).policies[-1]))
+    env, mujoco = make_env(task.env_id, render_mode="rgb_array"), load_mujoco()
+    model, data = env.unwrapped.model, env.unwrapped.data
+    _follow(env, mujoco, model)
+    camera = env.unwrapped.mujoco_renderer.camera_id
+    assert model.camera(camera).name == "track"
+    robot = model.geom_bodyid > 0
+    edge = np.tan(np.radians(model.cam_fovy[camera]) / 2)
+    observation, _ = env.reset(seed=1000)
+    start, places = data.qpos[0], []
+    for _ in range(1000):
+        action = policy.act(observation[None].astype(np.float32), np.zeros((1, policy.action_dim), np.float32))[0]
+        observation, _, ended, _, _ = env.step(action)
+        assert not ended
+        right, up, back = ((data.geom_xpos[robot] - data.cam_xpos[camera]) @ data.cam_xmat[camera].reshape(3, 3)).T
+        places.append(np.abs([right / back, up / back]).max() / edge)
+    assert abs(data.qpos[0] - start) > 10 and 0.2 < max(places) < 1
 
 
 @pytest.mark.defect(3)
