@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -92,6 +93,14 @@ def split_at_dashes(argv: Sequence[str] | None) -> tuple[list[str], list[str]]:
     given = sys.argv[1:] if argv is None else list(argv)
     end = given.index("--") if "--" in given else len(given)
     return given[:end], given[end + 1 :]
+
+
+def shell_line(command: str, argv: Sequence[str]) -> str:
+    """A command as a line for a shell, which names the user's own folder as every user's shell does."""
+    home = os.path.expanduser("~")
+    parts = [word.split(home) if len(home) > 1 else [word] for word in argv]  # it is / where there is none
+    words = ['"$HOME"'.join(shlex.quote(part) if part else "" for part in split) or "''" for split in parts]
+    return " ".join([f"python -m aaren_rl.{command}", *words])
 
 
 def asked_return(text: str) -> float | None:

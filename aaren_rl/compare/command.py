@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..cli import Parser, import_registering, positive, progress_bar, run, split_at_dashes
+from ..cli import Parser, import_registering, positive, progress_bar, run, shell_line, split_at_dashes
 from ..envs import UsageError, is_own, task_name
 from ..envs.data.names import OF_THE_TABLE, default_name
 from ..policies.names import AGENTS
@@ -72,13 +73,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     own, settings = split_at_dashes(argv)
     parser = make_parser()
-    parser.set_defaults(settings=settings)
+    parser.set_defaults(settings=settings, line=shell_line("compare", [*own, *(["--", *settings] if settings else [])]))
     return run(parser, compare, own)
 
 
 def compare(arguments: argparse.Namespace) -> int:
     """Trains what is missing, scores everything, writes the report; returns the exit code."""
     # Late: matplotlib and scipy take a second, which --help and mistakes on the command line need not wait for.
+    from ..machine import Machine
+    from ..policies.card import versions
     from .imitation import imitation, imitation_differences
     from .report.figures import figures
     from .report.write import format_comparison, write_report
@@ -91,12 +94,16 @@ def compare(arguments: argparse.Namespace) -> int:
         return code
     cells = _gather(jobs, arguments)
     check_comparable(cells)
+    here = Machine.here()
     settings = {
-        "command": "compare",
+        "command": arguments.line,
         "preset": arguments.preset,
         "episodes": arguments.episodes,
         "eval_seed": arguments.eval_seed,
         **({"train": arguments.settings} if arguments.settings else {}),
+        "date": datetime.now().astimezone().isoformat(" ", "minutes"),
+        "processor": f"{here.processor}, {here.cores} cores",
+        "versions": {name: version for name, version in versions("").items() if name != "device"},
     }
     statistics: dict[str, Sequence[Any]] = {
         "imitation": imitation(cells),

@@ -116,14 +116,20 @@ class Score:
             parts.append(f"behaviour without noise {self._beside('mode')}")
         return "; ".join(parts) or None
 
+    def data_headlines(self) -> dict[str, float]:
+        """What the data return, in the unit of `headline`; nothing where that is not known."""
+        if self.reference is None:
+            return dict(self.data_returns)
+        if self.reference_returns is None:
+            return {}
+        reference = Reference(self.reference, *self.reference_returns)
+        return {key: float(normalized_score(reference, value)) for key, value in self.data_returns.items()}
+
     def _beside(self, key: str) -> str:
         """A return of the data, and its score in brackets where there is a reference."""
-        value = self.data_returns[key]
+        value, scores = self.data_returns[key], self.data_headlines()
         shown = f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}"
-        if self.reference is None or self.reference_returns is None:
-            return shown
-        low, high = self.reference_returns
-        return f"{shown} ({normalized_score(Reference(self.reference, low, high), value):.1f})"
+        return shown if self.reference is None or key not in scores else f"{shown} ({scores[key]:.1f})"
 
     @property
     def headline(self) -> float:

@@ -11,15 +11,19 @@ import pytest
 from matplotlib.figure import Figure
 from synthetic import HIGH, LOW, README, make_cell, make_cells
 
+from aaren_rl.cli import shell_line
 from aaren_rl.compare.cells import check_comparable
 from aaren_rl.compare.published import published
+from aaren_rl.compare.report.colours import DARK, INK, LINE
 from aaren_rl.compare.report.figures import figures
+from aaren_rl.compare.report.overview import NARROW, WIDE, overview
+from aaren_rl.compare.report.words import path
 from aaren_rl.compare.report.write import format_comparison, write_report
 from aaren_rl.errors import UsageError
 
 SETTINGS = {"budget": "default", "seeds": [0, 1, 2], "versions": {"torch": "2.13.0"}}
-KINDS = ["learning_curves", "target_returns", "action_time", "state_memory"]
-VOID = {"meta", "img"}
+KINDS = ["learning_curves", "state_memory", "target_returns", "time_per_action"]
+VOID = {"meta", "img", "source"}
 
 
 class Page(HTMLParser):
@@ -28,7 +32,7 @@ class Page(HTMLParser):
     def __init__(self, source: str):
         super().__init__()
         self.open, self.tags, self.attributes, self.text = [], [], [], ""
-        self.headings, self.rows, self.unbalanced = [], [], []
+        self.headings, self.rows, self.unbalanced, self.commands = [], [], [], []
         self.feed(source)
         self.close()
 
@@ -50,8 +54,11 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         if "style" in self.open:
+            self.style = data
             return
         self.text += data
+        if "pre" in self.open:
+            self.commands.append(data)
         if {"td", "th"} & set(self.open):
             self.rows[-1][-1] += data
         if {"h2", "summary"} & set(self.open):
@@ -59,6 +66,17 @@ class Page(HTMLParser):
 
     def images(self):
         return [attributes for tag, attributes in self.attributes if tag == "img"]
+
+    def drawings(self, media=None):
+        """The SVG files of images, or of what stands in their place where `media` holds."""
+        if media is None:
+            addresses = [image["src"] for image in self.images()]
+        else:
+            addresses = [a["srcset"] for tag, a in self.attributes if tag == "source" and a["media"] == media]
+        for address in addresses:
+            kind, data = address.split(",", 1)
+            assert kind == "data:image/svg+xml;base64"
+            yield base64.b64decode(data, validate=True)
 
 
 def report(folder, cells, settings=SETTINGS):
@@ -71,10 +89,9 @@ def report(folder, cells, settings=SETTINGS):
     # Nothing is fetched: no address in an attribute or a style, no tag that would load or run something.
     assert re.search(r"https?://|url\(|@import", source) is None
     assert not {"script", "link", "iframe", "object", "base"} & set(page.tags)
-    for image in page.images():
-        kind, data = image["src"].split(",", 1)
-        assert kind == "data:image/svg+xml;base64"
-        assert b"<path" in base64.b64decode(data, validate=True) and image["alt"]
+    assert all(image["alt"] for image in page.images())
+    for drawing in page.drawings():
+        assert b"<path" in drawing
     return page, (folder / "report.md").read_text(encoding="utf-8")
 
 
@@ -86,28 +103,86 @@ def both(tmp_path_factory):
 def test_the_page_has_everything_in_order(both):
     page, markdown = both
     assert page.headings == [
-        "How it was made",
         "Scores",
         "Probability of improvement",
         "Imitation",
-        "Learning curves",
-        "Achieved against asked return",
+        "While training, and asked for other returns",
         "Cost",
+        "How it was made",
         "Every training seed",
     ]
-    assert len(page.images()) == len(KINDS)
-    assert [h for h in page.headings if f"## {h}" in markdown] == [*page.headings[:4], "Cost"]
+    assert len(page.images()) == 1 + len(KINDS)
+    assert [h for h in page.headings if f"## {h}" in markdown] == [*page.headings[:3], *page.headings[4:6]]
+
+
+def test_the_page_opens_with_one_figure(both):
+    """All scores, before a word but the title's; on a phone in a form of its own."""
+    page, _ = both
+    order = [tag for tag in page.tags if tag in ("h1", "figure", "p", "table", "h2")]
+    assert order[:4] == ["h1", "figure", "p", "h2"]
+    assert "score of every training seed" in page.images()[0]["alt"]
+    wide, phone = next(page.drawings()), next(page.drawings("(max-width: 600px)"))
+    assert [float(re.search(rb'width="([\d.]+)pt"', drawing)[1]) for drawing in (wide, phone)] == [
+        pytest.approx(width * 72) for width in (WIDE, NARROW)
+    ]
+
+
+def test_a_dark_page_has_dark_figures(both):
+    """No text is drawn in black, matplotlib's own, and every colour of the light figures has a counterpart."""
+    page, _ = both
+    dark = "(prefers-color-scheme: dark)"
+    assert f"@media {dark}" in page.style and "color-scheme: light dark" in page.style
+    for drawing, other in zip(page.drawings(), page.drawings(dark), strict=True):
+        assert b"#000000" not in drawing and drawing != other
+        used = {found.decode() for found in re.findall(rb"#[0-9a-f]{6}", drawing)}
+        assert used & {INK, LINE} == {INK, LINE} and used <= set(DARK)
+        assert not used & {found.decode() for found in re.findall(rb"#[0-9a-f]{6}", other)}
+    assert len(list(page.drawings(f"(max-width: 600px) and {dark}"))) == 1
+
+
+def test_nothing_is_wider_than_a_phone(both):
+    """Of 375 px: no length in the style is, but a limit from above; tables become blocks, and long words break."""
+    page, _ = both
+    for name, value in re.findall(r"([a-z-]*(?:width|columns)): ([^;})]+)", page.style):
+        assert name == "max-width" or "min(100%" in value or value in ("100%", "980px", "600px"), (name, value)
+    assert "overflow-wrap: anywhere" in page.style and "white-space: pre-wrap" in page.style
+    cells = [attributes for tag, attributes in page.attributes if tag == "td"]
+    assert cells and all(attributes["data-column"] for attributes in cells)
+
+
+def test_no_users_folder_is_shown(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/srv/me")
+    for home in ("/srv/me", "/home/alice", "/Users/bob", "/root"):
+        cells = make_cells({"decision-aaren": [50.0]}, source="file", source_path=f"{home}/data/own.hdf5")
+        cells = [dataclasses.replace(cell, run=f"{home}/runs/seed0") for cell in cells]
+        page, markdown = report(tmp_path, cells, {})
+        assert home not in page.text + markdown
+        assert "~/data/own.hdf5" in page.text and page.rows[-1][-1] == "~/runs/seed0"
+    assert path("/srv/men/runs") == "/srv/men/runs" and path("runs/root") == "runs/root"
+
+
+def test_the_command_stands_there_as_a_shell_takes_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/srv/me")
+    argv = ["--env", "hopper-medium", "--out=/srv/me/a b/c", "--", "--width", "16", ""]
+    line = shell_line("compare", argv)
+    assert line == """python -m aaren_rl.compare --env hopper-medium --out="$HOME"'/a b/c' -- --width 16 ''"""
+    echoed = subprocess.run(["sh", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True, check=True)
+    assert echoed.stdout.splitlines()[3:] == argv
+    page, markdown = report(tmp_path, make_cells(README), {"command": line, "train": ["--width", "16", ""], "seed": 1})
+    assert page.commands == [line] and f"\n\n    {line}\n" in markdown
+    assert not [row for row in page.rows if row[0] in ("train", "command")] and ["seed", "1"] in page.rows
 
 
 def test_the_answer_comes_first_in_plain_words(both):
     answer = (
         "On hopper-medium (local data, not D4RL's), Decision-Aaren scores 76.6 [63.8, 83.7] and Decision Transformer "
         "55.2 [41.1, 68.7] (3 training seeds); the probability that a run of Decision-Aaren scores above one of "
-        "Decision Transformer is 0.89 [0.56, 1.00]; an action on hopper-medium costs Decision-Aaren 1,501 µs at step "
-        "10 and 1,501 µs at step 1,000 and Decision Transformer 2,090 µs at step 10 and 11,000 µs at step 1,000."
+        "Decision Transformer is 0.89 [0.56, 1.00], so Decision-Aaren scores higher. An action on hopper-medium costs "
+        "Decision-Aaren 1,501 µs at step 10 and 1,501 µs at step 1,000 and Decision Transformer 2,090 µs at step 10 "
+        "and 11,000 µs at step 1,000."
     )
     page, markdown = both
-    assert answer in page.text and page.text.index(answer) < page.text.index("How it was made")
+    assert answer in page.text and page.text.index(answer) < page.text.index("IQM")
     assert answer in markdown
     assert answer in " ".join(format_comparison(make_cells(README)).split())
 
@@ -161,7 +236,7 @@ def test_the_text_table_names_its_data_and_keeps_published_scores_apart():
 
 def test_how_it_was_made(both):
     page, _ = both
-    row = next(row for row in page.rows if row[:2] == ["hopper-medium", "Decision Transformer"])
+    (row,) = [row for row in page.rows if row[:2] == ["hopper-medium", "Decision Transformer"] and "Hopper-v4" in row]
     assert row[2:] == [
         "hopper-medium from a local set, not D4RL's: /data/hopper-medium.hdf5",
         "Hopper-v4",
@@ -217,7 +292,7 @@ def test_several_tasks_are_averaged_over(tmp_path):
         "halfcheetah-medium",
         "all tasks",
     ]
-    assert len(page.images()) == 8
+    assert len(page.images()) == 9
 
 
 def test_returns_where_there_is_no_reference(tmp_path):
@@ -243,7 +318,7 @@ def test_what_was_not_measured_is_said(tmp_path):
         for cell in make_cells({"decision-aaren": [50.0, 60.0]})
     ]
     page, _ = report(tmp_path, cells, {})
-    assert page.images() == [] and figures(cells) == {}
+    assert len(page.images()) == 1 and list(figures(cells)) == ["all_scores"]
     for sentence in (
         "No task has runs of two agents",
         "there are no evaluations during training",
@@ -262,11 +337,14 @@ def test_names_and_paths_are_shown_as_they_are(tmp_path):
         dataclasses.replace(cell, run=nasty)
         for cell in make_cells({nasty: [50.0]}, env=nasty, source="file", source_path=nasty, dataset=nasty)
     ]
-    page, markdown = report(tmp_path, cells, {nasty: nasty})
+    page, markdown = report(tmp_path, cells, {nasty: nasty, "command": nasty})
     assert not {"b", "a"} & set(page.tags)
     assert [nasty, nasty] in page.rows
-    assert all(nasty in image["alt"] for image in page.images()) and len(page.images()) == 4
-    assert re.search(r"(?<!\\)<(?!/?(details|summary)>)|\]\(javascript", markdown) is None
+    assert all(nasty in image["alt"] for image in page.images()) and len(page.images()) == 5
+    (command,) = re.findall(r"^    (.*)$", markdown, re.MULTILINE)  # in a block of code, where nothing is markup
+    assert command == " ".join(nasty.split())
+    rest = markdown.replace(f"    {command}\n", "")
+    assert re.search(r"(?<!\\)<(?!/?(details|summary)>)|\]\(javascript", rest) is None
     (row,) = re.findall(r"^\|.*carry.*$", markdown, re.MULTILINE)
     assert len(re.findall(r"(?<!\\)\|", row)) == 10
 
@@ -277,25 +355,55 @@ def test_the_same_results_give_the_same_page(tmp_path):
     assert (tmp_path / "a" / "report.html").read_bytes() == (tmp_path / "b" / "report.html").read_bytes()
 
 
+def named(figure: Figure):
+    """The lines that have a place in the legend."""
+    return {label: line for line in figure.axes[0].lines if not (label := line.get_label()).startswith("_")}
+
+
 def lines(figure: Figure) -> dict[str, list[list[float]]]:
-    return {line.get_label(): [list(line.get_xdata()), list(line.get_ydata())] for line in figure.axes[0].lines}
+    return {name: [list(line.get_xdata()), list(line.get_ydata())] for name, line in named(figure).items()}
 
 
-def test_figures_show_the_mean_and_the_range():
+def test_the_opening_figure_has_a_dot_a_seed(tmp_path):
+    known = {"data_returns": {"mean": 1383.0, "best_tenth": 2871.0, "mode": 1334.0}, "reference_returns": [LOW, HIGH]}
+    (axes,) = overview(make_cells(README, **known)).axes
+    drawn = [[list(line.get_xdata()), list(line.get_ydata())] for line in axes.lines]
+    for row, (scores, mean, ends) in enumerate(
+        [(README["decision-aaren"], 76.6, [63.8, 83.7]), (README["decision-transformer"], 55.2, [41.1, 68.7])]
+    ):
+        assert [scores, [row] * 3] in drawn
+        assert any(x == pytest.approx([mean] * 2, abs=0.05) and sum(y) / 2 == row for x, y in drawn if len(x) == 2)
+        assert [pytest.approx(ends, abs=0.05), [row, row]] in drawn
+    lines = {line.get_linestyle(): line.get_xdata()[0] for line in axes.lines if list(line.get_ydata()) == [0, 1]}
+    assert lines == {style: pytest.approx(x, abs=0.05) for style, x in ((":", 43.1), ("-.", 88.8), ("--", 41.6))}
+    assert axes.get_xlim()[0] == 0 and axes.get_xlim()[1] > 88.8
+    legend = [text.get_text() for text in axes.figure.legends[0].get_texts()]
+    assert legend[:3] == ["a training seed", "mean", "95 % interval"] and "data, mean: 43.1" in legend
+
+
+def test_scores_below_zero_and_returns_are_in_the_opening_figure(tmp_path):
+    (axes,) = overview(make_cells({"decision-aaren": [-1.5, 3.0]})).axes
+    assert axes.get_xlim()[0] < -1.5
+    (axes,) = overview(make_cells({"decision-aaren": [-150.0]}, reference=None)).axes
+    assert axes.get_xlim()[0] < -150 < axes.get_xlim()[1] < 0 and "95 % interval" not in axes.figure.legends[0].texts
+
+
+def test_figures_show_the_mean_and_the_seeds():
     found = figures(make_cells({"decision-aaren": [30.0, 60.0], "decision-transformer": [15.0]}))
-    assert list(found) == [f"{kind}/hopper-medium" for kind in KINDS]
+    assert list(found) == ["all_scores", *(f"{kind}/hopper-medium" for kind in KINDS)] == sorted(found)
     curves = found["learning_curves/hopper-medium"]
     assert lines(curves) == {
         "Decision-Aaren (2 seeds)": [[500, 1000, 1500], [15.5, 30.5, 45.5]],
         "Decision Transformer (1 seed)": [[500, 1000, 1500], [5.0, 10.0, 15.0]],
     }
-    (band,) = curves.axes[0].collections
-    assert sorted(set(band.get_paths()[0].vertices[:, 1].round(6))) == [10.0, 20.0, 21.0, 30.0, 41.0, 61.0]
+    thin = [list(line.get_ydata()) for line in curves.axes[0].lines if line.get_linewidth() < 1]
+    assert thin == [[10.0, 20.0, 30.0], [21.0, 41.0, 61.0]]
+    assert curves.axes[0].get_ylim()[0] == 0
     sweep = lines(found["target_returns/hopper-medium"])
     assert sweep["achieved = asked"] == [[1200.0, 4800.0]] * 2
     assert sweep["Decision Transformer (1 seed)"][0] == [1200.0, 2400.0, 3600.0, 4800.0]
-    assert found["action_time/hopper-medium"].axes[0].get_xscale() == "log"
-    assert found["action_time/hopper-medium"].axes[0].get_ylim()[0] == 0
+    assert found["time_per_action/hopper-medium"].axes[0].get_xscale() == "log"
+    assert found["time_per_action/hopper-medium"].axes[0].get_ylim()[0] == 0
     assert found["state_memory/hopper-medium"].axes[0].get_yscale() == "log"
     assert lines(found["state_memory/hopper-medium"])["Decision-Aaren (2 seeds)"][1] == [3.284] * 3
 
@@ -310,8 +418,9 @@ def test_a_mean_curve_stays_where_all_seeds_are():
 def test_an_agent_has_one_colour_of_its_own():
     cells = make_cells({**README, "a": [1.0], "b": [2.0]})
     shades = {
-        tuple((line.get_label().split(" (")[0], line.get_color()) for line in figure.axes[0].lines[:4])
-        for figure in figures(cells).values()
+        tuple((name.split(" (")[0], line.get_color()) for name, line in list(named(figure).items())[:4])
+        for kind, figure in figures(cells).items()
+        if kind != "all_scores"
     }
     (shade,) = shades
     assert len(dict(shade)) == 4 == len(set(dict(shade).values()))

@@ -31,6 +31,13 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Command:
+    """A line for a shell."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Table:
     """A table; every row has one cell for each column."""
 
@@ -52,15 +59,16 @@ class Section:
     """A heading and what stands under it; `folded` is shown on demand."""
 
     title: str
-    blocks: Sequence[Text | Table | Plot]
+    blocks: Sequence[Text | Command | Table | Plot]
     folded: bool = False
 
 
 @dataclass(frozen=True)
 class Document:
-    """A report: its title, its answer in a sentence, and the rest."""
+    """A report: its title, the figure it opens with, its answer in two sentences, and the rest."""
 
     title: str
+    opening: Plot
     answer: str
     sections: Sequence[Section]
 

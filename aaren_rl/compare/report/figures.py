@@ -11,63 +11,59 @@ from matplotlib.figure import Figure
 from ...policies.names import label
 from ..cells import ActionCost, Cell
 from ..statistics import group
+from .colours import INK, SOFT, Styles, paint, styles_of
+from .overview import overview
 
-# Okabe and Ito's colours, which stay apart for the colour-blind; markers differ as well, for print in grey.
-_FIXED = {
-    "decision-aaren": ("#0072B2", "o"),
-    "decision-transformer": ("#D55E00", "s"),
-    "decision-aaren-rsa": ("#56B4E9", "v"),
-    "decision-rsa": ("#CC79A7", "D"),
-    "decision-transformer-tree": ("#E69F00", "P"),
-}
-_OTHERS = [("#009E73", "^"), ("#F0E442", "<"), ("#000000", "X")]
-
+# The names are in an alphabetical order that begins with scores, because TensorBoard shows them in one.
+OVERVIEW = "all_scores"
 _SIZE = (5.6, 3.7)  # inches
 # An axis becomes logarithmic where its values span more than this factor.
 _SPAN = 10.0
 
-Styles = Mapping[str, tuple[str, str]]  # agent -> colour, marker
 Runs = Mapping[str, Sequence[Cell]]  # agent -> its training seeds
 Series = dict[float, list[float]]  # x -> one y of every seed
 
 
 def figures(cells: Sequence[Cell]) -> dict[str, Figure]:
-    """Every figure that the cells have data for, named "<kind>/<task>"; the kinds are those of `DRAW`.
+    """The figure of all scores, and every other that the cells have data for, named "<kind>/<task>"; see `DRAW`.
 
-    Where the seeds of an agent differ, its line is their mean and its band reaches from the lowest to the highest.
+    An agent's thick line is the mean of its seeds, its thin ones are the seeds.
     """
-    styles = _styles(cells)
+    styles = styles_of(cells)
     drawn = (
         (f"{kind}/{env}", draw(env, runs, styles)) for kind, draw in DRAW.items() for env, runs in group(cells).items()
     )
-    return {name: figure for name, figure in drawn if figure is not None}
-
-
-def _styles(cells: Sequence[Cell]) -> Styles:
-    others = sorted({cell.agent for cell in cells} - set(_FIXED))
-    return _FIXED | {agent: _OTHERS[i % len(_OTHERS)] for i, agent in enumerate(others)}
+    return {OVERVIEW: overview(cells)} | {name: figure for name, figure in drawn if figure is not None}
 
 
 def learning_curves(env: str, runs: Runs, styles: Styles) -> Figure | None:
     """Score, or return where there is no reference, against training updates."""
     data = _common(runs, lambda cell: [(p.update, p.headline) for p in cell.curve])
     normalized = all(cell.last.normalized_score_mean is not None for cells in runs.values() for cell in cells)
-    return _lines(data, styles, env, "training updates", "normalised score" if normalized else "return of an episode")
+    figure = _lines(data, styles, env, "training updates", "normalised score" if normalized else "return of an episode")
+    return _from_zero(figure)
 
 
 def target_returns(env: str, runs: Runs, styles: Styles) -> Figure | None:
     """Achieved against asked return, with the diagonal on which both are the same."""
-    data = _common(
-        runs,
-        _steering,
-    )
+    data = _common(runs, _steering)
     figure = _lines(data, styles, env, "asked return", "achieved return")
     if figure is not None:
         (axes,) = figure.axes
         asked = [x for series in data.values() for x in series]
         ends = [min(asked), max(asked)]
-        axes.plot(ends, ends, color="0.35", linestyle=":", label="achieved = asked", zorder=1)
-        axes.legend(frameon=False)
+        axes.plot(ends, ends, color=SOFT, linestyle=":", label="achieved = asked", zorder=1)
+        axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+    return _from_zero(figure)
+
+
+def _from_zero(figure: Figure | None) -> Figure | None:
+    """Both axes from 0 on, so that a small difference looks small; but for returns below it."""
+    for axes in () if figure is None else figure.axes:
+        if axes.dataLim.y0 >= 0:
+            axes.set_ylim(bottom=0)
+        if axes.dataLim.x0 >= 0:
+            axes.set_xlim(left=0)
     return figure
 
 
@@ -76,7 +72,7 @@ def _steering(cell: Cell) -> list[tuple[float, float]]:
     return [(asked, score.return_mean) for score in cell.sweep if (asked := score.target_return) is not None]
 
 
-def action_time(env: str, runs: Runs, styles: Styles) -> Figure | None:
+def time_per_action(env: str, runs: Runs, styles: Styles) -> Figure | None:
     """Time of one action against the step of the episode."""
     return _costs(env, runs, styles, "time per action (µs)", lambda cost: cost.microseconds)
 
@@ -88,9 +84,9 @@ def state_memory(env: str, runs: Runs, styles: Styles) -> Figure | None:
 
 DRAW: dict[str, Callable[[str, Runs, Styles], Figure | None]] = {
     "learning_curves": learning_curves,
-    "target_returns": target_returns,
-    "action_time": action_time,
     "state_memory": state_memory,
+    "target_returns": target_returns,
+    "time_per_action": time_per_action,
 }
 
 
@@ -124,7 +120,7 @@ def _wide(values: Iterable[float]) -> bool:
 
 
 def _lines(data: Mapping[str, Series], styles: Styles, title: str, x_label: str, y_label: str) -> Figure | None:
-    """A line and a band for every agent; None where no agent has a point."""
+    """A line for every agent and every seed; None where no agent has a point."""
     if not any(data.values()):
         return None
     # Not by way of pyplot, which would keep every figure and choose a window system.
@@ -132,24 +128,23 @@ def _lines(data: Mapping[str, Series], styles: Styles, title: str, x_label: str,
     axes = figure.add_subplot()
     for agent, series in data.items():
         if series:
-            _band(axes, agent, series, styles)
-    axes.set_title(_plain(title))
+            _curves(axes, agent, series, styles)
+    axes.set_title(_plain(title), fontsize=10, fontweight="bold", color=INK)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
-    axes.grid(color="0.9")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    paint(axes)
+    axes.legend(frameon=False, labelcolor=INK, fontsize=9)
     return figure
 
 
-def _band(axes: Axes, agent: str, series: Series, styles: Styles) -> None:
+def _curves(axes: Axes, agent: str, series: Series, styles: Styles) -> None:
     color, marker = styles[agent]
     x, y = np.array(list(series)), np.array(list(series.values()))
     seeds = y.shape[1]
     name = f"{_plain(label(agent))} ({seeds} {'seeds' if seeds > 1 else 'seed'})"
-    axes.plot(x, y.mean(axis=1), color=color, marker=marker, markersize=4, linewidth=1.8, label=name, zorder=3)
+    axes.plot(x, y.mean(axis=1), color=color, marker=marker, markersize=4, linewidth=2.2, label=name, zorder=3)
     if seeds > 1:
-        axes.fill_between(x, y.min(axis=1), y.max(axis=1), color=color, alpha=0.18, linewidth=0, zorder=2)
+        axes.plot(x, y, color=color, alpha=0.5, linewidth=0.8, zorder=2)
 
 
 def _plain(text: str) -> str:

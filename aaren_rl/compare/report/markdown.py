@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .document import Column, Document, Plot, Section, Table
+from .document import Column, Command, Document, Plot, Section, Table, Text
 from .words import NOTHING
 
 
@@ -40,12 +40,19 @@ def _aligned(columns: Sequence[tuple[Column, Sequence[str]]]) -> list[str]:
 
 def _section(section: Section) -> list[str]:
     blocks = [block for block in section.blocks if not isinstance(block, Plot)]
-    body = [_table(block) if isinstance(block, Table) else _escape(block.text) for block in blocks]
+    body = [_block(block) for block in blocks]
     if not body:
         return []
     if section.folded:
         return [f"<details><summary>{_escape(section.title)}</summary>", *body, "</details>"]
     return [f"## {_escape(section.title)}", *body]
+
+
+def _block(block: Text | Command | Table) -> str:
+    if isinstance(block, Table):
+        return _table(block)
+    # Indented, code cannot be left by what it holds.
+    return f"    {' '.join(block.text.split())}" if isinstance(block, Command) else _escape(block.text)
 
 
 def _table(table: Table) -> str:

@@ -11,7 +11,7 @@ from ...policies.names import MARKS, SOURCES, asked_words, label
 from ..cells import Cell
 from ..published import PUBLISHED, published
 from ..statistics import CONFIDENCE, MIN_SEEDS, RESAMPLES, Aggregate, Summary, aggregate, group, improvements, summarize
-from .document import Column, Table, Text, words
+from .document import Column, Command, Table, Text, words
 from .words import (
     NOTHING,
     costs,
@@ -24,16 +24,19 @@ from .words import (
     memory,
     microseconds,
     number,
+    path,
 )
 
 
-def made(cells: Sequence[Cell], settings: Mapping[str, Any]) -> list[Text | Table]:
+def made(cells: Sequence[Cell], settings: Mapping[str, Any]) -> list[Text | Command | Table]:
     """How the comparison was made."""
     names = ["task", "agent", "data", "environment", "training", "rollout", "asked return", "evaluation", "seeds"]
     rows = [_made_row(env, agent, runs) for env, by_agent in group(cells).items() for agent, runs in by_agent.items()]
-    blocks: list[Text | Table] = [Text(note) for note in data_notes(cells)]
+    blocks: list[Text | Command | Table] = [Command(settings["command"])] if "command" in settings else []
     blocks.append(Table("Data, training and evaluation", words(*names), rows))
-    if flat := _flat("", settings):
+    # What stands behind the command's -- is in the command.
+    shown = {key: value for key, value in settings.items() if key not in ("command", "train")}
+    if flat := _flat("", shown):
         blocks.append(Table("Settings of the comparison", words("setting", "value"), flat))
     return blocks
 
@@ -44,7 +47,7 @@ def _made_row(env: str, agent: str, runs: Sequence[Cell]) -> list[str]:
     return [
         env,
         label(agent),
-        f"{score.dataset} from {SOURCES[score.source]}: {score.source_path}",
+        f"{score.dataset} from {SOURCES[score.source]}: {path(score.source_path)}",
         score.env_id,
         f"{score.updates:,} updates, {score.context} contexts{windows}",
         score.acting(),
@@ -73,7 +76,7 @@ def scores(cells: Sequence[Cell]) -> list[Text | Table]:
     ]
     if over := aggregate(cells):
         tables.append(_aggregate_table(over, cells))
-    return [*tables, *_data_notes(cells), *_notes(cells)]
+    return [*map(Text, data_notes(cells)), *tables, *_data_notes(cells), *_notes(cells)]
 
 
 def _score_table(score: Score, summaries: Sequence[Summary]) -> Table:
@@ -225,7 +228,7 @@ def seeds(cells: Sequence[Cell]) -> Table:
             number(cell.last.length_mean),
             number(cell.last.actions_per_second, 0),
             number(None if (error := cell.last.action_error) is None else error.mean, 4),
-            cell.run,
+            path(cell.run),
         ]
         for by_agent in group(cells).values()
         for runs in by_agent.values()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 
 from ...policies.names import DATA, label
 from ..cells import Cell
-from ..statistics import Aggregate, Estimate, Summary, aggregate, group, improvements, summarize
+from ..statistics import Aggregate, Estimate, Improvement, Summary, aggregate, group, improvements, summarize
 
 NOTHING = "-"
 
@@ -43,6 +45,11 @@ def joined(items: Sequence[str]) -> str:
 def microseconds(value: float) -> str:
     """A time of an action: always in the same unit, so that early and late can be compared at a glance."""
     return f"{value:,.0f} µs"
+
+
+def path(text: str) -> str:
+    """A path without the name of the user whose folder it lies in, here or elsewhere: a report is shown to others."""
+    return re.sub(rf"^({re.escape(os.path.expanduser('~'))}|/home/[^/]+|/Users/[^/]+|/root)(?=/|$)", "~", text)
 
 
 def memory(count: float) -> str:
@@ -85,9 +92,9 @@ def ends_of(steps: Collection[int]) -> list[int]:
 
 
 def answer(cells: Sequence[Cell]) -> str:
-    """The comparison in one sentence: scores, probability of improvement, cost of an action early and late."""
-    sentence = "; ".join([*_scores(cells), *_improvement(cells), *_action(cells)])
-    return f"{sentence[0].upper()}{sentence[1:]}."
+    """The comparison in two sentences: scores and what tells them apart; the cost of an action early and late."""
+    sentences = ["; ".join([*_scores(cells), *_improvement(cells)]), *_action(cells)]
+    return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences)
 
 
 def _scores(cells: Sequence[Cell]) -> list[str]:
@@ -120,10 +127,20 @@ def _improvement(cells: Sequence[Cell]) -> list[str]:
     several = any(i.env is None for i in found)
     return [
         f"the probability that a run of {label(i.first)} scores above one of {label(i.second)} is "
-        f"{interval(i.probability, 2)}{'' if i.probability.interval else ', from too few runs for an interval'}"
+        f"{interval(i.probability, 2)}, {_verdict(i)}"
         for i in found
         if (i.env is None) == several
     ]
+
+
+def _verdict(found: Improvement) -> str:
+    """Which of two agents scores higher, where the interval leaves one side of 0.5 out."""
+    if found.probability.interval is None:
+        return "from too few runs for an interval"
+    low, high = found.probability.interval
+    if low <= 0.5 <= high:
+        return "which does not tell them apart"
+    return f"so {label(found.first if low > 0.5 else found.second)} scores higher"
 
 
 def _action(cells: Sequence[Cell]) -> list[str]:

@@ -15,6 +15,7 @@ from .figures import figures
 from .html import to_html
 from .imitation import imitation_tables
 from .markdown import to_markdown, to_text
+from .overview import NARROW, overview
 from .tables import scores
 from .words import answer, data_returns
 
@@ -38,7 +39,7 @@ def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) 
     document = compose(cells, settings, drawn)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "report.md", to_markdown(document, PAGE))
-    write_text(out / PAGE, to_html(document, drawn))
+    write_text(out / PAGE, to_html(document, drawn, overview(cells, NARROW)))
 
 
 def format_comparison(cells: Sequence[Cell]) -> str:
