@@ -1,20 +1,23 @@
 """What mkdocs does beside rendering Markdown: sources for the API reference, output of commands, tables, formulas.
 
 In a page, `<!-- help: train -->` becomes the command's --help, `<!-- file: examples/x.py -->` that file,
-`<!-- benchmarks -->` every file in docs/benchmarks/ (what `python -m aaren_rl.bench NAME` printed), and formulas
-between dollars become MathML.
+`<!-- benchmark: scan -->` what `python -m aaren_rl.bench scan` printed (docs/benchmarks/scan.txt), folded where a chart
+of it is drawn, and formulas between dollars become MathML.
 docs/faults.md, where it is there, joins the navigation.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import os
 import re
-import subprocess
-import sys
 import tempfile
+import textwrap
 import tomllib
 from pathlib import Path
+from unittest import mock
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
@@ -25,6 +28,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parent.parent
 _HELP = re.compile(r"<!-- help: ([a-z_]+(?: [a-z]+)?) -->")
 _FILE = re.compile(r"<!-- file: (examples/(\w+\.py)) -->")
+_BENCHMARK = re.compile(r"<!-- benchmark: (\w+) -->")
 _FENCED = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTALL)
 
@@ -42,7 +46,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Fills in what is generated, and takes the formulas out: Markdown would take a <math> for a block."""
     markdown = _HELP.sub(lambda found: f"```text\n{_help(found[1])}```", markdown)
     markdown = _FILE.sub(lambda found: f'```python title="{found[2]}"\n{_text(found[1])}```', markdown)
-    markdown = markdown.replace("<!-- benchmarks -->", _benchmarks())
+    markdown = _BENCHMARK.sub(lambda found: _benchmark(found[1]), markdown)
     formulas: list[str] = []
 
     def take(found: re.Match[str]) -> str:
@@ -80,19 +84,19 @@ def _text(file: str) -> str:
 
 
 def _help(command: str) -> str:
+    """What a command prints; in this process, because another one would import everything anew for every page."""
     module, *own = command.split()
-    # As wide as a page; otherwise the width of whatever terminal builds the site.
-    done = subprocess.run(
-        [sys.executable, "-m", f"aaren_rl.{module}", *own, "--help"],
-        env={**os.environ, "COLUMNS": "88"},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode != 0:
-        raise PluginError(f"{command} --help: {done.stderr}")
-    return done.stdout
+    printed = io.StringIO()
+    wide = mock.patch.dict(os.environ, COLUMNS="88")  # as a page; otherwise as whatever terminal builds the site
+    with wide, contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        importlib.import_module(f"aaren_rl.{module}.command").main([*own, "--help"])
+    if not printed.getvalue().startswith("usage: "):
+        raise PluginError(f"{command} --help: {printed.getvalue()}")
+    return printed.getvalue()
 
 
-def _benchmarks() -> str:
-    files = sorted((ROOT / "docs" / "benchmarks").glob("*.txt"))
-    return "\n\n".join(f"### {file.stem}\n\n```text\n{file.read_text(encoding='utf-8')}```" for file in files)
+def _benchmark(name: str) -> str:
+    printed = f"```text\n{_text(f'benchmarks/{name}.txt')}```"
+    if not (ROOT / "docs" / "benchmarks" / f"{name}.svg").is_file():
+        return printed
+    return f'??? quote "Printed"\n\n{textwrap.indent(printed, "    ")}'

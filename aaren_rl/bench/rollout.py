@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import math
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from ..agents import DecisionModel, ModelConfig, Policy, PolicyState
 from ..cli import Parser, positive
 from ..errors import UsageError
 from ..machine import Machine, resident_bytes, state_bytes
-from ..policies.names import AGENTS
+from ..policies.names import AGENTS, label
 from .timing import CPU, Work, add_model_size, in_turns, model_size, ratio, require, without_collection
 
 Array: TypeAlias = npt.NDArray[np.float32]
@@ -36,6 +38,7 @@ CACHED = 1000  # the last step of those whose state grows: their time grows with
 BLOCK = 100  # actions timed at a stretch
 REPEATS = 11  # blocks at every step, taken in turns
 CHECKED_STEPS, TOLERANCE = 200, 1e-5
+_COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito's
 
 HELP = "cost of an action against the environment step, for every rollout mode"
 DESCRIPTION = f"""\
@@ -240,18 +243,26 @@ def format_rollout(result: RolloutResult) -> str:
 
 def plot(figures: dict[str, Any]) -> Figure:
     """Time and memory of an action against the environment step, both logarithmic."""
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = Figure(figsize=(7.6, 3.5), layout="constrained")
     elapsed, memory = figure.subplots(1, 2)
-    for mode in figures["modes"]:
+    for mode, color in zip(figures["modes"], itertools.cycle(_COLOURS)):
         at = [cost["step"] for cost in mode["costs"]]
-        elapsed.plot(at, [cost["microseconds"] for cost in mode["costs"]], marker=".", label=mode["name"])
-        memory.plot(at, [cost["state_bytes"] for cost in mode["costs"]], marker=".")
-    elapsed.set(title="time of an action", ylabel="µs")
-    memory.set(title="memory of the state", ylabel="bytes")
-    for axes in (elapsed, memory):
+        agent, _, rollout = mode["name"].partition(":")
+        line = {"color": color, "marker": "o", "markersize": 4}
+        elapsed.plot(at, [cost["microseconds"] for cost in mode["costs"]], label=f"{label(agent)}, {rollout}", **line)
+        memory.plot(at, [cost["state_bytes"] for cost in mode["costs"]], **line)
+    elapsed.set(title="time of an action (µs)")
+    memory.set(title="memory of the state (bytes)")
+    for axes, decades in ((elapsed, (1, 2, 5)), (memory, (1,))):
         axes.set(xlabel="environment step", xscale="log", yscale="log")
+        axes.yaxis.set_major_locator(LogLocator(subs=decades))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+            axis.set_minor_formatter(NullFormatter())
+        axes.minorticks_off()
         axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small", frameon=False)
     title = "width {width}, layers {layers}, heads {heads}, one environment".format(**figures)
     figure.suptitle(title, fontsize="medium")
     return figure

@@ -49,7 +49,7 @@ summary { cursor: pointer; }
   table, caption, tbody, tr, td { display: block; } thead { display: none; }
   tr { padding: .5rem 0; border-bottom: 2px solid var(--line); }
   td { display: flex; justify-content: space-between; gap: 1rem; padding: .15rem .5rem; border: 0; text-align: right; }
-  td::before { content: attr(data-column); color: var(--soft); text-align: left; overflow-wrap: normal; }
+  td::before { content: attr(data-column); color: var(--soft); text-align: left; white-space: normal; }
 }
 """
 
