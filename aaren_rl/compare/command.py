@@ -83,7 +83,8 @@ def compare(arguments: argparse.Namespace) -> int:
     from ..machine import Machine
     from ..policies.card import versions
     from .imitation import imitation, imitation_differences
-    from .report.figures import figures
+    from .report.figures import OVERVIEW, figures
+    from .report.overview import NARROW, overview
     from .report.write import format_comparison, write_report
     from .tensorboard import write_board
 
@@ -111,7 +112,8 @@ def compare(arguments: argparse.Namespace) -> int:
     }
     write_results(arguments.out / "results.json", cells, settings, statistics)
     write_report(arguments.out, cells, settings)
-    write_board(arguments.out, cells, figures(cells), (arguments.out / "report.md").read_text(encoding="utf-8"))
+    drawn = figures(cells) | {OVERVIEW: overview(cells, NARROW)}  # TensorBoard shows all in one small size
+    write_board(arguments.out, cells, drawn, (arguments.out / "report.md").read_text(encoding="utf-8"))
     print(f"\n{format_comparison(cells)}\n")
     print(f"report: {arguments.out / 'report.html'}")
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import datetime
 from pathlib import Path
 
 import h5py
@@ -42,12 +43,18 @@ def test_it_writes_everything(compared: Path) -> None:
     assert all(cell.updates == 8 and len(cell.curve) == 2 and cell.last.episodes == 2 for cell in cells)
     assert [score.target_return for score in cells[0].sweep] == [100.0, 3600.0]
     assert settings["episodes"] == 2 and settings["train"][:2] == ["--width", "16"]
+    assert datetime.fromisoformat(settings["date"]).tzinfo and "cores" in settings["processor"]
+    assert {"aaren-rl", "torch", "gymnasium", "mujoco", "python"} == set(settings["versions"])
     statistics = json.loads((compared / "results.json").read_text())["statistics"]
     assert [i["seeds"] for i in statistics["imitation"]] == [[0, 1]] * 2
     # Both agents kept the same episodes, seed by seed.
     (difference,) = statistics["imitation_differences"]
     assert difference["episodes"] == sum(len(cell.last.action_error.sums) for cell in cells) / 2
     page = (compared / "report.html").read_text()
+    line = (
+        "python -m aaren_rl.compare --env hopper-medium --seeds 2 --updates 8 --episodes 2 --target-returns 100 3600 "
+    )
+    assert f"<pre>{line}--source " in page and f" -- {SMALL} --eval-every 4</pre>" in page
     assert "Decision-Aaren" in page and "Decision Transformer" in page and "data:image/svg+xml" in page
     assert "hopper-medium" in (compared / "report.md").read_text()
     assert list((compared / "tensorboard").rglob("events.out.tfevents.*"))

@@ -69,6 +69,8 @@ def test_both_agents_log_the_same_tags(trained: Path) -> None:
         assert [e.step for e in events.Scalars("eval/normalized_score")] == [10, 20]
     assert tags[0] == tags[1]
     assert {"train/loss", "train/learning_rate", "eval/normalized_score", "eval_raw/normalized_score"} <= set(tags[0])
+    # As TensorBoard lists them: what a policy is worth before what it costs.
+    assert sorted(tags[0])[:2] == ["eval/normalized_score", "eval/return_mean"] and "rollout/length_mean" in tags[0]
 
 
 @pytest.mark.parametrize("agent", ["decision-aaren-rsa", "decision-rsa"])
