@@ -75,6 +75,8 @@ def clear_leftovers(parent: Path) -> None:
 
 def check_free(folder: Path) -> None:
     """Raises UsageError where a folder would be written over something."""
+    if folder.is_symlink() and not folder.exists():
+        raise UsageError(f"{folder}: is a link that leads nowhere; choose another folder")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: is there already; choose another folder, or empty it")
 
@@ -89,8 +91,29 @@ def check_writable(option: str, file: Path | None) -> None:
         return
     if file.is_dir():
         raise UsageError(f"{option} {file}: is a folder; give a file's name")
+    if file.exists() and not file.is_file():  # what is written would take a device's place
+        raise UsageError(f"{option} {file}: is no file, but a device or a pipe; give a file's name")
     if not file.parent.is_dir():
         raise UsageError(f"{option} {file}: its folder does not exist; make it first")
+
+
+_SMALL = 2**26
+
+
+def read_small(file: Path) -> str:
+    """The text of a file that a person or this package has written: settings, a card, scores.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no file, such as a pipe, too large, or not UTF-8.
+    """
+    if file.exists() and not file.is_file():
+        raise ValueError("is not a file")
+    with file.open("rb") as stream:
+        content = stream.read(_SMALL + 1)
+    if len(content) > _SMALL:
+        raise ValueError(f"is larger than {_SMALL // 2**20} MiB")
+    return content.decode("utf-8")
 
 
 def write_text(target: Path, text: str) -> None:

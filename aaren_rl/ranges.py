@@ -22,7 +22,7 @@ class Range:
 
     def problem(self, value: float) -> str | None:
         """What is wrong with a value, as a message has it behind a name and a colon; None where nothing is."""
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             return f"must be finite, not {value}"
         if value < self.low or (self.above and value == self.low):
             return f"must be {'above' if self.above else 'at least'} {_shown(self.low)}, not {value}"
@@ -60,7 +60,7 @@ _LARGE = 2**53  # from here on not every integer is a float, nor JSON's
 
 COUNT = Range(1, _LARGE)
 COUNT_FROM_0 = Range(0, _LARGE)
-CONTEXT = Range(2, _LARGE)
+CONTEXT = Range(2, 2**20)  # a rollout's window holds so many steps from the first on
 SEED = Range(0, _LARGE)
 SAC_SEED = Range(0, 2**32 - 2**16)  # NumPy's old generator has 32 bits, and an environment has a seed each
 SHARE = Range(0, 1)

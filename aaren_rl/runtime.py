@@ -21,7 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .arrays import check_shape, numbers
 from .errors import ArgumentError, CheckpointError, NonFiniteActionError, ResourcesError, one_line
+from .policies.names import asked_number
+from .ranges import THREADS, Range
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -29,21 +32,24 @@ if TYPE_CHECKING:
 FORMAT = "1"
 _INPUTS = {"observation", "reward", "return_to_go", "timestep", "previous_action", "memory"}
 _OUTPUTS = ("action", "next_return_to_go", "next_memory")
+_BATCH, _STEPS = Range(1, 2**31), Range(0, 2**53)
 
 
 class PolicyState(NamedTuple):
     """What a policy remembers between two steps of B environments.
 
     Attributes:
-        timestep: steps taken so far.
+        timestep: steps taken so far in the episode: one number, or int64 (B,) once some environments have begun another
+            by `Runner.restart`.
         return_to_go: return still to come, float64 (B,), in the environment's units; infinite where the best in reach
             is asked for.
-        previous_action: the action handed out last, float32 (B, A), in the environment's units; None before the first.
-            Replace it (`state._replace(previous_action=...)`) if something else was executed.
+        previous_action: the action handed out last, float32 (B, A), in the environment's units; None before the first,
+            and of no meaning where an episode begins. Replace it (`state._replace(previous_action=...)`) if something
+            else was executed.
         memory: what the rollout mode keeps, (B, ...).
     """
 
-    timestep: int
+    timestep: int | npt.NDArray[np.int64]
     return_to_go: npt.NDArray[np.float64]
     previous_action: npt.NDArray[np.float32] | None
     memory: npt.NDArray[Any]
@@ -65,6 +71,9 @@ class Runner:
         if not isinstance(card, dict) or not isinstance(export, dict):
             raise ValueError("not a mapping")
         self.card, self.export, self._session = card, export, session
+        shapes = [inputs[name].shape[1:] for name in ("memory", "observation", "previous_action")]
+        if not all(isinstance(size, int) and 0 <= size < 2**31 for shape in shapes for size in shape):
+            raise ValueError(f"inputs of the sizes {shapes}")
         self._memory_shape = tuple(inputs["memory"].shape[1:])
         self._memory_dtype = np.float64 if inputs["memory"].type == "tensor(double)" else np.float32
         self._observation_dim, self._action_dim = (inputs[name].shape[1] for name in ("observation", "previous_action"))
@@ -75,20 +84,74 @@ class Runner:
         return str(self.card["rollout"])
 
     @property
+    def restarts(self) -> bool:
+        """Whether some environments can begin another episode while others go on: always."""
+        return True
+
+    @property
     def context_length(self) -> int:
         """K of the modes rolling and window, in steps."""
         return int(self.card["rollout_context"])
 
-    def initial_state(self, batch_size: int, target_return: npt.ArrayLike) -> PolicyState:
+    @property
+    def target_return(self) -> float:
+        """Asked for where `initial_state` is told none: the card's; infinity where that is the best in reach."""
+        return asked_number(self.card["target_return"])
+
+    def initial_state(self, batch_size: int, target_return: npt.ArrayLike | None = None) -> PolicyState:
         """The state at the begin of an episode in which `target_return` is asked for.
 
         One number for all environments or one for each, (B,), in the environment's units. Infinity asks, at every step
-        anew, for the best return in reach as the training data had it.
+        anew, for the best return in reach as the training data had it. None asks for the card's `target_return`.
 
         Raises:
             ArgumentError: it is neither, not finite, or infinity is asked for and the policy holds no estimate of that.
         """
-        wanted = _numbers("target_return", target_return, np.float64)
+        _integer("batch_size", batch_size, _BATCH)
+        wanted = self._targets(target_return, batch_size)
+        return PolicyState(0, wanted, None, np.zeros((batch_size, *self._memory_shape), self._memory_dtype))
+
+    def restart(
+        self, state: PolicyState, rows: npt.ArrayLike, target_return: npt.ArrayLike | None = None
+    ) -> PolicyState:
+        """The state with new episodes begun in some environments; the others go on.
+
+        Args:
+            state: from `initial_state`, `act` or `restart`.
+            rows: the environments' indices, (R,).
+            target_return: asked for in their new episodes, one number or (R,); as in `initial_state`.
+
+        Raises:
+            ArgumentError: as `initial_state`, or an index is none of the state's.
+        """
+        state = self._checked(state)
+        batch = len(state.return_to_go)
+        index = _indices(rows, batch)
+        times = np.broadcast_to(np.asarray(state.timestep, np.int64), (batch,)).copy()
+        return_to_go = np.array(state.return_to_go, np.float64)
+        times[index], return_to_go[index] = 0, self._targets(target_return, len(index))
+        return state._replace(timestep=times, return_to_go=return_to_go)
+
+    def _checked(self, state: PolicyState) -> PolicyState:
+        """A state that a caller hands back, parts of it perhaps replaced, as arrays."""
+        if not isinstance(state, PolicyState):
+            raise ArgumentError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
+        to_go = numbers("state: return_to_go", state.return_to_go, np.float64)
+        shape = (len(to_go) if to_go.ndim == 1 else 1, *self._memory_shape)
+        check_shape("state: return_to_go", to_go, shape[:1])
+        memory = numbers("state: memory", state.memory, self._memory_dtype)
+        check_shape("state: memory", memory, shape)
+        timestep = state.timestep
+        if isinstance(timestep, np.ndarray):
+            check_shape("state: timestep", timestep, shape[:1])
+            timestep = numbers("state: timestep", timestep, np.int64)
+        else:
+            _integer("state: timestep", timestep, _STEPS)
+        return state._replace(timestep=timestep, return_to_go=to_go, memory=memory)
+
+    def _targets(self, target_return: npt.ArrayLike | None, batch_size: int) -> npt.NDArray[np.float64]:
+        """Asked returns, (B,)."""
+        wanted = numbers("target_return", self.target_return if target_return is None else target_return, np.float64)
         if wanted.shape not in ((), (batch_size,)):
             raise ArgumentError(f"target_return: must be a number or have shape ({batch_size},), not {wanted.shape}")
         asking = np.isposinf(wanted)
@@ -99,8 +162,7 @@ class Runner:
         small = np.abs(wanted / self.card["return_scale"]) <= np.finfo(np.float32).max  # False for NaN, too
         if not (asking | small).all():
             raise ArgumentError("target_return: must be finite, in float32 and divided by the return scale, too")
-        wanted = np.broadcast_to(wanted, (batch_size,)).copy()
-        return PolicyState(0, wanted, None, np.zeros((batch_size, *self._memory_shape), self._memory_dtype))
+        return np.broadcast_to(wanted, (batch_size,)).copy()
 
     def act(
         self, observation: npt.ArrayLike, reward: npt.ArrayLike, state: PolicyState
@@ -118,16 +180,17 @@ class Runner:
         Raises:
             ArgumentError: the shapes are not the policy's and the state's.
             NonFiniteActionError: the action is NaN or infinite; the message names the argument that is, if one is.
+            CheckpointError: ONNX Runtime cannot run the file.
         """
-        timestep, return_to_go, previous, memory = state
+        timestep, return_to_go, previous, memory = self._checked(state)
         batch = len(return_to_go)
-        observation, reward = _numbers("observation", observation, np.float32), _numbers("reward", reward, np.float64)
+        observation, reward = numbers("observation", observation, np.float32), numbers("reward", reward, np.float64)
         if previous is None:
             previous = np.zeros((batch, self._action_dim), np.float32)
-        previous = _numbers("previous_action", previous, np.float32)
-        _check_shape("observation", observation, (batch, self._observation_dim))
-        _check_shape("reward", reward, (batch,))
-        _check_shape("previous_action", previous, (batch, self._action_dim))
+        previous = numbers("previous_action", previous, np.float32)
+        check_shape("observation", observation, (batch, self._observation_dim))
+        check_shape("reward", reward, (batch,))
+        check_shape("previous_action", previous, (batch, self._action_dim))
         feed = {
             "observation": observation,
             "reward": reward,
@@ -136,16 +199,24 @@ class Runner:
             "previous_action": previous,
             "memory": memory,
         }
-        action, return_to_go, memory = self._session.run(_OUTPUTS, feed)
-        if not np.isfinite(action).all():
-            raise NonFiniteActionError(_blame(feed, timestep))
+        try:
+            action, return_to_go, memory = self._session.run(_OUTPUTS, feed)
+        except Exception as error:  # ONNX Runtime's own classes, see `from_bytes`
+            raise CheckpointError(f"the exported policy fails in ONNX Runtime: {one_line(error)}") from error
+        # An infinite return-to-go asks for the best in reach, and an infinite reward for nothing.
+        if not np.isfinite(action).all() or (np.isinf(return_to_go) & ~np.isfinite(reward)).any():
+            raise NonFiniteActionError(_blame(feed, action))
         # A copy: the caller may write to it.
         return action.copy(), PolicyState(timestep + 1, return_to_go, action, memory)
 
     def select(self, state: PolicyState, rows: npt.NDArray[np.int64]) -> PolicyState:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
-        previous = None if state.previous_action is None else state.previous_action[rows]
-        return PolicyState(state.timestep, state.return_to_go[rows], previous, state.memory[rows])
+        timestep, return_to_go, previous, memory = self._checked(state)
+        index = _indices(rows, len(return_to_go))
+        if previous is not None:
+            previous = numbers("previous_action", previous, np.float32)[index]
+        timestep = timestep[index] if isinstance(timestep, np.ndarray) else timestep
+        return PolicyState(timestep, return_to_go[index], previous, memory[index])
 
 
 def load(path: str | Path, *, threads: int = 1) -> Runner:
@@ -160,9 +231,11 @@ def load(path: str | Path, *, threads: int = 1) -> Runner:
         ResourcesError: ONNX Runtime is not installed.
     """
     try:
+        if Path(path).exists() and not Path(path).is_file():
+            raise ValueError("is not a file")  # a pipe would never end
         content = Path(path).read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path}: not readable: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise CheckpointError(f"{path}: not readable: {getattr(error, 'strerror', error)}") from error
     return from_bytes(content, str(path), threads=threads)
 
 
@@ -172,6 +245,7 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1) -> Runner:
         import onnxruntime
     except ImportError as error:
         raise ResourcesError("an exported policy needs ONNX Runtime: pip install 'aaren-rl[runtime]'") from error
+    _integer("threads", threads, THREADS)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -191,15 +265,23 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1) -> Runner:
         raise CheckpointError(f"{name}: the description of the policy in it is damaged: {error}") from error
 
 
-def _numbers(name: str, value: npt.ArrayLike, dtype: Any) -> npt.NDArray[Any]:  # noqa: ANN401  a type of numpy's
-    try:
-        return np.asarray(value, dtype)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{name}: must be numbers, not {type(value).__name__}") from error
+def _integer(name: str, value: object, limits: Range) -> None:
+    if not isinstance(value, int | np.integer):
+        raise ArgumentError(f"{name}: must be an integer, not {type(value).__name__}")
+    if problem := limits.problem(int(value)):
+        raise ArgumentError(f"{name}: {problem}")
 
 
-def _blame(feed: dict[str, npt.NDArray[Any]], timestep: int) -> str:
+def _indices(rows: npt.ArrayLike, batch: int) -> npt.NDArray[np.int64]:
+    found = numbers("rows", rows, np.float64)
+    if found.ndim != 1 or ((found < 0) | (found >= batch) | (found % 1 != 0)).any():
+        raise ArgumentError(f"rows: must be indices of {batch} environments, in one dimension")
+    return found.astype(np.int64)
+
+
+def _blame(feed: dict[str, npt.NDArray[Any]], action: npt.NDArray[Any]) -> str:
     """As `agents.arguments.blame`: why an action is not finite."""
+    times = feed["timestep"]
     for name in ("observation", "reward", "previous_action", "return_to_go"):
         finite = np.isfinite(feed[name])
         if name == "return_to_go":  # infinite where the best return in reach is asked for
@@ -207,10 +289,5 @@ def _blame(feed: dict[str, npt.NDArray[Any]], timestep: int) -> str:
         if not finite.all():
             row, *column = np.argwhere(~finite)[0].tolist()
             place = f"row {row}" + (f", column {column[0]}" if column else "")
-            return f"{name}: {place} is {feed[name][(row, *column)]} at step {timestep}; no action follows from it"
-    return f"the policy's action at step {timestep} is not finite"
-
-
-def _check_shape(name: str, array: npt.NDArray[Any], shape: tuple[int, ...]) -> None:
-    if array.shape != shape:
-        raise ArgumentError(f"{name}: must have shape {shape} for this policy and state, not {array.shape}")
+            return f"{name}: {place} is {feed[name][(row, *column)]} at step {times[row]}; no action follows from it"
+    return f"the policy's action at step {times[np.argwhere(~np.isfinite(action))[0][0]]} is not finite"

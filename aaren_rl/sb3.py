@@ -24,6 +24,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from .envs import make_env
+from .errors import ArgumentError
 from .vector import SelectingPolicy, VectorPolicy
 
 
@@ -60,7 +61,11 @@ def make_vec_env(env_id: str, *, n_envs: int, seed: int, env_kwargs: Mapping[str
 
     Raises:
         SimulationError: the environment cannot be made.
+        ArgumentError: the number of environments or the seed is none.
     """
+    for name, value, least in (("n_envs", n_envs, 1), ("seed", seed, 0)):
+        if not isinstance(value, int | np.integer) or not least <= value < 2**31:
+            raise ArgumentError(f"{name}: must be an integer from {least} to 2^31 - 1, not {value!r:.40}")
     env = DummyVecEnv([lambda: Monitor(make_env(env_id, **(env_kwargs or {}))) for _ in range(n_envs)])
     env.seed(seed)
     return LastRewards(env)
@@ -74,10 +79,13 @@ class SB3Policy:
     Args:
         policy: acts for many environments in one call.
         env: the environments that observations come from; rewards are read from it.
-        target_return: asked for in every episode, one number or one for each environment, (B,).
+        target_return: asked for in every episode, one number or one for each environment, (B,); None: as in
+            `VectorPolicy`.
     """
 
-    def __init__(self, policy: SelectingPolicy[Any], env: LastRewards, *, target_return: float | npt.ArrayLike) -> None:
+    def __init__(
+        self, policy: SelectingPolicy[Any], env: LastRewards, *, target_return: float | npt.ArrayLike | None = None
+    ) -> None:
         """Raises ValueError if `target_return` does not fit the number of environments, TypeError for others' `env`."""
         if not isinstance(env, LastRewards):
             raise TypeError(

@@ -13,15 +13,21 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from .arrays import check_shape, numbers
 from .envs import SequencePolicy
 from .envs.simulation.rollout import padded, row_multiple
+from .errors import ArgumentError
 
 State = TypeVar("State")
 Rows = npt.NDArray[np.int64]
 
 
 class SelectingPolicy(SequencePolicy[State], Protocol[State]):
-    """What is needed of a policy: `aaren_rl.agents.Policy` or anything with these three methods."""
+    """What is needed of a policy: `aaren_rl.agents.Policy` or anything with these three methods.
+
+    Where it also has `restarts`, true, and `restart(state, rows, target_return)`, as `Policy`, all environments are one
+    batch.
+    """
 
     def select(self, state: State, rows: Rows) -> State:
         """The state of some rows, (R,), in their order."""
@@ -29,7 +35,7 @@ class SelectingPolicy(SequencePolicy[State], Protocol[State]):
 
 
 class Cohort(NamedTuple):
-    """Environments whose episodes began at the same step, and so share the state of one batch.
+    """Environments that share the state of one batch.
 
     Attributes:
         environments: their numbers, (n,).
@@ -43,19 +49,32 @@ class Cohort(NamedTuple):
 class VectorPolicy:
     """Acts in B environments; each begins its episodes when it likes.
 
-    The state is a value: a tuple of `Cohort`, one for every step at which episodes that go on have begun. Each costs a
-    call of the policy.
+    The state is a value: a tuple of `Cohort`, each of which costs a call of the policy. All environments are one where
+    the policy `restarts` some of a batch; otherwise, of a policy whose memory grows with the episode, as attention's
+    cache in the rollout modes "carry" and "rolling", there is one for every step at which episodes going on have begun.
 
     Args:
-        policy: acts for many environments in one call, all at the same step of their episodes.
+        policy: acts for many environments in one call.
         n_envs: B.
-        target_return: asked for in every episode, one number or one for each environment, (B,).
+        target_return: asked for in every episode, one number or one for each environment, (B,); None: what the policy
+            asks for by itself, its `target_return`.
     """
 
-    def __init__(self, policy: SelectingPolicy[Any], *, n_envs: int, target_return: float | npt.ArrayLike) -> None:
-        """Raises ValueError if `target_return` does not fit the number of environments."""
+    def __init__(
+        self, policy: SelectingPolicy[Any], *, n_envs: int, target_return: float | npt.ArrayLike | None = None
+    ) -> None:
+        """Raises ArgumentError, a ValueError, if an argument is not what it should be."""
+        if not hasattr(policy, "act"):
+            raise ArgumentError(f"policy: must have initial_state, act and select; a {type(policy).__name__} has not")
+        if not isinstance(n_envs, int | np.integer) or n_envs < 1:
+            raise ArgumentError(f"n_envs: must be an integer from 1, not {n_envs!r:.40}")
         self._policy, self._multiple = policy, row_multiple(policy)
-        self._targets = np.broadcast_to(np.asarray(target_return, np.float64), (n_envs,))
+        if target_return is None and (target_return := getattr(policy, "target_return", None)) is None:
+            raise ArgumentError("target_return: this policy names none of its own; ask for one, as a number")
+        targets = numbers("target_return", target_return, np.float64)
+        if targets.shape not in ((), (n_envs,)):
+            raise ArgumentError(f"target_return: must be a number or have shape ({n_envs},), not {targets.shape}")
+        self._targets = np.broadcast_to(targets, (n_envs,))
 
     def act(
         self,
@@ -74,15 +93,28 @@ class VectorPolicy:
 
         Returns:
             Actions (B, A) in the environment's units, and the new state.
+
+        Raises:
+            ArgumentError: an array is not of its shape, or the state is not this policy's.
         """
-        if state is None:
-            started = np.ones(len(observation), bool)
-        elif started is None:
-            started = np.zeros(len(observation), bool)
-        rewards = np.where(started, 0, reward).astype(np.float32)
-        observed = np.asarray(observation, np.float32)
+        envs = len(self._targets)
+        observed = numbers("observation", observation, np.float32)
+        if observed.ndim != 2:
+            raise ArgumentError(f"observation: must have shape ({envs}, O), not {observed.shape}")
+        check_shape("observation", observed, (envs, observed.shape[1]))
+        given = numbers("reward", reward, np.float64)
+        check_shape("reward", given, (envs,))
+        if state is None or started is None:
+            started = np.full(envs, state is None)
+        started = np.asarray(started)
+        if started.dtype != bool:
+            raise ArgumentError(f"started: must be bool, not {started.dtype}")
+        check_shape("started", started, (envs,))
+        if state is not None:
+            _check_own(state, envs)
+        rewards = np.where(started, 0, given).astype(np.float32)
         parts, cohorts = [], []
-        for cohort in self._cohorts(state or (), started):
+        for cohort in self._begun(state or (), started):
             rows = padded(cohort.environments, self._multiple)
             acted, after = self._policy.act(observed[rows], rewards[rows], cohort.state)
             parts.append(acted[: len(cohort.environments)])
@@ -90,7 +122,18 @@ class VectorPolicy:
         order = np.argsort(np.concatenate([cohort.environments for cohort in cohorts]))
         return np.concatenate(parts)[order], tuple(cohorts)
 
-    def _cohorts(self, state: tuple[Cohort, ...], started: npt.NDArray[np.bool_]) -> list[Cohort]:
+    def _begun(self, state: tuple[Cohort, ...], started: npt.NDArray[np.bool_]) -> tuple[Cohort, ...]:
+        """The state with the episodes begun that `started` says."""
+        if started.all() or not getattr(self._policy, "restarts", False):
+            return self._cohorts(state, started)
+        (cohort,) = state
+        every = padded(cohort.environments, self._multiple)
+        rows = np.flatnonzero(started[every])
+        if not rows.size:
+            return state
+        return (cohort._replace(state=self._policy.restart(cohort.state, rows, self._targets[every[rows]])),)
+
+    def _cohorts(self, state: tuple[Cohort, ...], started: npt.NDArray[np.bool_]) -> tuple[Cohort, ...]:
         """Those going on, without the environments whose episodes begin, and one of the latter."""
         cohorts = []
         for cohort in state:
@@ -105,4 +148,12 @@ class VectorPolicy:
             fresh = np.flatnonzero(started)
             targets = self._targets[padded(fresh, self._multiple)]
             cohorts.append(Cohort(fresh, self._policy.initial_state(len(targets), targets)))
-        return cohorts
+        return tuple(cohorts)
+
+
+def _check_own(state: object, envs: int) -> None:
+    """Raises ArgumentError where a state is not that of a vector policy for so many environments."""
+    cohorts = state if isinstance(state, tuple) and all(isinstance(part, Cohort) for part in state) else ()
+    found = sorted(int(e) for cohort in cohorts for e in cohort.environments)
+    if found != list(range(envs)):
+        raise ArgumentError(f"state: must be what act returned for {envs} environments, or None")

@@ -8,17 +8,17 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-from .arguments import blame, check_inputs, check_memory, check_targets
+from .arguments import blame, check_batch, check_index, check_inputs, check_state, check_targets
 from .fast.rollout import for_rollout
-from .fast.rollout_step import CompiledStep, StepState
+from .fast.rollout_step import CompiledStep
 from .model.best_return import BestReturn
-from .model.block import TrunkState
 from .model.decision import DecisionModel
+from .policy_state import MEMORIES, Carry, Memory, PolicyState, Rolling, Step, Window, rows_of, where
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,61 +27,10 @@ if TYPE_CHECKING:
     Array: TypeAlias = npt.NDArray[np.float32]
     Targets: TypeAlias = npt.NDArray[np.float64]
 
-ROLLOUTS = ("carry", "rolling", "window")
+ROLLOUTS = tuple(MEMORIES)
+LONGEST = 2**20  # context: a window holds so many steps from the first on
 
-StepperState: TypeAlias = TrunkState | StepState
 State = TypeVar("State")
-
-
-class Carry(NamedTuple):
-    """One state, from the first step on."""
-
-    state: StepperState
-
-
-class Rolling(NamedTuple):
-    """Two staggered states: actions come from the older; every K / 2 steps it is dropped and a fresh one begun."""
-
-    older: StepperState
-    younger: StepperState | None
-
-
-class Window(NamedTuple):
-    """The last K steps, raw material for recomputing; the newest action is not known yet and stands as zeros.
-
-    Attributes:
-        observations: (B, n, O), normalised, n <= K.
-        actions: (B, n, A).
-        returns_to_go: (B, n), scaled.
-        timesteps: (B, n).
-    """
-
-    observations: Tensor
-    actions: Tensor
-    returns_to_go: Tensor
-    timesteps: Tensor
-
-
-Memory: TypeAlias = Carry | Rolling | Window | None
-_MEMORIES: dict[str, type[object]] = {"carry": Carry, "rolling": Rolling, "window": Window}
-
-
-class PolicyState(NamedTuple):
-    """What a policy remembers between two steps of B environments.
-
-    Attributes:
-        timestep: steps taken so far.
-        return_to_go: return still to come, (B,), in the environment's units; infinite where the best in reach is asked
-            for.
-        previous_action: the action handed out last, (B, A), in the environment's units. Replace it
-            (`state._replace(previous_action=...)`, an array will do) if something else was executed.
-        memory: what the rollout mode keeps.
-    """
-
-    timestep: int
-    return_to_go: Tensor
-    previous_action: Tensor | None
-    memory: Memory
 
 
 class NonFiniteActionError(FloatingPointError):
@@ -99,9 +48,10 @@ class Stepper(Protocol[State]):
         self,
         observation: Tensor,
         return_to_go: Tensor,
-        timestep: int,
+        timestep: int | Tensor,
         previous_action: Tensor | None,
         state: State,
+        begins: Tensor | None = None,
     ) -> tuple[Tensor, State]:
         """As `DecisionModel.step`."""
         ...
@@ -123,6 +73,8 @@ class Policy:
         action_low: the smallest actions of the environment, (A,) or one for all; the model's -1.
         action_high: the largest actions, likewise; the model's 1.
         compiled: act through the compiled step where there is one for the model; otherwise in PyTorch's operations.
+        target_return: asked for where `initial_state` is told none, as there.
+        card: how the policy was made, where it comes from a file: `aaren_rl.policies.card.PolicyCard`.
     """
 
     model: DecisionModel
@@ -134,6 +86,8 @@ class Policy:
     action_low: Tensor | float = -1.0
     action_high: Tensor | float = 1.0
     compiled: bool = True
+    target_return: float | None = None
+    card: Any = field(default=None, repr=False, compare=False)
     _stepper: Stepper[Any] = field(init=False, repr=False, compare=False)
     _units: tuple[Tensor, Tensor] = field(init=False, repr=False, compare=False)
     _best_return: BestReturn | None = field(init=False, repr=False, compare=False)
@@ -142,8 +96,8 @@ class Policy:
         """Raises ValueError for an unknown rollout mode, a context under 2 steps or statistics of the wrong size."""
         if self.rollout not in ROLLOUTS:
             raise ValueError(f"rollout {self.rollout!r} is not one of {', '.join(ROLLOUTS)}")
-        if self.context_length < 2:
-            raise ValueError(f"context_length must be at least 2, not {self.context_length}")
+        if not isinstance(self.context_length, int) or not 2 <= self.context_length <= LONGEST:
+            raise ValueError(f"context_length must be an integer from 2 to {LONGEST:,}, not {self.context_length}")
         size = (self.model.config.observation_dim,)
         if self.observation_mean.shape != size or self.observation_std.shape != size:
             raise ValueError(f"observation statistics must have shape {size}")
@@ -166,22 +120,70 @@ class Policy:
         """Whether an environment's actions are the same, to the last bit, however many others are acted for."""
         return isinstance(self._stepper, CompiledStep)
 
+    @property
+    def restarts(self) -> bool:
+        """Whether some environments can begin another episode while others go on, by `restart`: not where the memory
+        grows with the episode, as attention's cache does.
+        """
+        config = self.model.config
+        constant = config.mixer == "aaren" or (config.mixer == "aaren-rsa" and not config.rem_max_power)
+        return constant or self.rollout == "window"
+
     @torch.no_grad()
-    def initial_state(self, batch_size: int, target_return: float | Targets | Tensor) -> PolicyState:
+    def initial_state(self, batch_size: int, target_return: float | Targets | Tensor | None = None) -> PolicyState:
         """The state at the begin of an episode in which `target_return` is asked for.
 
         One number for all environments or one for each, (B,), in the environment's units. Infinity asks, at every step
-        anew, for the best return in reach as the training data had it; the model must hold an estimate of that.
+        anew, for the best return in reach as the training data had it; the model must hold an estimate of that. None
+        asks for the policy's own `target_return`.
 
         Raises:
             ValueError: it is neither, not finite, or infinity is asked for and the model holds no estimate.
         """
-        asking = self._best_return is not None
+        target_return = self.target_return if target_return is None else target_return
+        asking, batch_size = self._best_return is not None, check_batch(batch_size)
         device = self.observation_mean.device
         wanted = check_targets(target_return, batch_size, self.return_scale, device, infinite=asking)
-        fresh = self._stepper.initial_state(batch_size)
-        memory: Memory = {"carry": Carry(fresh), "rolling": Rolling(fresh, None), "window": None}[self.rollout]
+        memory: Memory
+        if self.rollout == "window":
+            memory = Window.empty(batch_size, self._sizes, self.context_length, device)
+        else:
+            fresh = self._stepper.initial_state(batch_size)
+            memory = Carry(fresh) if self.rollout == "carry" else Rolling(fresh, None)
         return PolicyState(0, wanted, None, memory)
+
+    @torch.no_grad()
+    def restart(
+        self, state: PolicyState, rows: npt.ArrayLike, target_return: float | Targets | Tensor | None = None
+    ) -> PolicyState:
+        """The state with new episodes begun in some environments; the others' actions stay what they would have been.
+
+        Args:
+            state: from `initial_state`, `act` or `restart`.
+            rows: the environments' indices, (R,).
+            target_return: asked for in their new episodes, one number or (R,); as in `initial_state`.
+
+        Raises:
+            ValueError: as `initial_state`; an index is none of the state's; or the policy cannot (`restarts`).
+        """
+        if not self.restarts:
+            raise ValueError("the memory of this rollout mode grows with the episode: begin a batch by initial_state")
+        state = self._checked(state)
+        device, batch = self.observation_mean.device, len(state.return_to_go)
+        index = check_index(rows, batch, device)
+        asking = self._best_return is not None
+        target_return = self.target_return if target_return is None else target_return
+        wanted = check_targets(target_return, len(index), self.return_scale, device, infinite=asking)
+        begins = torch.zeros(batch, dtype=torch.bool, device=device)
+        begins[index] = True
+        times = torch.as_tensor(state.timestep, device=device).expand(batch).masked_fill(begins, 0)
+        previous = torch.zeros(batch, self._sizes[1], device=device)
+        if state.previous_action is not None:
+            previous = torch.as_tensor(state.previous_action, dtype=torch.float32, device=device)
+        memory = state.memory
+        if isinstance(memory, Rolling) and memory.younger is None:
+            memory = Rolling(memory.older, memory.older)
+        return PolicyState(times, state.return_to_go.index_put((index,), wanted), previous, memory)
 
     @torch.no_grad()
     def act(self, observation: Array | Tensor, reward: Array | Tensor, state: PolicyState) -> tuple[Array, PolicyState]:
@@ -199,27 +201,25 @@ class Policy:
             ValueError: a shape is not the policy's and the state's, or the state is of another rollout mode.
             NonFiniteActionError: the action is NaN or infinite; the message names the argument that is, if one is.
         """
-        config = self.model.config
+        state = self._checked(state)
+        memory = state.memory
         given = check_inputs(
             observation,
             reward,
             state.previous_action,
             batch=len(state.return_to_go),
-            sizes=(config.observation_dim, config.action_dim),
+            sizes=self._sizes,
             device=self.observation_mean.device,
         )
         return_to_go = state.return_to_go - given.reward
         normalised = (given.observation - self.observation_mean) / self.observation_std
         middle, half = self._units
-        step = _Step(
+        step = Step(
             normalised,
-            self._asked(return_to_go, normalised),
+            self._asked(return_to_go, normalised, given.reward),
             state.timestep,
             None if given.previous_action is None else (given.previous_action - middle) / half,
         )
-        memory = state.memory
-        if memory is not None or self.rollout != "window":
-            check_memory(memory, _MEMORIES[self.rollout], self.rollout)
         if self.rollout == "window":
             action, memory = self._window(step, memory)
         elif self.rollout == "rolling":
@@ -227,7 +227,7 @@ class Policy:
         else:
             action, memory = self._carry(step, memory)
         if not math.isfinite(action.sum().item()):  # actions are in (-1, 1): only what is not finite makes it so
-            raise NonFiniteActionError(blame(given, state.return_to_go, state.timestep))
+            raise NonFiniteActionError(blame(given, state.return_to_go, state.timestep, action))
         action = middle + half * action
         # A copy: on the CPU the array would share its memory with the state, and the caller may write to it.
         handed_out = action.detach().to("cpu", torch.float32, copy=True).numpy()
@@ -235,25 +235,43 @@ class Policy:
 
     def select(self, state: PolicyState, rows: npt.NDArray[np.int64]) -> PolicyState:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
-        index = torch.as_tensor(rows, device=self.observation_mean.device)
-        return PolicyState(*(_rows(part, index) for part in state))
+        state = self._checked(state)
+        index = check_index(rows, len(state.return_to_go), self.observation_mean.device)
+        return PolicyState(*(rows_of(part, index) for part in state))
 
-    def _asked(self, return_to_go: Tensor, observed: Tensor) -> Tensor:
-        """What the model sees, (B,), scaled: the return-to-go, or the best in reach where that is infinite."""
+    def _checked(self, state: PolicyState) -> PolicyState:
+        return check_state(state, MEMORIES[self.rollout], self.rollout, self.observation_mean.device)
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        """O and A."""
+        return self.model.config.observation_dim, self.model.config.action_dim
+
+    def _asked(self, return_to_go: Tensor, observed: Tensor, reward: Tensor) -> Tensor:
+        """What the model sees, (B,), scaled: the return-to-go, or the best in reach where that is infinite.
+
+        A return-to-go that a reward made infinite asks for nothing: it stays, and the action is not finite.
+        """
         scaled = return_to_go / self.return_scale
         if self._best_return is not None and math.isinf(scaled.sum().item()):
-            scaled = torch.where(scaled.isposinf(), self._best_return(observed), scaled)
+            asking = scaled.isposinf() & reward.isfinite()
+            scaled = torch.where(asking, self._best_return(observed), scaled)
         return scaled.float()
 
-    def _carry(self, step: _Step, memory: Memory) -> tuple[Tensor, Carry]:
+    def _carry(self, step: Step, memory: Memory) -> tuple[Tensor, Carry]:
         assert isinstance(memory, Carry)
-        action, state = self._stepper.step(*step, memory.state)
+        action, state = self._stepper.step(*step, memory.state, _is_zero(step.timestep))
         return action, Carry(state)
 
-    def _rolling(self, step: _Step, memory: Memory) -> tuple[Tensor, Rolling]:
+    def _rolling(self, step: Step, memory: Memory) -> tuple[Tensor, Rolling]:
         assert isinstance(memory, Rolling)
         older, younger = memory
         half = self.context_length // 2
+        if isinstance(step.timestep, Tensor):
+            turns = step.timestep % half == 0
+            older = where(turns, younger, older)
+            action, older = self._stepper.step(*step, older, step.timestep == 0)
+            return action, Rolling(older, self._stepper.step(*step, younger, turns)[1])
         fresh = step.timestep > 0 and step.timestep % half == 0
         if fresh and younger is not None:
             older = younger
@@ -264,38 +282,13 @@ class Policy:
             _, younger = self._stepper.step(*step, younger)
         return action, Rolling(older, younger)
 
-    def _window(self, step: _Step, memory: Memory) -> tuple[Tensor, Window]:
-        batch, device = len(step.observation), step.observation.device
-        unknown = torch.zeros(batch, 1, self.model.config.action_dim, device=device)
-        new = Window(
-            step.observation.unsqueeze(1),
-            unknown,
-            step.return_to_go.unsqueeze(1),
-            torch.full((batch, 1), step.timestep, device=device),
-        )
-        if memory is not None:
-            assert isinstance(memory, Window) and step.previous_action is not None
-            known = torch.cat([memory.actions[:, :-1], step.previous_action.unsqueeze(1)], 1)
-            old = memory._replace(actions=known)
-            new = Window(*(torch.cat(pair, 1)[:, -self.context_length :] for pair in zip(old, new, strict=True)))
-        actions, _ = self.model(*new)
-        return actions[:, -1], new
+    def _window(self, step: Step, memory: Memory) -> tuple[Tensor, Window]:
+        assert isinstance(memory, Window)
+        window, place = memory.push(step)
+        actions, _ = self.model(*window)
+        return actions[torch.arange(len(place), device=place.device), place], window
 
 
-class _Step(NamedTuple):
-    """The arguments of `DecisionModel.step` but the state."""
-
-    observation: Tensor
-    return_to_go: Tensor
-    timestep: int
-    previous_action: Tensor | None
-
-
-def _rows(part: Any, index: Tensor) -> Any:  # noqa: ANN401  every part of a state
-    """The batch's rows at `index` of every tensor in a part of the state."""
-    if isinstance(part, Tensor):
-        return part[index]
-    if isinstance(part, tuple):
-        parts = [_rows(inner, index) for inner in part]
-        return type(part)(*parts) if hasattr(part, "_fields") else tuple(parts)
-    return part
+def _is_zero(timestep: int | Tensor) -> Tensor | None:
+    """Where environments that are at different steps begin an episode, bool (B,); None where they are all at one."""
+    return timestep == 0 if isinstance(timestep, Tensor) else None

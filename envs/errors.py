@@ -14,6 +14,10 @@ class CommandError(Exception):
 
     exit_code = 1
 
+    def __str__(self) -> str:
+        """The message; what cannot be printed, as of a file's name, is written as Python writes it."""
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in super().__str__())
+
 
 class EnvsError(CommandError):
     """What tasks, data and simulation raise."""
@@ -56,4 +60,8 @@ def cannot_write(target: object, error: OSError, way_out: str) -> EnvsError:
 
 def one_line(text: object, limit: int = 200) -> str:
     """A text from a file, or what an error says, as one short line without terminal control sequences."""
-    return "".join(c for c in " ".join(str(text).split()) if c.isprintable())[:limit]
+    try:
+        said = str(text)
+    except Exception:  # an error of the user's own may have no text
+        said = type(text).__name__
+    return "".join(c for c in " ".join(said.split()) if c.isprintable())[:limit]

@@ -83,9 +83,10 @@ class InFloat64:
     def initial_state(self, batch_size):
         return self._model.initial_state(batch_size)
 
-    def step(self, observation, return_to_go, timestep, previous_action, state):
+    def step(self, observation, return_to_go, timestep, previous_action, state, begins=None):
         before = None if previous_action is None else previous_action.double()
-        action, state = self._model.step(observation.double(), return_to_go.double(), timestep, before, state)
+        given = observation.double(), return_to_go.double(), timestep, before, state, begins
+        action, state = self._model.step(*given)
         return action.float(), state
 
 

@@ -202,6 +202,7 @@ SMALL = {
     "hub": "--episodes 1",
     "collect": "--steps 2400 --checkpoint-every 800 --envs 2 --dataset-steps 200 --updates-per-step 0.05",
     "bench rollout": "--steps 60 --width 16 --layers 1",
+    "bench vector": "--envs 2 --width 16 --layers 1 --modes decision-aaren:carry",
     "bench data": "--steps 5000",
     "bench evaluate": "--episodes 2 --repeats 1",
     "bench runtime": "--sizes 16x1 --steps 200",

@@ -4,40 +4,70 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from checkout import ROOT
+from policies import make_card
 from small_policy import make_policy
 
 from aaren_rl import load_policy
+from aaren_rl.agents import Policy
 from aaren_rl.envs import rollout
+from aaren_rl.export.model import make_model as make_onnx
+from aaren_rl.export.model import make_runner
 from aaren_rl.policies.folder import read_card
+from aaren_rl.runtime import Runner
 from aaren_rl.vector import VectorPolicy
 
 EXAMPLE = ROOT / "docs" / "examples" / "vector_env.py"
 
 
-def test_an_environment_is_served_as_if_it_were_alone() -> None:
-    """Whatever the order in which episodes begin, and though cohorts are not in the order of the environments."""
+class ThreeMethods:
+    """A policy of somebody else: what a vector policy needs, and no more."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.initial_state, self.act, self.select = policy.initial_state, policy.act, policy.select
+
+
+def exported(policy: Policy) -> Runner:
+    return make_runner(make_onnx(policy, make_card(policy.model)))
+
+
+@pytest.mark.parametrize("played_by", [lambda policy: policy, ThreeMethods, exported], ids=["own", "other", "exported"])
+def test_an_environment_is_served_as_if_it_were_alone(played_by: Callable[[Policy], Any]) -> None:
+    """Whatever the order in which episodes begin, in one batch or in cohorts in another order than the environments."""
     rng, steps, n = np.random.default_rng(0), 12, 3
     observations, rewards = rng.normal(size=(steps, n, 11)), rng.normal(size=(steps, n))
     starts = rng.random((steps, n)) < 0.3
-    together, alone = VectorPolicy(make_policy(), n_envs=n, target_return=[1, 2, 3]), []
+    policy = played_by(make_policy())
+    together, alone = VectorPolicy(policy, n_envs=n, target_return=[1, 2, 3]), []
     for e in range(n):
-        agent, state, actions = VectorPolicy(make_policy(), n_envs=1, target_return=e + 1), None, []
+        agent, state, actions = VectorPolicy(policy, n_envs=1, target_return=e + 1), None, []
         for t in range(steps):
             action, state = agent.act(observations[t, [e]], rewards[t, [e]], starts[t, [e]], state)
             actions.append(action[0])
         alone.append(actions)
-    state, mixed = None, False
+    state, mixed, most = None, False, 0
     for t in range(steps):
         actions, state = together.act(observations[t], rewards[t], starts[t], state)
         np.testing.assert_array_equal(actions, [alone[e][t] for e in range(n)])
         order = [int(e) for cohort in state for e in cohort.environments]
-        mixed |= order != sorted(order)
-    assert starts[1:].any() and mixed
+        mixed, most = mixed or order != sorted(order), max(most, len(state))
+    assert starts[1:].any()
+    assert (mixed, most) == ((True, n) if isinstance(policy, ThreeMethods) else (False, 1))
+
+
+def test_the_policys_own_return_is_asked_for_by_default() -> None:
+    policy, zeros = replace(make_policy(), target_return=7.0), (np.zeros((2, 11)), np.zeros(2))
+    _, (batch,) = VectorPolicy(policy, n_envs=2).act(*zeros)
+    assert batch.state.return_to_go.tolist() == [7.0, 7.0]
+    with pytest.raises(ValueError, match="names none of its own"):
+        VectorPolicy(make_policy(), n_envs=2)
 
 
 def test_an_episode_is_the_rollouts(trained_run: Path) -> None:

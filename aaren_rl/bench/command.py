@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from ..cli import Parser, Subparser, run
 from ..files import check_writable, write_json
 from ..ranges import THREADS
-from . import data, evaluate, learning, learning_show, resources, rollout, runtime, scan, steering, tree
+from . import data, evaluate, learning, learning_show, resources, rollout, runtime, scan, steering, tree, vector
 from .timing import check_plot, save_plot
 from .training import benchmark as train
 
@@ -47,6 +47,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "evaluate": evaluate,
     "runtime": runtime,
     "tree": tree,
+    "vector": vector,
 }
 
 

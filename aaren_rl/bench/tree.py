@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from ..agents import SAMPLERS, Policy, PolicyState, TreeConfig, tree_state, with_softmax_attention, with_tree_attention
 from ..agents.fast.rollout_step import StepState
-from ..agents.policy import Carry
+from ..agents.policy_state import Carry
 from ..cli import Parser, positive, progress_bar
 from ..errors import UsageError
 from ..evaluate.play import EpisodePlan, score_policy

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from ..agents import DecisionModel, ModelConfig, Policy
 from ..envs.errors import one_line
 from ..envs.files import sha256
 from ..errors import CheckpointError
-from ..files import write_folder, write_json
+from ..files import read_small, write_folder, write_json
 from .card import PolicyCard, card_from_json
+from .names import asked_number
 from .tensors import FORMAT, WEIGHTS, load_tensors, save_tensors
 
 CARD = "policy.json"
@@ -64,9 +65,10 @@ def policy_folder(path: str | Path) -> Path:
         CheckpointError: there is none.
     """
     path = Path(path)
-    for folder in (path, path / FOLDERS[0]):
-        if (folder / CARD).is_file() or (folder / HUB_CARD).is_file():
-            return folder
+    with suppress(OSError, ValueError):  # a name too long, or with a NUL in it, is none of a file's
+        for folder in (path, path / FOLDERS[0]):
+            if (folder / CARD).is_file() or (folder / HUB_CARD).is_file():
+                return folder
     raise CheckpointError(f"{path}: no policy here; give a run folder or its policy/ (is its training finished?)")
 
 
@@ -89,7 +91,7 @@ def load_policy(
     weights: str | None = None,
     device: torch.device | str = "cpu",
 ) -> Policy:
-    """A trained policy, ready to act.
+    """A trained policy, ready to act; its `card` says how it was made, and its `target_return` is the card's.
 
     Args:
         path: a run folder or its policy/ folder.
@@ -107,7 +109,7 @@ def load_policy(
         model = _load_model(folder, card, digests, weights or card.weights)
     try:
         return make_policy(model.to(device), card, rollout=rollout, rollout_context=rollout_context)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:  # torch asserts that there is CUDA
         raise CheckpointError(f"{folder}: {one_line(str(error))}") from error
 
 
@@ -133,6 +135,8 @@ def make_policy(
         rollout_context or card.rollout_context,
         vector(card.action_low),
         vector(card.action_high),
+        target_return=asked_number(card.target_return),
+        card=card,
     )
 
 
@@ -140,7 +144,7 @@ def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:
     """The card, and the SHA-256 of the other files; a policy of an older version has none."""
     file = folder / (CARD if (folder / CARD).is_file() else HUB_CARD)
     try:
-        tree = json.loads(file.read_text(encoding="utf-8"))
+        tree = json.loads(read_small(file))
         if not isinstance(tree, dict) or tree.pop("format", None) != FORMAT:
             raise ValueError(f"not a policy of format {FORMAT}")
         digests = tree.pop("sha256", {})

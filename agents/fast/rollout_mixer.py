@@ -29,6 +29,7 @@ class FusedAaren(nn.Module):
     weight: Tensor
     bias: Tensor
     future: Tensor
+    nothing: Tensor
 
     def __init__(self, aaren: Aaren) -> None:
         """Copies the weights."""
@@ -45,6 +46,9 @@ class FusedAaren(nn.Module):
         self.register_buffer("bias", bias.detach().flatten().clone(), persistent=False)
         future = torch.full((FEW, FEW + 1), -torch.inf, dtype=STATE_DTYPE, device=weight.device).triu(2)
         self.register_buffer("future", future, persistent=False)
+        nothing = torch.zeros(self.head_dim + 2, dtype=STATE_DTYPE, device=weight.device)
+        nothing[-1] = torch.finfo(STATE_DTYPE).min  # the row of the state before any token
+        self.register_buffer("nothing", nothing, persistent=False)
         self.output = aaren.output
 
     @torch.no_grad()
@@ -53,12 +57,14 @@ class FusedAaren(nn.Module):
     ) -> tuple[Tensor, ScanState]:
         """Tokens x (B, N, C), N <= 8, after `state` (None: after none): outputs at `keep`, (B, N or fewer, C), state.
 
+        Where `starts` begins a new sequence, only the outputs of a row's last one are to be read.
+
         Raises:
-            ValueError: more tokens, or `starts`.
+            ValueError: more tokens.
         """
         n = x.shape[1]
-        if n > FEW or starts is not None:
-            raise ValueError(f"the rollout's form takes one sequence's next {FEW} tokens at most, not {n}")
+        if n > FEW:
+            raise ValueError(f"the rollout's form takes the next {FEW} tokens at most, not {n}")
         if state is None:
             state = self.initial_state(len(x))
         tokens = (
@@ -68,6 +74,8 @@ class FusedAaren(nn.Module):
         )
         before = torch.cat([state.w, state.u.unsqueeze(-1), state.m.unsqueeze(-1)], -1).unsqueeze(2)
         rows = torch.cat([before, tokens.to(STATE_DTYPE)], 2)
+        if starts is not None:
+            rows = torch.where(_last_sequence(starts), rows, self.nothing)
         scores = rows[..., -1]
         m = scores.cummax(-1).values[..., 1:]
         # Before the exponential: a later token's score may be larger, and overflow.
@@ -83,3 +91,9 @@ class FusedAaren(nn.Module):
     def initial_state(self, batch_size: int) -> ScanState:
         """The state before any token, in float64."""
         return ScanState.identity((batch_size, self.heads), self.head_dim, device=self.weight.device)
+
+
+def _last_sequence(starts: Tensor) -> Tensor:
+    """Whether the state and each token belong to a row's last sequence, (B, 1, 1 + N, 1)."""
+    sequence = F.pad(starts.cumsum(1), (1, 0))
+    return (sequence == sequence[:, -1:])[:, None, :, None]

@@ -85,34 +85,36 @@ class CompiledStep:
         self,
         observation: Tensor,
         return_to_go: Tensor,
-        timestep: int,
+        timestep: int | Tensor,
         previous_action: Tensor | None,
         state: StepState,
+        begins: Tensor | None = None,
     ) -> tuple[Tensor, StepState]:
         """As `DecisionModel.step`; all layers' states are in one.
 
         Raises:
             ValueError: the shapes do not fit one another: the compiled code would read other memory.
         """
-        batch, newest = len(observation), len(self._moments) - 1
-        moments = self._moments[[min(max(timestep - 1, 0), newest), min(timestep, newest)]]
-        first = previous_action is None
+        batch = len(observation)
+        when = self._when(timestep, batch)
+        first = torch.full((batch,), int(previous_action is None)) if begins is None else begins.long()
         if previous_action is None:
             previous_action = torch.zeros(batch, self._actions)
         wanted = [(batch, *shape) for shape in self._shapes]
         given = [tuple(part.shape) for part in (observation, return_to_go, previous_action, *state)]
-        if given != wanted:
+        if given != wanted or len(when) != batch or len(first) != batch:
             raise ValueError(f"observation, return-to-go, action and state have the shapes {given}, not {wanted}")
         after = StepState(*(torch.empty_like(part) for part in state))
         actions = torch.empty(batch, self._actions)
         kernels.load_kernels("step").step(
             (_view(previous_action), _view(return_to_go.unsqueeze(-1)), _view(observation)),
-            moments,
+            self._moments,
+            when.numpy(),
             self._embedding,
             self._blocks,
             self._norms,
             self._head,
-            int(first),
+            first.numpy(),
             *self._form,
             self._encoding,
             tuple(part.contiguous().numpy() for part in state),
@@ -120,6 +122,13 @@ class CompiledStep:
             actions.numpy(),
         )
         return actions, after
+
+    def _when(self, timestep: int | Tensor, batch: int) -> Tensor:
+        """The rows of time's embedding at t - 1 and t, (E, 2); those beyond the table are its first and last."""
+        newest = len(self._moments) - 1
+        if isinstance(timestep, Tensor):
+            return torch.stack((timestep - 1, timestep), 1).clamp_(0, newest)
+        return torch.tensor([[min(max(t, 0), newest) for t in (timestep - 1, timestep)]] * batch)
 
 
 def _packed(blocks: list[Block]) -> tuple[Array, ...]:

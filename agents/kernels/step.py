@@ -5,6 +5,9 @@ For one environment a step is a few hundred thousand multiplications; called ope
 several times as long. What is computed for an environment does not depend, to the last bit, on how many others there
 are: every row of a product is summed in the same order, and no operation joins environments.
 
+Environments may be at different steps of their episodes: each has its own rows of time's embedding, and one whose
+sequence begins counts neither its state nor an action before.
+
 Names: E environments, R = 3 E token rows in the order (a_{t-1}, R_t, s_t), C channels, H heads, D = C / H, L layers.
 """
 
@@ -28,6 +31,7 @@ P0, P1, P2, P3, P4, P5 = (
 Q1, Q2, Q3, Q4, Q5 = (np.float32(c) for c in (0.504857543, 0.115350079, 0.015207273, 0.00118557643, 3.74203542e-05))
 ONE, HALF, ROOT_HALF, FOUR = (np.float32(x) for x in (1.0, 0.5, math.sqrt(0.5), 4.0))
 ZERO = np.float32(0.0)
+LEAST = float(np.finfo(np.float64).min)  # m of a state before any token
 
 
 @compiled("contract")
@@ -101,20 +105,26 @@ def _activate(x: Array, rows: int, gelu: bool) -> None:
 
 
 @compiled("contract")
+def _clear(row: Array) -> None:
+    for i in range(len(row)):
+        row[i] = 0.0
+
+
+@compiled("contract")
 def _attend(
     mixed: Array,
-    skipped: int,
+    begins: Array,
     only_last: bool,
     layer: int,
     before: tuple[Array, ...],
     after: tuple[Array, ...],
     out: Array,
 ) -> None:
-    """Aaren's recurrence (section 3.1 of the paper) over every environment's tokens but the first `skipped`.
+    """Aaren's recurrence (section 3.1 of the paper) over every environment's tokens.
 
     Args:
         mixed: rows (R, C + H or more): values, then scores.
-        skipped: 1 where there is no action yet, else 0.
+        begins: (E,), 1 where a sequence begins: after no tokens, and without the action's; else 0.
         only_last: outputs of the last tokens only, in the first E rows of `out`.
         layer: which part of the states is meant.
         before: m (E, L, H), u (E, L, H), w (E, L, H, D), float64.
@@ -123,12 +133,16 @@ def _attend(
     """
     environments, _, heads, dim = before[2].shape
     for e in range(environments):
+        first = begins[e]
         for h in range(heads):
             m, u = before[0][e, layer, h], before[1][e, layer, h]
             old, w = before[2][e, layer, h][:dim], after[2][e, layer, h][:dim]
             for d in range(dim):
                 w[d] = old[d]
-            for t in range(skipped, 3):
+            if first:
+                m, u = LEAST, 0.0
+                _clear(w)
+            for t in range(first, 3):
                 score = float(mixed[3 * e + t, heads * dim + h])
                 value = mixed[3 * e + t][h * dim :][:dim]
                 shrink, p = 1.0, 1.0
@@ -160,11 +174,13 @@ def _add(x: Array, y: Array, rows: int) -> None:
 
 
 @compiled("contract")
-def _embed(inputs: Array, weight: Array, bias: Array, moment: Array, token: int, x: Array) -> None:
-    """One of the three token rows of every environment: inputs (E, I) @ weight (I, C) + bias + moment."""
+def _embed(
+    inputs: Array, weight: Array, bias: Array, moments: Array, when: Array, place: int, token: int, x: Array
+) -> None:
+    """One of the three token rows of every environment: inputs (E, I) @ weight (I, C) + bias + its moment."""
     channels = weight.shape[1]
     for e in range(inputs.shape[0]):
-        to = x[3 * e + token][:channels]
+        to, moment = x[3 * e + token][:channels], moments[when[e, place]][:channels]
         for c in range(channels):
             to[c] = bias[c] + moment[c]
         for k in range(weight.shape[0]):
@@ -177,11 +193,12 @@ def _embed(inputs: Array, weight: Array, bias: Array, moment: Array, token: int,
 def step(
     inputs: tuple[Array, ...],
     moments: Array,
+    when: Array,
     embedding: tuple[Array, ...],
     blocks: tuple[Array, ...],
     norms: Array,
     head: tuple[Array, ...],
-    skipped: int,
+    begins: Array,
     pre_norm: bool,
     gelu: bool,
     encoding: tuple[Array, ...],
@@ -193,12 +210,13 @@ def step(
 
     Args:
         inputs: a_{t-1} (E, A), R_t (E, 1), s_t (E, O).
-        moments: time's embedding at t - 1 and t, (2, C).
+        moments: time's embedding (T, C).
+        when: its rows of t - 1 and t, (E, 2).
         embedding: weights (A, C), (1, C), (O, C) of the three, and biases (3, C).
         blocks: weights (L, in, out) and biases (L, out): values and scores; output; MLP up; MLP down.
         norms: (1 + 2 L + 1, 2, C): the embedding's, every block's two, and the trunk's own, which "pre-norm" has.
         head: weight (C, A) and bias (A,).
-        skipped: 1 at a state's first step, where no action is pushed; else 0.
+        begins: (E,), 1 where a sequence begins: its state does not count, and no action is pushed; else 0.
         pre_norm: the blocks' form; post-norm otherwise.
         gelu: the MLPs' activation; ReLU otherwise.
         encoding: of recurrence encoding, see `encode`; of no heads where there is none.
@@ -217,9 +235,9 @@ def step(
     mixed = np.empty((count, mix.shape[2]), np.float32)
     hidden = np.empty((count, up.shape[2]), np.float32)
     answers = np.empty((rounded, actions.shape[1]), np.float32)
-    _embed(inputs[0], embedding[0], embedding[3][0], moments[0], 0, x)
-    _embed(inputs[1], embedding[1], embedding[3][1], moments[1], 1, x)
-    _embed(inputs[2], embedding[2], embedding[3][2], moments[1], 2, x)
+    _embed(inputs[0], embedding[0], embedding[3][0], moments, when, 0, 0, x)
+    _embed(inputs[1], embedding[1], embedding[3][1], moments, when, 1, 1, x)
+    _embed(inputs[2], embedding[2], embedding[3][2], moments, when, 1, 2, x)
     _normalise(x, count, norms[0], x)
     rows = count
     for layer in range(layers):
@@ -229,8 +247,8 @@ def step(
             _linear(y, count, mix[layer], mix_bias[layer], mixed)
         else:
             _linear(x, count, mix[layer], mix_bias[layer], mixed)
-        _attend(mixed, skipped, last, layer, before, after, y)
-        encode(mixed, skipped, last, layer, before[2].shape[3], encoding, before[3], after[3], y)
+        _attend(mixed, begins, last, layer, before, after, y)
+        encode(mixed, begins, last, layer, before[2].shape[3], encoding, before[3], after[3], y)
         if last:  # the action is read from the observation's token alone
             rows = rounded
             for e in range(environments):

@@ -31,7 +31,7 @@ def _recur(source: Array, value: Array, column: Array, pushed: Array, own_row: i
 @compiled("contract")
 def encode(
     mixed: Array,
-    skipped: int,
+    fresh: Array,
     only_last: bool,
     layer: int,
     dim: int,
@@ -44,7 +44,7 @@ def encode(
 
     Args:
         mixed: rows (3 E, C or more), which begin with the tokens' values.
-        skipped: 1 where there is no action yet, else 0.
+        fresh: (E,), 1 where a sequence begins: after no tokens, and without the action's; else 0.
         only_last: outputs of the last tokens only, in the first E rows of `out`.
         layer: which part of the states is meant.
         dim: D.
@@ -55,12 +55,14 @@ def encode(
         out: rows of attention's outputs, (3 E, C) or more; those of R heads are changed.
     """
     gates, columns, begins, rows, own_rows = encoding
-    count, gate = 3 - skipped, gates[layer]
+    gate, nothing = gates[layer], np.zeros(sums.shape[2])
     pushed, h = np.empty((3, 2 * dim)), np.empty(dim)
     for e in range(sums.shape[0]):
+        skipped = fresh[e]
+        count, source_sums = 3 - skipped, nothing if skipped else sums[e, layer]
         for r in range(len(rows)):
             size = rows[r] * dim  # of a token
-            old, new = sums[e, layer, begins[r] : begins[r + 1]], after[e, layer, begins[r] : begins[r + 1]]
+            old, new = source_sums[begins[r] : begins[r + 1]], after[e, layer, begins[r] : begins[r + 1]]
             dilation = len(old) // size
             for i in range(count):
                 # The tokens' sums in order: first those of the state, then the new ones.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..mixers.rsa.config import RemConfig, parse_counts
 from ..mixers.tree.config import TreeConfig
@@ -168,18 +169,21 @@ class DecisionModel(nn.Module):
         self,
         observation: Tensor,
         return_to_go: Tensor,
-        timestep: int,
+        timestep: int | Tensor,
         previous_action: Tensor | None,
         state: TrunkState,
+        begins: Tensor | None = None,
     ) -> tuple[Tensor, TrunkState]:
         """One environment step: pushes (a_{t-1}, R_t, s_t) and predicts a_t.
 
         Args:
             observation: s_t (B, O), normalised.
             return_to_go: R_t (B,), scaled.
-            timestep: t.
+            timestep: t, one for all or integers (B,).
             previous_action: a_{t-1} as executed, (B, A); None at the first step the state sees.
             state: state of the trunk after R_{t-1}, s_{t-1}.
+            begins: bool (B,), True where a sequence begins: neither its state nor its previous action counts. Of a
+                mixer whose state grows, a later step would have to be told too.
 
         Returns:
             The action (B, A) in (-1, 1), and the state of the trunk after s_t.
@@ -188,7 +192,10 @@ class DecisionModel(nn.Module):
         tokens = [self.embed_return(return_to_go.unsqueeze(-1)) + now, self.embed_observation(observation) + now]
         if previous_action is not None:
             tokens.insert(0, self.embed_action(previous_action) + self._moment(timestep - 1))
-        x, state = self.trunk(self.norm(torch.stack(tokens, 1)), state, keep=slice(-1, None))
+        starts = None
+        if begins is not None:
+            starts = F.pad(begins.unsqueeze(1), (len(tokens) - 2, 1))  # at the return-to-go
+        x, state = self.trunk(self.norm(torch.stack(tokens, 1)), state, starts=starts, keep=slice(-1, None))
         return torch.tanh(self.head(x[:, 0])), state
 
     def initial_state(self, batch_size: int) -> TrunkState:
@@ -199,9 +206,12 @@ class DecisionModel(nn.Module):
         """The layers of a step's tokens, in their order."""
         return self.embed_return, self.embed_observation, self.embed_action
 
-    def _moment(self, timestep: int) -> Tensor:
-        """The embedding (C,) of one time step."""
-        return self.embed_timestep.weight[min(timestep, self.config.max_timestep - 1)]
+    def _moment(self, timestep: int | Tensor) -> Tensor:
+        """The embedding (C,) of one time step, or (B, C) of each row's."""
+        newest = self.config.max_timestep - 1
+        if isinstance(timestep, Tensor):
+            return self.embed_timestep.weight[timestep.clamp(0, newest)]
+        return self.embed_timestep.weight[min(timestep, newest)]
 
 
 def token_starts(starts: Tensor | None) -> Tensor | None:

@@ -6,22 +6,21 @@ import gymnasium as gym
 import numpy as np
 
 from aaren_rl import load_policy
-from aaren_rl.policies.folder import read_card
 from aaren_rl.vector import VectorPolicy
 
 
 def play(run: str, episodes: int, n_envs: int = 4, seed: int = 0) -> list[float]:
     """The returns of the first `episodes` episodes to end; environment i is first reset with seed + i."""
-    card = read_card(run)
+    policy = load_policy(run)
     # The observation that comes back from an episode's last step is the next episode's first.
     same_step = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}
-    envs = gym.make_vec(card.env_id, num_envs=n_envs, vectorization_mode="sync", vector_kwargs=same_step)
-    policy = VectorPolicy(load_policy(run), n_envs=n_envs, target_return=card.target_return)
+    envs = gym.make_vec(policy.card.env_id, num_envs=n_envs, vectorization_mode="sync", vector_kwargs=same_step)
+    agent = VectorPolicy(policy, n_envs=n_envs)  # asks for what the policy's card says
     observations, _ = envs.reset(seed=seed)
     rewards, started, state = np.zeros(n_envs), np.ones(n_envs, bool), None
     returns, so_far = [], np.zeros(n_envs)
     while len(returns) < episodes:
-        actions, state = policy.act(observations, rewards, started, state)
+        actions, state = agent.act(observations, rewards, started, state)
         observations, rewards, terminated, truncated, _ = envs.step(actions)
         started = terminated | truncated
         so_far += rewards

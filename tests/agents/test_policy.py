@@ -97,7 +97,7 @@ def test_window_is_forward_over_the_last_steps(mixer: str, context_length: int) 
     for t in range(60):
         begin = max(0, t + 1 - context_length)
         torch.testing.assert_close(actions[:, t], last_of_slice(policy, data, actions, begin, t), rtol=0, atol=1e-5)
-        assert states[t].memory.observations.shape[1] == t + 1 - begin
+        assert states[t].memory.observations.shape[1] == context_length
 
 
 @every_mixer

@@ -62,9 +62,8 @@ def test_aarens_state_is_constant_and_attentions_cache_is_not(tmp_path: Path) ->
     assert sizes["decision-aaren:rolling"][1:] == [2 * state + rest] * 3
     # Keys and values of 16 channels in float32, three tokens a step, less the action that is not known yet.
     assert sizes["decision-transformer:carry"] == [2 * 16 * 4 * (3 * t - 1) + rest for t in (10, 100, 150)]
-    # Steps of an observation, an action and a return-to-go in float32, and a timestep in int64: the last 20, and the
-    # one that has just fallen out, whose memory lives until the next action.
-    assert sizes["decision-transformer:window"][1:] == [21 * (4 * (11 + 3 + 1) + 8) + rest] * 3
+    # 20 steps of an observation, an action and a return-to-go in float32, and a timestep in int64.
+    assert sizes["decision-transformer:window"] == [20 * (4 * (11 + 3 + 1) + 8) + rest] * 4
 
 
 @pytest.mark.parametrize("wrong", ["forgets", "a little off", "no number"])

@@ -27,7 +27,7 @@ from policies import (
 )
 
 from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig, Policy
-from aaren_rl.errors import CheckpointError, NonFiniteActionError, ResourcesError, UsageError
+from aaren_rl.errors import ArgumentError, CheckpointError, NonFiniteActionError, ResourcesError, UsageError
 from aaren_rl.runtime import Runner, load
 
 onnx = pytest.importorskip("onnx")
@@ -142,6 +142,52 @@ def test_timestep_0_begins_anew(mixer: str, rollout: str, context_length: int) -
         action, old = runner.act(observation, reward, old)
         wanted, new = runner.act(observation, reward, new)
         np.testing.assert_array_equal(action, wanted)
+
+
+@every_mode
+def test_some_environments_begin_anew(mixer: str, rollout: str, context_length: int) -> None:
+    """Each as if it were alone, whatever the others do; and in any selection of them."""
+    runner = runner_of(make_policy(mixer, rollout, context_length))
+    observations, rewards = episode(16, 14)
+    begins = {0: range(16), 3: [1, 4], 8: [4, 9]}
+    for begin, rows in begins.items():
+        rewards[begin, list(rows)] = 0
+    state, mixed = runner.initial_state(16, TARGET), []
+    for t in range(14):
+        if t in begins and t:
+            state = runner.restart(state, begins[t], TARGET + t)
+        kept, (action, state) = state, runner.act(observations[t], rewards[t], state)
+        mixed.append(action)
+    for begin, rows in begins.items():
+        alone = runner.initial_state(16, TARGET + begin)
+        for t in range(begin, 14):
+            action, alone = runner.act(observations[t], rewards[t], alone)
+            going = [row for row in rows if not any(row in begins[b] for b in begins if begin < b <= t)]
+            np.testing.assert_array_equal(mixed[t][going], action[going])
+    rows = np.array([9, 1, 4, 0] * 4)
+    some, _ = runner.act(observations[13, rows], rewards[13, rows], runner.select(kept, rows))
+    np.testing.assert_array_equal(some, mixed[13][rows])
+    for wrong in ([16], [-1], 3, ["a"]):
+        with pytest.raises(ArgumentError, match="rows: must be"):
+            runner.restart(state, wrong, TARGET)
+    with pytest.raises(ArgumentError, match=r"state: timestep: must have shape \(16,\)"):
+        runner.act(observations[0], rewards[0], state._replace(timestep=np.zeros(3, np.int64)))
+
+
+def test_an_infinite_reward_does_not_ask_for_the_best() -> None:
+    runner = runner_of(make_policy(best_return=True))
+    (first, second), (zero, _) = episode(2, 2)
+    for target in (TARGET, np.inf):
+        _, state = runner.act(first, zero, runner.initial_state(2, target))
+        with pytest.raises(NonFiniteActionError, match="reward: row 1 is -inf at step 1"):
+            runner.act(second, np.array([0.0, -np.inf]), state)
+
+
+def test_the_cards_return_is_asked_for_by_default() -> None:
+    runner = runner_of(make_policy())
+    state = runner.initial_state(2)
+    assert runner.target_return == TARGET and state.return_to_go.tolist() == [TARGET] * 2
+    assert runner.restart(runner.initial_state(2, 5.0), [1]).return_to_go.tolist() == [5.0, TARGET]
 
 
 def test_the_state_is_a_value() -> None:

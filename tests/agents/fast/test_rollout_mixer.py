@@ -69,9 +69,24 @@ def test_the_weights_are_those_of_when_it_was_made() -> None:
     torch.testing.assert_close(y.float(), mixer.float()(x)[0], rtol=0, atol=0.05)
 
 
-def test_what_it_does_not_do_is_refused() -> None:
-    fused = FusedAaren(make())
+@torch.no_grad()
+def test_the_last_sequence_of_a_row_knows_nothing_of_those_before() -> None:
+    """Not even where their scores are so large that its own would be lost beside them."""
+    fused, x = FusedAaren(make()), torch.randn(BATCH, 3, WIDTH)
+    _, before = fused(torch.randn(BATCH, 4, WIDTH))
+    before = before._replace(m=before.m + 1e5)
+    starts = torch.zeros(BATCH, 3, dtype=torch.bool)
+    starts[0, 1] = True
+    y, after = fused(x, before, starts=starts, keep=slice(-1, None))
+    fresh, last = fused(x[:, 1:], keep=slice(-1, None))
+    same, going = fused(x, before, keep=slice(-1, None))
+    torch.testing.assert_close(y[0], fresh[0], rtol=0, atol=1e-6)  # a product of three rows, not of two
+    assert torch.equal(y[1:], same[1:])
+    for part, alone, on in zip(after, last, going, strict=True):
+        torch.testing.assert_close(part[0], alone[0], rtol=0, atol=1e-6)
+        assert torch.equal(part[1:], on[1:])
+
+
+def test_more_tokens_are_refused() -> None:
     with pytest.raises(ValueError, match="not 9"):
-        fused(torch.randn(1, 9, WIDTH))
-    with pytest.raises(ValueError, match="one sequence"):
-        fused(torch.randn(1, 3, WIDTH), starts=torch.zeros(1, 3, dtype=torch.bool))
+        FusedAaren(make())(torch.randn(1, 9, WIDTH))

@@ -1,0 +1,141 @@
+"""What a policy remembers between two steps, in each rollout mode.
+
+Shape suffixes: B environments, O observation, A action, K steps of context.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .fast.rollout_step import StepState
+from .model.block import TrunkState
+
+StepperState: TypeAlias = TrunkState | StepState
+
+
+class Carry(NamedTuple):
+    """One state, from the first step on."""
+
+    state: StepperState
+
+
+class Rolling(NamedTuple):
+    """Two staggered states: actions come from the older; every K / 2 steps it is dropped and a fresh one begun.
+
+    Until the first is begun, the younger is None, or a copy of the older where environments are at different steps.
+    """
+
+    older: StepperState
+    younger: StepperState | None
+
+
+class Window(NamedTuple):
+    """The last K steps, raw material for recomputing, the oldest first; zeros behind the newest while there are fewer.
+
+    The newest action is not known yet and stands as zeros.
+
+    Attributes:
+        observations: (B, K, O), normalised.
+        actions: (B, K, A).
+        returns_to_go: (B, K), scaled.
+        timesteps: (B, K).
+    """
+
+    observations: Tensor
+    actions: Tensor
+    returns_to_go: Tensor
+    timesteps: Tensor
+
+    @staticmethod
+    def empty(batch_size: int, sizes: tuple[int, int], context_length: int, device: torch.device) -> Window:
+        """Before any step, for `sizes` O and A."""
+        shape = (batch_size, context_length)
+        observations, actions = (torch.zeros(*shape, size, device=device) for size in sizes)
+        return Window(
+            observations,
+            actions,
+            torch.zeros(shape, device=device),
+            torch.zeros(shape, dtype=torch.long, device=device),
+        )
+
+    def push(self, step: Step) -> tuple[Window, Tensor]:
+        """The window with one more step, and its place in it, (B,); what came before an episode's first is not seen."""
+        batch, length = self.returns_to_go.shape
+        every, times = torch.arange(batch, device=self.timesteps.device), step.times(batch)
+        full, place = times >= length, times.clamp(max=length - 1)
+        after = Window(*(where(full, part.roll(-1, 1), part) for part in self))
+        if step.previous_action is not None:
+            after.actions[every, place - 1] = step.previous_action  # at a first step the last place, which is not seen
+        new = (step.observation, torch.zeros_like(after.actions[:, 0]), step.return_to_go, times)
+        for part, value in zip(after, new, strict=True):
+            part[every, place] = value
+        return after, place
+
+
+Memory: TypeAlias = Carry | Rolling | Window
+MEMORIES: dict[str, type[Memory]] = {"carry": Carry, "rolling": Rolling, "window": Window}
+
+
+class PolicyState(NamedTuple):
+    """What a policy remembers between two steps of B environments.
+
+    Attributes:
+        timestep: steps taken so far in the episode: one number, or integers (B,) once some environments have begun
+            another by `Policy.restart`.
+        return_to_go: return still to come, (B,), in the environment's units; infinite where the best in reach is asked
+            for.
+        previous_action: the action handed out last, (B, A), in the environment's units; None before the first, and of
+            no meaning where an episode begins. Replace it (`state._replace(previous_action=...)`, an array will do) if
+            something else was executed.
+        memory: what the rollout mode keeps.
+    """
+
+    timestep: int | Tensor
+    return_to_go: Tensor
+    previous_action: Tensor | None
+    memory: Memory
+
+
+class Step(NamedTuple):
+    """The arguments of `DecisionModel.step` but the state."""
+
+    observation: Tensor
+    return_to_go: Tensor
+    timestep: int | Tensor
+    previous_action: Tensor | None
+
+    def times(self, batch: int) -> Tensor:
+        """The time step of every environment, (B,)."""
+        if isinstance(self.timestep, Tensor):
+            return self.timestep
+        return torch.full((batch,), self.timestep, device=self.observation.device)
+
+
+def batch_of(part: Any) -> int:  # noqa: ANN401  every part of a state
+    """The number of environments in a part of a state."""
+    while not isinstance(part, Tensor):
+        part = part[0]
+    return len(part)
+
+
+def where(chosen: Tensor, part: Any, other: Any) -> Any:  # noqa: ANN401  every part of a state
+    """The rows of a part of a state where `chosen`, bool (B,), and those of another elsewhere."""
+    if isinstance(part, Tensor):
+        return torch.where(chosen.view(-1, *[1] * (part.dim() - 1)), part, other)
+    return _rebuilt(part, [where(chosen, *pair) for pair in zip(part, other, strict=True)])
+
+
+def rows_of(part: Any, index: Tensor) -> Any:  # noqa: ANN401  every part of a state
+    """The batch's rows at `index` of every tensor in a part of the state."""
+    if isinstance(part, Tensor):
+        return part[index]
+    if isinstance(part, tuple):
+        return _rebuilt(part, [rows_of(inner, index) for inner in part])
+    return part
+
+
+def _rebuilt(like: tuple[Any, ...], parts: list[Any]) -> tuple[Any, ...]:
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)

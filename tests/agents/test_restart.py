@@ -1,0 +1,156 @@
+"""Environments at different steps of their episodes in one batch, against the episodes played apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, ModelConfig, NonFiniteActionError, Policy, PolicyState
+
+OBSERVATION, ACTION, STEPS, BATCH = 5, 2, 40, 16
+CONSTANT = [("aaren", rollout) for rollout in ROLLOUTS] + [("aaren-rsa", rollout) for rollout in ROLLOUTS]
+ONE_BATCH = [*CONSTANT, *((mixer, "window") for mixer in ("attention", "rsa", "tree"))]
+STARTS = {0: range(BATCH), 1: [3], 2: [3, 5], 7: [0, 1, 2], 9: [15], 13: range(4, 12), 14: [4], 31: [0, 15]}
+TARGETS = np.random.default_rng(1).uniform(50, 300, (STEPS, BATCH))
+
+
+def make(mixer: str = "aaren", rollout: str = "carry", **changes) -> Policy:
+    torch.manual_seed(0)
+    shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 12, "best_return": True}
+    model = DecisionModel(ModelConfig(OBSERVATION, ACTION, mixer=mixer, **shape))
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    low, high = torch.tensor([-1.0, 0.5]), torch.tensor([3.0, 0.75])
+    return Policy(model, torch.zeros(OBSERVATION), torch.ones(OBSERVATION), 50.0, rollout, 8, low, high, **changes)
+
+
+def episode() -> tuple[np.ndarray, np.ndarray]:
+    """Observations (T, B, O) and the rewards of the steps before, (T, B), 0 at an episode's first."""
+    rng = np.random.default_rng(0)
+    rewards = rng.uniform(0, 3, (STEPS, BATCH)).astype(np.float32)
+    for t, rows in STARTS.items():
+        rewards[t, list(rows)] = 0
+    return rng.normal(size=(STEPS, BATCH, OBSERVATION)).astype(np.float32), rewards
+
+
+def together(policy: Policy) -> tuple[np.ndarray, list[PolicyState]]:
+    """Actions (T, B, A) of one batch whose environments begin at `STARTS`, and the states before every step."""
+    observations, rewards = episode()
+    state, actions, states = policy.initial_state(BATCH, TARGETS[0]), [], []
+    for t in range(STEPS):
+        if t in STARTS and t:
+            rows = list(STARTS[t])
+            state = policy.restart(state, rows, TARGETS[t, rows])
+        states.append(state)
+        action, state = policy.act(observations[t], rewards[t], state)
+        actions.append(action)
+    return np.stack(actions), states
+
+
+def apart(policy: Policy) -> np.ndarray:
+    """The same by a batch of its own, all at one step, for every set of environments that begin at once."""
+    observations, rewards = episode()
+    actions = np.full((STEPS, BATCH, ACTION), np.nan, np.float32)
+    for begin, rows in STARTS.items():
+        # Of as many rows: from some batch sizes on matrix products add up in another order.
+        state = policy.initial_state(BATCH, TARGETS[begin])
+        for t in range(begin, STEPS):
+            action, state = policy.act(observations[t], rewards[t], state)
+            actions[t, list(rows)] = action[list(rows)]
+    return actions
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "eager"])
+@pytest.mark.parametrize(("mixer", "rollout"), ONE_BATCH)
+def test_an_episode_in_a_mixed_batch_is_the_episode_alone(mixer: str, rollout: str, compiled: bool) -> None:
+    """To the last bit; over more steps than the table of time steps has rows, and than the window is long."""
+    policy = make(mixer, rollout, compiled=compiled)
+    mixed, states = together(policy)
+    np.testing.assert_array_equal(mixed, apart(policy))
+    assert states[-1].timestep[[0, 3, 4, 5, 12]].tolist() == [8, 37, 25, 26, 39]
+    assert np.abs(np.diff(mixed, axis=0)).min(-1).max(-1).min() > 1e-4  # actions that say something
+
+
+@pytest.mark.parametrize(("mixer", "rollout"), ONE_BATCH)
+def test_a_mixed_state_is_a_value(mixer: str, rollout: str) -> None:
+    policy, (observations, rewards) = make(mixer, rollout), episode()
+    actions, states = together(policy)
+    for t in (6, 8, 20):
+        policy.restart(states[t], [0, 1], 10.0)
+        policy.act(observations[t + 1], rewards[t + 1], policy.act(observations[t], rewards[t], states[t])[1])
+        np.testing.assert_array_equal(policy.act(observations[t], rewards[t], states[t])[0], actions[t])
+
+
+@pytest.mark.parametrize(("mixer", "rollout"), ONE_BATCH)
+def test_some_rows_of_a_mixed_state(mixer: str, rollout: str) -> None:
+    policy, (observations, rewards) = make(mixer, rollout), episode()
+    actions, states = together(policy)
+    rows = np.array([15, 3, 0, 4] * 4)
+    state = policy.select(states[20], rows)
+    np.testing.assert_array_equal(policy.act(observations[20, rows], rewards[20, rows], state)[0], actions[20, rows])
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize("rollout", ROLLOUTS)
+def test_which_policies_restart(mixer: str, rollout: str) -> None:
+    policy = make(mixer, rollout)
+    assert policy.restarts == ((mixer, rollout) in ONE_BATCH)
+    if not policy.restarts:
+        with pytest.raises(ValueError, match="grows with the episode"):
+            policy.restart(policy.initial_state(2, 1.0), [0], 1.0)
+
+
+def test_a_masked_recurrence_encoding_does_not_restart() -> None:
+    config = replace(make("aaren-rsa").model.config, rem_max_power=5)
+    assert not replace(make("aaren-rsa"), model=DecisionModel(config)).restarts
+
+
+@pytest.mark.parametrize("index", [[2], [-1], 0, [[0]], ["a"], [0.5, "b"], [0.5], None, [10**30], [1j]], ids=repr)
+def test_indices_of_no_environment_are_refused(index: object) -> None:
+    policy = make()
+    with pytest.raises(ValueError, match="rows: must be"):
+        policy.restart(policy.initial_state(2, 1.0), index, 1.0)
+
+
+def test_a_state_that_was_changed_into_nonsense_is_refused() -> None:
+    policy, zeros = make(), (np.zeros((2, OBSERVATION)), np.zeros(2))
+    _, state = policy.act(*zeros, policy.initial_state(2, 1.0))
+    with pytest.raises(ValueError, match="previous_action: is None"):
+        policy.act(*zeros, state._replace(previous_action=None))
+    with pytest.raises(ValueError, match=r"timestep must be integers of shape \(2,\), not torch.int64 of shape \(1,\)"):
+        policy.act(*zeros, state._replace(timestep=torch.ones(1, dtype=torch.long)))
+    with pytest.raises(ValueError, match=r"target_return: .*shape \(1,\)"):
+        policy.restart(state, [0], [1.0, 2.0])
+
+
+def test_messages_name_the_step_of_the_row() -> None:
+    policy, (observations, rewards) = make(), episode()
+    _, states = together(policy)
+    observations[20, 4, 1] = np.nan
+    with pytest.raises(NonFiniteActionError, match="observation: row 4, column 1 is nan at step 6"):
+        policy.act(observations[20], rewards[20], states[20])
+    with torch.no_grad():
+        policy.model.head.weight[0, 0] = torch.nan
+    with pytest.raises(NonFiniteActionError, match="the policy's action at step 13 is not finite"):
+        replace(policy).act(*(part[20] for part in episode()), states[20])
+
+
+@pytest.mark.parametrize("reward", [-np.inf, np.inf])
+@pytest.mark.parametrize("target", [100.0, np.inf])
+def test_an_infinite_reward_does_not_ask_for_the_best(reward: float, target: float) -> None:
+    policy, zeros = make(), np.zeros((2, OBSERVATION))
+    _, state = policy.act(zeros, np.zeros(2), policy.initial_state(2, target))
+    with pytest.raises(NonFiniteActionError, match=f"reward: row 1 is {reward} at step 1"):
+        policy.act(zeros, np.array([0.0, reward]), state)
+
+
+def test_the_policys_own_return_is_asked_for_by_default() -> None:
+    own = make(target_return=123.0)
+    assert own.initial_state(2).return_to_go.tolist() == [123.0, 123.0]
+    assert own.initial_state(2, 5.0).return_to_go.tolist() == [5.0, 5.0]
+    assert own.restart(own.initial_state(2, 5.0), [1]).return_to_go.tolist() == [5.0, 123.0]
+    with pytest.raises(ValueError, match="this policy names none of its own"):
+        make().initial_state(2)
