@@ -8,6 +8,7 @@ import os
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -44,12 +45,15 @@ class Parser(argparse.ArgumentParser):
         for argument in args:
             if any("\ud800" <= letter <= "\udfff" for letter in argument):
                 self.error(f"{argument!a} is not UTF-8; use another name")
+            if argument.startswith("--") and argument.endswith("=--"):  # argparse would make an empty list of it
+                self.error(f"argument {argument[:-3]}: -- is no value")
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Prints the message and leaves with exit code 2."""
         if is_writer():
-            print(f"error: {message}{self._suggestion(message)}; see {self.prog} --help", file=sys.stderr)
+            said = one_line(f"{message}{self._suggestion(message)}", 600)
+            print(f"error: {said}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
 
     def _suggestion(self, message: str) -> str:
@@ -165,8 +169,9 @@ class StopRequest:
         self.signal: int | None = None
 
     def __enter__(self) -> StopRequest:
-        """Starts listening."""
-        self._old = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        """Starts listening; a thread beside the main one gets no signals, and trains on."""
+        numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+        self._old = {number: signal.signal(number, self._note) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -97,6 +97,14 @@ def check_writable(option: str, file: Path | None) -> None:
         raise UsageError(f"{option} {file}: its folder does not exist; make it first")
 
 
+def is_there(file: Path) -> bool:
+    """Whether this is a file; what no file can be called, a name too long or with a NUL in it, is none."""
+    try:
+        return file.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 _SMALL = 2**26
 
 

@@ -261,7 +261,7 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1) -> Runner:
         raise CheckpointError(f"{name}: not a policy that `python -m aaren_rl.export` of this version wrote")
     try:
         return Runner(session, json.loads(found["policy"]), json.loads(found["export"]))
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{name}: the description of the policy in it is damaged: {error}") from error
 
 

@@ -74,6 +74,8 @@ class VectorPolicy:
         targets = numbers("target_return", target_return, np.float64)
         if targets.shape not in ((), (n_envs,)):
             raise ArgumentError(f"target_return: must be a number or have shape ({n_envs},), not {targets.shape}")
+        if np.isnan(targets).any() or np.isneginf(targets).any():
+            raise ArgumentError("target_return: must be finite, or infinity for the best in reach")
         self._targets = np.broadcast_to(targets, (n_envs,))
 
     def act(
@@ -104,13 +106,13 @@ class VectorPolicy:
         check_shape("observation", observed, (envs, observed.shape[1]))
         given = numbers("reward", reward, np.float64)
         check_shape("reward", given, (envs,))
-        if state is None or started is None:
-            started = np.full(envs, state is None)
-        started = np.asarray(started)
+        started = np.zeros(envs, bool) if started is None else np.asarray(started)
         if started.dtype != bool:
             raise ArgumentError(f"started: must be bool, not {started.dtype}")
         check_shape("started", started, (envs,))
-        if state is not None:
+        if state is None:
+            started = np.ones(envs, bool)
+        else:
             _check_own(state, envs)
         rewards = np.where(started, 0, given).astype(np.float32)
         parts, cohorts = [], []

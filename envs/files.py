@@ -1,5 +1,6 @@
 """Files that appear under their name whole or not at all, made by one process at a time."""
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -15,8 +16,11 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
     """Write a file beside its place, flush, sync and rename it.
 
     Raises:
-        OSError: the disk is full or the folder cannot be written; nothing is left behind.
+        OSError: the disk is full or the folder cannot be written, and nothing is left behind; or something is there
+            that is no file, such as /dev/null, whose place the new one would take.
     """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "is there already, and is no file that could be replaced", str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as stream:

@@ -15,7 +15,7 @@ from ..envs.behaviour.pool import WorkerPool, play_steps, worker_count
 from ..envs.data.episodes import Episodes
 from ..envs.data.hdf5.d4rl import write_hdf5
 from ..envs.errors import DataError
-from ..envs.tasks.environment import make_env
+from ..envs.tasks.environment import close_env, make_env
 from .replay import Replay, split_replay
 from .target import Evaluation, Target, play
 
@@ -194,7 +194,7 @@ class LevelMaker:
         rows = source.choice.medium.steps // source.replay.rewards.shape[1]
         env = make_env(source.target.env_id)
         units = ActionUnits(env.action_space)
-        env.close()
+        close_env(env)
         restarts = [row for row in source.restarts if row < rows]
         return split_replay(source.replay.until(rows), restarts, units, dataset=name, env_id=source.target.env_id)
 

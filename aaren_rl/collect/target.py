@@ -67,6 +67,8 @@ def inspect_env(env_id: str, max_episode_steps: int | None = None) -> Target:
     except gym.error.Error:
         pass  # a version that Gymnasium dropped: `inspect_spaces` says so
     seen, acted, own = inspect_spaces(env_id)
+    if acted.dtype.kind != "f":
+        raise UsageError(f"--env {env_id}: its actions are {acted.dtype}, and SAC's are not whole numbers")
     horizon = max_episode_steps or own
     if horizon is None:
         raise UsageError(f"--env {env_id}: its episodes have no longest length; give --max-episode-steps")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..agents import Policy
 from ..errors import CheckpointError, UsageError, one_line
 from ..evaluate.scores import Score
-from ..files import check_free, write_folder, write_text
+from ..files import check_free, is_there, read_small, write_folder, write_text
 from ..policies.folder import HUB_CARD, HUB_WEIGHTS, load_policy, read_card, write_card
 from ..policies.tensors import save_tensors
 from .model_card import model_card
@@ -71,7 +71,7 @@ def from_pretrained(
         CheckpointError: a file is missing or damaged, or they do not fit together.
     """
     for name in (HUB_CARD, HUB_WEIGHTS):
-        if not Path(folder, name).is_file():
+        if not is_there(Path(folder, name)):
             raise CheckpointError(f"{folder}: no {name} here; give a folder that save_pretrained wrote")
     return load_policy(folder, rollout=rollout, rollout_context=rollout_context, device=device)
 
@@ -83,7 +83,7 @@ def read_scores(file: Path) -> list[Score]:
         UsageError: it is something else.
     """
     try:
-        trees = json.loads(file.read_text(encoding="utf-8"))
+        trees = json.loads(read_small(file))
         if not isinstance(trees, list) or not trees:
             raise ValueError("not a list with a score in it")
         json.dumps(trees, allow_nan=False)  # raises where a number is not finite

@@ -16,7 +16,7 @@ from ..envs import Task, get_task, load_task
 from ..envs.files import sha256
 from ..envs.tasks.own import own_task
 from ..errors import CheckpointError, UsageError
-from ..files import check_free
+from ..files import check_free, read_small
 from ..policies.card import PolicyCard, task_fields, versions
 from ..policies.folder import save_policy
 from ..ranges import RETURN, RETURN_SCALE
@@ -108,9 +108,9 @@ def read_statistics(file: Path, observation_dim: int) -> tuple[npt.NDArray[np.fl
         UsageError: not such a file, or of another size.
     """
     try:
-        tree = json.loads(file.read_text(encoding="utf-8"))
+        tree = json.loads(read_small(file))
         mean, std = (np.array(tree[key], np.float32) for key in ("mean", "std"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f'{file}: not a JSON file {{"mean": [...], "std": [...]}} ({error})') from error
     wanted = (observation_dim,)
     if mean.shape != wanted or std.shape != wanted:

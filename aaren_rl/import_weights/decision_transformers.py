@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..agents import DecisionModel, ModelConfig
 from ..errors import CheckpointError, one_line
+from ..files import read_small
 from ..policies.tensors import load_tensors
 
 HUGGING_FACE, MIN_DT = "Hugging Face's DecisionTransformerModel", "min-decision-transformer"
@@ -157,9 +158,9 @@ _CONFIG: dict[str, tuple[Any, Any]] = {
 
 def _read_config(file: Path) -> dict[str, Any]:
     try:
-        tree = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file}: not readable: {error}") from error
+        tree = json.loads(read_small(file))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: not readable: {one_line(error)}") from error
     if not isinstance(tree, dict):
         raise CheckpointError(f"{file}: not a configuration")
     config = {key: tree.get(key, default) for key, (default, _) in _CONFIG.items()}
@@ -242,14 +243,17 @@ class _Names:
 
 
 def _read(file: Path) -> dict[str, Tensor]:
+    if file.exists() and not file.is_file():
+        raise CheckpointError(f"{file}: is neither file nor folder; give a state dictionary, or Hugging Face's folder")
     if file.suffix == ".safetensors":
         return load_tensors(file)
     try:
         tree = torch.load(file, map_location="cpu", weights_only=True)
     # Damaged and foreign files make torch raise almost anything; nothing in them has been executed.
     except (OSError, EOFError, pickle.UnpicklingError, RuntimeError, ValueError, KeyError, AttributeError) as error:
-        reason = str(error).split("\n")[0][:200] or type(error).__name__
-        raise CheckpointError(f"{file}: not readable as tensors alone ({reason})") from error
+        # What torch says of others' files is how to execute them all the same.
+        reason = f" ({one_line(error)})" if isinstance(error, OSError) else ""
+        raise CheckpointError(f"{file}: not readable as tensors alone{reason}; nothing was executed") from error
     if not isinstance(tree, dict) or not all(isinstance(tensor, Tensor) for tensor in tree.values()):
         raise CheckpointError(f"{file}: not a state dictionary; save it with torch.save(model.state_dict(), FILE)")
     return tree

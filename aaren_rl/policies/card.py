@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..envs.tasks.environment import is_plain_argument
 from ..envs.tasks.own import is_safe_name
+from ..ranges import RETURN
 from ..typed import read
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ def _problem(card: PolicyCard) -> str | None:
     for i, (low, high) in enumerate(zip(card.action_low, card.action_high, strict=True)):
         if low >= high:
             return f"action_low[{i}] is {low}, which is not below action_high's {high}"
+    if card.target_return is not None and (problem := RETURN.problem(card.target_return)):
+        return f"target_return {problem}"
     references = card.reference_returns
     if references is not None and not (len(references) == 2 and references[0] < references[1]):
         return f"reference_returns must be two numbers that rise, not {references!r:.80}"

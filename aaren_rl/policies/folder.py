@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..agents import DecisionModel, ModelConfig, Policy
 from ..envs.errors import one_line
 from ..envs.files import sha256
 from ..errors import CheckpointError
-from ..files import read_small, write_folder, write_json
+from ..files import is_there, read_small, write_folder, write_json
 from .card import PolicyCard, card_from_json
 from .names import asked_number
 from .tensors import FORMAT, WEIGHTS, load_tensors, save_tensors
@@ -65,10 +65,9 @@ def policy_folder(path: str | Path) -> Path:
         CheckpointError: there is none.
     """
     path = Path(path)
-    with suppress(OSError, ValueError):  # a name too long, or with a NUL in it, is none of a file's
-        for folder in (path, path / FOLDERS[0]):
-            if (folder / CARD).is_file() or (folder / HUB_CARD).is_file():
-                return folder
+    for folder in (path, path / FOLDERS[0]):
+        if is_there(folder / CARD) or is_there(folder / HUB_CARD):
+            return folder
     raise CheckpointError(f"{path}: no policy here; give a run folder or its policy/ (is its training finished?)")
 
 

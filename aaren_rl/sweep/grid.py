@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from ..errors import UsageError, one_line
+from ..files import read_small
 from ..policies.names import AGENTS
 from ..train.config import SECTIONS
 from ..train.settings import preset_names
@@ -62,8 +63,9 @@ class Grid:
         ):
             if unknown := [value for value in given if value not in allowed]:
                 raise ValueError(f"{what}: {', '.join(unknown)} is not one of {', '.join(allowed)}")
-        if not self.agents:
-            raise ValueError("agents: must not be empty")
+        for name in ("envs", "agents", "seeds"):
+            if not getattr(self, name):
+                raise ValueError(f"{name}: must not be empty")
         if min(self.seeds, default=0) < 0:
             raise ValueError("seeds: must be integers from 0")
 
@@ -107,9 +109,9 @@ def read_grid(name: str) -> Grid:
         if name == PAPER:
             text = resources.files("aaren_rl.configs.paper").joinpath("table1.yaml").read_text(encoding="utf-8")
         else:
-            text = Path(name).read_text(encoding="utf-8")
+            text = read_small(Path(name))
         return read(Grid, yaml.safe_load(text))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, RecursionError, yaml.YAMLError) as error:
         raise UsageError(f"{name}: {one_line(error)}") from error
     except ValueError as error:
         what = "a grid has preset, envs, agents, seeds and, where wanted, settings and data"

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import SimulationError, one_line
+from ..tasks.environment import RAISED, told
 
 Floats = npt.NDArray[np.float32]
 
@@ -40,7 +41,7 @@ def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Floa
     """
     try:
         observation, info = env.reset(**options)
-    except Exception as error:
+    except RAISED as error:
         raise _raised(env, where, error) from error
     return _observation(env, where, observation), info
 
@@ -54,15 +55,19 @@ def take(env: gym.Env[Any, Any], action: npt.NDArray[Any], where: str = "") -> A
     """
     try:
         observation, reward, terminated, truncated, info = env.step(action)
-        ends = bool(terminated), bool(truncated)
-    except Exception as error:
+    except RAISED as error:
         raise _raised(env, where, error) from error
+    ends = []
+    for name, value in (("terminated", terminated), ("truncated", truncated)):
+        if (flag := _flag(value)) is None:
+            raise _gave(env, where, f"for {name} {one_line(type(value).__name__)}, which is neither true nor false")
+        ends.append(flag)
     number = _number(reward)
     if number is None:
         raise _gave(env, where, f"the reward {one_line(repr(reward), 60)}, which is not a number")
     if not math.isfinite(number) or abs(number) > _LARGEST:
         raise _gave(env, where, f"a reward that is not finite{' in float32' * math.isfinite(number)}: {number}")
-    return Answer(_observation(env, where, observation), number, *ends, info)
+    return Answer(_observation(env, where, observation), number, ends[0], ends[1], info)
 
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -71,16 +76,30 @@ _LARGEST = float(np.finfo(np.float32).max)
 def _number(reward: Any) -> float | None:  # noqa: ANN401  whatever it returned
     """A reward as a number; None where it is none: a list or an array of one element is none either."""
     try:
-        return None if isinstance(reward, str) or np.ndim(reward) else float(reward)
-    except (TypeError, ValueError):
+        return None if isinstance(reward, str | bytes) or np.ndim(reward) else float(reward)
+    except Exception:  # what is no number may raise anything where it is asked for one
+        return None
+
+
+def _flag(value: Any) -> bool | None:  # noqa: ANN401  whatever it returned
+    """Whether an episode ended; None where that is not said: of an array there may be several answers."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    try:
+        array = np.asarray(value)
+        return None if array.ndim or array.dtype.kind not in "biuf" else bool(array)
+    except Exception:  # likewise
         return None
 
 
 def _observation(env: gym.Env[Any, Any], where: str, observation: Any) -> Floats:  # noqa: ANN401  whatever it returned
     try:
         with np.errstate(over="ignore"):  # told below
-            array = np.asarray(observation, dtype=np.float32)
-    except (TypeError, ValueError) as error:
+            array = np.asarray(observation)
+            if array.dtype.kind not in "biufO":  # text would be read, and an imaginary part dropped
+                raise TypeError(str(array.dtype))
+            array = array.astype(np.float32, copy=False)
+    except Exception as error:  # likewise
         kind = type(observation).__name__
         raise _gave(env, where, f"an observation that is no vector of numbers but a {kind}") from error
     if array.shape != env.observation_space.shape:
@@ -98,8 +117,8 @@ def _gave(env: gym.Env[Any, Any], where: str, what: str) -> SimulationError:
     return SimulationError(f"the environment {_name(env)} gave {what}{where and f' ({where})'}; repair it")
 
 
-def _raised(env: gym.Env[Any, Any], where: str, error: Exception) -> SimulationError:
-    return SimulationError(f"the environment {_name(env)} raised {one_line(repr(error))}{where and f' ({where})'}")
+def _raised(env: gym.Env[Any, Any], where: str, error: BaseException) -> SimulationError:
+    return SimulationError(f"the environment {_name(env)} raised {told(error)}{where and f' ({where})'}")
 
 
 def _name(env: gym.Env[Any, Any]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import SimulationError
-from ..tasks.environment import make_env
+from ..tasks.environment import close_env, make_env
 from .answers import begin, take
 from .processes import Worker, serve
 
@@ -97,9 +97,13 @@ class LocalStepper:
         return self._answers.pop(0)
 
     def close(self) -> None:
-        """Close the environments."""
+        """Close the environments.
+
+        Raises:
+            SimulationError: one raised.
+        """
         for env in self._envs:
-            env.close()
+            close_env(env)
 
 
 class ProcessStepper:

@@ -18,6 +18,9 @@ _FORBIDDEN_KEY = re.compile(r"(^|_)(xml|file|path|dir|folder|module|entry_point|
 _FORBIDDEN_TEXT = re.compile(r"[/\\:~]|\.\.|\.xml$", re.IGNORECASE)
 
 
+# What code of the user's may raise; Ctrl-C is none of it.
+RAISED = (Exception, SystemExit, GeneratorExit)
+
 _SHIPPED = ("Hopper", "HalfCheetah", "Walker2d", "Ant-", "Pendulum")  # of these a name is mistyped, not forgotten
 
 
@@ -42,7 +45,7 @@ def inspect_spaces(env_id: str, **kwargs: Any) -> Spaces:  # noqa: ANN401  whate
         action = _vector(env_id, "actions", env.action_space)
         horizon = env.spec.max_episode_steps if env.spec is not None else None
     finally:
-        env.close()
+        close_env(env)
     if not action.is_bounded():
         raise UsageError(f"{env_id}: actions are not bounded ({action}); wrap the environment in RescaleAction")
     return Spaces(observation, action, horizon)
@@ -51,6 +54,8 @@ def inspect_spaces(env_id: str, **kwargs: Any) -> Spaces:  # noqa: ANN401  whate
 def _vector(env_id: str, what: str, space: gym.Space[Any]) -> gym.spaces.Box:
     if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
         raise UsageError(f"{env_id}: {what} are {space}, not a vector of numbers (a Box with one axis)")
+    if not space.shape[0]:
+        raise UsageError(f"{env_id}: {what} are vectors without a number in them ({space})")
     return space
 
 
@@ -88,7 +93,7 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  
     """Make a Gymnasium environment; keyword arguments go to `gymnasium.make`.
 
     Raises:
-        SimulationError: the id is unknown to Gymnasium or the environment's packages are missing.
+        SimulationError: the id is unknown to Gymnasium, the environment's packages are missing, or it raised.
     """
     if ":" in env_id:
         # Gymnasium would import the module named before the colon, and the id may come from a file.
@@ -105,6 +110,27 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  
         unknown = isinstance(error, gym.error.UnregisteredEnv) and not env_id.startswith(_SHIPPED)
         hint = "; is it your own? --register MODULE imports the module that registers it" if unknown else ""
         raise SimulationError(f"cannot make the environment {env_id!r}: {one_line(error)}{hint}") from error
+    except RAISED as error:
+        raise SimulationError(f"the environment {env_id!r} cannot be made: it raised {told(error)}") from error
+
+
+def close_env(env: gym.Env[Any, Any]) -> None:
+    """Close an environment.
+
+    Raises:
+        SimulationError: it raised.
+    """
+    try:
+        env.close()
+    except RAISED as error:
+        name = env.spec.id if env.spec else type(env.unwrapped).__name__
+        raise SimulationError(f"the environment {name} raised {told(error)} when it was closed; repair it") from error
+
+
+def told(error: BaseException) -> str:
+    """What an environment raised, as a message has it: ValueError('no robot')."""
+    said = one_line(error)
+    return f"{type(error).__name__}({said})" if said else type(error).__name__
 
 
 def entry_point_name(env_id: str) -> str:

@@ -311,7 +311,7 @@ def test_dropout_is_off_and_no_graph_is_kept() -> None:
     ("change", "message"),
     [
         (lambda p: replace(p, rollout="forget"), "'forget' is not one of carry, rolling, window"),
-        (lambda p: replace(p, context_length=1), "context_length must be at least 2, not 1"),
+        (lambda p: replace(p, context_length=1), "context_length must be an integer from 2 to 1,048,576, not 1"),
         (lambda p: replace(p, observation_mean=MEAN[:4]), r"statistics must have shape \(5,\)"),
         (lambda p: replace(p, observation_std=STD[None]), r"statistics must have shape \(5,\)"),
     ],

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ...errors import DataError, UsageError, one_line
 from ...files import sync, write_whole, writing
-from ...tasks.environment import entry_point_name, make_env
+from ...tasks.environment import close_env, entry_point_name, make_env
 from ..checks import hold_to_bounds
 from ..episodes import Episodes
 from .spec import WAY_OUT, minari_data_dir
@@ -111,7 +111,7 @@ def _environment(
         return None, gym.spaces.Box(low.astype(np.float32), high.astype(np.float32))
     env = make_env(env_id, **env_kwargs)
     action_space, described = env.action_space, copy.copy(env.spec)
-    env.close()
+    close_env(env)
     path = episodes.path or episodes.dataset
     for key, space in (("observations", env.observation_space), ("actions", action_space)):
         columns = getattr(episodes, key).shape[1]

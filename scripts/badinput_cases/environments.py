@@ -1,0 +1,185 @@
+"""Environments that answer what none should, registered as `Odd<Kind>-v0`; `Good-v0` is sound. See `KINDS`."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from decimal import Decimal
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+SIZE, ACTIONS, STEPS = 3, 2, 8
+
+
+class Good(gym.Env[Any, Any]):
+    """A random walk in which small actions are rewarded."""
+
+    def __init__(self, kind: str = "") -> None:
+        """Sound spaces; `kind` is for those below."""
+        self.kind = kind
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (SIZE,), np.float32)
+        self.action_space = gym.spaces.Box(-1, 1, (ACTIONS,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # noqa: ANN401
+        """Begins an episode."""
+        super().reset(seed=seed, options=options)
+        self.place = self.np_random.standard_normal(SIZE).astype(np.float32)
+        return self.place.copy(), {}
+
+    def step(self, action: Any) -> Any:  # noqa: ANN401
+        """Goes on."""
+        self.place += self.np_random.standard_normal(SIZE).astype(np.float32)
+        return self.place.copy(), float(1 - np.square(action).sum()), False, False, {}
+
+
+class _Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+class _Odd:
+    def __float__(self) -> float:
+        raise RuntimeError("no number")
+
+
+def _raise(error: BaseException) -> Any:  # noqa: ANN401
+    raise error
+
+
+# What `reset` gives, of a sound observation.
+RESETS: dict[str, Any] = {
+    "ResetAlone": lambda o: o,
+    "ResetNone": lambda _: None,
+    "ResetTriple": lambda o: (o, {}, 1),
+    "ResetText": lambda _: ("abc", {}),
+    "ResetDict": lambda o: ({"observation": o}, {}),
+    "ResetMatrix": lambda o: (o[None], {}),
+    "ResetShort": lambda o: (o[:-1], {}),
+    "ResetEmpty": lambda _: ([], {}),
+    "ResetNan": lambda o: (o * np.nan, {}),
+    "ResetInf": lambda o: (o * np.float32(np.inf), {}),
+    "ResetHuge": lambda o: (o.astype(np.float64) * 1e300, {}),
+    "ResetComplex": lambda o: (o * 1j, {}),
+    "ResetObjects": lambda _: (np.array([None, {}, []], object), {}),
+    "ResetRagged": lambda _: ([[1.0], [2.0, 3.0], 4.0], {}),
+    "ResetHugeInt": lambda _: ([10**400] * SIZE, {}),
+    "ResetBytes": lambda _: (b"abc", {}),
+    "ResetDates": lambda _: (np.array(["2020-01-01"] * SIZE, "datetime64[D]"), {}),
+    "ResetGenerator": lambda o: (iter(o.tolist()), {}),
+    "ResetOdd": lambda _: ([_Odd()] * SIZE, {}),
+    "ResetExit": lambda _: sys.exit(0),
+    "ResetExitText": lambda _: sys.exit("bye"),
+    "ResetRaises": lambda _: _raise(ValueError("several\nlines\x1b[2J of \udcff it " + "x" * 5000)),
+    "ResetRaisesOdd": lambda _: _raise(_Unprintable()),
+    "ResetMemory": lambda _: _raise(MemoryError()),
+    "ResetGeneratorExit": lambda _: _raise(GeneratorExit()),
+}
+# What `step` gives, of a sound answer.
+STEPS_OF: dict[str, Any] = {
+    "StepOld": lambda o, r, *_: (o, r, False, {}),
+    "StepNone": lambda *_: None,
+    "StepNotImplemented": lambda *_: _raise(NotImplementedError()),
+    "StepEnds": lambda o, r, *_: (o, r, np.array([True, False]), False, {}),
+    "StepEndsText": lambda o, r, *_: (o, r, _Odd(), [1, [2]], {}),
+    "StepRewardNone": lambda o, *_: (o, None, False, False, {}),
+    "StepRewardText": lambda o, *_: (o, "1.0", False, False, {}),
+    "StepRewardBytes": lambda o, *_: (o, b"1.0", False, False, {}),
+    "StepRewardComplex": lambda o, *_: (o, 1 + 1j, False, False, {}),
+    "StepRewardNan": lambda o, *_: (o, Decimal("nan"), False, False, {}),
+    "StepRewardHuge": lambda o, *_: (o, 10**400, False, False, {}),
+    "StepRewardHugeDecimal": lambda o, *_: (o, Decimal("1e400"), False, False, {}),
+    "StepRewardInf": lambda o, *_: (o, float("-inf"), False, False, {}),
+    "StepRewardDict": lambda o, *_: (o, {"a": 1}, False, False, {}),
+    "StepRewardOdd": lambda o, *_: (o, _Odd(), False, False, {}),
+    "StepRewardMasked": lambda o, *_: (o, np.ma.masked, False, False, {}),
+    "StepNan": lambda o, r, *_: (np.where([0, 1, 0], np.nan, o), r, False, False, {}),
+    "StepScalar": lambda _o, r, *_: (1.0, r, False, False, {}),
+    "StepLong": lambda o, r, *_: (np.tile(o, 3), r, False, False, {}),
+    "StepStrings": lambda _o, r, *_: (["a", "b", "c"], r, False, False, {}),
+    "StepExit": lambda *_: sys.exit(3),
+    "StepRecursion": lambda *_: _raise(RecursionError("maximum recursion depth exceeded")),
+    "StepStop": lambda *_: _raise(StopIteration()),
+    "StepKey": lambda *_: _raise(KeyError("état\u202e\n")),
+    "StepAssertion": lambda *_: _raise(AssertionError()),
+    "StepWarning": lambda *_: _raise(warnings.warn_explicit("w", UserWarning, "f", 1) or UserWarning("w")),
+    "StepOs": lambda *_: _raise(OSError(28, "No space left on device")),
+    "StepBroken": lambda *_: _raise(BrokenPipeError()),
+    "StepFloat": lambda *_: _raise(FloatingPointError("overflow")),
+    "StepGroup": lambda *_: _raise(ExceptionGroup("several", [ValueError("a"), KeyError("b")])),
+}
+# What stands in the constructor's place.
+MAKES: dict[str, Any] = {
+    "MakeRaises": lambda _: _raise(ValueError("cannot be made")),
+    "MakeOs": lambda _: _raise(FileNotFoundError(2, "No such file", "model.xml")),
+    "MakeImport": lambda _: _raise(ImportError("No module named 'robots'")),
+    "MakeExit": lambda _: sys.exit(0),
+    "MakeAssertion": lambda _: _raise(AssertionError("robot")),
+    "MakeKey": lambda _: _raise(KeyError("robot")),
+    "MakeMemory": lambda _: _raise(MemoryError()),
+    "MakeOdd": lambda _: _raise(_Unprintable()),
+    "MakeNoSpaces": lambda env: (delattr(env, "action_space"), delattr(env, "observation_space")),
+    "MakeNoneSpace": lambda env: setattr(env, "observation_space", None),
+    "MakeTextSpace": lambda env: setattr(env, "action_space", "Box(2)"),
+    "MakeDiscrete": lambda env: setattr(env, "action_space", gym.spaces.Discrete(3)),
+    "MakeDict": lambda env: setattr(env, "observation_space", gym.spaces.Dict({"a": gym.spaces.Discrete(2)})),
+    "MakeMatrix": lambda env: setattr(env, "observation_space", gym.spaces.Box(-1, 1, (2, 2))),
+    "MakeEmpty": lambda env: setattr(env, "observation_space", gym.spaces.Box(-1, 1, (0,))),
+    "MakeNoActions": lambda env: setattr(env, "action_space", gym.spaces.Box(-1, 1, (0,))),
+    "MakeUnbounded": lambda env: setattr(env, "action_space", gym.spaces.Box(-np.inf, np.inf, (ACTIONS,))),
+    "MakeFixed": lambda env: setattr(env, "action_space", gym.spaces.Box(0, 0, (ACTIONS,))),
+    "MakeWide": lambda env: setattr(env, "action_space", gym.spaces.Box(-3e38, 3e38, (ACTIONS,))),
+    "MakeIntegers": lambda env: setattr(env, "action_space", gym.spaces.Box(-1, 1, (ACTIONS,), np.int64)),
+    "MakeMany": lambda env: setattr(env, "observation_space", gym.spaces.Box(-1, 1, (50_000_000,), np.int8)),
+}
+
+
+class Odd(Good):
+    """One of the kinds above."""
+
+    def __init__(self, kind: str = "") -> None:
+        """As `Good`, or what `MAKES` has."""
+        super().__init__(kind)
+        if kind in MAKES:
+            MAKES[kind](self)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # noqa: ANN401
+        """As `Good`, or what `RESETS` has."""
+        observation, info = super().reset(seed=seed, options=options)
+        if self.kind == "HangsInReset":
+            time.sleep(3600)
+        return RESETS[self.kind](observation) if self.kind in RESETS else (observation, info)
+
+    def step(self, action: Any) -> Any:  # noqa: ANN401
+        """As `Good`, or what `STEPS_OF` has."""
+        answer = super().step(action)
+        if self.kind == "HangsInStep":
+            time.sleep(3600)
+        if self.kind == "SpinsInStep":
+            while True:
+                pass
+        return STEPS_OF[self.kind](*answer) if self.kind in STEPS_OF else answer
+
+    def close(self) -> None:
+        """As `Good`, or not."""
+        if self.kind == "CloseRaises":
+            raise RuntimeError("cannot be closed")
+        if self.kind == "CloseExits":
+            sys.exit(4)
+
+
+HANGING = ("HangsInReset", "HangsInStep", "SpinsInStep")
+CLOSING = ("CloseRaises", "CloseExits")
+KINDS = (*RESETS, *STEPS_OF, *MAKES)
+
+gym.register("Good-v0", Good, max_episode_steps=STEPS)
+for _kind in (*KINDS, *HANGING, *CLOSING):
+    gym.register(f"Odd{_kind}-v0", Odd, max_episode_steps=STEPS, kwargs={"kind": _kind})
+gym.register("Endless-v0", Good)
+gym.register("BadEntry-v0", "no_such_module:Robot", max_episode_steps=STEPS)
+gym.register("NotAnEnv-v0", dict, max_episode_steps=STEPS)
+gym.register("Argument-v0", Good, max_episode_steps=STEPS, kwargs={"nobody": 1})

@@ -1,0 +1,331 @@
+"""What a command or a call answers to what it should not be given; scripts/badinputs tries it on all of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from checkout import ROOT
+from policies import make_card, make_policy, save_run
+
+from aaren_rl import load_policy
+from aaren_rl.cli import Parser
+from aaren_rl.collect.target import inspect_env
+from aaren_rl.envs import SimulationError, make_env
+from aaren_rl.envs.errors import one_line
+from aaren_rl.envs.files import write_whole
+from aaren_rl.envs.simulation.answers import take
+from aaren_rl.envs.simulation.stepping import LocalStepper
+from aaren_rl.envs.tasks.environment import close_env, inspect_spaces
+from aaren_rl.errors import ArgumentError, CheckpointError, CommandError, UsageError
+from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.export.model import make_model as make_onnx
+from aaren_rl.export.model import make_runner
+from aaren_rl.files import check_free, read_small
+from aaren_rl.hub import from_pretrained
+from aaren_rl.hub.command import main as hub
+from aaren_rl.runtime import load
+from aaren_rl.sb3 import make_vec_env
+from aaren_rl.sweep.command import main as sweep
+from aaren_rl.vector import VectorPolicy
+
+
+def tried(*arguments: str) -> str:
+    """The last line of the script, which must not have found anything."""
+    command = [sys.executable, ROOT / "scripts" / "badinputs", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def test_each_thirtieth_of_the_bad_inputs_ends_well() -> None:
+    assert " 0 ended badly" in tried("--every", "30")
+
+
+@pytest.mark.slow
+def test_all_bad_inputs_end_well() -> None:
+    last = tried()
+    assert int(last.split()[0]) >= 300 and " 0 ended badly" in last
+
+
+def test_the_script_finds_what_ends_badly(tmp_path: Path) -> None:
+    """A case that is accepted, a traceback, a child that stays, and memory: each is told."""
+    program = f"""
+import os, subprocess, sys, time
+from pathlib import Path
+sys.argv = ["badinputs"]
+source = Path({str(ROOT / "scripts" / "badinputs")!r}).read_text()
+module = {{"__name__": "badinputs", "__file__": {str(ROOT / "scripts" / "badinputs")!r}}}
+exec(compile(source, "badinputs", "exec"), module)
+sys.path.insert(0, {str(ROOT / "scripts")!r})
+from badinput_cases.world import Case
+import argparse
+limits = argparse.Namespace(seconds=3.0, memory=200)
+module["adopt_orphans"]()
+def raising(): raise ValueError("why")
+def leaving(): subprocess.Popen(["sleep", "60"]); print("error: x", file=sys.stderr); return 2
+def large(): x = b"x" * 2**29; print("error: x", file=sys.stderr); return 2
+def silent(): return 3
+def own(): print("error: this is a fault of aaren-rl", file=sys.stderr); return 1
+def dying(): os.abort()
+def sound(): print("error: x", file=sys.stderr); return 3
+for call in (raising, leaving, large, silent, own, dying, sound, lambda: 0, lambda: time.sleep(60)):
+    print(module["try_case"](Case("c", call), Path({str(tmp_path)!r}), limits))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
+    wanted = ("traceback", "left behind", "MiB", "without a line", "own fault", "signal 6", "None", "code 0", "running")
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(wanted)
+    assert all(word in line for word, line in zip(wanted, lines, strict=True)), done.stdout
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class Failing(gym.Env[Any, Any]):
+    observation_space, action_space = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(-1, 1, (2,))
+
+    def __init__(self, where: str, error: BaseException) -> None:
+        self.where, self.error = where, error
+        self.fail("init")
+
+    def fail(self, where: str) -> None:
+        if where == self.where:
+            raise self.error
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.fail("reset")
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.fail("step")
+        return np.zeros(3, np.float32), 0.0, False, False, {}
+
+    def close(self) -> None:
+        self.fail("close")
+
+
+@pytest.fixture
+def failing(request: pytest.FixtureRequest) -> str:
+    gym.register("Failing-v7", Failing, max_episode_steps=3)
+    request.addfinalizer(lambda: gym.registry.pop("Failing-v7"))
+    return "Failing-v7"
+
+
+ERRORS = [ValueError("no\nrobot\x1b[2J"), SystemExit(3), GeneratorExit(), Unprintable(), MemoryError()]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("where", ["init", "reset", "step", "close"])
+def test_whatever_an_environment_raises_is_told_as_its_own(failing: str, where: str, error: BaseException) -> None:
+    with pytest.raises(SimulationError, match=rf"Failing-v7.* raised {type(error).__name__}") as caught:
+        stepper = LocalStepper(failing, {"where": where, "error": error}, [5])
+        stepper.reset()
+        stepper.send(np.array([0]), np.zeros((1, 2), np.float32))
+        stepper.close()
+    assert str(caught.value).isprintable()
+    if where in ("init", "close"):
+        with pytest.raises(SimulationError):
+            inspect_spaces(failing, where=where, error=error)
+            close_env(make_env(failing, where=where, error=error))
+
+
+class Answering(Failing):
+    """Gives what the test says."""
+
+    def __init__(self, **answers: Any) -> None:
+        super().__init__("nowhere", ValueError())
+        self.answers = {"observation": np.zeros(3, np.float32), "terminated": False, **answers}
+
+    def step(self, action: Any) -> Any:
+        return self.answers["observation"], 0.0, self.answers["terminated"], np.bool_(False), {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("observation", np.zeros(3, complex), "an observation that is no vector of numbers"),
+        ("observation", np.zeros(3, "datetime64[s]"), "an observation that is no vector of numbers"),
+        ("observation", ["1", "2", "3"], "an observation that is no vector of numbers"),
+        ("terminated", object(), "for terminated object, which is neither true nor false"),
+        ("terminated", np.array([False, True]), "for terminated ndarray"),
+        ("terminated", None, "for terminated NoneType"),
+        ("terminated", "no", "for terminated str"),
+    ],
+)
+def test_what_an_environment_answers_is_not_interpreted(name: str, value: Any, message: str) -> None:
+    with pytest.raises(SimulationError, match=message):
+        take(Answering(**{name: value}), np.zeros(2))
+
+
+@pytest.mark.parametrize("value", [True, np.bool_(True), 1, np.array(True), np.int64(1), 1.0])
+def test_ends_of_many_types(value: Any) -> None:
+    assert take(Answering(terminated=value), np.zeros(2))[2:4] == (True, False)
+
+
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+def test_spaces_without_a_number(name: str, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Failing, name, gym.spaces.Box(-1, 1, (0,)))
+    with pytest.raises(UsageError, match="without a number in them"):
+        inspect_spaces(failing, where="nowhere", error=ValueError())
+
+
+def test_sac_does_not_take_whole_numbers_for_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Whole(Failing):
+        action_space = gym.spaces.Box(-1, 1, (2,), np.int64)
+
+        def __init__(self) -> None:
+            super().__init__("nowhere", ValueError())
+
+    monkeypatch.setitem(gym.registry, "Whole-v0", gym.envs.registration.EnvSpec("Whole-v0", Whole, max_episode_steps=3))
+    with pytest.raises(UsageError, match="its actions are int64"):
+        inspect_env("Whole-v0")
+
+
+def test_ctrl_c_is_not_the_environments(failing: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        LocalStepper(failing, {"where": "reset", "error": KeyboardInterrupt()}, [5]).reset()
+
+
+def test_messages_are_one_printable_line() -> None:
+    assert str(CommandError("a\nb\x1b[2J \udcff é 🤖")) == r"a\nb\x1b[2J \udcff é 🤖"
+    assert one_line(Unprintable()) == "Unprintable"
+
+
+def test_two_dashes_are_no_value(capsys: pytest.CaptureFixture[str]) -> None:
+    """Python's argparse would make an empty list of them."""
+    parser = Parser("evaluate", "")
+    parser.add_argument("--seed", type=int)
+    with pytest.raises(SystemExit) as left:
+        parser.parse_args(["--seed=--"])
+    assert left.value.code == 2 and "argument --seed: -- is no value" in capsys.readouterr().err
+
+
+def test_only_files_are_read_and_small_ones(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(ValueError, match="is not a file"):
+            read_small(path)
+    (tmp_path / "large").write_bytes(b"")
+    os.truncate(tmp_path / "large", 2**26 + 1)
+    with pytest.raises(ValueError, match="larger than 64 MiB"):
+        read_small(tmp_path / "large")
+    with pytest.raises(FileNotFoundError):
+        read_small(tmp_path / "missing")
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    """Somebody who is root, as in a container, would lose /dev/null to `--json /dev/null`."""
+    pipe, run = tmp_path / "pipe", str(save_run(tmp_path / "run"))
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="no file that could be replaced"):
+        write_whole(pipe, b"x")
+    for option in ("--json", "--csv"):
+        assert evaluate([run, "--episodes", "1", option, str(pipe)]) == 2
+    assert pipe.is_fifo()
+
+
+def test_a_link_that_leads_nowhere_is_no_free_folder(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UsageError, match="leads nowhere"):
+        check_free(tmp_path / "loop")
+
+
+def test_commands_do_not_wait_for_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    pipe, run = str(tmp_path / "pipe"), str(save_run(tmp_path / "run"))
+    assert sweep([pipe]) == 2
+    assert hub([run, str(tmp_path / "hub"), "--scores", pipe]) == 2
+    assert evaluate([pipe]) == 4
+    with pytest.raises(CheckpointError, match="is not a file"):
+        load(pipe)
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "a\0b"], ids=["long", "NUL"])
+def test_names_that_no_file_can_have(path: str) -> None:
+    for call in (load_policy, from_pretrained):
+        with pytest.raises(CheckpointError):
+            call(path)
+    with pytest.raises(CheckpointError):
+        load(path)
+
+
+Call = Callable[[Any], object]
+
+
+ONE = np.zeros((1, 11))
+
+
+def acted(observation: Any = ONE, reward: Any = (0.0,), **changes: Any) -> Call:
+    return lambda policy: policy.act(observation, reward, policy.initial_state(1, 1.0)._replace(**changes))
+
+
+ACTS: dict[str, Call] = {
+    "batch_size: must be an integer": lambda policy: policy.initial_state("3", 1.0),
+    "batch_size: must be (from|at least) 1": lambda policy: policy.initial_state(0, 1.0),
+    "state: must be what": lambda policy: policy.act(np.zeros((1, 11)), [0.0], (0, 1, 2, 3)),
+    "observation: must be numbers": acted(np.zeros((1, 11)) + 1j),
+    "reward: must be numbers": acted(reward=[10**400]),
+    "return_to_go": acted(return_to_go="x"),
+    "state: timestep": acted(timestep=1.5),
+    "rows: must be": lambda policy: policy.select(policy.initial_state(1, 1.0), [1]),
+}
+
+
+@pytest.mark.parametrize("message", ACTS)
+@pytest.mark.parametrize("exported", [False, True], ids=["policy", "runner"])
+def test_what_a_policy_is_handed_is_checked(message: str, exported: bool) -> None:
+    policy: Any = make_policy()
+    if exported:
+        policy = make_runner(make_onnx(policy, make_card(policy.model)))
+    with pytest.raises(ValueError, match=message):
+        ACTS[message](policy)
+
+
+VECTORS: dict[str, Call] = {
+    "n_envs: must be an integer from 1": lambda policy: VectorPolicy(policy, n_envs=0, target_return=1.0),
+    "policy: must have": lambda _: VectorPolicy("x", n_envs=1, target_return=1.0),  # type: ignore[arg-type]
+    "target_return: must be numbers": lambda policy: VectorPolicy(policy, n_envs=1, target_return="best"),
+    "target_return: must be finite": lambda policy: VectorPolicy(policy, n_envs=1, target_return=float("nan")),
+    "started: must have shape .1,. .*not .3,.": lambda policy: VectorPolicy(policy, n_envs=1, target_return=1.0).act(
+        np.zeros((1, 11)), np.zeros(1), np.ones(3, bool)
+    ),
+    "reward: must have shape": lambda policy: VectorPolicy(policy, n_envs=2, target_return=1.0).act(
+        np.zeros((2, 11)), np.zeros(1)
+    ),
+    "observation: must have shape": lambda policy: VectorPolicy(policy, n_envs=2, target_return=1.0).act(
+        np.zeros((3, 11)), np.zeros(2)
+    ),
+    "started: must be bool": lambda policy: started(policy, np.array([0.5, 1.0])),
+    "started: must have shape": lambda policy: started(policy, np.array([True])),
+    "state: must be what act returned": lambda policy: VectorPolicy(policy, n_envs=2, target_return=1.0).act(
+        np.zeros((2, 11)), np.zeros(2), np.zeros(2, bool), ()
+    ),
+}
+
+
+def started(policy: Any, which: Any) -> None:
+    agent = VectorPolicy(policy, n_envs=2, target_return=1.0)
+    _, state = agent.act(np.zeros((2, 11)), np.zeros(2))
+    agent.act(np.zeros((2, 11)), np.zeros(2), which, state)
+
+
+@pytest.mark.parametrize("message", VECTORS)
+def test_what_a_vector_policy_is_handed_is_checked(message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        VECTORS[message](make_policy())
+
+
+@pytest.mark.parametrize("given", [{"n_envs": 0, "seed": 0}, {"n_envs": 1, "seed": -1}, {"n_envs": 1.5, "seed": 0}])
+def test_environments_of_sb3(given: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match="must be an integer from"):
+        make_vec_env("Hopper-v4", **given)
