@@ -12,6 +12,7 @@ COMMANDS = {
     "train": "train an agent offline and score it",
     "evaluate": "score a trained policy",
     "export": "write a trained policy as an ONNX file that runs without PyTorch",
+    "runs": "list runs and their scores",
     "compare": "train and score agents over several seeds, and write a report",
     "datasets": "list, describe, verify, download and convert data sets",
     "collect": "train SAC in any environment and write D4RL-like data sets",

@@ -21,8 +21,8 @@ from ..ranges import CONTEXT, RETURN, SEED
 from ..runtime import load
 from .held_out import HeldOut, kept_episodes, measure_action_error
 from .play import EpisodePlan, ScoredPolicy, play
-from .scores import Score, format_table, mismatch
-from .video import open_video
+from .scores import Score, format_overview, format_table, mismatch, write_episodes
+from .video import EPISODES, open_video
 
 if TYPE_CHECKING:
     from ..agents import Policy
@@ -32,14 +32,13 @@ Play episodes with a trained policy and print its returns and D4RL-normalised sc
 
   python -m aaren_rl.evaluate runs/hopper-medium/decision-aaren/seed0
   python -m aaren_rl.evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
+  python -m aaren_rl.evaluate runs/hopper-medium/*/seed0 --csv episodes.csv   # several, with intervals
   python -m aaren_rl.evaluate RUN --rollout rolling       # constant cost, short memory
   python -m aaren_rl.evaluate RUN --attention tree --budget 0.5 --sampler edh   # a Transformer, l^0.5 terms
-  python -m aaren_rl.evaluate RUN --video episode.mp4     # the first episode; .gif needs no ffmpeg
+  python -m aaren_rl.evaluate RUN --video falls.gif --video-episode worst   # .mp4 needs ffmpeg
   python -m aaren_rl.evaluate RUN --record-minari me/hopper/aaren-v0
   python -m aaren_rl.evaluate RUN --held-out              # action error on the episodes it was not trained on
   python -m aaren_rl.evaluate policy.onnx                 # an exported policy, without PyTorch
-
-RUN is a run folder, a policy folder in it such as RUN/policy_best, or a file of `python -m aaren_rl.export`.
 """
 
 # As in aaren_rl.agents and aaren_rl.policies.folder, which import torch; an exported policy is scored without it.
@@ -51,8 +50,14 @@ FIXED = {"rollout": "--rollout", "rollout_context": "--rollout-context", "weight
 def make_parser() -> Parser:
     """The command line."""
     parser = Parser("evaluate", DESCRIPTION)
-    parser.usage = "python -m aaren_rl.evaluate RUN [options]"
-    parser.add_argument("run", type=Path, metavar="RUN", help="run folder, policy folder or exported file")
+    parser.usage = "python -m aaren_rl.evaluate RUN [RUN ...] [options]"
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="run folder, policy folder in it such as RUN/policy_best, or exported file",
+    )
     parser.add_argument("--episodes", type=positive, metavar="N", default=20, help="episodes a target return [20]")
     parser.add_argument(
         "--target-return",
@@ -64,7 +69,10 @@ def make_parser() -> Parser:
     parser.add_argument("--rollout", choices=ROLLOUTS, metavar="MODE", help="carry, rolling or window (as in training)")
     parser.add_argument("--rollout-context", type=CONTEXT.integer, metavar="K", help="K of rolling and window")
     parser.add_argument(
-        "--attention", choices=("softmax", "tree"), help="how a Transformer attends (as it was trained to act)"
+        "--attention",
+        choices=("softmax", "tree"),
+        metavar="KIND",
+        help="how a Transformer attends: softmax or tree (as it was trained to act)",
     )
     parser.add_argument("--budget", type=RETURN.number, metavar="E", help="tree: l^E terms for l tokens [0.5]")
     parser.add_argument("--sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
@@ -79,7 +87,11 @@ def make_parser() -> Parser:
         help="action error on the episodes kept from training, or those of an HDF5 file",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a list, one object a target return")
-    parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode, as .mp4 or .gif")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write a row an episode")
+    parser.add_argument("--video", type=Path, metavar="FILE", help="film an episode, as .mp4 or .gif")
+    parser.add_argument(
+        "--video-episode", choices=list(EPISODES), metavar="E", default="first", help="first, best or worst [first]"
+    )
     parser.add_argument(
         "--record-minari", metavar="ID", help="write the episodes as a Minari dataset, me/hopper/run-v0"
     )
@@ -93,14 +105,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Scores every target return, prints the table, writes the JSON; returns the exit code."""
-    check_writable("--json", arguments.json)
-    check_writable("--video", arguments.video)
+    """Scores every policy, prints the tables, writes the files; returns the exit code."""
+    for option in ("json", "csv", "video"):
+        check_writable(f"--{option}", getattr(arguments, option))
+    several = len(arguments.runs) > 1
+    if several and (only := [name for name in ("video", "record_minari") if getattr(arguments, name) is not None]):
+        raise UsageError(f"--{only[0].replace('_', '-')}: is for one policy, not for {len(arguments.runs)}")
     if arguments.record_minari is not None:
         new_minari_folder(arguments.record_minari)
     import_registering(arguments.register)
-    policy, card, weights = _open(arguments)
-    held_out = None if arguments.held_out is None else _held_out(arguments, card)
+    scores = [(str(path), score) for path in arguments.runs for score in _evaluate_one(path, arguments)]
+    if several:
+        print(format_overview(scores))
+    if arguments.json is not None:
+        write_json(arguments.json, [score.to_json() for _, score in scores])
+    if arguments.csv is not None:
+        write_episodes(arguments.csv, scores)
+    return 0
+
+
+def _evaluate_one(path: Path, arguments: argparse.Namespace) -> list[Score]:
+    """Scores one policy at every target return, and prints the table."""
+    policy, card, weights = _open(path, arguments)
+    held_out = None if arguments.held_out is None else _held_out(path, arguments.held_out, card)
     if arguments.env_id is not None and arguments.env_id != card.env_id:
         # D4RL's or anyone's reference returns are those of one environment, and so are the data's.
         card = dataclasses.replace(
@@ -109,7 +136,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if note := mismatch(card.context, card.context_length, policy.rollout, policy.context_length):
         print(note, file=sys.stderr)
     recorder = None if arguments.record_minari is None else Recorder()
-    with open_video(arguments.video, card, arguments.seed) as video:
+    with open_video(arguments.video, card, arguments.seed, arguments.video_episode) as video:
         plan = EpisodePlan(
             weights,
             arguments.episodes,
@@ -119,30 +146,28 @@ def evaluate(arguments: argparse.Namespace) -> int:
             recorder=recorder,
         )
         scores = play(policy, card, plan)
-        print(format_table(scores))
+        print(format_table(scores), end="\n\n" if len(arguments.runs) > 1 else "\n")
         if held_out is not None:
             error = measure_action_error(policy, held_out, card)
             scores = [dataclasses.replace(score, action_error=error) for score in scores]
             print(f"held-out action error: {error}")
-        if arguments.json is not None:
-            write_json(arguments.json, [score.to_json() for score in scores])
         if video is not None:
-            print(video.write(scores[0], arguments.run))
+            print(video.write(scores[0], path))
     if recorder is not None:
         print(record(recorder, arguments.record_minari, card, scores))
-    return 0
+    return scores
 
 
-def _open(arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
+def _open(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
     """The policy, its card, and which weights it has."""
-    if arguments.run.is_file():
-        return _open_exported(arguments)
+    if path.is_file():
+        return _open_exported(path, arguments)
     from ..policies.folder import load_policy, read_card
 
-    card = read_card(arguments.run)
+    card = read_card(path)
     weights = arguments.weights or card.weights
     policy = load_policy(
-        arguments.run,
+        path,
         rollout=arguments.rollout,
         rollout_context=arguments.rollout_context,
         weights=weights,
@@ -151,32 +176,33 @@ def _open(arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard,
     return _attention(arguments, policy), card, weights
 
 
-def _open_exported(arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
+def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
     if fixed := [option for name, option in FIXED.items() if getattr(arguments, name) is not None]:
-        raise UsageError(f"{', '.join(fixed)}: fixed in {arguments.run}; export it again with what you want")
+        raise UsageError(f"{', '.join(fixed)}: fixed in {path}; export it again with what you want")
     if arguments.attention == "tree":
         raise UsageError("--attention tree: is for a run folder, not for an exported policy")
     if arguments.device not in ("auto", "cpu"):
         raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
-    runner = load(arguments.run)
+    runner = load(path)
     try:
         card = card_from_json(runner.card)
     except ValueError as error:
-        raise CheckpointError(f"{arguments.run}: its card cannot be used: {error}") from error
-    precision = runner.export["precision"]
+        raise CheckpointError(f"{path}: its card cannot be used: {error}") from error
+    if not isinstance(precision := runner.export.get("precision"), str):
+        raise CheckpointError(f"{path}: does not say in which precision it computes; export it again")
     return runner, card, card.weights if precision == "float32" else f"{card.weights} {precision}"
 
 
-def _held_out(arguments: argparse.Namespace, card: PolicyCard) -> HeldOut:
+def _held_out(run: Path, file: str, card: PolicyCard) -> HeldOut:
     """The episodes of a file, or those that the run kept from its training.
 
     Raises:
         UsageError: there is no run, its configuration cannot be read, or it kept none.
         DataError: the data cannot be read.
     """
-    if arguments.held_out:
+    if file:
         episodes = read_hdf5(
-            arguments.held_out,
+            file,
             observation_dim=card.model["observation_dim"],
             action_dim=card.model["action_dim"],
             action_low=card.action_low,
@@ -184,9 +210,9 @@ def _held_out(arguments: argparse.Namespace, card: PolicyCard) -> HeldOut:
         )
         return HeldOut(episodes)
     try:
-        held_out = kept_episodes(arguments.run)
+        held_out = kept_episodes(run)
         if held_out is None:
-            raise UsageError(f"{arguments.run} kept no episodes")
+            raise UsageError(f"{run} kept no episodes")
     except UsageError as error:
         raise UsageError(f"--held-out: {error}; give a file of others: --held-out FILE.hdf5") from error
     return held_out

@@ -23,6 +23,7 @@ from ..envs.behaviour.noise import action_noise_variance
 from ..envs.data.episodes import Episodes, held_out, split
 from ..envs.errors import DataError, one_line
 from ..errors import UsageError
+from ..files import read_small
 from ..policies.card import PolicyCard
 from .play import ScoredPolicy
 from .scores import ActionError
@@ -96,8 +97,8 @@ def _read(run: Path, use: Callable[[Any], T]) -> T:
     if file is None:
         raise UsageError(f"{run} is not in a run folder")
     try:
-        return use(yaml.safe_load(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+        return use(yaml.safe_load(read_small(file)))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise UsageError(f"{file} is no run's configuration ({one_line(error)})") from error
 
 

@@ -14,6 +14,7 @@ from ..cli import progress_bar
 from ..envs import Reference, Rollouts, SequencePolicy, make_env, normalized_score, rollout
 from ..envs.simulation.recording import Recorder
 from ..envs.simulation.rollout import AT_ONCE, OnAction
+from ..envs.tasks.environment import close_env
 from ..errors import CheckpointError, UsageError
 from ..policies.card import PolicyCard
 from ..policies.names import AUTO, asked_number
@@ -103,8 +104,8 @@ def check_fits(card: PolicyCard) -> None:
     """
     env = make_env(card.env_id, **card.env_kwargs)
     found = env.observation_space.shape, env.action_space.shape
-    env.close()
-    sizes = card.model["observation_dim"], card.model["action_dim"]
+    close_env(env)
+    sizes = card.model.get("observation_dim"), card.model.get("action_dim")
     if found != ((sizes[0],), (sizes[1],)):
         raise CheckpointError(
             f"the policy was trained on {card.dataset} with {sizes[0]} observations and "
@@ -152,6 +153,7 @@ def _score(
         attention=_attention(policy),
         reference_returns=card.reference_returns,
         data_returns=card.data_returns,
+        lengths=out.lengths[part].tolist(),
     )
 
 

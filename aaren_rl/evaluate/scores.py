@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..envs import Reference, normalized_score
 from ..errors import CheckpointError
+from ..files import write_text
 from ..policies.names import SOURCES, asked_words
 
 
@@ -39,13 +44,11 @@ class ActionError:
         """What of the error is the policy's own; None where the floor is not known."""
         return None if self.floor is None else self.mean - self.floor
 
-    def interval(self, level: float = 0.95, draws: int = 2000) -> tuple[float, float]:
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
         """A bootstrap interval of the mean, over episodes."""
-        rng = np.random.default_rng(0)
-        chosen = rng.integers(len(self.sums), size=(draws, len(self.sums)))
+        chosen = _draws(len(self.sums))
         means = np.asarray(self.sums)[chosen].sum(1) / np.asarray(self.lengths)[chosen].sum(1)
-        low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-        return float(low), float(high)
+        return _bounds(means, level)
 
     def scalars(self, prefix: str) -> dict[str, float]:
         """What is logged of it, under the same tags for every agent."""
@@ -101,6 +104,17 @@ class Score:
     action_error: ActionError | None = None  # on held-out episodes, where it was measured
     reference_returns: list[float] | None = None
     data_returns: dict[str, float] = field(default_factory=dict)
+    lengths: list[int] = field(default_factory=list)  # steps of every episode; older scores have none
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """A bootstrap interval of the mean return, over episodes; of one episode its return, twice."""
+        return _bounds(np.asarray(self.returns)[_draws(len(self.returns))].mean(1), level)
+
+    def normalised(self, value: float) -> float | None:
+        """A return as a score; None where there is no reference."""
+        if self.reference is None or self.reference_returns is None:
+            return None
+        return normalized_score(Reference(self.reference, *self.reference_returns), value)
 
     def acting(self) -> str:
         """The rollout mode with all that belongs to it."""
@@ -169,6 +183,50 @@ class Score:
             return None if tree is None else Score.of(tree)
         except TypeError as error:
             raise CheckpointError(f"the checkpoint's scores are not readable: {error}") from error
+
+
+def _draws(count: int, draws: int = 2000) -> npt.NDArray[np.int64]:
+    """The episodes of every resampling, (draws, count): the same for the same number of them."""
+    return np.random.default_rng(0).integers(count, size=(draws, count))
+
+
+def _bounds(means: npt.NDArray[np.float64], level: float) -> tuple[float, float]:
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def format_overview(scores: Sequence[tuple[str, Score]]) -> str:
+    """The scores of several policies by their names, with bootstrap intervals of the mean, a line each."""
+    rows = [("policy", "target", "return", "95 % interval", "score", "95 % interval")]
+    for name, score in scores:
+        ends = score.interval()
+        normalised = [score.normalised(end) for end in ends]
+        rows.append(
+            (
+                name,
+                asked_words(score.target_return),
+                f"{score.return_mean:.1f}",
+                f"[{ends[0]:.1f}, {ends[1]:.1f}]",
+                _cell(score.normalized_score_mean),
+                "-" if None in normalised else f"[{_cell(normalised[0])}, {_cell(normalised[1])}]",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join([f"{row[0]:<{widths[0]}}", *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+    return "\n".join([*lines, "", "intervals: bootstrap over episodes, which say nothing of other training seeds"])
+
+
+def write_episodes(file: Path, scores: Sequence[tuple[str, Score]]) -> None:
+    """A CSV file with a row an episode, for `format_overview`'s policies; whole or not at all."""
+    text = io.StringIO(newline="")
+    table = csv.writer(text)
+    table.writerow(("policy", "env_id", "target_return", "seed", "return", "length", "normalized_score"))
+    for name, score in scores:
+        for i, (value, length) in enumerate(zip(score.returns, score.lengths, strict=True)):
+            target, normalised = asked_words(score.target_return, ".17g"), score.normalised(value)
+            row = name, score.env_id, target, score.seed + i, repr(value), length
+            table.writerow((*row, "" if normalised is None else repr(normalised)))
+    write_text(file, text.getvalue())
 
 
 def mismatch(context: str, context_length: int, rollout: str, rollout_context: int | None = None) -> str | None:

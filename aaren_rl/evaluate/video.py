@@ -1,4 +1,4 @@
-"""A video of the first episode that an evaluation scored: MP4 or GIF, and in TensorBoard."""
+"""A video of one of the episodes that an evaluation scored: MP4 or GIF, and in TensorBoard."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import io
 import itertools
 import math
 import os
-from collections.abc import Generator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -30,15 +32,24 @@ GIF_FPS = 50  # browsers play what has less than 0.02 s between two pictures at 
 BOARD_FPS = 25  # in TensorBoard, whose files grow with it
 TAG = "episode"
 _SUFFIX = ".video"  # of its event file
+# Which episode of the first asked return is filmed, by their returns.
+EPISODES: dict[str, Callable[[Sequence[float]], int]] = {
+    "first": lambda returns: 0,
+    "best": lambda returns: int(np.argmax(returns)),
+    "worst": lambda returns: int(np.argmin(returns)),
+}
 
 
-def open_video(file: Path | None, card: PolicyCard, seed: int) -> AbstractContextManager[Video | None]:
+def open_video(
+    file: Path | None, card: PolicyCard, seed: int, which: str = "first"
+) -> AbstractContextManager[Video | None]:
     """The video that `--video` asks for, if it does; what it needs is looked for at once, before anything is scored.
 
     Args:
         file: where it goes; None: no video.
         card: of the policy that will play.
-        seed: of the episode.
+        seed: of the first episode.
+        which: a name in EPISODES.
 
     Raises:
         UsageError: neither MP4 nor GIF, or its folder does not exist.
@@ -50,17 +61,31 @@ def open_video(file: Path | None, card: PolicyCard, seed: int) -> AbstractContex
         raise UsageError(f"--video {file}: neither .mp4 nor .gif")
     if file.suffix.lower() == ".mp4":
         _require_ffmpeg()
-    return Video(file, open_renderer(card.env_id, card.env_kwargs, seed))
+    at = partial(open_renderer, card.env_id, card.env_kwargs)
+    return Video(file, at(seed), which, lambda index: at(seed + index))
 
 
 class Video:
-    """One episode: its actions are noted while it is scored, then taken again before a camera."""
+    """One episode: its actions are noted while it is scored, then taken again before a camera.
 
-    def __init__(self, file: Path, renderer: Renderer) -> None:
+    Args:
+        file: where it goes.
+        renderer: of the first episode.
+        which: a name in EPISODES: of the best and the worst the actions of all are noted.
+        another: gives the renderer of another episode by its number.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        renderer: Renderer,
+        which: str = "first",
+        another: Callable[[int], Renderer] | None = None,
+    ) -> None:
         """Nothing is written yet."""
         self.file = file
-        self._renderer = renderer
-        self._actions: list[npt.NDArray[np.float32]] = []
+        self._renderer, self._which, self._another = renderer, which, another
+        self._noted: dict[int, list[npt.NDArray[np.float32]]] = defaultdict(list)
 
     def __enter__(self) -> Video:
         """The video itself."""
@@ -71,9 +96,10 @@ class Video:
         self._renderer.close()
 
     def note(self, environments: npt.NDArray[np.int64], actions: npt.NDArray[np.float32]) -> None:
-        """Keeps the first environment's action; the `on_action` of a rollout."""
-        if environments[0] == 0:
-            self._actions.append(actions[0].copy())
+        """Keeps the actions of the episode, or of all; the `on_action` of a rollout."""
+        for environment, action in zip(environments.tolist(), actions, strict=True):
+            if environment == 0 or self._which != "first":
+                self._noted[environment].append(action.copy())
 
     def write(self, score: Score, run: Path) -> str:
         """Writes the file, and TensorBoard's events where `run` is, or lies in, a run folder.
@@ -89,13 +115,17 @@ class Video:
             SimulationError: the environment did not repeat the episode, or failed.
             ResourcesError: the file cannot be written.
         """
-        caption = _caption(score, len(self._actions))
+        index = EPISODES[self._which](score.returns)
+        if index and self._another is not None:
+            self._renderer.close()
+            self._renderer = self._another(index)
+        caption = _caption(score, index, len(self._noted[index]))
         fps, size = self._renderer.fps, self._renderer.first.shape
         whole: Sink = Gif(fps, GIF_FPS) if self.file.suffix.lower() == ".gif" else Mp4(self.file, fps, size, caption)
         small = Gif(fps, BOARD_FPS, shrink=2)
         board = board_folder(run)
         try:
-            self._play([whole, small], score.returns[0])
+            self._play([whole, small], self._noted[index], score.returns[index])
             whole.save(self.file, caption)
             if board is not None:
                 _write_events(board, score.updates, small.encode(caption), small.size, caption)
@@ -106,12 +136,12 @@ class Video:
         shown = "" if board is None else f", and in TensorBoard ({board})"
         return f"video: {self.file}{shown}: {caption}; drawn with {self._renderer.backend or 'the default renderer'}"
 
-    def _play(self, sinks: Sequence[Sink], expected: float) -> None:
+    def _play(self, sinks: Sequence[Sink], actions: Sequence[npt.NDArray[np.float32]], expected: float) -> None:
         first = _labelled(self._renderer.first, 0, 0.0)
         for sink in sinks:
             sink.add(0, first)
         total, ended = 0.0, False
-        bar = progress_bar(iterable=self._actions, desc="video", unit="step", leave=False)
+        bar = progress_bar(iterable=actions, desc="video", unit="step", leave=False)
         for step, action in enumerate(bar, start=1):
             taking = [sink for sink in sinks if sink.wants(step)]
             reward, ended, picture = self._renderer.step(action, draw=bool(taking))
@@ -245,11 +275,11 @@ def _write_events(board: Path, step: int, gif: bytes, size: tuple[int, int], cap
         file.unlink()
 
 
-def _caption(score: Score, steps: int) -> str:
+def _caption(score: Score, index: int, steps: int) -> str:
     return (
         f"{score.env}, {score.agent}, training seed {score.training_seed}, {score.updates} updates, {score.weights} "
-        f"weights, rollout {score.acting()}, {score.env_id} from seed {score.seed}, "
-        f"asked return {asked_words(score.target_return)}, return {score.returns[0]}, {steps} steps"
+        f"weights, rollout {score.acting()}, {score.env_id} from seed {score.seed + index}, "
+        f"asked return {asked_words(score.target_return)}, return {score.returns[index]}, {steps} steps"
     )
 
 

@@ -141,6 +141,12 @@ class StepData:
         """N, the number of steps."""
         return len(self.timesteps)
 
+    def normalise_as(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        """Normalises observations by other statistics than those of the data, (O,) each: by those of a policy."""
+        self.observation_mean, self.observation_std = (
+            torch.tensor(values, dtype=torch.float32, device=self.device) for values in (mean, std)
+        )
+
     def rows(self, index: Tensor, mask: Tensor) -> Batch:
         """The steps at `index` (B, T), one sequence a row, normalised here, so that no second copy is kept."""
         return Batch(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ..cli import launched
 from ..envs import is_own
 from ..errors import run_command
-from .plan import make_parser, make_plan
+from .plan import NO_ENV, make_parser, make_plan
 from .settings import given_settings
 
 
@@ -21,13 +21,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.help_all:
         return run_command(lambda: _help_all(arguments), debug=arguments.debug)
     data = given_settings(arguments).get("data", {})
-    if "env" not in data and not is_own(data.get("source", ""), data.get("env_id")):
-        parser.error("--env is missing, for example --env hopper-medium")
+    if arguments.config is None and "env" not in data and not is_own(data.get("source", ""), data.get("env_id")):
+        parser.error(NO_ENV)
     return run_command(lambda: _train(arguments), debug=arguments.debug)
 
 
 def _help_all(arguments: argparse.Namespace) -> int:
-    make_parser(show_all=True, agent=arguments.agent, preset=arguments.preset).print_help()
+    make_parser(show_all=True, agent=arguments.agent or "decision-aaren", preset=arguments.preset).print_help()
     return 0
 
 

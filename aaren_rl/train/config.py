@@ -60,6 +60,7 @@ class DataConfig:
     max_episode_steps: int | None = _help(None, "cut episodes here where the file marks no timeouts", COUNT)
     local_steps: int | None = _help(None, "steps of a local set (default: as the recipe, 200,000)", COUNT)
     held_out: float = _help(0.0, "share of the episodes kept from training, whose actions measure imitation", HALF)
+    start_from: str | None = _help(None, "start from a policy's weights and its normalisation: a run or policy folder")
     best_fraction: float = _help(1.0, "train on this share of the episodes, the best ones (0.1: 10 percent BC)", SOME)
 
     def __post_init__(self) -> None:

@@ -33,9 +33,28 @@ from .config import RunConfig
 from .ranks import Ranks
 from .sampling import settle_context
 from .settings import to_dict
+from .starting import read_start
 from .trainer import Stopwatch, Trainer
 
 LOG_EVERY = 50  # updates
+OnLog = Callable[[int, dict[str, float]], object]  # is told the update and what is logged at it, tag -> value
+
+
+@dataclass(frozen=True)
+class How:
+    """How a run is trained, of what does not decide its result.
+
+    Attributes:
+        resume: go on from the last checkpoint, where there is one.
+        compiled: see `Trainer`.
+        save_every: updates between checkpoints, beside those of evaluations.
+        on_log: called by the writer with everything that is logged.
+    """
+
+    resume: bool = False
+    compiled: bool = False
+    save_every: int | None = None
+    on_log: OnLog | None = None
 
 
 @dataclass
@@ -61,6 +80,7 @@ class Run:
     data_returns: dict[str, float]
     path: Path
     trainer: Trainer
+    on_log: OnLog | None = None
     bar: tqdm[Any] = field(init=False)
     metrics: Metrics = field(init=False)
     recent: list[Tensor] = field(default_factory=list)
@@ -79,6 +99,19 @@ class Run:
         """Whether what is done after every so many updates, and after the last, is done now."""
         return self.trainer.update % every == 0 or self.trainer.update == self.config.optimizer.updates
 
+    def tell(self, values: dict[str, float]) -> None:
+        """Logs values, tag -> value, at the update that is done."""
+        self.metrics.log(self.trainer.update, values)
+        if self.on_log is not None:
+            self.on_log(self.trainer.update, values)
+
+    def due(self, save_every: int | None) -> list[Callable[[Run], None]]:
+        """What is to be done after the update that is done."""
+        if self.is_due(self.config.evaluation.eval_every):
+            return [complete]
+        saving = save_every is not None and self.is_due(save_every)
+        return [*([log] if self.is_due(LOG_EVERY) else []), *([save] if saving else [])]
+
     @property
     def owes_evaluation(self) -> bool:
         """Whether the run was ended after it had saved and before the evaluation was done that was due."""
@@ -94,9 +127,7 @@ def train(
     path: Path,
     ranks: Ranks,
     stop: StopRequest,
-    *,
-    resume: bool,
-    compiled: bool,
+    how: How,
 ) -> int:
     """Trains to the last update, or until a signal; returns the exit code.
 
@@ -108,8 +139,7 @@ def train(
         path: the run's folder, which the caller holds.
         ranks: the processes that train together; the writer alone logs, evaluates and saves while the others wait.
         stop: a signal ends training after the update it comes in, with a checkpoint.
-        resume: go on from the last checkpoint, where there is one.
-        compiled: see `Trainer`.
+        how: what does not decide the result.
 
     Raises:
         CheckpointError: the checkpoint cannot be gone on from.
@@ -117,21 +147,14 @@ def train(
         SimulationError: an evaluation failed; --resume does it again.
     """
     keep_freed_memory()
-    updates, low, high = config.optimizer.updates, task.action_low, task.action_high
-    training, held_out = hold_out(episodes, config.data.held_out, config.seed)
-    training = training.best(config.data.best_fraction)
-    config = settle_context(config, training)
-    data = StepData(training, config.data.return_scale, device, action_low=low, action_high=high)
-    trainer = Trainer(config, data, training.action_dim, task.horizon, ranks, compiled=compiled)
-    run = Run(config, task, training, held_out, data_returns(episodes), path, trainer)
-    if resume:
-        restore(run, ranks)
+    run = prepare(config, task, episodes, device, path, ranks, how)
+    trainer, updates = run.trainer, config.optimizer.updates
     ranks.share(partial(announce, run))
 
-    show = ranks.is_writer
-    if trainer.update == 0:
+    if trainer.update == 0 and config.data.start_from is None:
         trainer.fit_best_return()
-    run.bar = progress_bar(total=updates, initial=trainer.update, desc=task.name, unit="update", disable=not show)
+    hidden = not ranks.is_writer
+    run.bar = progress_bar(total=updates, initial=trainer.update, desc=task.name, unit="update", disable=hidden)
     try:
         if run.owes_evaluation:
             share(run, complete)
@@ -142,10 +165,8 @@ def train(
                 run.recent.append(loss_and_norm)
             run.bar.update()
             number = ranks.agree(stop.signal)
-            if run.is_due(config.evaluation.eval_every):
-                share(run, complete)
-            elif run.is_due(LOG_EVERY):
-                ranks.share(partial(log, run))
+            for work in run.due(how.save_every):
+                share(run, work)
             if number is not None and trainer.update < updates:
                 share(run, leave)
                 return 128 + number
@@ -161,6 +182,27 @@ def share(run: Run, work: Callable[[Run], None]) -> None:
     """What saves, on the writer, with what the other ranks carry."""
     run.trainer.gather()
     run.trainer.ranks.share(partial(work, run))
+
+
+def prepare(
+    config: RunConfig, task: Task, episodes: Episodes, device: torch.device, path: Path, ranks: Ranks, how: How
+) -> Run:
+    """The run as it stands before its next update; arguments and errors are those of `train`."""
+    low, high = task.action_low, task.action_high
+    training, held_out = hold_out(episodes, config.data.held_out, config.seed)
+    training = training.best(config.data.best_fraction)
+    config = settle_context(config, training)
+    data = StepData(training, config.data.return_scale, device, action_low=low, action_high=high)
+    start = None if config.data.start_from is None else read_start(config.data.start_from)
+    if start is not None:
+        data.normalise_as(start.card.observation_mean, start.card.observation_std)
+    trainer = Trainer(config, data, training.action_dim, task.horizon, ranks, compiled=how.compiled)
+    if start is not None:
+        start.give(trainer)
+    run = Run(config, task, training, held_out, data_returns(episodes), path, trainer, how.on_log)
+    if how.resume:
+        restore(run, ranks)
+    return run
 
 
 def restore(run: Run, ranks: Ranks) -> None:
@@ -230,7 +272,7 @@ def log(run: Run) -> None:
     if run.config.optimizer.non_finite == "skip":
         values["train/skipped_updates"] = trainer.skipped
     run.recent, run.watch, run.timed_from = [], Stopwatch(), trainer.update
-    run.metrics.log(trainer.update, values)
+    run.tell(values)
     run.loss = loss
     show(run)
 
@@ -258,7 +300,7 @@ def evaluate(run: Run) -> None:
         error = None if run.held_out is None else measure_action_error(policy, run.held_out, card)
         scores[weights] = dataclasses.replace(score, action_error=error)
     run.last = last = scores["average"]
-    run.metrics.log(trainer.update, {**last.scalars("eval"), **scores["raw"].scalars("eval_raw")})
+    run.tell({**last.scalars("eval"), **scores["raw"].scalars("eval_raw")})
     if at_end and (data := last.data()) is not None:
         run.metrics.text("data", data)
     imitation = "" if last.action_error is None else f", held-out action error {last.action_error.short()}"

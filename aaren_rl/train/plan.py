@@ -7,14 +7,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..cli import Parser, import_registering
-from ..envs import task_name
+from ..envs import is_own, task_name
 from ..envs.data.names import default_name
+from ..errors import UsageError
 from ..policies.names import AGENTS, AUTO, RECURRENT_MIXERS, UNCONDITIONED
-from ..ranges import SEED, THREADS
+from ..ranges import COUNT, SEED, THREADS
 from .config import RunConfig
-from .settings import Nested, add_settings, build_config, given_settings, load_preset, override, preset_names
+from .settings import (
+    Nested,
+    add_settings,
+    build_config,
+    given_settings,
+    load_preset,
+    override,
+    preset_names,
+    read_settings,
+)
+from .starting import start_settings
 
-SHOWN = {"env", "source", "env_id", "context", "rollout", "target_return", "updates"}  # settings that --help lists
+NO_ENV = "--env is missing, for example --env hopper-medium"
+SHOWN = {
+    "start_from",
+    "env",
+    "source",
+    "env_id",
+    "context",
+    "rollout",
+    "target_return",
+    "updates",
+}  # settings that --help lists
 
 REM = ("rem_counts", "rem_dilation", "rem_max_power", "rem_gate")  # of recurrence encoding
 
@@ -23,7 +44,9 @@ Train an agent offline on a MuJoCo task, score it while it trains, and save the 
 
   python -m aaren_rl.train --env hopper-medium                                # Decision-Aaren, a few minutes
   python -m aaren_rl.train --env hopper-medium --agent decision-transformer   # the baseline
-  tensorboard --logdir runs                                                   # both, side by side
+  python -m aaren_rl.train --env hopper-medium --resume --updates 2000        # a finished run, a thousand more
+  python -m aaren_rl.train --env hopper-medium-replay --from runs/hopper-medium/decision-aaren/seed0   # fine-tuning
+  tensorboard --logdir runs                                                   # all, side by side
 """
 EPILOG = """\
 The data set is D4RL's file where it lies in ~/.d4rl/datasets (or $D4RL_DATASET_DIR); otherwise a local set, made
@@ -45,18 +68,22 @@ def make_parser(*, show_all: bool = False, agent: str = "decision-aaren", preset
         defaults = build_config(agent, 0, load_preset(preset, agent))
         parser.epilog = f"In brackets: the values of {agent} in the preset {preset}.\n\n{EPILOG}"
     parser.usage = "python -m aaren_rl.train --env NAME [options]"
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings: a run's config.yaml, or a part of one")
     add_settings(parser, SHOWN, defaults=defaults)
     parser.add_argument(
-        "--agent", choices=AGENTS, metavar="NAME", default="decision-aaren", help=f"{', '.join(AGENTS)} [the first]"
+        "--agent", choices=AGENTS, metavar="NAME", help=f"{', '.join(AGENTS)} [the first; --from's or --config's]"
     )
     parser.add_argument(
         "--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(preset_names())}"
     )
-    parser.add_argument("--seed", type=SEED.integer, metavar="N", default=0, help="training seed [0]")
+    parser.add_argument("--seed", type=SEED.integer, metavar="N", help="training seed [0; --config's]")
     parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
     parser.add_argument("--threads", type=THREADS.integer, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--compile", action="store_true", help="torch.compile the model: minutes first, for GPUs")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in its folder")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the run in its folder; with more --updates, too"
+    )
+    parser.add_argument("--save-every", type=COUNT.integer, metavar="N", help="save every N updates, as evaluations do")
     parser.add_shared(device="auto")
     parser.add_argument("--help-all", action="store_true", help="list every setting, with its default")
     return parser
@@ -67,11 +94,13 @@ class Plan:
     """What a command line asks for.
 
     Attributes:
-        given: the settings that stood on it, by section.
+        typed: the settings that stood on it, by section.
+        given: these, and those of the file that --config names.
         config: the whole configuration, with the preset's values and the defaults.
         run: the run's folder.
     """
 
+    typed: Nested
     given: Nested
     config: RunConfig
     run: Path
@@ -90,13 +119,24 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
 
         check_compiler()
     import_registering(arguments.register)
-    given = given_settings(arguments)
-    given["data"].setdefault("env", default_name(given["data"].get("source", "")))  # a name for data of your own
-    data = given["data"]
+    typed, given, named = given_settings(arguments), given_settings(arguments), {}
+    if arguments.config is not None:
+        named, written = read_settings(arguments.config)
+        given = override(written, typed)
+    data = given.setdefault("data", {})
+    if "env" not in data and not is_own(data.get("source", ""), data.get("env_id")):
+        raise UsageError(NO_ENV)
+    data.setdefault("env", default_name(data.get("source", "")))  # a name for data of your own
     name = task_name(data["env"], data.get("source", "auto"), data.get("env_id"))  # before it becomes part of a path
-    sections = override(load_preset(arguments.preset, arguments.agent), given)
-    config = build_config(arguments.agent, arguments.seed, _following(sections, given))
-    return Plan(given, config, arguments.out / name / arguments.agent / f"seed{arguments.seed}")
+    started, agents = {}, [arguments.agent, named.get("agent"), "decision-aaren"]
+    if data.get("start_from") is not None:
+        agent, started = start_settings(data["start_from"])
+        agents.insert(1, agent)
+    agent = next(agent for agent in agents if agent is not None)
+    seed = next(seed for seed in (arguments.seed, named.get("seed"), 0) if seed is not None)
+    sections = override(override(load_preset(arguments.preset, agent), started), given)
+    config = build_config(agent, seed, _following(sections, given))
+    return Plan(typed, given, config, arguments.out / name / agent / f"seed{seed}")
 
 
 def remarks(plan: Plan) -> list[str]:
@@ -113,7 +153,7 @@ def remarks(plan: Plan) -> list[str]:
         "matrix_learning_rate": config.optimizer.optimizer != "muon" and "--optimizer adamw",
         **dict.fromkeys(REM, not config.mixer.endswith("rsa") and config.agent),
     }
-    for name in (name for section in plan.given.values() for name in section):
+    for name in (name for section in plan.typed.values() for name in section):
         if who := idle.get(name):
             found.append(f"note: --{name.replace('_', '-')} is of no effect with {who}")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 
 import torch
@@ -14,20 +15,20 @@ from ..errors import CheckpointError
 from ..files import write_text
 from ..runs.folder import RunFolder, holds_training
 from .config import DataConfig, RunConfig
-from .loop import train
+from .loop import How, OnLog, train
 from .plan import Plan, make_plan, remarks
 from .ranks import Ranks, join_ranks
-from .settings import differences, read_config, to_dict
+from .settings import Nested, differences, read_config, to_dict
 from .size import require_room
 
 
-def run_training(arguments: argparse.Namespace, plan: Plan | None = None) -> int:
+def run_training(arguments: argparse.Namespace, plan: Plan | None = None, on_log: OnLog | None = None) -> int:
     """Trains as a command line asks for, by its plan where that is made already; returns the exit code."""
     with join_ranks() as ranks:
-        return _train_together(arguments, ranks.in_turn(lambda: plan or make_plan(arguments)), ranks)
+        return _train_together(arguments, ranks.in_turn(lambda: plan or make_plan(arguments)), ranks, on_log)
 
 
-def _train_together(arguments: argparse.Namespace, plan: Plan, ranks: Ranks) -> int:
+def _train_together(arguments: argparse.Namespace, plan: Plan, ranks: Ranks, on_log: OnLog | None) -> int:
     if ranks.is_writer:
         for remark in remarks(plan):
             print(remark, file=sys.stderr)
@@ -42,8 +43,8 @@ def _train_together(arguments: argparse.Namespace, plan: Plan, ranks: Ranks) -> 
         text = yaml.safe_dump(to_dict(config), sort_keys=False)
         ranks.share(lambda: write_text(folder.config_file, text))
         with StopRequest() as stop:
-            resume, compiled = arguments.resume, arguments.compile
-            return train(config, task, episodes, device, plan.run, ranks, stop, resume=resume, compiled=compiled)
+            how = How(arguments.resume, arguments.compile, arguments.save_every, on_log)
+            return train(config, task, episodes, device, plan.run, ranks, stop, how)
 
 
 def _choose_config(folder: RunFolder, plan: Plan, *, resume: bool) -> RunConfig:
@@ -57,13 +58,21 @@ def _choose_config(folder: RunFolder, plan: Plan, *, resume: bool) -> RunConfig:
         folder.require_new()
         return plan.config
     folder.require_run()
-    config = read_config(folder.config_file)
+    config = _extended(read_config(folder.config_file), plan.given)
     if differing := differences(to_dict(config), plan.given):
         if not holds_training(folder.path):
             print(f"{folder.path}: nothing was saved yet; starting with {'; '.join(differing)}", file=sys.stderr)
             return plan.config
         raise CheckpointError(f"{folder.path}: the run to resume differs in {'; '.join(differing)}")
     return config
+
+
+def _extended(config: RunConfig, given: Nested) -> RunConfig:
+    """The configuration of a run that is resumed, with more updates where more were asked for."""
+    asked = given.get("optimizer", {}).get("updates", 0)
+    if asked <= config.optimizer.updates:
+        return config
+    return dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, updates=asked))
 
 
 def load_data(data: DataConfig) -> tuple[Task, Episodes]:

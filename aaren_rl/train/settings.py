@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from ..errors import UsageError, one_line
+from ..files import read_small
 from ..ranges import Range
 from ..typed import read
 from .config import SECTIONS, RunConfig
@@ -81,10 +82,30 @@ def read_config(path: Path) -> RunConfig:
         UsageError: not YAML, or not a configuration; nothing in the file is executed.
     """
     try:
-        return from_dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return from_dict(yaml.safe_load(read_small(path)))
     # ValueError: of YAML's numbers and dates too.
     except (OSError, ValueError, RecursionError, yaml.YAMLError, UsageError) as error:
         raise UsageError(f"{path}: {one_line(error, 300)}") from error
+
+
+def read_settings(path: Path) -> tuple[dict[str, Any], Nested]:
+    """A run's config.yaml, or a part of one: agent and seed where they are there, and sections.
+
+    Raises:
+        UsageError: not readable, not YAML, or of other keys.
+    """
+    try:
+        tree = yaml.safe_load(read_small(path))
+        if not isinstance(tree, dict) or not all(isinstance(tree.get(name, {}), dict) for name in SECTIONS):
+            raise UsageError("needs settings in sections, as a run's config.yaml has them")
+        if unknown := [name for name in tree if name not in ("agent", "seed", *SECTIONS)]:
+            raise UsageError(f"unknown section {', '.join(map(repr, unknown))}; known: {', '.join(SECTIONS)}")
+        # The types of all: what is not given has its default.
+        from_dict({"agent": "decision-aaren", "seed": 0, **tree})
+    except (OSError, ValueError, RecursionError, yaml.YAMLError, UsageError) as error:
+        raise UsageError(f"--config {path}: {one_line(error, 300)}") from error
+    named = {name: tree[name] for name in ("agent", "seed") if name in tree}
+    return named, {name: dict(tree[name]) for name in SECTIONS if name in tree}
 
 
 def add_settings(parser: argparse.ArgumentParser, shown: set[str], *, defaults: RunConfig | None = None) -> None:
@@ -108,7 +129,8 @@ def add_settings(parser: argparse.ArgumentParser, shown: set[str], *, defaults: 
                 limits = item.metadata["limits"]
                 read_as = {int: limits and limits.integer, float: limits and limits.number, str: str}
                 options |= {"type": read_as[kinds[0]], "metavar": {int: "N", float: "X", str: "NAME"}[kinds[0]]}
-            group.add_argument(f"--{item.name.replace('_', '-')}", dest=f"{name}.{item.name}", **options)
+            other = ["--from"] if item.name == "start_from" else []  # which Python could not call a field
+            group.add_argument(*other, f"--{item.name.replace('_', '-')}", dest=f"{name}.{item.name}", **options)
 
 
 def _number_or_word(limits: Range, text: str) -> float | str:

@@ -1,0 +1,169 @@
+"""List training runs and their scores: `python -m aaren_rl.runs [FOLDER ...]`."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..cli import Parser, run
+from ..errors import UsageError
+from ..files import check_writable, read_small, write_json
+
+DESCRIPTION = """\
+List the training runs below folders, with what each has come to.
+
+  python -m aaren_rl.runs                      # below runs/
+  python -m aaren_rl.runs runs comparison --sort score
+"""
+LEGEND = "score: normalised, or the mean return where it says so; error: held-out action error; of the last evaluation"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A run in a listing; what is not known is None.
+
+    Attributes:
+        path: its folder.
+        env: the task.
+        agent: the agent.
+        seed: the training seed.
+        update: of the last line of its metrics.
+        updates: it is to have.
+        state: "running", "finished" or "stopped".
+        score: of the last evaluation: the normalised score, else the mean return.
+        normalised: which of the two.
+        best: the best evaluation's.
+        action_error: on held-out episodes.
+    """
+
+    path: str
+    env: str
+    agent: str
+    seed: int
+    update: int
+    updates: int
+    state: str
+    score: float | None
+    normalised: bool
+    best: float | None
+    action_error: float | None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    parser = Parser("runs", DESCRIPTION)
+    parser.usage = "python -m aaren_rl.runs [FOLDER ...] [options]"
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", default=[Path("runs")], help="[runs]")
+    parser.add_argument("--sort", choices=("path", "score"), metavar="HOW", default="path", help="path or score [path]")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the list here too")
+    parser.add_shared(register=False)
+    return run(parser, _list, argv)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    check_writable("--json", arguments.json)
+    found = [listed for folder in arguments.folders for listed in find_runs(folder)]
+    if arguments.sort == "score":
+        found.sort(key=lambda listed: (listed.env, -(listed.score if listed.score is not None else float("-inf"))))
+    if not found:
+        raise UsageError(f"no runs below {', '.join(map(str, arguments.folders))}; give the folders that --out named")
+    print(format_runs(found))
+    if arguments.json is not None:
+        write_json(arguments.json, [asdict(listed) for listed in found])
+    return 0
+
+
+def find_runs(folder: Path) -> Iterator[Listed]:
+    """The training runs below a folder, by their paths; other files are passed over.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: is not a folder")
+    for file in sorted(folder.rglob("config.yaml")):
+        config = _config(file)
+        if config is not None:
+            yield _listed(file.parent, config)
+
+
+def _config(file: Path) -> dict[str, Any] | None:
+    """A training run's settings; None where the file is something else's."""
+    try:
+        tree = yaml.safe_load(read_small(file))
+        kinds = {"env": str, "agent": str, "seed": int, "updates": int}
+        own = {**tree["data"], **tree["optimizer"], "agent": tree["agent"], "seed": tree["seed"]}
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, yaml.YAMLError):
+        return None
+    return own if all(isinstance(own.get(name), kind) for name, kind in kinds.items()) else None
+
+
+def _listed(folder: Path, config: dict[str, Any]) -> Listed:
+    lines = list(_metrics(folder / "metrics.jsonl"))
+    key = "eval/normalized_score"
+    normalised = any(key in line for line in lines)
+    scores = [line[name] for line in lines if (name := key if normalised else "eval/return_mean") in line]
+    errors = [line["eval/action_error"] for line in lines if "eval/action_error" in line]
+    update = max((line["update"] for line in lines), default=0)
+    state = "finished" if update >= config["updates"] and scores else "stopped"
+    return Listed(
+        path=str(folder),
+        env=config["env"],
+        agent=config["agent"],
+        seed=config["seed"],
+        update=update,
+        updates=config["updates"],
+        state="running" if _is_held(folder) else state,
+        score=scores[-1] if scores else None,
+        normalised=normalised,
+        best=max(scores, default=None),
+        action_error=errors[-1] if errors else None,
+    )
+
+
+def _metrics(file: Path) -> Iterator[dict[str, Any]]:
+    """The whole lines of a run's metrics; the last may be being written."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    for line in text.splitlines():
+        try:
+            tree = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        numbers = isinstance(tree, dict) and all(isinstance(value, int | float) for value in tree.values())
+        if numbers and isinstance(tree.get("update"), int):
+            yield tree
+
+
+def _is_held(folder: Path) -> bool:
+    """Whether a process trains in the folder now."""
+    try:
+        with (folder / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def format_runs(found: Sequence[Listed]) -> str:
+    """A table, a line a run."""
+    rows = [("run", "updates", "state", "score", "best", "error")]
+    for one in found:
+        unit = "" if one.normalised or one.score is None else " return"
+        error = "-" if one.action_error is None else f"{one.action_error:.4f}"
+        numbers = ["-" if value is None else f"{value:.1f}" for value in (one.score, one.best)]
+        rows.append((one.path, f"{one.update:,}/{one.updates:,}", one.state, numbers[0] + unit, numbers[1], error))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, "", LEGEND])

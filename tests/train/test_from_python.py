@@ -1,0 +1,183 @@
+"""Training beside its command's first use: from Python, from a file, from a policy, and longer than it was meant."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from small_run import arguments, folder, records
+
+from aaren_rl import load_policy
+from aaren_rl.errors import CommandError, UsageError
+from aaren_rl.policies.folder import read_card
+from aaren_rl.runs.command import main as runs
+from aaren_rl.train import run
+from aaren_rl.train.command import main as train
+
+SMALL: dict[str, Any] = {
+    "env": "hopper-medium", "width": 16, "layers": 1, "heads": 2, "updates": 4, "warmup_updates": 1, "threads": 1,
+    "steps_per_update": 160, "eval_every": 2, "eval_episodes": 1, "final_episodes": 1, "dropout": 0.0,
+}  # fmt: skip
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "policy" / "weights.safetensors")
+
+
+@pytest.fixture(scope="module")
+def small(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of 4 updates; copy what is to be changed."""
+    return run(**SMALL, source=str(hopper_file), out=tmp_path_factory.mktemp("small"))
+
+
+def test_a_run_from_python_is_the_commands(hopper_file: Path, small: Path, tmp_path: Path) -> None:
+    logged: list[tuple[int, dict[str, float]]] = []
+    settings = {**SMALL, "source": str(hopper_file), "out": tmp_path}
+    path = run(**settings, save_every=1, on_log=lambda update, values: logged.append((update, values)))
+    assert path == tmp_path / "hopper-medium" / "decision-aaren" / "seed0"
+    assert [{"update": update, **values} for update, values in logged] == records(path)
+    assert {update for update, _ in logged} == {2, 4} and any("eval/return_mean" in values for _, values in logged)
+    typed = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    typed[typed.index(f"--out={tmp_path}")] = f"--out={tmp_path / 'typed'}"
+    assert train(typed) == 0
+    other = tmp_path / "typed" / "hopper-medium" / "decision-aaren" / "seed0"
+    assert (other / "config.yaml").read_bytes() == (path / "config.yaml").read_bytes()
+    assert all(torch.equal(weights(path)[name], tensor) for name, tensor in weights(other).items())
+
+
+def test_what_a_callback_raises_ends_the_training(hopper_file: Path, tmp_path: Path) -> None:
+    def enough(update: int, values: dict[str, float]) -> None:
+        if "eval/return_mean" in values:
+            raise LookupError(f"at {update}")
+
+    settings = {**SMALL, "source": str(hopper_file), "out": tmp_path}
+    with pytest.raises(LookupError, match="at 2"):
+        run(**settings, on_log=enough)
+    found: list[Path] = []
+    thread = Thread(target=lambda: found.append(run(**settings, resume=True)))  # no signals there
+    thread.start()
+    thread.join()
+    assert read_card(found[0]).updates == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"updtaes": 3}, "updtaes: is no setting; did you mean updates"),
+        ({"updates": "3"}, r"optimizer.updates: '3' is not int"),
+        ({"updates": -3}, "updates: must be at least 1"),
+        ({"env": None}, "--env is missing"),
+        ({"agent": "nobody"}, "agent"),
+        ({"threads": 0}, "threads: must be at least 1"),
+        ({"save_every": 0}, "save_every: must be at least 1"),
+        ({"device": "tpu"}, "--device 'tpu'"),
+        ({"config": "nothing.yaml"}, "--config nothing.yaml"),
+        ({"start_from": "nothing"}, "no policy here"),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str, hopper_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=message):
+        run(**{**SMALL, "source": str(hopper_file), "out": tmp_path, **changes})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_every_few_updates(hopper_file: Path, tmp_path: Path) -> None:
+    """Also where no evaluation is due; and it changes nothing else."""
+    given = arguments(hopper_file, tmp_path, "--eval-every", "20", "--final-episodes", "1")
+    assert train([*given, "--save-every", "7"]) == 0
+    kept = {path.name for path in (folder(tmp_path) / "checkpoints").iterdir()}
+    assert kept == {"00000014", "00000020"}
+    assert train([*given, "--out", str(tmp_path / "without")]) == 0
+    plain = weights(folder(tmp_path / "without"))
+    assert all(torch.equal(plain[name], tensor) for name, tensor in weights(folder(tmp_path)).items())
+
+
+def test_a_finished_run_goes_on(hopper_file: Path, small: Path, tmp_path: Path) -> None:
+    """With a constant rate it is the run that was to have so many updates from the begin on."""
+    constant = {**SMALL, "source": str(hopper_file), "schedule": "constant", "eval_every": 4}
+    long = run(**{**constant, "updates": 8}, out=tmp_path / "long")
+    path = run(**constant, out=tmp_path / "short")
+    with pytest.raises(CommandError, match=r"optimizer.updates \(run: 4, asked: 3\)"):
+        run(**{**constant, "updates": 3}, out=tmp_path / "short", resume=True)
+    run(**{**constant, "updates": 8}, out=tmp_path / "short", resume=True)
+    assert yaml.safe_load((path / "config.yaml").read_text())["optimizer"]["updates"] == 8
+    # The estimate of the best return in reach is fitted before the first update, for as long as the run was to be.
+    trained = {name: tensor for name, tensor in weights(long).items() if not name.startswith("best_return")}
+    assert len(trained) > 10 and all(torch.equal(weights(path)[name], tensor) for name, tensor in trained.items())
+    assert [record["update"] for record in records(path) if "eval/return_mean" in record] == [4, 8]
+
+
+def test_settings_from_a_file(hopper_file: Path, small: Path, tmp_path: Path) -> None:
+    """The run's own, of which the command line changes some; or a part of one."""
+    own = ["--config", str(small / "config.yaml"), "--out", str(tmp_path), "--threads", "1"]
+    assert train(own) == 0
+    again = tmp_path / "hopper-medium" / "decision-aaren" / "seed0"
+    assert (again / "config.yaml").read_bytes() == (small / "config.yaml").read_bytes()
+    assert all(torch.equal(weights(again)[name], tensor) for name, tensor in weights(small).items())
+    tree = yaml.safe_load((small / "config.yaml").read_text())
+    part = {"agent": "bc", "seed": 5, "data": {"source": str(hopper_file), "env": "hopper-medium"}}
+    (tmp_path / "part.yaml").write_text(yaml.safe_dump({**part, "network": tree["network"]}))
+    small_too = [f"--{name.replace('_', '-')}={SMALL[name]}" for name in SMALL if name not in ("env", "width")]
+    assert train(["--config", str(tmp_path / "part.yaml"), "--seed=6", "--out", str(tmp_path), *small_too]) == 0
+    made = yaml.safe_load((tmp_path / "hopper-medium" / "bc" / "seed6" / "config.yaml").read_text())
+    assert made["network"]["width"] == 16 and made["optimizer"]["updates"] == 4
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "agent: 3", "data: 5", "more: {}", "optimizer: {updates: x}", "network: {wdth: 3}", "a: &a [*a]"]
+)
+def test_a_file_that_is_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(UsageError, match=r"--config .*c\.yaml: "):
+        run("hopper-medium", config=tmp_path / "c.yaml", out=tmp_path / "runs")
+
+
+def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_path: Path) -> None:
+    """Its size, its agent and its scale follow; its normalisation stays, whatever the new data are."""
+    card = json.loads((shutil.copytree(small, tmp_path / "old") / "policy" / "policy.json").read_text())
+    card["observation_mean"] = [mean + 1 for mean in card["observation_mean"]]
+    card["return_scale"] = 500.0
+    (tmp_path / "old" / "policy" / "policy.json").write_text(json.dumps(card))
+    more = {"env": "hopper-medium", "source": str(hopper_file), "threads": 1, "steps_per_update": 160}
+    more |= {"seed": 9, "eval_every": 1, "eval_episodes": 1, "final_episodes": 1, "warmup_updates": 0, "updates": 1}
+    tuned = run(**more, start_from=str(tmp_path / "old"), out=tmp_path, learning_rate=1e-9, matrix_learning_rate=1e-9)
+    made, old = read_card(tuned), load_policy(small).model.state_dict()
+    assert made.observation_mean == pytest.approx(card["observation_mean"], rel=1e-6) and made.return_scale == 500.0
+    assert made.model == card["model"]
+    for name, tensor in weights(tuned).items():
+        torch.testing.assert_close(tensor, old[name], rtol=0, atol=1e-6)
+    fresh = run(**{**more, **SMALL, "updates": 1}, out=tmp_path / "fresh")
+    assert any((weights(fresh)[name] - tensor).abs().max() > 0.01 for name, tensor in old.items())
+    with pytest.raises(CommandError, match=r"--from .*: the policy's model has another width \(16, here 32\)"):
+        run(**more, start_from=str(small), out=tmp_path / "wide", width=32)
+
+
+def test_runs_and_their_scores(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stopped = tmp_path / "runs" / "stopped"
+    shutil.copytree(small, tmp_path / "runs" / "a")
+    shutil.copytree(small, stopped)
+    lines = (stopped / "metrics.jsonl").read_text().splitlines()
+    (stopped / "metrics.jsonl").write_text("\n".join([lines[0], "{", '{"update": 1e']))
+    (tmp_path / "runs" / "other").mkdir()
+    (tmp_path / "runs" / "other" / "config.yaml").write_text("env: x")
+    assert runs([str(tmp_path / "runs"), "--json", str(tmp_path / "list.json")]) == 0
+    listed = json.loads((tmp_path / "list.json").read_text())
+    assert [(Path(one["path"]).name, one["state"], one["update"], one["updates"]) for one in listed] == [
+        ("a", "finished", 4, 4),
+        ("stopped", "stopped", 2, 4),
+    ]
+    evaluated = [record for record in records(small) if "eval/return_mean" in record]
+    assert listed[0]["score"] == evaluated[-1]["eval/normalized_score"] and listed[0]["normalised"]
+    assert listed[0]["best"] == max(record["eval/normalized_score"] for record in evaluated)
+    assert listed[1]["score"] == evaluated[0]["eval/normalized_score"]
+    out = capsys.readouterr().out
+    assert "4/4" in out and "stopped" in out and "score: normalised" in out
+    assert runs([str(tmp_path / "nothing")]) == 2 and runs([str(tmp_path / "runs" / "other")]) == 2
