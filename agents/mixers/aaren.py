@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..scan.prefix import prefix_scan, scan_step
+from ..scan.rows import Ragged, run_lengths, run_mask
 from ..scan.state import ScanState
 
 
@@ -38,7 +39,13 @@ class Aaren(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(
-        self, x: Tensor, state: ScanState | None = None, *, starts: Tensor | None = None, keep: slice | None = None
+        self,
+        x: Tensor,
+        state: ScanState | None = None,
+        *,
+        starts: Tensor | None = None,
+        keep: slice | None = None,
+        lengths: Tensor | None = None,
     ) -> tuple[Tensor, ScanState]:
         """All tokens of a sequence in parallel.
 
@@ -47,15 +54,20 @@ class Aaren(nn.Module):
             state: state of the tokens before, m and u of shape (B, H), w of shape (B, H, D).
             starts: bool (B, N), True where a new sequence begins.
             keep: the positions whose outputs are wanted; all by default.
+            lengths: integers (B,), see `run_lengths`: tokens of each row, the rest is padding; `keep` counts in them.
 
         Returns:
             Outputs (B, N or fewer, C) and the state after the last token, in float64.
         """
+        if lengths is not None or isinstance(state, Ragged):
+            return run_lengths(self, x, state, lengths, self.initial_state, starts=starts, keep=keep)
         mixed, _, state = self.mix(x, state, starts=starts, keep=keep)
         return self.project(mixed.transpose(1, 2)), state
 
-    def step(self, x: Tensor, state: ScanState) -> tuple[Tensor, ScanState]:
-        """One token (B, C) with the state of those before; returns its output (B, C) and the new state."""
+    def step(self, x: Tensor, state: ScanState, *, mask: Tensor | None = None) -> tuple[Tensor, ScanState]:
+        """One token (B, C) with the state of those before: its output (B, C), the new state; `mask`: `run_mask`."""
+        if mask is not None or isinstance(state, Ragged):
+            return run_mask(self.step, x, state, mask)
         mixed, _, state = self.mix_step(x, state)
         return self.project(mixed), state
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..scan.rows import Ragged, run_lengths, run_mask
+
 
 class AttentionState(NamedTuple):
     """The key-value cache: it grows by one row a token.
@@ -46,7 +48,13 @@ class Attention(nn.Module):
         self.dropout = dropout
 
     def forward(
-        self, x: Tensor, state: AttentionState | None = None, *, starts: Tensor | None = None, keep: slice | None = None
+        self,
+        x: Tensor,
+        state: AttentionState | None = None,
+        *,
+        starts: Tensor | None = None,
+        keep: slice | None = None,
+        lengths: Tensor | None = None,
     ) -> tuple[Tensor, AttentionState]:
         """All tokens of a sequence in parallel.
 
@@ -55,15 +63,20 @@ class Attention(nn.Module):
             state: keys and values of the tokens before.
             starts: bool (B, N), True where a new sequence begins.
             keep: the positions whose outputs are wanted; all by default.
+            lengths: integers (B,), see `run_lengths`: tokens of each row, the rest is padding; `keep` counts in them.
 
         Returns:
             Outputs (B, N or fewer, C) and the cache with the N tokens appended.
         """
+        if lengths is not None or isinstance(state, Ragged):
+            return run_lengths(self, x, state, lengths, self.initial_state, starts=starts, keep=keep)
         mixed, _, state = self.mix(x, state, starts=starts, keep=keep)
         return self.project(mixed.transpose(1, 2)), state
 
-    def step(self, x: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
-        """One token (B, C) with the cache of those before; returns its output (B, C) and the new cache."""
+    def step(self, x: Tensor, state: AttentionState, *, mask: Tensor | None = None) -> tuple[Tensor, AttentionState]:
+        """One token (B, C) with the cache of those before: its output (B, C), the new cache; `mask`: `run_mask`."""
+        if mask is not None or isinstance(state, Ragged):
+            return run_mask(self.step, x, state, mask)
         mixed, _, state = self.mix_step(x, state)
         return self.project(mixed), state
 

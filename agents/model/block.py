@@ -37,11 +37,12 @@ class Block(nn.Module):
 
     Args:
         mixer: a name in MIXERS.
-        width: C, channels of a token; the MLP has 4 C hidden units.
+        width: C, channels of a token; the MLP has 4 C hidden units unless told otherwise.
         heads: heads of the mixer.
         dropout: probability, on the outputs of the mixer and of the MLP, and on attention's weights.
         rems: recurrence encoding, of the mixers that have one.
         activation: of the MLP, a name in ACTIVATIONS.
+        mlp_width: hidden units of the MLP; 4 C by default.
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class Block(nn.Module):
         dropout: float = 0.0,
         rems: RemConfig | None = None,
         activation: str = "gelu",
+        mlp_width: int | None = None,
     ) -> None:
         """Builds mixer, layer norms and MLP; raises ValueError if `heads` does not divide `width`."""
         super().__init__()
         self.mixer = MIXERS[mixer](width, heads, dropout, rems)
         self.norm1: nn.LayerNorm = ResidualNorm(width, dropout)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), ACTIVATIONS[activation](), nn.Linear(4 * width, width))
+        hidden = 4 * width if mlp_width is None else mlp_width
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), ACTIVATIONS[activation](), nn.Linear(hidden, width))
         self.norm2: nn.LayerNorm = ResidualNorm(width, dropout)
 
     def forward(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 from torch import Tensor, nn
 
 from ..mixers.rsa.config import RemConfig
+from ..mixers.tree.config import TreeConfig
+from ..mixers.tree.mixer import TreeAttention, plant_trees
+from ..scan.rows import Ragged, run_lengths, run_mask
 from .block import BLOCKS, Block, TrunkState
 
 
@@ -20,6 +25,7 @@ class Trunk(nn.Module):
         rems: recurrence encoding of every layer, where the mixer has one.
         block: a name in BLOCKS; after "pre-norm" blocks there is one more layer norm, as in GPT-2.
         activation: of the MLPs, a name in ACTIVATIONS.
+        mlp_width: hidden units of the MLPs; 4 times `width` by default.
     """
 
     def __init__(
@@ -32,11 +38,12 @@ class Trunk(nn.Module):
         rems: RemConfig | None = None,
         block: str = "post-norm",
         activation: str = "gelu",
+        mlp_width: int | None = None,
     ) -> None:
         """Builds the blocks; raises ValueError if `heads` does not divide `width`."""
         super().__init__()
         self.blocks = nn.ModuleList(
-            BLOCKS[block](mixer, width, heads, dropout, rems, activation) for _ in range(layers)
+            BLOCKS[block](mixer, width, heads, dropout, rems, activation, mlp_width) for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width) if block == "pre-norm" else nn.Identity()
 
@@ -47,6 +54,7 @@ class Trunk(nn.Module):
         *,
         starts: Tensor | None = None,
         keep: slice | None = None,
+        lengths: Tensor | None = None,
     ) -> tuple[Tensor, TrunkState]:
         """Tokens (B, N, C) -> (B, N, C), in parallel, continuing from `state`.
 
@@ -55,7 +63,11 @@ class Trunk(nn.Module):
             state: one mixer state a block, of the tokens before.
             starts: bool (B, N), True where a new sequence begins.
             keep: the positions that are read; the last block computes no others past its mixer.
+            lengths: integers (B,), see `run_lengths`: tokens of each row, the rest is padding. `keep` counts in them:
+                `slice(-1, None)` is each row's own last position.
         """
+        if lengths is not None or isinstance(state, Ragged):
+            return run_lengths(self, x, state, lengths, self.initial_state, starts=starts, keep=keep)
         states = []
         for i, block in enumerate(self.blocks):
             last = i == len(self.blocks) - 1
@@ -63,8 +75,10 @@ class Trunk(nn.Module):
             states.append(new)
         return self.norm(x), tuple(states)
 
-    def step(self, x: Tensor, state: TrunkState) -> tuple[Tensor, TrunkState]:
-        """One token (B, C) -> (B, C)."""
+    def step(self, x: Tensor, state: TrunkState, *, mask: Tensor | None = None) -> tuple[Tensor, TrunkState]:
+        """One token (B, C) -> (B, C); see `run_mask`."""
+        if mask is not None or isinstance(state, Ragged):
+            return run_mask(self.step, x, state, mask)
         states = []
         for block, old in zip(self.blocks, state, strict=True):
             assert isinstance(block, Block)
@@ -75,3 +89,15 @@ class Trunk(nn.Module):
     def initial_state(self, batch_size: int) -> TrunkState:
         """The state before any token."""
         return tuple(block.mixer.initial_state(batch_size) for block in self.blocks)  # type: ignore[union-attr,operator]
+
+    def with_trees(self, config: TreeConfig) -> Trunk:
+        """A copy for evaluation that attends through a tree of the tokens so far (Menet et al.), with today's weights.
+
+        Raises:
+            ValueError: no block's mixer is softmax attention.
+        """
+        planted = copy.deepcopy(self).eval().requires_grad_(False)
+        plant_trees(planted, config)
+        if not any(isinstance(module, TreeAttention) for module in planted.modules()):
+            raise ValueError("tree attention takes the place of softmax attention, and this trunk has none")
+        return planted

@@ -15,6 +15,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from .rows import run_lengths, run_mask
 from .state import STATE_DTYPE, ScanState, combine
 
 
@@ -119,7 +120,13 @@ class CrossAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, x: Tensor, state: ScanState | None = None, *, mask: Tensor | None = None, block: int | None = None
+        self,
+        x: Tensor,
+        state: ScanState | None = None,
+        *,
+        mask: Tensor | None = None,
+        block: int | None = None,
+        lengths: Tensor | None = None,
     ) -> tuple[Tensor, ScanState]:
         """Reads tokens.
 
@@ -128,17 +135,24 @@ class CrossAttention(nn.Module):
             state: of the tokens before.
             mask: bool (B, N), False where a row is padded.
             block: tokens taken at once, see `attend`.
+            lengths: integers (B,), see `run_lengths`: tokens of each row, the rest is padding; no `mask` beside it.
 
         Returns:
             One output a latent, (B, Q, C), over all tokens so far, and the state, m and u of shape (B, H, Q).
         """
+        if lengths is not None:
+            if mask is not None:
+                raise ValueError("lengths and mask exclude each other: both say what is padding")
+            return run_lengths(self, x, state, lengths, self.initial_state, padded=False, block=block)
         keys, values = self._split(self.key(x)), self._split(self.value(x))
         seen = None if mask is None else mask[:, None, None, :]
         mixed, state = attend(self._split(self.query(self.latents)), keys, values, state, mask=seen, block=block)
         return self.dropout(self.output(mixed.transpose(1, 2).flatten(-2))), state
 
-    def step(self, x: Tensor, state: ScanState) -> tuple[Tensor, ScanState]:
-        """One token (B, C) with the state of those before; returns (B, Q, C) and the new state."""
+    def step(self, x: Tensor, state: ScanState, *, mask: Tensor | None = None) -> tuple[Tensor, ScanState]:
+        """One token (B, C) with the state of those before; returns (B, Q, C) and the new state; see `run_mask`."""
+        if mask is not None:
+            return run_mask(self.step, x, state, mask)
         return self.forward(x.unsqueeze(1), state)
 
     def initial_state(self, batch_size: int) -> ScanState:

@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
+from ...scan.rows import Ragged, run_lengths, run_mask
 from ...scan.state import ScanState
 from ..aaren import Aaren
 from ..attention import Attention, AttentionState
@@ -53,7 +54,13 @@ class Encoded(nn.Module):
         )
 
     def forward(
-        self, x: Tensor, state: EncodedState | None = None, *, starts: Tensor | None = None, keep: slice | None = None
+        self,
+        x: Tensor,
+        state: EncodedState | None = None,
+        *,
+        starts: Tensor | None = None,
+        keep: slice | None = None,
+        lengths: Tensor | None = None,
     ) -> tuple[Tensor, EncodedState]:
         """All tokens of a sequence in parallel.
 
@@ -62,17 +69,22 @@ class Encoded(nn.Module):
             state: of the tokens before.
             starts: bool (B, N), True where a new sequence begins.
             keep: the positions whose outputs are wanted; all by default.
+            lengths: integers (B,), see `run_lengths`: tokens of each row, the rest is padding; `keep` counts in them.
 
         Returns:
             Outputs (B, N or fewer, C) and the state after the last token.
         """
+        if lengths is not None or isinstance(state, Ragged):
+            return run_lengths(self, x, state, lengths, self.initial_state, starts=starts, keep=keep)
         inner, encoding = (None, None) if state is None else state
         mixed, values, after = self.inner.mix(x, inner, starts=starts, keep=keep)  # type: ignore[arg-type]  # its own
         gated, encoded = self.encoding(mixed, values, encoding, starts=starts, keep=keep)
         return self.inner.project(gated.transpose(1, 2)), EncodedState(after, encoded)
 
-    def step(self, x: Tensor, state: EncodedState) -> tuple[Tensor, EncodedState]:
-        """One token (B, C) with the state of those before; returns its output (B, C) and the new state."""
+    def step(self, x: Tensor, state: EncodedState, *, mask: Tensor | None = None) -> tuple[Tensor, EncodedState]:
+        """One token (B, C) with the state of those before: its output (B, C), the new state; `mask`: `run_mask`."""
+        if mask is not None or isinstance(state, Ragged):
+            return run_mask(self.step, x, state, mask)
         mixed, value, after = self.inner.mix_step(x, state.inner)  # type: ignore[arg-type]  # its own
         gated, encoded = self.encoding.step(mixed, value, state.encoding)
         return self.inner.project(gated), EncodedState(after, encoded)

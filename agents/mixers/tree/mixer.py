@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ... import kernels
 from ...kernels.draws import uniforms
+from ...scan.rows import Ragged, run_lengths, run_mask
 from ..attention import Attention, AttentionState
 from .blocks import DTYPE, Buds, TreeState, View
 from .config import TreeConfig
@@ -44,7 +45,13 @@ class TreeAttention(nn.Module):
 
     @torch.no_grad()
     def forward(
-        self, x: Tensor, state: TreeState | None = None, *, starts: Tensor | None = None, keep: slice | None = None
+        self,
+        x: Tensor,
+        state: TreeState | None = None,
+        *,
+        starts: Tensor | None = None,
+        keep: slice | None = None,
+        lengths: Tensor | None = None,
     ) -> tuple[Tensor, TreeState]:
         """Tokens (B, N, C), after those in `state`; see `Attention.forward`.
 
@@ -53,6 +60,8 @@ class TreeAttention(nn.Module):
         """
         if starts is not None:
             raise ValueError("tree attention is for rollout: one sequence a row")
+        if lengths is not None or isinstance(state, Ragged):
+            return run_lengths(self, x, state, lengths, self.initial_state, keep=keep)
         mixer = self.attention
         query, key, value = (
             layer(x).unflatten(-1, (mixer.heads, mixer.head_dim)) for layer in (mixer.query, mixer.key, mixer.value)
@@ -71,8 +80,10 @@ class TreeAttention(nn.Module):
         mixed = self.attend(view)[0].unflatten(0, (len(x), -1)).flatten(-2)
         return mixer.output(mixed.to(value.dtype)), state
 
-    def step(self, x: Tensor, state: TreeState) -> tuple[Tensor, TreeState]:
-        """One token (B, C) after those in `state`; returns its output (B, C) and the new state."""
+    def step(self, x: Tensor, state: TreeState, *, mask: Tensor | None = None) -> tuple[Tensor, TreeState]:
+        """One token (B, C) after those in `state`; returns its output (B, C) and the new state; see `run_mask`."""
+        if mask is not None or isinstance(state, Ragged):
+            return run_mask(self.step, x, state, mask)
         y, state = self(x.unsqueeze(1), state)
         return y.squeeze(1), state
 

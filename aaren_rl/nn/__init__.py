@@ -1,0 +1,69 @@
+"""Sequence modules for any stream of tokens: sensors, events, text. Needs torch and numpy; Numba makes it fast.
+
+Every module has one contract; B is the batch, N tokens, C channels:
+
+    y, state = module(x, state=None)    x (B, N, C) -> y (B, N, C): all tokens in parallel, after those in `state`
+    y, state = module.step(x, state)    x (B, C)    -> y (B, C):    one token; equal to the parallel way to rounding
+    state    = module.initial_state(batch_size)
+    state    = select(state, rows)      the state of some rows of the batch; `join` puts several together
+
+`CrossAttention` gives one output a latent, (B, Q, C), instead of one a token. A state is a value: a tuple of tensors
+that goes in and comes out, is never changed, and can be kept, copied and saved (`torch.save`, `torch.load` as it is).
+
+`module(x, lengths=...)` takes the first `lengths` tokens of every row and `module.step(x, state, mask=...)` the rows
+where `mask` is True: what lies in the padding changes neither an output nor a state, and outputs in it are zeros. In
+float64 both are, to the last bit, those of the sequences without padding, one by one; otherwise sequences of one length
+run together, and agree to rounding. Right padding reaches no output of a causal module before it, so a training step
+that reads no state can leave `lengths` out, and take one pass instead of one for every length.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from ..agents.mixers import Aaren, Attention, AttentionState, EncodedState
+from ..agents.mixers import AarenRsa as AarenRSA
+from ..agents.mixers import Rsa as RSA
+from ..agents.mixers.rsa.config import RemConfig
+from ..agents.mixers.rsa.encoding import EncodingState
+from ..agents.mixers.tree.blocks import TreeState
+from ..agents.mixers.tree.config import TreeConfig
+from ..agents.mixers.tree.mixer import TreeAttention
+from ..agents.mixers.tree.samplers import SAMPLERS
+from ..agents.model.trunk import Trunk
+from ..agents.scan.cross_attention import CrossAttention, attend
+from ..agents.scan.prefix import prefix_scan, scan_step
+from ..agents.scan.rows import Ragged, join, select, state_bytes
+from ..agents.scan.state import ScanState, combine
+from .export import export_step
+
+AarenTrunk = partial(Trunk, "aaren")
+
+# So that `torch.load` reads saved states without executing anything.
+torch.serialization.add_safe_globals([ScanState, AttentionState, EncodedState, EncodingState, TreeState, Ragged])
+
+__all__ = [
+    "RSA",
+    "SAMPLERS",
+    "Aaren",
+    "AarenRSA",
+    "AarenTrunk",
+    "Attention",
+    "CrossAttention",
+    "Ragged",
+    "RemConfig",
+    "ScanState",
+    "TreeAttention",
+    "TreeConfig",
+    "Trunk",
+    "attend",
+    "combine",
+    "export_step",
+    "join",
+    "prefix_scan",
+    "scan_step",
+    "select",
+    "state_bytes",
+]

@@ -1,0 +1,144 @@
+"""A module's step as an ONNX file: any module with `step` and `initial_state`, a user's own around these included."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..errors import NumericsError, ResourcesError
+
+TOLERANCE = 1e-5  # of an output, relative to the largest one
+GROWN = 3  # tokens after which a state shows which of its sizes grow
+
+
+def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
+    """Writes `module.step` to an ONNX file, and lets ONNX Runtime stream `x` with it before anybody gets it.
+
+    Inputs are x (B, C) and the state's tensors, named by where they are (`state_0_m`; `state_0_inner_m` with
+    recurrence encoding); outputs are y and `next_state_0_m` and so on. B is free, and so is the size of a key-value
+    cache. A state begins as `module.initial_state(B)`: zeros, and m the least float64. It stays float64.
+
+    Args:
+        module: Aaren, AarenRSA, Attention, CrossAttention, a trunk of these, or a module of your own whose `step(x,
+            state)` calls theirs, with `initial_state(batch_size)`; its weights of now are written, without dropout.
+        file: is replaced.
+        x: example tokens (B, N, C), at least 2 rows of at least 4.
+
+    Returns:
+        The largest difference of a streamed output from PyTorch's, relative to the largest output.
+
+    Raises:
+        ValueError: too few example tokens, or a module that has no ONNX step: RSA, whose masked powers are another
+            computation once its window is full, and tree attention, which chooses where it looks.
+        NumericsError: the difference is above 1e-5; nothing is written.
+        ResourcesError: onnxscript or onnxruntime is not installed.
+    """
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401  torch.onnx needs it
+    except ImportError as error:
+        raise ResourcesError(f"{error.name} is not installed: pip install onnxscript onnxruntime") from error
+    if x.dim() != 3 or len(x) < 2 or x.shape[1] <= GROWN:
+        raise ValueError(
+            f"x must be example tokens (B, N, C), B from 2 and N from {GROWN + 1} on, not {tuple(x.shape)}"
+        )
+    was_training = module.training
+    module.eval()
+    try:
+        model = _exported(module, x)
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        difference = _difference(module, session, x)
+    finally:
+        module.train(was_training)
+    if not difference <= TOLERANCE:
+        raise NumericsError(f"the exported step differs from PyTorch's by {difference:.2g}; nothing was written")
+    Path(file).write_bytes(model)
+    return difference
+
+
+class _Step(nn.Module):
+    """`step` as a function of the tokens and of those tensors of a state that hold numbers."""
+
+    def __init__(self, module: nn.Module, like: Any) -> None:  # noqa: ANN401  any module's state
+        super().__init__()
+        self.module, self.like = module, like
+
+    def forward(self, x: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
+        step: Any = self.module.step
+        y, state = step(x, _filled(self.like, list(parts), x))
+        return (y, *_named(state, "").values())
+
+
+@torch.no_grad()
+def _exported(module: nn.Module, x: Tensor) -> bytes:
+    step: Any = module.step
+    state, sizes = module.initial_state(len(x)), []  # type: ignore[operator]
+    for token in x[:, :GROWN].unbind(1):
+        _, state = step(token, state)
+        sizes.append({name: part.shape for name, part in _named(state, "state").items()})
+    parts = _named(state, "state")
+    free = [{0: torch.export.Dim.DYNAMIC}, *({} for _ in parts)]
+    for i, (name, part) in enumerate(parts.items(), 1):
+        grows = [d for d in range(1, part.dim()) if len({size[name][d] for size in sizes}) > 1]
+        free[i] = {d: torch.export.Dim.DYNAMIC for d in (0, *grows)}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the exporter about its own parts
+            # Copies: of tensors that share memory the graph would say so.
+            given = (x[:, GROWN].clone(), *(part.clone() for part in parts.values()))
+            traced = torch.export.export(_Step(module, state), given, dynamic_shapes=(free[0], tuple(free[1:])))
+            program = torch.onnx.export(
+                traced,
+                input_names=["x", *parts],
+                output_names=["y", *(f"next_{name}" for name in parts)],
+                dynamo=True,
+                verbose=False,
+            )
+    except (torch._dynamo.exc.UserError, RuntimeError, ValueError, AttributeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"{type(module).__name__}.step has no ONNX graph: {reason}") from error
+    assert program is not None
+    content: bytes = program.model_proto.SerializeToString()
+    return content
+
+
+@torch.no_grad()
+def _difference(module: nn.Module, session: Any, x: Tensor) -> float:  # noqa: ANN401  onnxruntime's
+    step: Any = module.step
+    state, largest, size = module.initial_state(len(x)), 0.0, 0.0  # type: ignore[operator]
+    parts = {name: part.numpy() for name, part in _named(state, "state", empty=True).items()}
+    known = {given.name for given in session.get_inputs()}
+    for token in x.unbind(1):
+        wanted, state = step(token, state)
+        fed = {name: part for name, part in {"x": token.numpy(), **parts}.items() if name in known}
+        y, *after = session.run(None, fed)
+        parts = dict(zip((name.name.removeprefix("next_") for name in session.get_outputs()[1:]), after, strict=True))
+        largest = max(largest, float(np.abs(y - wanted.numpy()).max()))
+        size = max(size, float(wanted.abs().max()))
+    return largest / size
+
+
+def _named(state: Any, name: str, *, empty: bool = False) -> dict[str, Tensor]:  # noqa: ANN401
+    """A state's tensors that hold numbers, by where they are; `empty`: those that hold none, too."""
+    if isinstance(state, Tensor):
+        return {name: state} if state.numel() or empty else {}
+    if not isinstance(state, tuple):
+        raise ValueError(f"a state with {type(state).__name__} in it has no ONNX graph")
+    fields = getattr(state, "_fields", range(len(state)))
+    inner = [_named(part, f"{name}_{field}", empty=empty) for field, part in zip(fields, state, strict=True)]
+    return {key: part for parts in inner for key, part in parts.items()}
+
+
+def _filled(like: Any, parts: list[Tensor], x: Tensor) -> Any:  # noqa: ANN401
+    """A state like this one, of these tensors in their order, and of as many rows as x."""
+    if isinstance(like, Tensor):
+        return (
+            parts.pop(0) if like.numel() else like.new_zeros(x.shape[0], *like.shape[1:])
+        )  # len() would make it a constant
+    inner = [_filled(part, parts, x) for part in like]
+    return type(like)(*inner) if hasattr(like, "_fields") else tuple(inner)

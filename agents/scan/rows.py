@@ -1,0 +1,211 @@
+"""The rows of a batch: states taken apart and put together, and sequences of different lengths in one batch.
+
+A state is a tensor or a tuple of states, and the batch is the first dimension of all its tensors. So a few functions
+serve the states of every module. Padding is never computed: sequences of one length run together, without it. In
+float64, the type of checks, every sequence runs by itself, because a matrix product rounds a row by how many there are:
+there its outputs and its state are those that it has alone, to the last bit.
+
+Shape suffixes: B batch, N tokens, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+State: TypeAlias = Any  # a tensor or a tuple of states; a module knows its own
+
+
+class Ragged(NamedTuple):
+    """The state of sequences whose states differ in size, as key-value caches do after different numbers of tokens.
+
+    Attributes:
+        rows: which rows of the batch each part holds.
+        parts: states of these rows.
+    """
+
+    rows: tuple[tuple[int, ...], ...]
+    parts: tuple[State, ...]
+
+
+def select(state: State, rows: Sequence[int] | Tensor) -> State:
+    """The state of these rows of the batch, in this order: a copy, whose memory is its own.
+
+    Args:
+        state: of any module.
+        rows: numbers of rows; a row may be taken more than once, or none.
+
+    Raises:
+        IndexError: there is no such row.
+    """
+    wanted = _numbers(rows, torch.long)
+    if not isinstance(state, Ragged):
+        return _each(lambda parts: parts[0][wanted], [state])
+    places = {row: (part, place) for part, held in enumerate(state.rows) for place, row in enumerate(held)}
+    if missing := [row for row in wanted if row not in places]:
+        raise IndexError(f"the state has {len(places)} rows, none of them number {missing[0]}")
+    taken = [(select(state.parts[places[row][0]], [places[row][1]]), (at,)) for at, row in enumerate(wanted)]
+    return _in_order([(at, own) for own, at in taken])
+
+
+def join(states: Iterable[State]) -> State:
+    """The states of several batches of one module as that of a single one, in their order: undoes `select`."""
+    held, first = [], 0
+    for state in states:
+        count = _rows(state)
+        held.append((tuple(range(first, first + count)), state))
+        first += count
+    return _in_order(held)
+
+
+def state_bytes(state: State) -> int:
+    """What a state's numbers take, in bytes."""
+    return sum(part.numel() * part.element_size() for part in _tensors(state))
+
+
+def run_lengths(
+    module: Callable[..., tuple[Tensor, State]],
+    x: Tensor,
+    state: State | None,
+    lengths: Tensor | Sequence[int] | None,
+    initial_state: Callable[[int], State],
+    *,
+    padded: bool = True,
+    **options: Any,  # noqa: ANN401  the module's own
+) -> tuple[Tensor, State]:
+    """`module(x, state, ...)` of the first `lengths` tokens of every row alone.
+
+    Args:
+        module: takes tokens, a state and `options`; gives outputs (B, N or fewer, C), or (B, Q, C), and a state.
+        x: tokens (B, N, C); what lies behind a row's length may be anything.
+        state: of the tokens before, or None.
+        lengths: integers (B,), from 0 to N; None: all N.
+        initial_state: of the module.
+        padded: whether outputs are of tokens: zeros then stand behind a row's own.
+        options: handed on.
+
+    Raises:
+        ValueError: lengths of another shape, or below 0 or above N; or `starts` beside them.
+    """
+    batch, most = x.shape[:2]
+    counts = [most] * batch if lengths is None else _numbers(lengths, torch.long)
+    if len(counts) != batch or not all(0 <= n <= most for n in counts):
+        raise ValueError(f"lengths must be {batch} numbers from 0 to {most}, not {counts}")
+    if options.get("starts") is not None:
+        raise ValueError("lengths and starts exclude each other: a row is one sequence or several")
+    outputs, states = [], []
+    groups = _groups(counts, state, alone=x.dtype == torch.float64)
+    for rows, own in groups:
+        # Contiguous, as the sequences alone would be: a product takes another way otherwise, and rounds otherwise.
+        here = x[list(rows), : counts[rows[0]]] if len(groups) > 1 else x[:, : counts[0]].contiguous()
+        if padded and not here.shape[1]:
+            y, after = here, initial_state(len(here)) if own is None else own
+        else:
+            y, after = module(here, own, **options)
+        outputs.append(y)
+        states.append((rows, after))
+    if padded:
+        longest = most if options.get("keep") is None else max(y.shape[1] for y in outputs)
+        outputs = [nn.functional.pad(y, (0, 0, 0, longest - y.shape[1])) for y in outputs]
+    return _rows_in_order(outputs, groups), _in_order(states)
+
+
+def run_mask(
+    step: Callable[[Tensor, State], tuple[Tensor, State]], x: Tensor, state: State, mask: Tensor | Sequence[bool] | None
+) -> tuple[Tensor, State]:
+    """`step(x, state)` of the rows where `mask` is True; the others' outputs are zeros, and their states stay.
+
+    Raises:
+        ValueError: a mask of another shape.
+    """
+    present = [True] * len(x) if mask is None else _numbers(mask, torch.bool)
+    if len(present) != len(x):
+        raise ValueError(f"mask must be {len(x)} truth values, one a row, not {len(present)}")
+    outputs, states = [], []
+    groups = _groups(present, state, alone=x.dtype == torch.float64)
+    for rows, own in groups:
+        here = x[list(rows)] if len(groups) > 1 else x
+        y, after = step(here, own)
+        outputs.append(y if present[rows[0]] else torch.zeros_like(y))
+        states.append((rows, after if present[rows[0]] else own))
+    return _rows_in_order(outputs, groups), _in_order(states)
+
+
+Group: TypeAlias = tuple[tuple[int, ...], State | None]  # rows of the batch, and their state
+
+
+def _groups(counts: Sequence[int], state: State | None, *, alone: bool) -> list[Group]:
+    """The rows that run together, and their states: of one count, and of one size of state."""
+    parts = state.rows if isinstance(state, Ragged) else (tuple(range(len(counts))),)
+    part = {row: number for number, rows in enumerate(parts) for row in rows}
+    if len(part) != len(counts) or (state is not None and _rows(state) != len(counts)):
+        raise ValueError(f"the state has {_rows(state)} rows, and the batch {len(counts)}")
+    if len(parts) == 1 and len(set(counts)) == 1:  # nothing is padded but what all rows share
+        return [(parts[0], state)]
+    together: dict[tuple[int, ...], list[int]] = {}
+    for row, count in enumerate(counts):
+        together.setdefault((count, part[row], row if alone else 0), []).append(row)
+    return [(tuple(rows), None if state is None else select(state, rows)) for rows in together.values()]
+
+
+def _in_order(states: Sequence[tuple[tuple[int, ...], State]]) -> State:
+    """One state of what are the states of these rows: `Ragged` where their sizes differ."""
+    by_size: dict[Any, list[tuple[tuple[int, ...], State]]] = {}
+    for rows, state in states:
+        for held, part in zip(state.rows, state.parts, strict=True) if isinstance(state, Ragged) else [(None, state)]:
+            own = rows if held is None else tuple(rows[place] for place in held)
+            by_size.setdefault(_size(part), []).append((own, part))
+    parts = []
+    for group in by_size.values():
+        rows = tuple(row for own, _ in group for row in own)
+        order = sorted(range(len(rows)), key=rows.__getitem__)
+        whole = group[0][1] if len(group) == 1 else _each(torch.cat, [part for _, part in group])
+        sorted_rows = tuple(rows[place] for place in order)
+        parts.append((sorted_rows, whole if rows == sorted_rows else select(whole, order)))
+    return parts[0][1] if len(parts) == 1 else Ragged(*zip(*parts, strict=True))
+
+
+def _rows_in_order(outputs: Sequence[Tensor], groups: Sequence[Group]) -> Tensor:
+    if len(groups) == 1:
+        return outputs[0]
+    rows = torch.tensor([row for group, _ in groups for row in group], device=outputs[0].device)
+    return torch.cat(list(outputs))[rows.argsort()]
+
+
+def _each(of: Callable[[list[Tensor]], Tensor], states: Sequence[State]) -> State:
+    """A state whose tensors are made of those in the same place; what is no tensor is the first's."""
+    first = states[0]
+    if isinstance(first, Tensor):
+        return of(list(states))
+    if not isinstance(first, tuple):
+        return first
+    parts = [_each(of, part) for part in zip(*states, strict=True)]
+    return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+
+
+def _tensors(state: State) -> list[Tensor]:
+    if isinstance(state, Tensor):
+        return [state]
+    return [part for inner in state for part in _tensors(inner)] if isinstance(state, tuple) else []
+
+
+def _size(state: State) -> Any:  # noqa: ANN401  whatever can be compared
+    """What two states must share to be one."""
+    if isinstance(state, Tensor):
+        return state.shape[1:]
+    return tuple(_size(part) for part in state) if isinstance(state, tuple) else state
+
+
+def _rows(state: State) -> int:
+    return sum(map(len, state.rows)) if isinstance(state, Ragged) else len(_tensors(state)[0])
+
+
+def _numbers(values: Tensor | Sequence[int], dtype: torch.dtype) -> list[int]:
+    found = torch.as_tensor(values, dtype=dtype)
+    if found.dim() != 1:
+        raise ValueError(f"one number a row is wanted, a shape (B,), not {tuple(found.shape)}")
+    numbers: list[int] = found.tolist()
+    return numbers

@@ -1,0 +1,81 @@
+"""The five examples, with --quick, on strings they make and on small made-up files of the real ones' layouts."""
+
+import datetime
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkout import ROOT
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def vowels(folder: Path) -> list:
+    rng = np.random.default_rng(0)
+    for part, count in (("TRAIN", 27), ("TEST", 18)):
+        lines = ["#made up", "@problemName JapaneseVowels", "@dimensions 12", "@classLabel true 1 2 3", "@data"]
+        for i in range(count):
+            channels = rng.normal(i % 3, 1, (12, rng.integers(7, 30))).round(6)
+            lines.append(":".join(",".join(map(str, channel)) for channel in channels) + f":{i % 3 + 1}")
+        (folder / f"JapaneseVowels_{part}.ts").write_text("\n".join(lines) + "\n")
+    return ["--data", folder]
+
+
+def transformer(folder: Path) -> list:
+    rng = np.random.default_rng(0)
+    hours = [datetime.datetime(2016, 7, 1) + datetime.timedelta(hours=i) for i in range(500)]
+    waves = np.sin(np.arange(500)[:, None] * 2 * np.pi / 24 + np.arange(7)) + rng.normal(0, 0.1, (500, 7))
+    rows = [f"{hour}," + ",".join(f"{value:.4f}" for value in wave) for hour, wave in zip(hours, waves, strict=True)]
+    (folder / "ETTh1.csv").write_text("\n".join(["date,HUFL,HULL,MUFL,MULL,LUFL,LULL,OT", *rows]) + "\n")
+    return ["--data", folder / "ETTh1.csv"]
+
+
+def badges(folder: Path) -> list:
+    rng, arrays = np.random.default_rng(0), {}
+    for part in ("train", "val", "test"):
+        lengths = rng.integers(2, 30, 24).astype(np.int32)
+        times = [1.3e9 + rng.lognormal(12, 1, n).cumsum() for n in lengths]
+        marks = rng.integers(1, 5, lengths.sum()).astype(np.uint8)
+        arrays |= {f"{part}_lengths": lengths, f"{part}_times": np.concatenate(times), f"{part}_marks": marks}
+    np.savez(folder / "events.npz", **arrays)
+    return ["--data", folder / "events.npz"]
+
+
+def text(folder: Path) -> list:
+    words, rng = ["the", "state", "of", "a", "stream", "is", "small"], np.random.default_rng(0)
+    for name in ("train", "test"):
+        (folder / f"{name}.txt").write_text(" ".join(rng.choice(words, 600)))
+    return ["--train", folder / "train.txt", "--test", folder / "test.txt"]
+
+
+DATA = {
+    "languages": lambda folder: [],
+    "classify": vowels,
+    "forecast": transformer,
+    "events": badges,
+    "stream_text": text,
+}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_trains_streams_and_draws(example, tmp_path):
+    given = DATA[example.stem](tmp_path)
+    command = [sys.executable, example, "--quick", "--picture", tmp_path / "picture.png", *given]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=tmp_path, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert any(path.suffix == ".png" for path in tmp_path.iterdir())
+    differences = [float(found) for found in re.findall(r"differs by ([\d.e+-]+?)[,;\s]", done.stdout)]
+    assert len(differences) >= 2 and max(differences) < 1e-5, done.stdout
+    assert re.search(r"[\d,]+ bytes after \d+", done.stdout)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_one_short_file(example):
+    assert len(example.read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def test_there_are_five():
+    assert {path.stem for path in EXAMPLES} == set(DATA)

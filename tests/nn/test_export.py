@@ -1,0 +1,73 @@
+"""A step as an ONNX file, without a policy."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from aaren_rl.nn import RSA, AarenRSA, Attention, CrossAttention, TreeConfig, Trunk, export_step
+
+pytest.importorskip("onnxscript")
+onnxruntime = pytest.importorskip("onnxruntime")
+WIDTH, HEADS = 8, 2
+
+
+class Own(nn.Module):
+    """A user's model around a trunk."""
+
+    def __init__(self, trunk: Trunk) -> None:
+        super().__init__()
+        self.embed, self.trunk, self.head = nn.Linear(3, WIDTH), trunk, nn.Linear(WIDTH, 2)
+        self.initial_state = trunk.initial_state
+
+    def step(self, x, state):
+        y, state = self.trunk.step(self.embed(x), state)
+        return self.head(y), state
+
+
+def cases():
+    return {
+        "a model of one's own": (Own(Trunk("aaren", WIDTH, 2, HEADS, block="pre-norm")), 3),
+        "AarenRSA": (AarenRSA(WIDTH, HEADS), WIDTH),
+        "Attention": (Attention(WIDTH, HEADS), WIDTH),
+        "CrossAttention": (CrossAttention(WIDTH, 3, HEADS), WIDTH),
+    }
+
+
+@pytest.mark.parametrize("name", cases())
+def test_another_runtime_streams_the_file(name, tmp_path):
+    torch.manual_seed(0)
+    module, channels = cases()[name]
+    module.train()
+    assert export_step(module, tmp_path / "step.onnx", torch.randn(3, 6, channels)) < 1e-5
+    assert module.training
+    module.eval()
+    session = onnxruntime.InferenceSession(tmp_path / "step.onnx", providers=["CPUExecutionProvider"])
+    x = torch.randn(5, 9, channels)  # more rows and more tokens than in the example
+    state = module.initial_state(5)
+    inputs = {given.name: given for given in session.get_inputs() if given.name != "x"}
+    assert {given.type for name, given in inputs.items() if "keys" not in name and "values" not in name} <= {
+        "tensor(double)"
+    }
+    parts = None
+    for token in x.unbind(1):
+        if parts is None:
+            leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(state) if leaf.numel() or name == "Attention"]
+            parts = {key: leaf.numpy() for key, leaf in zip(inputs, leaves, strict=True)}
+        with torch.no_grad():
+            wanted, state = module.step(token, state)
+        y, *after = session.run(None, {"x": token.numpy(), **parts})
+        parts = dict(zip(inputs, after, strict=True))
+        assert [f"next_{key}" for key in parts] == [out.name for out in session.get_outputs()[1:]]
+        np.testing.assert_allclose(y, wanted.numpy(), atol=1e-5)
+
+
+def test_what_has_no_graph_is_refused(tmp_path):
+    x = torch.randn(2, 5, WIDTH)
+    with pytest.raises(ValueError, match="no ONNX graph"):
+        export_step(Trunk("attention", WIDTH, 1, HEADS).with_trees(TreeConfig()), tmp_path / "a.onnx", x)
+    with pytest.raises(ValueError, match="no ONNX graph"):
+        export_step(RSA(WIDTH, HEADS), tmp_path / "a.onnx", x)
+    with pytest.raises(ValueError, match="B from 2"):
+        export_step(AarenRSA(WIDTH, HEADS), tmp_path / "a.onnx", x[:1])
+    assert not any(tmp_path.iterdir())

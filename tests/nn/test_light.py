@@ -1,0 +1,96 @@
+"""`aaren_rl.nn` without the simulators: what it imports, and what a light installation is."""
+
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from checkout import ROOT
+from packaging.requirements import Requirement
+
+# Of what pyproject.toml installs, all but torch, numpy and numba, and what they bring.
+BLOCKED = ["gymnasium", "mujoco", "minari", "h5py", "stable_baselines3", "tensorboard", "matplotlib", "safetensors"]
+BLOCKED += ["yaml", "tqdm", "scipy", "PIL", "onnx", "onnxscript", "onnxruntime", "pandas", "transformers", "ray"]
+
+SCRIPT = """
+import sys
+class WithoutBlocked:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+    def find_spec(self, name, *where):
+        return None if name.partition(".")[0] in BLOCKED else self.finder.find_spec(name, *where)
+sys.meta_path[:] = map(WithoutBlocked, sys.meta_path)
+import torch
+from aaren_rl.nn import AarenTrunk, join, select, state_bytes
+torch.manual_seed(0)
+trunk, x = AarenTrunk(16, 2, 4), torch.randn(4, 20, 16)
+optimizer = torch.optim.Adam(trunk.parameters(), 1e-2)
+losses = []
+for _ in range(20):
+    loss = (trunk(x)[0][:, :-1] - x[:, 1:]).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+assert losses[-1] < 0.9 * losses[0], losses
+with torch.no_grad():
+    wanted, last = trunk(x)
+    state = trunk.initial_state(4)
+    sizes = []
+    for n in range(20):
+        y, state = trunk.step(x[:, n], state)
+        assert (y - wanted[:, n]).abs().max() < 1e-5
+        sizes.append(state_bytes(state))
+    assert len(set(sizes)) == 1
+    program = torch.export.export(trunk, (x,))
+    assert (program.module()(x)[0] - wanted).abs().max() < 1e-5
+print("done", *sorted(set(BLOCKED) & set(sys.modules)))
+"""
+
+
+def run(script: str) -> str:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_trains_streams_and_exports_where_the_simulators_are_not():
+    assert run(f"BLOCKED = {BLOCKED}\n" + SCRIPT) == "done\n"
+
+
+def test_no_other_package_is_imported():
+    """Beside torch and numpy, and what these import themselves."""
+    tops = "{name.partition('.')[0] for name in sys.modules}"
+    script = f"import sys, torch, numpy\nbefore = {tops}\nimport aaren_rl.nn\nprint(*sorted({tops} - before))"
+    assert set(run(script).split()) - set(sys.stdlib_module_names) <= {"aaren_rl"}
+
+
+def test_the_package_itself_and_the_runtime_import_no_torch():
+    for name in ("aaren_rl", "aaren_rl.runtime"):
+        assert run(f"import sys, {name}; print('torch' in sys.modules)") == "False\n"
+
+
+def test_the_light_installation_is_a_part_of_the_whole():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    whole = {need.name: need.specifier for need in map(Requirement, project["dependencies"])}
+    for page in ("README.md", "docs/sequences.md"):
+        (line,) = re.findall(r"pip install --no-deps \S+ && pip install (.*)", (ROOT / page).read_text("utf-8"))
+        light = [Requirement(text) for text in re.findall(r"'([^']+)'", line)]
+        assert [need.name for need in light] == ["torch", "numpy", "numba"]
+        assert {need.name: need.specifier for need in light}.items() <= whole.items()
+
+
+@pytest.mark.slow
+def test_a_light_installation_in_an_empty_environment(tmp_path):
+    """README's line, of the checkout instead of the index."""
+    (line,) = re.findall(r"pip install --no-deps \S+ && pip install (.*)", (ROOT / "README.md").read_text("utf-8"))
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", ROOT], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *re.findall(r"'([^']+)'", line)], check=True)
+    script = "BLOCKED = ['gymnasium', 'mujoco', 'minari', 'stable_baselines3']\n" + SCRIPT
+    done = subprocess.run([python, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

@@ -1,0 +1,239 @@
+"""Sequences of different lengths in one batch, and the rows of states; in float64 to the last bit."""
+
+import io
+
+import pytest
+import torch
+
+from aaren_rl.nn import (
+    RSA,
+    Aaren,
+    AarenRSA,
+    Attention,
+    CrossAttention,
+    Ragged,
+    RemConfig,
+    TreeAttention,
+    TreeConfig,
+    Trunk,
+    join,
+    select,
+    state_bytes,
+)
+
+WIDTH, HEADS = 20, 4
+LENGTHS = [5, 1, 9, 0, 5, 13]
+MASKED = RemConfig((1, 1, 1, 1, 0, 0), dilation=2, max_power=3)
+
+
+def trunk(mixer: str, **options) -> Trunk:
+    return Trunk(mixer, WIDTH, 2, HEADS, mlp_width=WIDTH, **options)
+
+
+MODULES = {
+    "Aaren": lambda: Aaren(WIDTH, HEADS),
+    "AarenRSA": lambda: AarenRSA(WIDTH, HEADS),
+    "AarenRSA, masked": lambda: AarenRSA(WIDTH, HEADS, rems=MASKED),
+    "Attention": lambda: Attention(WIDTH, HEADS),
+    "RSA": lambda: RSA(WIDTH, HEADS),
+    "RSA, masked": lambda: RSA(WIDTH, HEADS, rems=MASKED),
+    "TreeAttention": lambda: TreeAttention(Attention(WIDTH, HEADS), TreeConfig(0.6, "rff")),
+    "CrossAttention": lambda: CrossAttention(WIDTH, 3, HEADS),
+    "Trunk of Aaren": lambda: trunk("aaren"),
+    "Trunk of AarenRSA": lambda: trunk("aaren-rsa"),
+    "Trunk of Attention": lambda: trunk("attention", block="pre-norm"),
+    "Trunk of RSA": lambda: trunk("rsa"),
+    "Trunk with trees": lambda: trunk("attention").with_trees(TreeConfig(0.5, "edh")),
+}
+EVERY = pytest.mark.parametrize("make", MODULES.values(), ids=MODULES.keys())
+
+
+def made(make, dtype=torch.float64):
+    torch.manual_seed(0)
+    return make().to(dtype).eval()
+
+
+def batch(lengths=LENGTHS, dtype=torch.float64):
+    """Tokens, and behind every row's length what no module may read."""
+    torch.manual_seed(1)
+    x = torch.randn(len(lengths), max(lengths) + 2, WIDTH, dtype=dtype)
+    for row, n in enumerate(lengths):
+        x[row, n:] = torch.nan
+    return x
+
+
+def same(a, b) -> bool:
+    """To the last bit, whatever is inside."""
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def logical(state):
+    """Of a tree its own tokens: there is room for more in its memory, which its successors share."""
+    if not hasattr(state, "written"):
+        return state
+    keys, values = (nodes[:, : state.length] for nodes in (state.keys, state.values))
+    return state._replace(keys=keys, values=values, written=())
+
+
+def alike(a, b) -> bool:
+    if isinstance(a, tuple) and not hasattr(a, "_fields"):
+        return len(a) == len(b) and all(map(alike, a, b))
+    return same(logical(a), logical(b))
+
+
+@EVERY
+def test_padding_changes_neither_outputs_nor_states(make):
+    module, x = made(make), batch()
+    with torch.no_grad():
+        y, state = module(x, lengths=torch.tensor(LENGTHS))
+        for row, n in enumerate(LENGTHS):
+            alone = x[row : row + 1, :n]
+            empty = n == 0 and not isinstance(module, CrossAttention)
+            wanted, after = (alone, module.initial_state(1)) if empty else module(alone)
+            of_tokens = not isinstance(module, CrossAttention)
+            assert same(y[row : row + 1, :n] if of_tokens else y[row : row + 1], wanted)
+            assert not of_tokens or not y[row, n:].any()
+            assert alike(select(state, [row]), after)
+
+
+@EVERY
+def test_the_next_tokens_too(make):
+    module, x = made(make), batch()
+    more = torch.randn(len(LENGTHS), 3, WIDTH, dtype=torch.float64)
+    with torch.no_grad():
+        _, state = module(x, lengths=LENGTHS)
+        y, state = module(more, state, lengths=[3, 1, 2, 3, 0, 1])
+        for row, (n, m) in enumerate(zip(LENGTHS, [3, 1, 2, 3, 0, 1], strict=True)):
+            whole = None
+            for part in (x[row : row + 1, :n], more[row : row + 1, :m]):
+                if part.shape[1]:
+                    wanted, whole = module(part, whole)
+            assert alike(select(state, [row]), whole)
+            assert not m or same(y[row : row + 1, : wanted.shape[1]], wanted)
+
+
+@EVERY
+def test_padding_step_by_step(make):
+    module, x = made(make), batch()
+    state = module.initial_state(len(LENGTHS))
+    alone = [module.initial_state(1) for _ in LENGTHS]
+    with torch.no_grad():
+        for at in range(max(LENGTHS)):
+            mask = torch.tensor([at < n for n in LENGTHS])
+            y, state = module.step(x[:, at], state, mask=mask)
+            for row, here in enumerate(mask.tolist()):
+                if here:
+                    wanted, alone[row] = module.step(x[row : row + 1, at], alone[row])
+                assert same(y[row : row + 1], wanted) if here else not y[row].any()
+    for row in range(len(LENGTHS)):
+        assert alike(select(state, [row]), alone[row])
+
+
+@EVERY
+def test_in_float32_to_rounding(make):
+    module, x = made(make, torch.float32), batch(dtype=torch.float32)
+    with torch.no_grad():
+        y, state = module(x, lengths=LENGTHS)
+        step, _ = module.step(torch.ones(len(LENGTHS), WIDTH), state)
+        for row, n in enumerate(LENGTHS):
+            after = None
+            if n:
+                wanted, after = module(x[row : row + 1, :n])
+                torch.testing.assert_close(y[row : row + 1, : wanted.shape[1]], wanted, rtol=1e-5, atol=1e-5)
+            after = module.initial_state(1) if after is None else after
+            wanted, _ = module.step(torch.ones(1, WIDTH), after)
+            torch.testing.assert_close(step[row : row + 1], wanted, rtol=1e-5, atol=1e-5)
+
+
+@EVERY
+def test_lengths_that_are_all_there_change_nothing(make):
+    module = made(make)
+    x = torch.randn(3, 7, WIDTH, dtype=torch.float64)
+    with torch.no_grad():
+        plain, whole = module(x), module(x, lengths=[7, 7, 7])
+        assert same(plain[0], whole[0]) and alike(plain[1], whole[1])
+        longer = torch.cat([x, torch.full((3, 2, WIDTH), torch.nan, dtype=torch.float64)], 1)
+        cut = module(longer, lengths=[7, 7, 7])
+        assert same(plain[0], cut[0][:, : plain[0].shape[1]]) and alike(plain[1], cut[1])
+
+
+@EVERY
+def test_rows_of_a_state_can_be_taken_put_together_and_saved(make):
+    module, x = made(make), batch()
+    with torch.no_grad():
+        _, state = module(x, lengths=LENGTHS)
+    again = join([select(state, [0]), select(state, [1, 2]), select(state, range(3, 6))])
+    for row in range(len(LENGTHS)):
+        assert alike(select(again, [row]), select(state, [row]))
+    swapped = select(state, torch.tensor([4, 4, 0]))
+    assert alike(select(swapped, [1]), select(state, [4])) and alike(select(swapped, [2]), select(state, [0]))
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    assert same(torch.load(file), state)  # which reads data alone
+
+
+@pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa"])
+def test_states_of_constant_size_stay_tensors(mixer):
+    _, state = made(lambda: trunk(mixer))(batch(), lengths=LENGTHS)
+    assert not isinstance(state, Ragged)
+    assert state_bytes(state) == state_bytes(made(lambda: trunk(mixer)).initial_state(len(LENGTHS)))
+
+
+@pytest.mark.parametrize("mixer", ["aaren", "attention"])
+def test_the_last_position_of_every_row(mixer):
+    module, x = made(lambda: trunk(mixer)), batch()
+    y, _ = module(x, lengths=LENGTHS)
+    last, _ = module(x, lengths=LENGTHS, keep=slice(-1, None))
+    assert last.shape == (len(LENGTHS), 1, WIDTH)
+    for row, n in enumerate(LENGTHS):
+        torch.testing.assert_close(last[row, 0], y[row, n - 1] if n else torch.zeros_like(last[row, 0]))
+
+
+def test_gradients_are_those_of_the_sequences_alone():
+    module, x = made(lambda: trunk("aaren-rsa")), batch()
+    module(x, lengths=LENGTHS)[0].square().sum().backward()
+    padded = [parameter.grad.clone() for parameter in module.parameters()]
+    module.zero_grad()
+    for row, n in enumerate(LENGTHS):
+        if n:
+            module(x[row : row + 1, :n])[0].square().sum().backward()
+    for one, parameter in zip(padded, module.parameters(), strict=True):
+        torch.testing.assert_close(one, parameter.grad)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [([1, 2], "6 numbers from 0 to 15"), ([16] * 6, "from 0 to 15"), ([-1] * 6, "from 0"), ([[1] * 6], "shape")],
+)
+def test_lengths_that_do_not_fit_are_refused(lengths, message):
+    with pytest.raises(ValueError, match=message):
+        made(MODULES["Aaren"])(batch(), lengths=lengths)
+
+
+def test_what_cannot_be_meant_is_refused():
+    module, x = made(MODULES["Aaren"]), batch()
+    with pytest.raises(ValueError, match="exclude"):
+        module(x, lengths=LENGTHS, starts=torch.zeros(x.shape[:2], dtype=torch.bool))
+    with pytest.raises(ValueError, match="exclude"):
+        made(MODULES["CrossAttention"])(x, lengths=LENGTHS, mask=torch.ones(x.shape[:2], dtype=torch.bool))
+    with pytest.raises(ValueError, match="truth values"):
+        module.step(x[:, 0], module.initial_state(6), mask=[True])
+    with pytest.raises(ValueError, match="rows"):
+        module(x, module.initial_state(5), lengths=LENGTHS)
+    with pytest.raises(IndexError):
+        select(made(MODULES["Attention"])(x, lengths=LENGTHS)[1], [6])
+
+
+def test_trees_need_softmax_attention():
+    with pytest.raises(ValueError, match="none"):
+        trunk("aaren").with_trees(TreeConfig())
+
+
+def test_the_width_of_the_mlp():
+    assert Trunk("aaren", 8, 1, 2, mlp_width=12).blocks[0].mlp[0].out_features == 12
+    assert Trunk("aaren", 8, 1, 2).blocks[0].mlp[0].out_features == 32
