@@ -30,7 +30,7 @@ BLOCK = re.compile(r"^```(\w+)?(?: title=\"([^\"]+)\")?\n(.*?)^```$|((?:^    \S[
 MODULE = re.compile(r"-m aaren_rl\.(\w+)")
 NEEDS = re.compile(r"# needs (a GPU|the network)")
 PROGRAMS = ("python", "torchrun", "tensorboard", "pip", "scripts/", "hf ")
-OTHERS = ("tensorboard", "hf download", "pip install", "python3 -m venv", "scripts/table1")
+OTHERS = ("tensorboard", "hf download", "pip install", "python3 -m venv", "scripts/table1", "python examples/")
 
 
 class Step(NamedTuple):
