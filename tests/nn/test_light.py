@@ -9,6 +9,7 @@ import pytest
 from checkout import ROOT
 from packaging.requirements import Requirement
 
+LIGHT = re.compile(r"pip install --no-deps \S+ && pip install ('torch.*)")
 # Of what pyproject.toml installs, all but torch, numpy and numba, and what they bring.
 BLOCKED = ["gymnasium", "mujoco", "minari", "h5py", "stable_baselines3", "tensorboard", "matplotlib", "safetensors"]
 BLOCKED += ["yaml", "tqdm", "scipy", "PIL", "onnx", "onnxscript", "onnxruntime", "pandas", "transformers", "ray"]
@@ -77,7 +78,7 @@ def test_the_light_installation_is_a_part_of_the_whole():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     whole = {need.name: need.specifier for need in map(Requirement, project["dependencies"])}
     for page in ("README.md", "docs/sequences.md"):
-        (line,) = re.findall(r"pip install --no-deps \S+ && pip install ('torch.*)", (ROOT / page).read_text("utf-8"))
+        (line,) = LIGHT.findall((ROOT / page).read_text("utf-8"))
         light = [Requirement(text) for text in re.findall(r"'([^']+)'", line)]
         assert [need.name for need in light] == ["torch", "numpy", "numba"]
         assert {need.name: need.specifier for need in light}.items() <= whole.items()
@@ -86,7 +87,7 @@ def test_the_light_installation_is_a_part_of_the_whole():
 @pytest.mark.slow
 def test_a_light_installation_in_an_empty_environment(tmp_path):
     """README's line, of the checkout instead of the index."""
-    (line,) = re.findall(r"pip install --no-deps \S+ && pip install ('torch.*)", (ROOT / "README.md").read_text("utf-8"))
+    (line,) = LIGHT.findall((ROOT / "README.md").read_text("utf-8"))
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", ROOT], check=True)
