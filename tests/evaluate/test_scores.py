@@ -105,7 +105,7 @@ RISE = "reference_returns must be two numbers that rise"
         ({"action_low": [1.0]}, "action_low has 1 values, action_high 3"),
         ({"return_scale": 0.0}, "return_scale must be above 0"),
         ({"horizon": 0}, "horizon must be above 0"),
-        ({"target_return": 1e300}, "target_return must be at most 1e+15"),
+        ({"target_return": 1e300}, r"target_return must be at most 1e\+15"),
     ],
 )
 @pytest.mark.defect(32)

@@ -269,14 +269,14 @@ def test_an_environment_that_does_not_repeat_is_not_filmed(drawn: str, tmp_path:
 def test_the_best_and_the_worst_episode(which: str, pick, drawn: str, tmp_path: Path) -> None:
     """`write` refuses to show an episode whose return is another than the one that was scored."""
     with Video(
-        tmp_path / "a.gif", open_renderer(drawn, {}, 3), which, lambda i: open_renderer(drawn, {}, 3 + i)
+        tmp_path / "a.gif", open_renderer(drawn, {}, 1), which, lambda i: open_renderer(drawn, {}, 1 + i)
     ) as video:
-        played = rollout(Noting(), drawn, episodes=6, target_return=1.0, seed=3, workers=0, on_action=video.note)
+        played = rollout(Noting(), drawn, episodes=6, target_return=1.0, seed=1, workers=0, on_action=video.note)
         index = int(pick(played.returns))
-        scored = replace(score("pendulum", "decision-aaren", 0, 1.0, 1.0), returns=played.returns.tolist(), seed=3)
+        scored = replace(score("pendulum", "decision-aaren", 0, 1.0, 1.0), returns=played.returns.tolist(), seed=1)
         said = video.write(scored, tmp_path)
     assert (index > 0) == (which != "first") and len(set(played.returns)) == 6
-    assert told_return(said) == played.returns[index] and f"from seed {3 + index}," in said and "5 steps" in said
+    assert told_return(said) == played.returns[index] and f"from seed {1 + index}," in said and "5 steps" in said
 
 
 def test_a_gif_keeps_the_episodes_speed(tmp_path: Path) -> None:

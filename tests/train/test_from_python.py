@@ -154,6 +154,8 @@ def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_pa
     assert made.model == card["model"]
     for name, tensor in weights(tuned).items():
         torch.testing.assert_close(tensor, old[name], rtol=0, atol=1e-6)
+    for name, tensor in load_policy(tuned).model.state_dict().items():  # the moving average
+        torch.testing.assert_close(tensor, old[name], rtol=0, atol=1e-6)
     fresh = run(**{**more, **SMALL, "updates": 1}, out=tmp_path / "fresh")
     assert any((weights(fresh)[name] - tensor).abs().max() > 0.01 for name, tensor in old.items())
     with pytest.raises(CommandError, match=r"--from .*: the policy's model has another width \(16, here 32\)"):
