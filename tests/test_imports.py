@@ -25,6 +25,10 @@ KERNELS = {  # imported on first use
     Path("agents/kernels/scan_triton_backward.py"): {"triton"},
     Path("agents/kernels/scan_triton_forward.py"): {"triton"},
     Path("agents/kernels/scan_triton_rows.py"): {"triton"},
+    **{
+        Path(f"agents/kernels/cuda/{name}.py"): {"triton"}
+        for name in "batches clipping gelu launching loss residual_norm rows scores tokens".split()
+    },
     Path("agents/kernels/residual_norm.py"): {"numba", "numpy"},
     Path("agents/kernels/aaren_scores.py"): {"numpy"},
     Path("agents/kernels/step.py"): {"numpy"},

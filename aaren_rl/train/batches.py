@@ -16,13 +16,15 @@ Shape suffixes: N steps in the data set, B rows, T steps a row, O observation, A
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ..agents import kernels
 from ..envs.errors import DataError
 
 if TYPE_CHECKING:
@@ -123,7 +125,10 @@ class StepData:
         self.observations = torch.from_numpy(episodes.observations).to(device)
         self.actions = torch.from_numpy(episodes.actions).to(device)
         low, high = torch.tensor(action_low, device=device), torch.tensor(action_high, device=device)
-        self._action_middle, self._action_half = (high + low) / 2, (high - low) / 2
+        size = self.actions.shape[1]
+        self._action_middle, self._action_half = (
+            part.expand(size).contiguous() for part in ((high + low) / 2, (high - low) / 2)
+        )
         self.returns_to_go = torch.from_numpy(episodes.returns_to_go()).to(device) / return_scale
         largest = float(self.returns_to_go.abs().max())
         if not largest <= LARGEST_RETURN:  # nor is it NaN
@@ -147,6 +152,17 @@ class StepData:
             torch.tensor(values, dtype=torch.float32, device=self.device) for values in (mean, std)
         )
 
+    def kernel(self) -> Any:  # noqa: ANN401  a module
+        """The kernels that make batches on a GPU; None where they cannot be used."""
+        usable = kernels.choose(self.observations) == "triton"
+        return kernels.load_kernels("cuda.batches") if usable else None
+
+    def source(self) -> Any:  # noqa: ANN401  of the kernels
+        """The data set as they take it."""
+        steps = self.observations, self.actions, self.returns_to_go, self.timesteps, self.end
+        scales = self.observation_mean, self.observation_std, self._action_middle, self._action_half
+        return kernels.load_kernels("cuda.batches").Source(*steps, *scales)
+
     def rows(self, index: Tensor, mask: Tensor) -> Batch:
         """The steps at `index` (B, T), one sequence a row, normalised here, so that no second copy is kept."""
         return Batch(
@@ -158,24 +174,15 @@ class StepData:
             None,
         )
 
-    def packed(self, begins: Tensor, lengths: Tensor) -> Batch:
-        """Stretches of `lengths` (S,) steps from the steps `begins` (S,), end to end in one row."""
-        after = lengths.cumsum(0)
-        total = int(after[-1])
-        place = torch.arange(total, device=self.device)
-        index = torch.repeat_interleave(begins - (after - lengths), lengths, output_size=total) + place
-        starts = torch.zeros(total, dtype=torch.bool, device=self.device)
-        starts[after[:-1]] = True
-        starts[0] = True
-        batch = self.rows(index.unsqueeze(0), torch.ones(1, total, dtype=torch.bool, device=self.device))
-        return Batch(**{**batch.__dict__, "starts": starts.unsqueeze(0)})
-
     def filled(self, begins: Tensor, lengths: Tensor, steps: int) -> Batch:
-        """As `packed`, of the first stretches that make `steps` steps, the last one cut to fit; there must be enough.
+        """Stretches of `lengths` (S,) steps from the steps `begins` (S,), end to end in one row of `steps` steps.
 
-        No shape depends on what was drawn: nothing waits for the device, and a captured graph can draw.
+        They are the first ones that make so many, the last one cut to fit; there must be enough. No shape depends on
+        what was drawn: nothing waits for the device, and a captured graph can draw.
         """
         after = lengths.cumsum(0)
+        if (kernel := self.kernel()) is not None:
+            return Batch(*kernel.take(self.source(), begins, (1, steps), after))
         place = torch.arange(steps, device=self.device)
         stretch = torch.searchsorted(after, place, right=True)
         since = place - (after - lengths)[stretch]
@@ -184,67 +191,125 @@ class StepData:
         return Batch(**{**batch.__dict__, "starts": (since == 0).unsqueeze(0)})
 
 
+class Sampler(ABC):
+    """Draws batches in two parts: the shape, which nothing on the device decides, and the steps, without a wait for it.
+
+    Attributes:
+        data: what is drawn from.
+    """
+
+    data: StepData
+
+    @property
+    def draws_on(self) -> torch.device:
+        """The device of the generator."""
+        return self.data.device
+
+    @abstractmethod
+    def prepare(self, generator: torch.Generator) -> int:
+        """Whatever decides the next batch's shape, and its size as `draw` takes it."""
+
+    @abstractmethod
+    def draw(self, generator: torch.Generator, size: int) -> Batch:
+        """The batch; of the same size, always the same operations in the same shapes."""
+
+    def sample(self, generator: torch.Generator) -> Batch:
+        """The next batch."""
+        return self.draw(generator, self.prepare(generator))
+
+
 @dataclass(frozen=True)
-class WindowSampler:
-    """Rows of `context_length` steps; every step of the data set is equally likely to be a row's first."""
+class WindowSampler(Sampler):
+    """Rows of `context_length` steps; every step of the data set is equally likely to be a row's first.
+
+    About `steps` steps: `steps` / `context_length` rows.
+    """
 
     data: StepData
     context_length: int
     steps: int
 
-    def sample(self, generator: torch.Generator) -> Batch:
-        """About `steps` steps: `steps` / `context_length` rows."""
-        rows = max(1, round(self.steps / self.context_length))
+    def prepare(self, generator: torch.Generator) -> int:
+        """The number of rows."""
+        return max(1, round(self.steps / self.context_length))
+
+    def draw(self, generator: torch.Generator, rows: int) -> Batch:
+        """So many rows."""
         begins = torch.randint(len(self.data), (rows, 1), generator=generator, device=self.data.device)
+        if (kernel := self.data.kernel()) is not None:
+            return Batch(*kernel.take(self.data.source(), begins, (rows, self.context_length)))
         index = begins + torch.arange(self.context_length, device=self.data.device)
         mask = index < self.data.end[begins]
         return self.data.rows(index.where(mask, begins), mask)
 
 
 @dataclass(frozen=True)
-class EpisodeSampler:
-    """Whole episodes, each equally likely, so that every step of the data set is."""
+class EpisodeSampler(Sampler):
+    """Whole episodes, each equally likely, so that every step of the data set is.
+
+    `steps` steps on average: a fixed number of whole episodes. The row is filled up to a multiple of 128 steps with the
+    begin of further episodes: matrix kernels are prepared anew, and graphs recorded, for every shape they have not met,
+    which doubled an update's time when every row had its own length.
+
+    They are chosen on the CPU, whatever the data is on: how many steps they have decides the row's shape.
+    """
 
     data: StepData
     steps: int
+    _held: Tensor = field(init=False)  # first steps and lengths of those chosen, (2, S), where the data is
+    _every: Tensor = field(init=False)  # those of all episodes, on the CPU
 
-    def sample(self, generator: torch.Generator) -> Batch:
-        """`steps` steps on average: a fixed number of whole episodes.
+    def __post_init__(self) -> None:
+        """Makes room for the choice."""
+        every = torch.stack([self.data.first, self.data.lengths])
+        # An episode has at least one step, so this many fill any gap.
+        held = every.new_zeros(2, self._count + ROW_MULTIPLE)
+        object.__setattr__(self, "_every", every.cpu())
+        object.__setattr__(self, "_held", held)
 
-        The row is filled up to a multiple of 128 steps with the begin of further episodes: matrix kernels are prepared
-        anew for every shape they have not met, which doubled an update's time when every row had its own length.
-        """
-        count = max(1, round(self.steps * len(self.data.first) / len(self.data)))
-        drawn = count + ROW_MULTIPLE  # an episode has at least one step, so this many fill any gap
-        chosen = torch.randint(len(self.data.first), (drawn,), generator=generator, device=self.data.device)
-        lengths = self.data.lengths[chosen]
-        whole = int(lengths[:count].sum())
-        return self.data.packed(*_cut(self.data.first[chosen], lengths, -(-whole // ROW_MULTIPLE) * ROW_MULTIPLE))
+    @property
+    def draws_on(self) -> torch.device:
+        """The device of the generator."""
+        return torch.device("cpu")
+
+    @property
+    def _count(self) -> int:
+        return max(1, round(self.steps * len(self.data.first) / len(self.data)))
+
+    def prepare(self, generator: torch.Generator) -> int:
+        """Chooses episodes; the steps of their row."""
+        chosen = self._every[:, torch.randint(self._every.shape[1], self._held.shape[1:], generator=generator)]
+        self._held.copy_(chosen, non_blocking=True)
+        whole = int(chosen[1, : self._count].sum())
+        return -(-whole // ROW_MULTIPLE) * ROW_MULTIPLE
+
+    def draw(self, generator: torch.Generator, steps: int) -> Batch:
+        """The row of the episodes that `prepare` has chosen."""
+        return self.data.filled(*self._held, steps)
 
 
 @dataclass(frozen=True)
-class MixedSampler:
+class MixedSampler(Sampler):
     """Stretches that begin anywhere, of log-uniform length up to `horizon`, cut where their episode ends."""
 
     data: StepData
     horizon: int
     steps: int
 
-    def sample(self, generator: torch.Generator) -> Batch:
+    def prepare(self, generator: torch.Generator) -> int:
+        """The steps of the row."""
+        return self.steps
+
+    def draw(self, generator: torch.Generator, steps: int) -> Batch:
         """Exactly `steps` steps; the last stretch is cut to fit."""
         # A stretch has at least one step, so `steps` candidates always suffice.
-        shape, device = (self.steps,), self.data.device
+        shape, device = (steps,), self.data.device
         begins = torch.randint(len(self.data), shape, generator=generator, device=device)
         low, high = math.log(min(SHORTEST_MIXED, self.horizon)), math.log(self.horizon)
-        lengths = torch.exp(low + (high - low) * torch.rand(shape, generator=generator, device=device)).round().long()
+        uniform = torch.rand(shape, generator=generator, device=device)
+        if (kernel := self.data.kernel()) is not None:
+            source = self.data.source()
+            return Batch(*kernel.take(source, begins, (1, steps), kernel.ends(begins, uniform, source, low, high)))
+        lengths = torch.exp(low + (high - low) * uniform).round().long()
         lengths = lengths.minimum(self.data.end[begins] - begins)
-        return self.data.filled(begins, lengths, self.steps)
-
-
-def _cut(begins: Tensor, lengths: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """The first stretches that make `steps` steps in all; the last one is cut to fit."""
-    after = lengths.cumsum(0)
-    count = int((after < steps).sum()) + 1
-    lengths = lengths[:count].clone()
-    lengths[-1] -= after[count - 1] - steps
-    return begins[:count], lengths
+        return self.data.filled(begins, lengths, steps)

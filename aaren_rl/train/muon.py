@@ -65,6 +65,7 @@ class Muon(torch.optim.Optimizer):
         """Starts from zero momentum."""
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         self.dtype = dtype
+        self.bad: Tensor | None = None  # 1 on the device where a step is not to be taken
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.ndim != 2:
@@ -75,22 +76,32 @@ class Muon(torch.optim.Optimizer):
         """One step of every parameter that has a gradient."""
         assert closure is None
         for group in self.param_groups:
-            of_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    of_shape[parameter.shape].append(parameter)
-            for parameters in of_shape.values():
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if parameters:
                 self._step(parameters, group["lr"], group["momentum"], group["weight_decay"])
 
-    def _step(self, parameters: list[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
-        """One step of parameters of one shape."""
+    def _step(self, parameters: list[Tensor], lr: float | Tensor, momentum: float, weight_decay: float) -> None:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         buffers = [self._buffer(parameter) for parameter in parameters]
-        torch._foreach_lerp_(buffers, gradients, 1 - momentum)
+        if self.bad is None:
+            torch._foreach_lerp_(buffers, gradients, 1 - momentum)
+        else:
+            # A gradient may be NaN, which times 0 is NaN: what it would change stays what it is, one by one.
+            for i, (buffer, gradient) in enumerate(zip(buffers, gradients, strict=True)):
+                gradients[i] = gradient.where(self.bad == 0, buffer)
+            torch._foreach_lerp_(buffers, gradients, 1 - momentum)
+            lr = lr * (1 - self.bad)
         directions = torch._foreach_lerp(gradients, buffers, momentum)
-        steps = orthogonalize(torch.stack(list(directions)).to(self.dtype)).to(parameters[0].dtype)
         torch._foreach_mul_(parameters, 1 - lr * weight_decay)
-        torch._foreach_add_(parameters, list(steps.unbind()), alpha=-lr * AS_ADAMW * max(parameters[0].shape) ** 0.5)
+        of_shape: dict[torch.Size, list[int]] = defaultdict(list)
+        for i, parameter in enumerate(parameters):
+            of_shape[parameter.shape].append(i)
+        for shape, places in of_shape.items():
+            steps = orthogonalize(torch.stack([directions[i] for i in places]).to(self.dtype)).to(directions[0].dtype)
+            scale = -lr * AS_ADAMW * max(shape) ** 0.5
+            if isinstance(scale, Tensor):  # which `alpha` cannot be
+                steps, scale = steps * scale, 1.0
+            torch._foreach_add_([parameters[i] for i in places], list(steps.unbind()), alpha=scale)
 
     def _buffer(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]

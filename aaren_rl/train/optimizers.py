@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ..agents import DecisionModel
 from .config import OptimizerConfig
@@ -16,6 +17,28 @@ def schedule(update: int, config: OptimizerConfig) -> float:
     """The share of the peak learning rate at update `update`, from 0: a linear warm-up, then constant or a cosine."""
     warm = min(1.0, (update + 1) / max(1, config.warmup_updates))
     return warm * (0.5 * (1 + math.cos(math.pi * update / config.updates)) if config.schedule == "cosine" else 1.0)
+
+
+class Rates(NamedTuple):
+    """How far one update goes: numbers, or tensors () on the device where nothing may wait for it.
+
+    Attributes:
+        adamw: AdamW's learning rate.
+        muon: Muon's.
+        average: what the moving average takes of the new weights.
+    """
+
+    adamw: float | Tensor
+    muon: float | Tensor
+    average: float | Tensor
+
+
+def rates_at(update: int, config: OptimizerConfig) -> Rates:
+    """Those of update number `update`, from 0."""
+    share = schedule(update, config)
+    # The decay rises from 0.1, or the first weights would stay in the average for a thousand updates.
+    decay = min(config.average_decay, (1 + update) / (10 + update))
+    return Rates(config.learning_rate * share, config.matrix_learning_rate * share, 1 - decay)
 
 
 class Optimizers:
@@ -39,19 +62,20 @@ class Optimizers:
     @property
     def learning_rate(self) -> float:
         """AdamW's, of the last step."""
-        rate: float = self.adamw.param_groups[0]["lr"]
-        return rate
+        return float(self.adamw.param_groups[0]["lr"])
 
-    def step(self, update: int) -> None:
-        """Steps every parameter that has a gradient, as update number `update`."""
-        share = schedule(update, self.config)
-        _step(self.adamw, self.config.learning_rate * share)
+    def step(self, rates: Rates, bad: Tensor | None = None) -> None:
+        """Steps every parameter that has a gradient; none where `bad`, a float32 () on the device, is 1."""
+        self.adamw.found_inf = bad  # type: ignore[attr-defined]  # of gradient scaling: a step that is not taken
+        _step(self.adamw, rates.adamw)
         if self.muon is not None:
-            _step(self.muon, self.config.matrix_learning_rate * share)
+            self.muon.bad = bad
+            _step(self.muon, rates.muon)
 
     def state_dict(self) -> dict[str, Any]:
-        """AdamW's, and Muon's under its name."""
-        return self.adamw.state_dict() | ({} if self.muon is None else {"muon": self.muon.state_dict()})
+        """AdamW's, and Muon's under its name; learning rates as numbers."""
+        muon = {} if self.muon is None else {"muon": _plain(self.muon.state_dict())}
+        return _plain(self.adamw.state_dict()) | muon
 
     def load_state_dict(self, states: dict[str, Any]) -> None:
         """The inverse of `state_dict`.
@@ -68,10 +92,17 @@ class Optimizers:
         _check_shapes(self.adamw, ("exp_avg", "exp_avg_sq"))
 
 
-def _step(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+def _step(optimizer: torch.optim.Optimizer, learning_rate: float | Tensor) -> None:
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
+        if isinstance(learning_rate, Tensor) and learning_rate.is_cuda:
+            group["capturable"] = True
     optimizer.step()
+
+
+def _plain(states: dict[str, Any]) -> dict[str, Any]:
+    groups = [group | {"lr": float(group["lr"])} for group in states["param_groups"]]
+    return states | {"param_groups": groups}
 
 
 def _check_shapes(optimizer: torch.optim.Optimizer, moments: tuple[str, ...]) -> None:

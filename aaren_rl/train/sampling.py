@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeAlias
 
 from ..envs import Episodes
 from ..policies.names import AUTO, CONTEXTS, RECURRENT_MIXERS
-from .batches import EpisodeSampler, MixedSampler, StepData, WindowSampler
+from .batches import EpisodeSampler, MixedSampler, Sampler, StepData, WindowSampler
 from .config import RunConfig
 from .stream import StreamSampler
-
-Sampler: TypeAlias = WindowSampler | EpisodeSampler | MixedSampler | StreamSampler
-
 
 # Whole episodes that an update must hold, to the next number: one alone is too few situations to learn from at once;
 # from two on, a gradient that goes back to an episode's begin is worth more than more episodes (docs/results.md).

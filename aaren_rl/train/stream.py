@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ..agents.model.block import TrunkState
-from .batches import Batch, StepData
+from .batches import Batch, Sampler, StepData
 
 
-class StreamSampler:
+class StreamSampler(Sampler):
     """Rows that go on where the last update left them; after an episode's end comes one drawn from all.
 
     Args:
@@ -33,9 +33,13 @@ class StreamSampler:
         self.data, self.length = data, length
         self.next = torch.full((max(1, round(steps / length)),), -1, device=data.device)
 
-    def sample(self, generator: torch.Generator) -> Batch:
+    def prepare(self, generator: torch.Generator) -> int:
+        """B."""
+        return len(self.next)
+
+    def draw(self, generator: torch.Generator, rows: int) -> Batch:
         """The next `length` steps of every row; the first rows begin anywhere, or all episodes would end at once."""
-        data, rows = self.data, len(self.next)
+        data = self.data
         shape, device = (rows, self.length), data.device
         anywhere = torch.randint(len(data), (rows,), generator=generator, device=device)
         drawn = torch.randint(len(data.first), shape, generator=generator, device=device)  # enough for any lengths
@@ -53,7 +57,7 @@ class StreamSampler:
         last = index[:, -1]
         ended = last + 1 == data.end[last]
         another = data.first[torch.randint(len(data.first), (rows,), generator=generator, device=device)]
-        self.next = another.where(ended, last + 1)
+        self.next.copy_(another.where(ended, last + 1))  # in place: a captured graph goes on from there
         batch = data.rows(index, torch.ones(shape, dtype=torch.bool, device=device))
         return Batch(**{**batch.__dict__, "starts": starts})
 
@@ -67,15 +71,21 @@ class Carried:
 
     def __init__(self, fresh: TrunkState) -> None:
         """Fresh."""
-        self._fresh, self.state = fresh, fresh
+        self._fresh = fresh
+        self.state: TrunkState = tree_map(torch.clone, fresh)
 
-    def keep(self, state: TrunkState) -> None:
-        """Carries `state` on, without its gradient; a copy, because a captured graph writes its results anew."""
-        self.state = tree_map(lambda part: part.detach().clone(), state)
+    @torch.no_grad()
+    def keep(self, state: TrunkState, bad: Tensor | None = None) -> None:
+        """Carries `state` on, without its gradient, and in place: a captured graph goes on from there.
 
-    def forget(self) -> None:
-        """Goes on from a fresh state: what a failed update left may not be finite."""
-        self.state = self._fresh
+        Args:
+            state: the one after an update.
+            bad: whether the update failed, 0 or 1; then a fresh state is what is carried, since that may not be finite.
+        """
+        after: list[Tensor] = tree_leaves(state)
+        if bad is not None:
+            after = [fresh.where(bad > 0, part) for fresh, part in zip(tree_leaves(self._fresh), after, strict=True)]
+        torch._foreach_copy_(self.tensors(), after)
 
     def tensors(self) -> list[Tensor]:
         """All parts of the state, the rows first in each, in the order that `restore` takes them."""
@@ -87,7 +97,8 @@ class Carried:
         Raises:
             ValueError: they are of another model or of another number of rows.
         """
-        fresh, shape = tree_flatten(self._fresh)
-        if [(part.shape, part.dtype) for part in tensors] != [(part.shape, part.dtype) for part in fresh]:
+        mine = self.tensors()
+        if [(part.shape, part.dtype) for part in tensors] != [(part.shape, part.dtype) for part in mine]:
             raise ValueError("the carried state is of another model or number of rows")
-        self.state = tree_unflatten([part.to(like.device) for part, like in zip(tensors, fresh, strict=True)], shape)
+        for part, given in zip(mine, tensors, strict=True):
+            part.copy_(given)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..agents import Block, DecisionModel, Encoded
+from ..agents import Block, DecisionModel, Encoded, kernels
+from ..agents.fast.squared_error import squared_error
 from ..agents.fast.training import for_training
+from ..agents.model.block import TrunkState
 from ..envs.errors import one_line
 from ..errors import CheckpointError
 from .acceleration import autocast, compile_model, uses_bfloat16
-from .batches import StepData, part, part_of_rows
+from .batches import Batch, StepData, part, part_of_rows
 from .best_return import MOST_UPDATES, fit_best_return
 from .checkpoint import Checkpoint
 from .config import RunConfig
-from .optimizers import Optimizers
+from .on_device import DeviceRates, Found, Graphs
+from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
 from .sampling import make_sampler
 from .stream import Carried, StreamSampler
@@ -33,6 +37,8 @@ def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | 
         mask: bool (B, T), False where padded.
         count: real positions of the whole batch, where this is a part of it: the parts' errors add up to the batch's.
     """
+    if (error := squared_error(predicted, target, mask, count)) is not None:
+        return error
     errors = (predicted.float() - target).square().mean(-1)
     return torch.where(mask, errors, 0.0).sum() / (mask.sum() if count is None else count)
 
@@ -64,6 +70,9 @@ class Trainer:
         ranks: the processes that share every batch. Weights stay those of one process to rounding while dropout is 0;
             with dropout the processes draw masks of their own, the same in every repetition. On GPUs, all of one type:
             a generator's numbers are the same on those only.
+        on_device: nothing in an update waits for the device, its rates and what is skipped included, and on a GPU it is
+            replayed as a CUDA graph; by default where one process trains on a GPU, but not `compiled`. On a CPU for
+            tests: the same weights, bit for bit by AdamW in float32, to rounding by Muon.
         compiled: run the model through torch.compile; on a GPU its launches are replayed as CUDA graphs. The same
             numbers to rounding, other dropout masks.
 
@@ -80,13 +89,14 @@ class Trainer:
         ranks: Ranks = ALONE,
         *,
         compiled: bool = False,
+        on_device: bool | None = None,
     ) -> None:
         """Draws weights from the run's seed."""
         self.config, self.data, self.ranks = config, data, ranks
-        self.update = self.skipped = 0  # updates done, and those among them that changed nothing
+        self.update = 0  # updates done
+        self._skipped = torch.zeros((), device=data.device)  # those among them that changed nothing
         self.mask = torch.zeros(0, 0, dtype=torch.bool)  # of the last update's batch
         torch.manual_seed(config.seed)
-        self.generator = torch.Generator(data.device).manual_seed(config.seed)
         self.model = DecisionModel(config.model(data.observations.shape[1], action_dim, horizon)).to(data.device)
         self.average = copy.deepcopy(self.model).eval()
         # Modules look their parameters up anew every time, for a percent of a small model's update.
@@ -104,11 +114,28 @@ class Trainer:
             horizon=horizon,
             steps=config.data.steps_per_update,
         )
+        self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
+        alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1 and not compiled
+        self._on_device = alone_on_a_gpu if on_device is None else on_device
         self.carried: Carried | None = None
         if isinstance(self.sampler, StreamSampler):
             mine = self._rows(ranks.rank)
             self.carried = Carried(self.model.initial_state(max(1, mine.stop - mine.start)))  # `part` leaves none empty
         self._gathered: list[list[Tensor]] = []
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """Forgets what the next update's number, and the tensors that it changes, decide."""
+        recorded = self._on_device and self.data.device.type == "cuda"
+        self._rates: DeviceRates | None = None
+        self._there: Callable[[int], Found] = (
+            Graphs(self._update_there, self.generator) if recorded else self._update_there
+        )
+
+    @property
+    def skipped(self) -> int:
+        """Updates that changed nothing, since they were not finite; waits for the device."""
+        return int(self._skipped)
 
     def fit_best_return(self) -> None:
         """Fits the model's estimate of the best return in reach, where it has one, before the first update."""
@@ -118,43 +145,96 @@ class Trainer:
             self.average.best_return.load_state_dict(self.model.best_return.state_dict())
 
     def step(self) -> tuple[Tensor, Tensor]:
-        """One update; returns its loss and the norm of its gradient before clipping, as tensors on the device."""
-        config = self.config.optimizer
-        whole = self.sampler.sample(self.generator)  # the same on every rank, as one process would draw it
-        batch = part(whole, self.ranks.rank, self.ranks.size)
-        self.ranks.seed_dropout(self.config.seed, self.update)
+        """One update; returns its loss and the norm of its gradient before clipping, as tensors on the device.
+
+        They may be overwritten by the next update.
+        """
         if not self.model.training:
             self._forward.train()
-        with autocast(config, self.data.device):
-            before = None if self.carried is None else self.carried.state
+        self.ranks.seed_dropout(self.config.seed, self.update)
+        size = self.sampler.prepare(self.generator)
+        if self._on_device:
+            if self._rates is None:
+                self._rates = DeviceRates(self.config.optimizer, self.data.device, self.update)
+            loss, norm, self.mask = self._there(size)
+        else:
+            loss, norm, self.mask = self._learn(self._draw(size), rates_at(self.update, self.config.optimizer))
+        self.update += 1
+        return loss, norm
+
+    def _update_there(self, size: int) -> Found:
+        """One update as a function of what is on the device."""
+        assert self._rates is not None
+        return self._learn(self._draw(size), self._rates.take())
+
+    def _draw(self, size: int) -> Batch:
+        """The steps of the next update, the same on every rank, as one process would draw them."""
+        return self.sampler.draw(self.generator, size)
+
+    def _learn(self, whole: Batch, rates: Rates) -> Found:
+        """Updates the weights and their average."""
+        loss, after = self._loss(part(whole, self.ranks.rank, self.ranks.size), whole)
+        for parameter in self._parameters:  # as the optimiser's zero_grad, in a tenth of its time
+            parameter.grad = None
+        self._differentiate(loss)
+        norm = self._clip()
+        loss = self.ranks.sum(loss.detach())
+        bad = None
+        if self.config.optimizer.non_finite == "skip":
+            bad = 1 - (loss.isfinite() & norm.isfinite()).float()
+            self._skipped += bad
+        # Looking at it waits for the device: only where somebody asked for it.
+        if self._on_device or bad is None or not bool(bad):
+            self.optimizers.step(rates, bad if self._on_device else None)
+            self._average(rates, bad)
+        if self.carried is not None:
+            self.carried.keep(after, bad)
+        return loss, norm, whole.mask
+
+    def _loss(self, batch: Batch, whole: Batch) -> tuple[Tensor, TrunkState]:
+        """This rank's part of the error, and the model's state after the steps."""
+        before = None if self.carried is None else self.carried.state
+        with autocast(self.config.optimizer, self.data.device):
             actions, after = self._forward(
                 batch.observations, batch.actions, batch.returns_to_go, batch.timesteps, before, starts=batch.starts
             )
-        if self.carried is not None:
-            self.carried.keep(after)
-        self.mask = whole.mask
-        loss = masked_mse(actions, batch.actions, batch.mask, whole.mask.sum())
-        for parameter in self._parameters:  # as the optimiser's zero_grad, in a tenth of its time
-            parameter.grad = None
-        (loss * self.ranks.size).backward()  # the ranks' gradients are averaged, and their losses are to be added up
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, config.clip_norm)
-        loss = self.ranks.sum(loss.detach())
-        # Looking at them waits for the device: only where somebody asked for it.
-        if config.non_finite == "stop" or bool(loss.isfinite() & norm.isfinite()):
-            self.optimizers.step(self.update)
-            self._average()
-        else:
-            self.skipped += 1
-            if self.carried is not None:
-                self.carried.forget()
-        self.update += 1
-        return loss, norm.detach()
+        count = None if batch is whole else whole.mask.sum()
+        return masked_mse(actions, batch.actions, batch.mask, count), after
+
+    def _differentiate(self, loss: Tensor) -> None:
+        # The ranks' gradients are averaged, and their losses are to be added up.
+        (loss if self.ranks.size == 1 else loss * self.ranks.size).backward()
+
+    def _clip(self) -> Tensor:
+        """Clips the gradient; its norm before."""
+        most = self.config.optimizer.clip_norm
+        if kernels.choose(self._parameters[0]) != "triton":
+            return torch.nn.utils.clip_grad_norm_(self._parameters, most).detach()
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        norms = torch.stack(list(torch._foreach_norm(gradients)))
+        norm, factor = kernels.load_kernels("cuda.clipping").join(norms, most)
+        torch._foreach_mul_(gradients, factor)
+        return norm
 
     @torch.no_grad()
-    def _average(self) -> None:
-        # The decay rises from 0.1, or the first weights would stay in the average for a thousand updates.
-        decay = min(self.config.optimizer.average_decay, (1 + self.update) / (10 + self.update))
-        torch._foreach_lerp_(self._averages, self._parameters, 1 - decay)
+    def _average(self, rates: Rates, bad: Tensor | None) -> None:
+        if not isinstance(rates.average, Tensor):
+            torch._foreach_lerp_(self._averages, self._parameters, rates.average)
+            return
+        # a - r (a - w): a step of SGD, which takes its rate and whether it is taken from the device.
+        torch._fused_sgd_(
+            self._averages,
+            self._parameters,
+            [],
+            weight_decay=1.0,
+            momentum=0.0,
+            lr=rates.average,
+            dampening=0.0,
+            nesterov=False,
+            maximize=True,
+            is_first_step=False,
+            found_inf=bad,
+        )
 
     def recurrence(self) -> dict[str, float]:
         """Gate, lambdas, gammas and thetas of every layer's recurrence encoding, by tag; nothing without one."""
@@ -208,9 +288,12 @@ class Trainer:
             torch.set_rng_state(states["torch"])
             if self.data.device.type == "cuda":
                 torch.cuda.set_rng_state(states["cuda"], self.data.device)
-            self.update, self.skipped = checkpoint.update, int(states.get("skipped", 0))
+            self.update = checkpoint.update
+            self._start_over()
+            self._skipped.fill_(int(states.get("skipped", 0)))
             if self.carried is not None and isinstance(self.sampler, StreamSampler):
-                self.sampler.next, *parts = (part.to(self.data.device) for part in states["stream"])
+                following, *parts = states["stream"]
+                self.sampler.next.copy_(following)
                 mine = self._rows(self.ranks.rank)
                 mine = mine if mine.stop > mine.start else slice(0, 1)
                 self.carried.restore([part[mine] for part in parts])

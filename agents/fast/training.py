@@ -1,4 +1,4 @@
-"""A decision model in the form that trains soonest: on a CPU, tokens and blocks as one operation each."""
+"""A decision model in the form that trains soonest: tokens and blocks as one operation each, or all as one on a GPU."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..model.block import Block, TrunkState
 from ..model.decision import ACTED_ON, DecisionModel, token_starts
 from ..scan.state import ScanState
+from . import training_cuda
 from .products import products_dtype
 from .training_blocks import can_train, train_blocks
 from .training_tokens import can_embed, embed
@@ -25,7 +26,7 @@ def for_training(model: DecisionModel) -> FusedTraining:
 
 
 class FusedTraining(nn.Module):
-    """`DecisionModel.forward` by `embed` and `train_blocks` where these can stand in; by the model itself elsewhere.
+    """`DecisionModel.forward` by `embed` and `train_blocks`, or by `training_cuda`, where these can stand in.
 
     Args:
         model: lends its parameters; hooks on its parts are not called where they are stood in for.
@@ -54,6 +55,8 @@ class FusedTraining(nn.Module):
         model = self.model
         blocks = cast("Sequence[Block]", model.trunk.blocks)
         sources, layers = (returns_to_go.unsqueeze(-1), observations, actions), model.token_layers()
+        if training_cuda.can_train(model, observations, sources, state):
+            return training_cuda.train(model, sources, timesteps, starts, state)
         if not (can_train(blocks, observations, state) and can_embed(sources, layers, model.norm)):
             found: tuple[Tensor, TrunkState] = model(
                 observations, actions, returns_to_go, timesteps, state, starts=starts

@@ -38,9 +38,14 @@ def can_train(blocks: Sequence[Block], x: Tensor, state: TrunkState | None) -> b
         and x.dtype == torch.float32
         and products_dtype(x) in (torch.float32, torch.bfloat16)
         and kernels.callable_on(x)
-        and all(map(_is_known, blocks))
+        and are_known(blocks)
         and not any(part.requires_grad for part in tree_leaves(state or ()))
     )
+
+
+def are_known(blocks: Sequence[Block]) -> bool:
+    """Whether the blocks are such as are written out here: Aaren, post-norm, GELU, float32, in training."""
+    return all(map(_is_known, blocks))
 
 
 def _is_known(block: Block) -> bool:

@@ -39,6 +39,11 @@ def choose(values: Tensor) -> str:
     return backend if there else "blocked"
 
 
+def on_gpu(x: Tensor) -> bool:
+    """Whether operations that GPUs alone have can be called on this tensor."""
+    return x.is_cuda
+
+
 def callable_on(x: Tensor) -> bool:
     """Whether Numba's kernels can be called on this tensor: not while a model is traced or compiled by torch."""
     return not torch.compiler.is_compiling() and choose(x) == "numba"
@@ -55,7 +60,7 @@ def load(name: str) -> ModuleType:
 
 @functools.cache
 def load_kernels(name: str) -> ModuleType:
-    """The module of that name here, whose kernels need Numba."""
+    """The module of that name here, whose kernels need Numba or Triton."""
     return importlib.import_module(f".{name}", __name__)
 
 

@@ -14,6 +14,7 @@ import triton
 from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
+from .cuda.launching import launch
 from .layout import dense_batches, rows_of_channels, two_batch_dimensions
 from .scan_triton_backward import carry_gradients, scan_gradients, sum_gradients
 from .scan_triton_forward import carry_states, scan_outputs, sum_chunks
@@ -25,16 +26,19 @@ CARRIED = 32  # channels of a program that carries something from chunk to chunk
 
 
 def forward(
-    scores: Tensor, values: Tensor, m: Tensor, u: Tensor, w: Tensor, mask: Tensor, starts: Tensor
-) -> tuple[Tensor, ...]:
+    scores: Tensor, values: Tensor, m: Tensor, u: Tensor, w: Tensor, mask: Tensor, starts: Tensor,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, ...]:  # fmt: skip
     """As `scan_numba.forward`, of float32 scores and float32 or bfloat16 values; the weights are float32.
+
+    The outputs are computed in float32, and written as `dtype`.
 
     Raises:
         ValueError: values of another type (float16 is converted before), or not on a CUDA device.
     """
     _check(values)
     values = dense_batches(rows_of_channels(values))
-    outputs = torch.empty_like(values, dtype=torch.float32)
+    outputs = torch.empty_like(values, dtype=dtype)
     weights = torch.empty(scores.shape, dtype=torch.float32, device=values.device)
     before = [part.contiguous() for part in (m, u, w)]
     after = [torch.empty_like(part) for part in before]
@@ -45,10 +49,10 @@ def forward(
     if chunks > 1:
         own = [values.new_empty(rows, chunks, *more, dtype=torch.float32) for more in ((), (), (dim,))]
         begun = values.new_empty(rows, chunks, dtype=torch.int8)
-        _launch(sum_chunks, (rows * chunks,), *tensors[:4], *strides[:12], *own, begun, **sizes, num_warps=4)
+        launch(sum_chunks, (rows * chunks,), *tensors[:4], *strides[:12], *own, begun, **sizes, num_warps=4)
         first, before = before, [torch.empty_like(part) for part in own]
         _carry(carry_states, (*own, begun, *first, *before, *after), rows, chunks=chunks, dim=dim)
-    _launch(
+    launch(
         scan_outputs, (rows * chunks,), *tensors, *strides, weights, *before, *after, **sizes,
         TURN=_turn(sizes, 128), WHOLE=chunks == 1,
     )  # fmt: skip
@@ -56,11 +60,13 @@ def forward(
 
 
 def backward(
-    weights: Tensor, values: Tensor, outputs: Tensor, d_outputs: Tensor, g: Tensor, c: Tensor, starts: Tensor
-) -> tuple[Tensor, ...]:
-    """As `scan_numba.backward`."""
+    weights: Tensor, values: Tensor, outputs: Tensor, d_outputs: Tensor, g: Tensor, c: Tensor, starts: Tensor,
+    d_values: Tensor | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """As `scan_numba.backward`, into `d_values` if it is given, whose channels are side by side."""
     values, d_outputs = dense_batches(rows_of_channels(values)), rows_of_channels(d_outputs)
-    weights, d_scores, d_values = weights.contiguous(), torch.empty_like(weights), torch.empty_like(values)
+    weights, d_scores = weights.contiguous(), torch.empty_like(weights)
+    d_values = torch.empty_like(values) if d_values is None else d_values
     after = [part.contiguous() for part in (g, c)]
     before = [torch.empty_like(part) for part in after]
     given = (values, outputs, d_outputs, starts.view(torch.uint8), d_values)
@@ -71,11 +77,11 @@ def backward(
         factors, products = (values.new_empty(rows, chunks, dtype=torch.float32) for _ in range(2))
         sums = values.new_empty(rows, chunks, dim, dtype=torch.float32)
         own = (factors, sums, products)
-        _launch(sum_gradients, (rows * chunks,), weights, *tensors[1:4], *strides[3:12], *own, **sizes, num_warps=8)
+        launch(sum_gradients, (rows * chunks,), weights, *tensors[1:4], *strides[3:12], *own, **sizes, num_warps=8)
         last, after = after, [torch.empty_like(sums), torch.empty_like(products)]
         arguments = (weights, tensors[3], *strides[9:11], *own, *last, *after, *before)
         _carry(carry_gradients, arguments, rows, heads=sizes["heads"], n=sizes["n"], chunks=chunks, dim=dim)
-    _launch(
+    launch(
         scan_gradients, (rows * chunks,), weights, *tensors, *strides, d_scores, *after, *before, **sizes,
         TURN=_turn(sizes, 64), WHOLE=chunks == 1, maxnreg=MOST_REGISTERS,
     )  # fmt: skip
@@ -105,12 +111,7 @@ def _turn(sizes: dict[str, int], channels: int) -> int:
 def _carry(kernel: Any, arguments: Sequence[Any], rows: int, *, dim: int, **sizes: int) -> None:  # noqa: ANN401
     channels = min(CARRIED, triton.next_power_of_2(dim))
     grid = (rows, triton.cdiv(dim, channels))
-    _launch(kernel, grid, *arguments, **sizes, DIM=dim, CHANNELS=channels, CHUNK=CHUNK, TURN=TURN)
-
-
-def _launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, num_warps: int = 1, **sizes: int) -> None:  # noqa: ANN401  as Triton takes them
-    # A product and a sum may be one instruction; Triton 3.9 warns where that is not said.
-    kernel[grid](*arguments, **sizes, num_warps=num_warps, enable_fp_fusion=True)
+    launch(kernel, grid, *arguments, **sizes, DIM=dim, CHANNELS=channels, CHUNK=CHUNK, TURN=TURN)
 
 
 def _check(values: Tensor) -> None:

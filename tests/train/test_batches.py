@@ -13,7 +13,7 @@ from windows import LENGTHS, generator, make_data, sampler, stretches
 
 from aaren_rl.envs import Episodes
 from aaren_rl.policies.names import CONTEXTS
-from aaren_rl.train.batches import EpisodeSampler, MixedSampler, StepData, WindowSampler, _cut
+from aaren_rl.train.batches import EpisodeSampler, MixedSampler, StepData, WindowSampler
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
@@ -141,13 +141,16 @@ def test_an_unknown_context_is_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_mixed_row_is_its_stretches_end_to_end(seed: int) -> None:
-    """As `packed` lays them, which the other sampler of rows uses."""
+def test_a_row_is_its_stretches_end_to_end(seed: int) -> None:
     data = make_data()
     begins = torch.randint(len(data), (60,), generator=generator(seed))
     lengths = torch.randint(1, 9, (60,), generator=generator(seed + 100)).minimum(data.end[begins] - begins)
-    mine, true = data.filled(begins, lengths, 50), data.packed(*_cut(begins, lengths, 50))
-    for name, value in vars(true).items():
+    mine = data.filled(begins, lengths, 50)
+    pairs = list(zip(begins.tolist(), lengths.tolist(), strict=True))
+    steps = torch.cat([torch.arange(begin, begin + length) for begin, length in pairs])[None, :50]
+    starts = torch.cat([torch.arange(length) == 0 for _, length in pairs])[None, :50]
+    true = data.rows(steps, torch.ones(1, 50, dtype=torch.bool))
+    for name, value in (vars(true) | {"starts": starts}).items():
         assert torch.equal(getattr(mine, name), value), name
 
 

@@ -74,7 +74,7 @@ class Measured:
     def update(self) -> None:
         """One update."""
         self.model.step()
-        self._masks.append(self.model.mask)
+        self._masks.append(self.model.mask.clone())  # the next update's may lie there
 
     def timed(self) -> list[Tensor]:
         """The masks of the updates that `in_turns` timed: it begins with a call, and makes UNTIMED before each."""

@@ -13,6 +13,7 @@ from aaren_rl.agents import ScanState, kernels, prefix_scan
 pytest.importorskip("triton", reason="pip install triton", exc_type=ImportError)
 interpreter.prepare()
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # conftest.py turns the interpreter on
+pytestmark = [pytest.mark.gpu] if DEVICE == "cuda" else []
 
 
 def scan(

@@ -1,0 +1,76 @@
+"""Updates as a GPU would make them, of tensors that have shapes and no memory, on a machine that has none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+os.environ.pop("TRITON_INTERPRET", None)  # interpreted kernels are neither launched nor machine code
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+try:
+    from triton.runtime.jit import JITFunction
+except ImportError as error:
+    sys.exit(f"{sys.argv[0]}: Triton is not installed ({error}); pip install -e '.[dev]'")
+
+from aaren_rl.agents import kernels
+from aaren_rl.envs import Episodes
+from aaren_rl.train.batches import StepData
+from aaren_rl.train.settings import build_config, load_preset, override
+from aaren_rl.train.trainer import Trainer
+
+SIZES: dict[str, Callable[[Any], int]] = {  # of a batch, by context
+    "window": lambda data: max(1, round(data.steps_per_update / data.context_length)),
+    "mixed": lambda data: data.steps_per_update,
+    "episode": lambda data: -(-data.steps_per_update // 128) * 128,
+}
+STEPS, EPISODES, WIDTHS = 4000, 10, (11, 3, 1)  # of the data; its observations, actions and rewards are Hopper's
+
+
+@contextlib.contextmanager
+def as_on_a_gpu(launched: Callable[..., None]) -> Iterator[FakeTensorMode]:
+    """Tensors are without memory and taken for a GPU's; `launched` is called in place of every launch by Triton."""
+    kernels.load("triton")
+    mode = FakeTensorMode()
+    warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # when a model is copied
+    with (
+        mock.patch.object(kernels, "choose", lambda _: "triton"),
+        mock.patch("aaren_rl.agents.fast.products.on_gpu", lambda _: True),
+        mock.patch("aaren_rl.agents.kernels.scan_triton._check", lambda _: None),
+        mock.patch.object(JITFunction, "run", launched),
+        mock.patch.object(torch.nn.Module, "to", lambda self, _: self),  # which parameters without memory refuse
+        mode,
+    ):
+        yield mode
+
+
+def make_data() -> StepData:
+    """Steps that nobody made."""
+    rng = np.random.default_rng(0)
+    observations, actions, rewards = (rng.normal(size=(STEPS, k)).astype(np.float32) for k in WIDTHS)
+    offsets = np.arange(0, STEPS + 1, STEPS // EPISODES)
+    return StepData(Episodes(observations, actions, rewards[:, 0], offsets, np.ones(EPISODES, bool)), 1000.0)
+
+
+def make_trainer(
+    mode: FakeTensorMode, data: StepData, agent: str, preset: str, sections: dict[str, dict[str, Any]]
+) -> Trainer:
+    """An agent's, by a preset and what is given on top; called where tensors are without memory."""
+    config = build_config(agent, 0, override(load_preset(preset, agent), sections))
+    for name, value in vars(data).items():
+        if isinstance(value, Tensor):
+            setattr(data, name, mode.from_tensor(value))
+    trainer = Trainer(config, data, action_dim=WIDTHS[1], horizon=1000, on_device=True)
+    # The size of a row of episodes is read from what was drawn on the CPU, which has memory elsewhere.
+    object.__setattr__(trainer.sampler, "prepare", lambda _: SIZES[config.data.context](config.data))
+    trainer._averages = [torch.empty_like(p) for p in trainer._parameters]  # a copied one is of another mode
+    return trainer
