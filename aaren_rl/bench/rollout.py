@@ -248,7 +248,7 @@ def plot(figures: dict[str, Any]) -> Figure:
     for mode, color in zip(figures["modes"], itertools.cycle(_COLOURS)):
         at = [cost["step"] for cost in mode["costs"]]
         agent, _, rollout = mode["name"].partition(":")
-        line = {"color": color, "marker": "o", "markersize": 4}
+        line: dict[str, Any] = {"color": color, "marker": "o", "markersize": 4}
         elapsed.plot(at, [cost["microseconds"] for cost in mode["costs"]], label=f"{label(agent)}, {rollout}", **line)
         memory.plot(at, [cost["state_bytes"] for cost in mode["costs"]], **line)
     elapsed.set(title="time of an action (µs)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -62,34 +63,7 @@ def _panel(axes: Axes, runs: Mapping[str, Sequence[Cell]], summaries: Sequence[S
         if name in _LINES:
             axes.axvline(value, color=SOFT, linestyle=_LINES[name][1], linewidth=1.4, zorder=1)
     for row, summary in enumerate(summaries):
-        color, marker = styles[summary.agent]
-        mean = summary.mean
-        if mean.interval is not None:
-            axes.plot(mean.interval, [row, row], color=color, linewidth=7, alpha=0.25, solid_capstyle="butt", zorder=2)
-        axes.plot([mean.value] * 2, [row - 0.24, row + 0.24], color=color, linewidth=2.6, zorder=3)
-        axes.plot(
-            summary.scores,
-            [row] * len(summary.scores),
-            *(marker,),
-            color=color,
-            markersize=7.5,
-            alpha=0.75,
-            markeredgewidth=0,
-            zorder=4,
-            clip_on=False,
-        )
-        for x, side, text in ((0.0, "left", label(summary.agent)), (1.0, "right", interval(mean))):
-            axes.text(
-                x,
-                row - 0.28,
-                text.replace("$", r"\$"),
-                transform=axes.get_yaxis_transform(),
-                ha=side,
-                va="bottom",
-                color=color,
-                fontsize=9.5,
-                path_effects=[withStroke(linewidth=4, foreground=PAGE)],
-            )
+        _agent(axes, row, summary, *styles[summary.agent])
     axes.set_ylim(len(summaries) - 0.6, -0.75)
     axes.set_yticks([])
     axes.margins(x=0.06)
@@ -102,6 +76,19 @@ def _panel(axes: Axes, runs: Mapping[str, Sequence[Cell]], summaries: Sequence[S
     axes.grid(visible=False, axis="y")
 
 
+def _agent(axes: Axes, row: int, summary: Summary, color: str, marker: str) -> None:
+    mean = summary.mean
+    if mean.interval is not None:
+        axes.plot(mean.interval, [row, row], color=color, linewidth=7, alpha=0.25, solid_capstyle="butt", zorder=2)
+    axes.plot([mean.value] * 2, [row - 0.24, row + 0.24], color=color, linewidth=2.6, zorder=3)
+    dots: dict[str, Any] = {"linestyle": "", "marker": marker, "markersize": 7.5, "markeredgewidth": 0, "alpha": 0.75}
+    axes.plot(summary.scores, [row] * len(summary.scores), color=color, zorder=4, clip_on=False, **dots)
+    text: dict[str, Any] = {"color": color, "fontsize": 9.5, "va": "bottom", "transform": axes.get_yaxis_transform()}
+    text["path_effects"] = [withStroke(linewidth=4, foreground=PAGE)]
+    axes.text(0.0, row - 0.28, label(summary.agent).replace("$", r"\$"), ha="left", **text)
+    axes.text(1.0, row - 0.28, interval(mean), ha="right", **text)
+
+
 def _from_zero(axes: Axes, values: Sequence[float]) -> None:
     """Scores begin at 0; below it only where one does."""
     axes.set_xlim(min(0.0, *values) * 1.06, max(1.0, *values) * 1.06)
@@ -109,7 +96,7 @@ def _from_zero(axes: Axes, values: Sequence[float]) -> None:
 
 def _legend(shown: Mapping[str, None], intervals: bool, only: Mapping[str, Sequence[Cell]] | None) -> list[Line2D]:
     """What dots and lines are; of a single task the data's lines with their numbers."""
-    grey = {"color": SOFT}
+    grey: dict[str, Any] = {"color": SOFT}
     handles = [
         Line2D([], [], marker="o", linestyle="", markersize=7, label="a training seed", **grey),
         Line2D([], [], marker="|", linestyle="", markersize=13, markeredgewidth=2.6, label="mean", **grey),
@@ -120,5 +107,5 @@ def _legend(shown: Mapping[str, None], intervals: bool, only: Mapping[str, Seque
     for name in shown:
         text, line = _LINES[name]
         told = f"{text}: {number(values[name])}" if name in values else text
-        handles.append(Line2D([], [], linestyle=line, linewidth=1.4, label=told, **grey))
+        handles.append(Line2D([], [], linewidth=1.4, label=told, **(grey | {"linestyle": line})))
     return handles
