@@ -254,7 +254,9 @@ def _backward(
     d_head, d_head_bias = product_over_rows(d_z, low), d_z.sum(0, dtype=torch.float32)
     sums = _Sums(channels, heads, len(blocks), low)
     d_values = torch.empty(len(blocks), batch * n, channels, dtype=dtype, device=low.device)
-    d_x, d_low, d_scores, found = None, d_z @ head, None, []
+    d_x: Tensor | None = None
+    d_scores: Tensor | None = None
+    d_low, found = d_z @ head, list[dict[str, Tensor]]()
     for i in reversed(range(len(blocks))):
         weights, here, last = blocks[i], kept[i], i == len(blocks) - 1
         after = None if last else (kernel.scoring(kept[i + 1].ws, kept[i + 1].bs), d_scores)

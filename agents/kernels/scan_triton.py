@@ -14,14 +14,13 @@ import triton
 from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
-from .cuda.launching import launch
+from .cuda.launching import MOST_REGISTERS, launch
 from .layout import dense_batches, rows_of_channels, two_batch_dimensions
 from .scan_triton_backward import carry_gradients, scan_gradients, sum_gradients
 from .scan_triton_forward import carry_states, scan_outputs, sum_chunks
 
 CHUNK = 64  # positions of a program
 TURN = 16  # positions whose channels a warp has in its registers, at most
-MOST_REGISTERS = 255  # of a thread: unasked, ptxas would rather spill some than use more than 128
 CARRIED = 32  # channels of a program that carries something from chunk to chunk
 
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launching import launch
+from .launching import MOST_REGISTERS, launch
 from .rows import Pointer
 
 ROWS = 32  # steps of a program
@@ -143,6 +143,7 @@ def take(source: Source, begins: Tensor, shape: tuple[int, int], after: Tensor |
     launch(
         take_steps, (triton.cdiv(total, ROWS),), *source, begins, begins if after is None else after, *floats, times,
         mask.view(torch.uint8), starts.view(torch.uint8), total, count,
-        T=shape[1], **numbers, **padded, ROWS=ROWS, HALVINGS=count.bit_length(), PACKED=after is not None, num_warps=4,
+        T=shape[1], **numbers, **padded, ROWS=ROWS, HALVINGS=count.bit_length(), PACKED=after is not None,
+        num_warps=4, maxnreg=MOST_REGISTERS,
     )  # fmt: skip
     return Found(*floats, times, mask, None if after is None else starts)

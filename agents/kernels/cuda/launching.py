@@ -9,6 +9,7 @@ from torch import Tensor
 
 PARTS = 256  # programs that share the rows where sums over all rows are wanted: two a processor of a large GPU
 TILE = 1024  # numbers of a program at once
+MOST_REGISTERS = 255  # of a thread: unasked, ptxas would rather spill some than use more than 32 or 128
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, num_warps: int = 1, **sizes: Any) -> None:  # noqa: ANN401  as Triton takes them
