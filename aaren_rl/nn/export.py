@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..agents.mixers.rsa.encoding import Recurrence
 from ..errors import NumericsError, ResourcesError
 
 TOLERANCE = 1e-5  # of an output, relative to the largest one
@@ -33,8 +34,9 @@ def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
         The largest difference of a streamed output from PyTorch's, relative to the largest output.
 
     Raises:
-        ValueError: too few example tokens, or a module that has no ONNX step: RSA, whose masked powers are another
-            computation once its window is full, and tree attention, which chooses where it looks.
+        ValueError: too few example tokens, or a module that has no ONNX graph: recurrence encoding with a mask of
+            powers, as RSA has by default, which computes something else once its window is full; and tree attention,
+            which chooses where it looks.
         NumericsError: the difference is above 1e-5; nothing is written.
         ResourcesError: onnxscript or onnxruntime is not installed.
     """
@@ -47,6 +49,8 @@ def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
         raise ValueError(
             f"x must be example tokens (B, N, C), B from 2 and N from {GROWN + 1} on, not {tuple(x.shape)}"
         )
+    if any(isinstance(part, Recurrence) and part.max_power for part in module.modules()):
+        raise ValueError(f"{type(module).__name__}.step has no ONNX graph: its REMs mask powers; max_power=0 does not")
     was_training = module.training
     module.eval()
     try:

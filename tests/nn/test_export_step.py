@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from aaren_rl.nn import RSA, AarenRSA, Attention, CrossAttention, TreeConfig, Trunk, export_step
+from aaren_rl.nn import RSA, AarenRSA, Attention, CrossAttention, RemConfig, TreeConfig, Trunk, export_step
 
 pytest.importorskip("onnxscript")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -66,8 +66,10 @@ def test_what_has_no_graph_is_refused(tmp_path):
     x = torch.randn(2, 5, WIDTH)
     with pytest.raises(ValueError, match="no ONNX graph"):
         export_step(Trunk("attention", WIDTH, 1, HEADS).with_trees(TreeConfig()), tmp_path / "a.onnx", x)
-    with pytest.raises(ValueError, match="no ONNX graph"):
-        export_step(RSA(WIDTH, HEADS), tmp_path / "a.onnx", x)
+    masked = AarenRSA(WIDTH, HEADS, rems=RemConfig((2, 0, 0, 0, 0, 0), max_power=3))
+    for module in (RSA(WIDTH, HEADS), masked, nn.Sequential(RSA(WIDTH, HEADS))):
+        with pytest.raises(ValueError, match="mask powers"):
+            export_step(module, tmp_path / "a.onnx", x)
     with pytest.raises(ValueError, match="B from 2"):
         export_step(AarenRSA(WIDTH, HEADS), tmp_path / "a.onnx", x[:1])
     assert not any(tmp_path.iterdir())
