@@ -8,6 +8,7 @@ Shape suffixes: B environments, O observation, A action.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -69,6 +70,8 @@ class VectorPolicy:
         if not isinstance(n_envs, int | np.integer) or n_envs < 1:
             raise ArgumentError(f"n_envs: must be an integer from 1, not {n_envs!r:.40}")
         self._policy, self._multiple = policy, row_multiple(policy)
+        restarts = getattr(policy, "restarts", False)
+        self._restart: Callable[..., Any] | None = getattr(policy, "restart", None) if restarts else None
         if target_return is None and (target_return := getattr(policy, "target_return", None)) is None:
             raise ArgumentError("target_return: this policy names none of its own; ask for one, as a number")
         targets = numbers("target_return", target_return, np.float64)
@@ -126,14 +129,14 @@ class VectorPolicy:
 
     def _begun(self, state: tuple[Cohort, ...], started: npt.NDArray[np.bool_]) -> tuple[Cohort, ...]:
         """The state with the episodes begun that `started` says."""
-        if started.all() or not getattr(self._policy, "restarts", False):
+        if started.all() or self._restart is None:
             return self._cohorts(state, started)
         (cohort,) = state
         every = padded(cohort.environments, self._multiple)
         rows = np.flatnonzero(started[every])
         if not rows.size:
             return state
-        return (cohort._replace(state=self._policy.restart(cohort.state, rows, self._targets[every[rows]])),)
+        return (cohort._replace(state=self._restart(cohort.state, rows, self._targets[every[rows]])),)
 
     def _cohorts(self, state: tuple[Cohort, ...], started: npt.NDArray[np.bool_]) -> tuple[Cohort, ...]:
         """Those going on, without the environments whose episodes begin, and one of the latter."""

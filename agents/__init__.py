@@ -9,7 +9,8 @@ from .model.best_return import BestReturn, expectile_loss
 from .model.block import MIXERS, Block
 from .model.decision import DecisionModel, ModelConfig
 from .model.trunk import Trunk
-from .policy import ROLLOUTS, NonFiniteActionError, Policy, PolicyState
+from .policy import ROLLOUTS, NonFiniteActionError, Policy
+from .policy_state import PolicyState
 from .scan.cross_attention import CrossAttention, attend
 from .scan.prefix import prefix_scan, scan_step
 from .scan.state import ScanState, combine

@@ -110,7 +110,9 @@ def check_state(state: Any, kind: type[Memory], rollout: str, device: torch.devi
     """
     if not isinstance(state, PolicyState):
         raise ValueError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
-    to_go = _tensor("state: return_to_go", state.return_to_go, torch.float64, None, device)
+    to_go = state.return_to_go
+    if not (isinstance(to_go, Tensor) and to_go.dtype == torch.float64):
+        to_go = _tensor("state: return_to_go", to_go, torch.float64, None, device)
     memory, timestep = state.memory, state.timestep
     if not isinstance(memory, kind):
         other = type(memory).__name__.lower()
@@ -126,7 +128,7 @@ def check_state(state: Any, kind: type[Memory], rollout: str, device: torch.devi
         raise ValueError(f"state: timestep must be an integer from 0, not {timestep!r:.40}")
     if state.previous_action is None and not (isinstance(timestep, int) and timestep == 0):
         raise ValueError("previous_action: is None, and an action has been handed out before")
-    return state._replace(return_to_go=to_go)
+    return state if to_go is state.return_to_go else state._replace(return_to_go=to_go)
 
 
 def check_index(index: Any, batch: int, device: torch.device) -> Tensor:  # noqa: ANN401
@@ -136,7 +138,7 @@ def check_index(index: Any, batch: int, device: torch.device) -> Tensor:  # noqa
         ValueError: they are not that, or one is none of 0 to B - 1.
     """
     found = _tensor("rows", index, None, None, device)
-    integers = not (found.is_floating_point() or found.dtype == torch.bool) or not found.numel()
+    integers = not (found.is_floating_point() or found.is_complex() or found.dtype == torch.bool) or not found.numel()
     if found.dim() != 1 or not integers or bool(((found < 0) | (found >= batch)).any()):
         raise ValueError(f"rows: must be indices of {batch} environments, in one dimension")
     return found.long()
@@ -169,11 +171,10 @@ def _tensor(
     device: torch.device,
 ) -> Tensor:
     try:
-        if getattr(getattr(value, "dtype", None), "kind", "") == "c":  # torch would drop the imaginary part
-            raise TypeError("complex")
+        kind = getattr(value, "dtype", None)
+        if kind.is_complex if isinstance(kind, torch.dtype) else getattr(kind, "kind", "") == "c":
+            raise TypeError("complex")  # torch would drop the imaginary part
         tensor = torch.as_tensor(value, dtype=dtype, device=device)
-        if tensor.is_complex() or (isinstance(value, Tensor) and value.is_complex()):
-            raise TypeError("complex")
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(f"{name}: must be numbers, not {type(value).__name__}") from error
     if shape is not None and tensor.shape != shape:

@@ -110,7 +110,7 @@ class Episode:
 
     def play(self, policy: Policy, state: PolicyState, steps: int) -> PolicyState:
         """Takes `steps` actions from `state`."""
-        for t in range(state.timestep, state.timestep + steps):
+        for t in range(int(state.timestep), int(state.timestep) + steps):
             _, state = policy.act(*self.step(t), state)
         return state
 
@@ -184,7 +184,7 @@ class _Probe:
             return
         if self._policy.rollout == "window":  # nothing before the last K steps is in the state: they are skipped
             newest = newest._replace(timestep=stop - CONTEXT)
-        self.states.append(self._episode.play(self._policy, newest, stop - newest.timestep))
+        self.states.append(self._episode.play(self._policy, newest, stop - int(newest.timestep)))
 
     def blocks(self) -> list[Work]:
         """What is timed: a block of actions from every state."""
@@ -193,7 +193,7 @@ class _Probe:
     def result(self, last: _Probe) -> Mode:
         """Its figures, beside those of another."""
         costs = [
-            Cost(state.timestep, median(times), min(times), ratio(times, self.times[0]), state_bytes(state))
+            Cost(int(state.timestep), median(times), min(times), ratio(times, self.times[0]), state_bytes(state))
             for state, times in zip(self.states, self.times, strict=True)
         ]
         return Mode(self.name, costs, ratio(self.times[0], last.times[0]), self.growth, self.difference)

@@ -60,6 +60,10 @@ class CompiledStep:
         self.config = config
         self._shape = (len(blocks), config.heads, config.width // config.heads)
         self._actions, self._moments = config.action_dim, _copy(model.embed_timestep.weight)
+        # Of every step up to one beyond the table; and whether a sequence begins, for one environment.
+        times = torch.arange(len(self._moments) + 1)
+        self._pairs = _copy(torch.stack((times - 1, times), 1).clamp(0, len(self._moments) - 1))
+        self._flags = (torch.zeros(1, dtype=torch.long).numpy(), torch.ones(1, dtype=torch.long).numpy())
         embeddings = [model.embed_action, model.embed_return, model.embed_observation]
         biases = _copy(torch.stack([layer.bias for layer in embeddings]))
         self._embedding = (*(_copy(layer.weight.T) for layer in embeddings), biases)
@@ -97,7 +101,7 @@ class CompiledStep:
         """
         batch = len(observation)
         when = self._when(timestep, batch)
-        first = torch.full((batch,), int(previous_action is None)) if begins is None else begins.long()
+        first = self._flags[previous_action is None].repeat(batch) if begins is None else begins.long().numpy()
         if previous_action is None:
             previous_action = torch.zeros(batch, self._actions)
         wanted = [(batch, *shape) for shape in self._shapes]
@@ -109,12 +113,12 @@ class CompiledStep:
         kernels.load_kernels("step").step(
             (_view(previous_action), _view(return_to_go.unsqueeze(-1)), _view(observation)),
             self._moments,
-            when.numpy(),
+            when,
             self._embedding,
             self._blocks,
             self._norms,
             self._head,
-            first.numpy(),
+            first,
             *self._form,
             self._encoding,
             tuple(part.contiguous().numpy() for part in state),
@@ -123,12 +127,13 @@ class CompiledStep:
         )
         return actions, after
 
-    def _when(self, timestep: int | Tensor, batch: int) -> Tensor:
+    def _when(self, timestep: int | Tensor, batch: int) -> Array:
         """The rows of time's embedding at t - 1 and t, (E, 2); those beyond the table are its first and last."""
-        newest = len(self._moments) - 1
+        last = len(self._pairs) - 1
         if isinstance(timestep, Tensor):
-            return torch.stack((timestep - 1, timestep), 1).clamp_(0, newest)
-        return torch.tensor([[min(max(t, 0), newest) for t in (timestep - 1, timestep)]] * batch)
+            return self._pairs[timestep.clamp(0, last).numpy()]
+        place = min(max(timestep, 0), last)
+        return self._pairs[place : place + 1].repeat(batch, 0)
 
 
 def _packed(blocks: list[Block]) -> tuple[Array, ...]:
