@@ -136,7 +136,7 @@ class _Clock:
     @property
     def tokens(self) -> int:
         """In the memory."""
-        return 3 * self._middle.timestep - 1  # the last action is not yet in it
+        return 3 * int(self._middle.timestep) - 1  # the last action is not yet in it
 
     def milliseconds(self, policy: Policy) -> float:
         """Of an action, median."""

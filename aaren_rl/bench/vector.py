@@ -20,7 +20,7 @@ from ..cli import Parser, positive
 from ..errors import UsageError
 from ..machine import Machine
 from ..policies.names import AGENTS
-from ..vector import VectorPolicy
+from ..vector import Cohort, VectorPolicy
 from .rollout import ACTION_DIM, CONTEXT, OBSERVATION_DIM, TARGET_RETURN, make_policy
 from .timing import CPU, add_model_size, in_turns, model_size, ratio, require, without_collection
 
@@ -85,7 +85,9 @@ class _Together:
 
     def __init__(self, policy: Policy, episodes: Episodes, envs: int) -> None:
         self._agent, self._episodes = VectorPolicy(policy, n_envs=envs, target_return=TARGET_RETURN), episodes
-        self.time, self.state, self.actions = 0, (), np.zeros(0)
+        self.time = 0
+        self.state: tuple[Cohort, ...] = ()
+        self.actions = np.zeros((envs, ACTION_DIM), np.float32)
 
     def play(self, steps: int) -> None:
         """Some steps more."""
@@ -143,8 +145,8 @@ def measure_vector(modes: list[str], envs: int, width: int, layers: int, heads: 
         policy = make_policy(ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[agent], width, layers, heads), rollout)
         check(policy, episodes, envs)
         pairs[name] = _Together(policy, episodes, envs), _OneBatch(policy, episodes, envs)
-        for player, steps in zip(pairs[name], (LONGEST, 2 * CONTEXT), strict=True):
-            player.play(steps)
+        pairs[name][0].play(LONGEST)
+        pairs[name][1].play(2 * CONTEXT)
     begun = np.array([np.flatnonzero(column)[-1] for column in episodes.started[:LONGEST].T])
     calls = {name: len(together.state) for name, (together, _) in pairs.items()}
     works = {(name, i): partial(pair[i].play, BLOCK) for name, pair in pairs.items() for i in (0, 1)}

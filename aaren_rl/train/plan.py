@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..cli import Parser, import_registering
 from ..envs import is_own, task_name
@@ -119,7 +120,8 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
 
         check_compiler()
     import_registering(arguments.register)
-    typed, given, named = given_settings(arguments), given_settings(arguments), {}
+    typed, given = given_settings(arguments), given_settings(arguments)
+    named: dict[str, Any] = {}
     if arguments.config is not None:
         named, written = read_settings(arguments.config)
         given = override(written, typed)
@@ -128,7 +130,8 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
         raise UsageError(NO_ENV)
     data.setdefault("env", default_name(data.get("source", "")))  # a name for data of your own
     name = task_name(data["env"], data.get("source", "auto"), data.get("env_id"))  # before it becomes part of a path
-    started, agents = {}, [arguments.agent, named.get("agent"), "decision-aaren"]
+    started: Nested = {}
+    agents = [arguments.agent, named.get("agent"), "decision-aaren"]
     if data.get("start_from") is not None:
         agent, started = start_settings(data["start_from"])
         agents.insert(1, agent)

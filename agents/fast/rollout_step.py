@@ -131,9 +131,11 @@ class CompiledStep:
         """The rows of time's embedding at t - 1 and t, (E, 2); those beyond the table are its first and last."""
         last = len(self._pairs) - 1
         if isinstance(timestep, Tensor):
-            return self._pairs[timestep.clamp(0, last).numpy()]
-        place = min(max(timestep, 0), last)
-        return self._pairs[place : place + 1].repeat(batch, 0)
+            rows: Array = self._pairs[timestep.clamp(0, last).numpy()]
+        else:
+            place = min(max(timestep, 0), last)
+            rows = self._pairs[place : place + 1].repeat(batch, 0)
+        return rows
 
 
 def _packed(blocks: list[Block]) -> tuple[Array, ...]:
