@@ -285,7 +285,7 @@ class EpisodeSampler(Sampler):
 
     def draw(self, generator: torch.Generator, steps: int) -> Batch:
         """The row of the episodes that `prepare` has chosen."""
-        return self.data.filled(*self._held, steps)
+        return self.data.filled(self._held[0], self._held[1], steps)
 
 
 @dataclass(frozen=True)

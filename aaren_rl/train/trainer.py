@@ -21,7 +21,7 @@ from .batches import Batch, StepData, part, part_of_rows
 from .best_return import MOST_UPDATES, fit_best_return
 from .checkpoint import Checkpoint
 from .config import RunConfig
-from .on_device import DeviceRates, Found, Graphs
+from .on_device import NEVER_WAIT, DeviceRates, Found, Graphs
 from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
 from .sampling import make_sampler
@@ -71,8 +71,9 @@ class Trainer:
             with dropout the processes draw masks of their own, the same in every repetition. On GPUs, all of one type:
             a generator's numbers are the same on those only.
         on_device: nothing in an update waits for the device, its rates and what is skipped included, and on a GPU it is
-            replayed as a CUDA graph; by default where one process trains on a GPU, but not `compiled`. On a CPU for
-            tests: the same weights, bit for bit by AdamW in float32, to rounding by Muon.
+            replayed as a CUDA graph; by default where one process trains a model on a GPU whose passes wait for
+            nothing, but not `compiled`. On a CPU for tests: the same weights, bit for bit by AdamW in float32, to
+            rounding by Muon.
         compiled: run the model through torch.compile; on a GPU its launches are replayed as CUDA graphs. The same
             numbers to rounding, other dropout masks.
 
@@ -116,7 +117,7 @@ class Trainer:
         )
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
         alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1 and not compiled
-        self._on_device = alone_on_a_gpu if on_device is None else on_device
+        self._on_device = alone_on_a_gpu and config.mixer in NEVER_WAIT if on_device is None else on_device
         self.carried: Carried | None = None
         if isinstance(self.sampler, StreamSampler):
             mine = self._rows(ranks.rank)
@@ -212,6 +213,7 @@ class Trainer:
             return torch.nn.utils.clip_grad_norm_(self._parameters, most).detach()
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         norms = torch.stack(list(torch._foreach_norm(gradients)))
+        norm: Tensor
         norm, factor = kernels.load_kernels("cuda.clipping").join(norms, most)
         torch._foreach_mul_(gradients, factor)
         return norm

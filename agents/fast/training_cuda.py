@@ -164,7 +164,8 @@ def _parameters(model: DecisionModel, blocks: Sequence[Block]) -> Iterator[Tenso
     yield from (model.embed_timestep.weight, model.norm.weight, model.norm.bias)
     for block in blocks:
         mixer = cast("Aaren", block.mixer)
-        layers = (mixer.query, mixer.key, mixer.value, mixer.output, block.norm1, *block.mlp[::2], block.norm2)
+        projections = mixer.query, mixer.key, mixer.value, mixer.output
+        layers = (*projections, block.norm1, block.mlp[0], block.mlp[2], block.norm2)
         yield mixer.query_token
         yield from (part for layer in layers for part in (cast("Tensor", layer.weight), cast("Tensor", layer.bias)))
     yield from (model.head.weight, model.head.bias)
@@ -223,10 +224,8 @@ def _forward(call: Call, parameters: Tensors) -> tuple[Tensor, list[ScanState], 
         norm, following = (weights.bd, weights.weight2, weights.bias2), None if last else maps[i + 1][0]
         given = middle[0], active @ wd.t(), norm, norms[1], drops[2 * i + 1], dtype
         out = kernel.residual.forward(*given, scoring=following, wide=not last)
-        saved += Kept(
-            wv, wo, wu, wd, query, *scoring, low, values, outputs, own, state[1], *middle[2:4],
-            middle[1], active, slope, *out[2:4],
-        )  # fmt: skip
+        lasting = low, values, outputs, own, state[1], *middle[2:4], middle[1], active, slope, *out[2:4]
+        saved += Kept._make((wv, wo, wu, wd, query, *scoring, *lasting))
         states.append(ScanState(*state))
         x, low, scores = out[0], out[1], out[4]
     actions = torch.addmm(head_bias, low, head.t()).tanh_().view(batch, steps, -1)

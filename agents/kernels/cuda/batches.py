@@ -146,4 +146,4 @@ def take(source: Source, begins: Tensor, shape: tuple[int, int], after: Tensor |
         T=shape[1], **numbers, **padded, ROWS=ROWS, HALVINGS=count.bit_length(), PACKED=after is not None,
         num_warps=4, maxnreg=MOST_REGISTERS,
     )  # fmt: skip
-    return Found(*floats, times, mask, None if after is None else starts)
+    return Found._make((*floats, times, mask, None if after is None else starts))

@@ -45,7 +45,7 @@ class Drop(NamedTuple):
     @property
     def scale(self) -> float:
         """Of what is kept."""
-        return 2**BITS / (2**BITS - self.below)
+        return float(2**BITS / (2**BITS - self.below))
 
 
 def draw_drops(p: float, count: int, like: Tensor) -> list[Drop]:

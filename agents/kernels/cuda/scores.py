@@ -88,7 +88,7 @@ def project(
 
 def parts(channels: int) -> int:
     """In how many parts `gradients` leaves the query token's."""
-    return triton.cdiv(channels, BELOW)
+    return -(-channels // BELOW)
 
 
 def gradients(
