@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import launching
-from .launching import TILE, launch, tile
+from .launching import MOST_REGISTERS, TILE, launch, tile
 from .residual_norm import Scoring
 from .rows import (
     Block,
@@ -214,7 +214,7 @@ def forward(
         layers.weight, layers.bias, *scoring, outputs, lowered, normed, inverse, scores, flags[1],
         total, len(layers.table) - 1, epsilon, **shape, HEADS=heads, KINDS=KINDS,
         **{f"NUMBERS_{kind}": source.shape[-1] for kind, source in enumerate(steps.sources)},
-        PACKED=begins is not None, num_warps=4,
+        PACKED=begins is not None, num_warps=4, maxnreg=MOST_REGISTERS,
     )  # fmt: skip
     return outputs, lowered, normed, inverse, scores, begins
 
