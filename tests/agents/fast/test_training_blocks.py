@@ -121,7 +121,10 @@ def test_without_numba_training_goes_on_in_operations(monkeypatch: pytest.Monkey
 def test_when_it_stands_in() -> None:
     stack, x, _ = example(0.1)
     assert can_train(stack.blocks, x, None)
-    assert not can_train(stack.blocks, x, stack.initial_state(BATCH))
+    state = stack.initial_state(BATCH)
+    assert can_train(stack.blocks, x, state)
+    state[0].w.requires_grad_()  # its gradient is not computed
+    assert not can_train(stack.blocks, x, state)
     assert not can_train(stack.blocks, x.double(), None)
     with torch.no_grad():
         assert not can_train(stack.blocks, x, None)
