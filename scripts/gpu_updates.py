@@ -24,7 +24,7 @@ except ImportError as error:
 
 from aaren_rl.agents import kernels
 from aaren_rl.envs import Episodes
-from aaren_rl.train.batches import StepData
+from aaren_rl.train.contexts.batches import StepData
 from aaren_rl.train.settings import build_config, load_preset, override
 from aaren_rl.train.trainer import Trainer
 

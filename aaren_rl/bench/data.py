@@ -24,8 +24,8 @@ from ..envs import Episodes, get_task, load_episodes
 from ..envs.data.hdf5.d4rl import write_hdf5
 from ..errors import CommandError, UsageError, run_command
 from ..machine import Machine, peak_bytes, resident_bytes
-from ..train.batches import StepData
-from ..train.sampling import make_sampler
+from ..train.contexts.batches import StepData
+from ..train.contexts.sampling import make_sampler
 from .timing import WRONG, require
 
 TASK = get_task("hopper-medium")

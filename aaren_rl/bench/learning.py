@@ -26,9 +26,9 @@ from ..machine import Machine
 from ..policies.names import AGENTS
 from ..ranges import POSITIVE, SEED
 from ..train.acceleration import keep_freed_memory
-from ..train.batches import StepData
 from ..train.config import SECTIONS, RunConfig
-from ..train.sampling import settle_context
+from ..train.contexts.batches import StepData
+from ..train.contexts.sampling import settle_context
 from ..train.settings import Nested, build_config, load_preset, override
 from ..train.trainer import Stopwatch, Trainer
 from .learning_result import Curve, LearningResult, Point

@@ -8,7 +8,7 @@ import torch
 
 from ..agents import BestReturn, expectile_loss
 from ..errors import NumericsError
-from .batches import StepData
+from .contexts.batches import StepData
 
 MOST_UPDATES = 1500  # a few seconds on one core
 STEPS = 1280  # an update

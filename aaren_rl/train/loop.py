@@ -26,12 +26,12 @@ from ..policies.names import SOURCES
 from ..runs.folder import holds_training
 from ..runs.metrics import Metrics
 from .acceleration import keep_freed_memory
-from .batches import StepData
 from .card import behaviour_mode, data_returns, error_fields, make_card
 from .checkpoint import find_checkpoint, save_checkpoint
 from .config import RunConfig
+from .contexts.batches import StepData
+from .contexts.sampling import settle_context
 from .ranks import Ranks
-from .sampling import settle_context
 from .settings import to_dict
 from .starting import read_start
 from .trainer import Stopwatch, Trainer

@@ -17,15 +17,15 @@ from ..agents.model.block import TrunkState
 from ..envs.errors import one_line
 from ..errors import CheckpointError
 from .acceleration import autocast, compile_model, uses_bfloat16
-from .batches import Batch, StepData, part, part_of_rows
 from .best_return import MOST_UPDATES, fit_best_return
 from .checkpoint import Checkpoint
 from .config import RunConfig
+from .contexts.batches import Batch, StepData, part, part_of_rows
+from .contexts.sampling import make_sampler
+from .contexts.stream import Carried, StreamSampler
 from .on_device import NEVER_WAIT, DeviceRates, Found, Graphs
 from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
-from .sampling import make_sampler
-from .stream import Carried, StreamSampler
 
 
 def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:

@@ -20,7 +20,7 @@ from aaren_rl.bench.training import benchmark as bench_train
 from aaren_rl.bench.training import peers as bench_peers
 from aaren_rl.bench.training import updates as bench_updates
 from aaren_rl.train.acceleration import MIN_TORCH_TO_COMPILE
-from aaren_rl.train.batches import Batch
+from aaren_rl.train.contexts.batches import Batch
 
 SCAN = "scan --lengths 20 40 --methods numba blocked attention --batch 1 --heads 2 --dim 4 --repeats 2".split()
 TRAIN = "train --sizes 16x1 --heads 2 --batch 8 --repeats 1 --device cpu".split()

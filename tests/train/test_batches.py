@@ -13,7 +13,7 @@ from windows import LENGTHS, generator, make_data, sampler, stretches
 
 from aaren_rl.envs import Episodes
 from aaren_rl.policies.names import CONTEXTS
-from aaren_rl.train.batches import EpisodeSampler, MixedSampler, StepData, WindowSampler
+from aaren_rl.train.contexts.batches import EpisodeSampler, MixedSampler, StepData, WindowSampler
 
 
 @pytest.mark.parametrize("context", CONTEXTS)

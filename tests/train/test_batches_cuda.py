@@ -9,7 +9,7 @@ from torch import nn
 from windows import generator, make_data, sampler
 
 from aaren_rl.agents import kernels
-from aaren_rl.train.batches import Batch
+from aaren_rl.train.contexts.batches import Batch
 
 pytest.importorskip("triton", reason="pip install triton", exc_type=ImportError)
 interpreter.prepare()

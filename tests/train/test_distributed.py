@@ -17,9 +17,9 @@ from windows import LENGTHS, generator, make_data, sampler, stretches
 
 from aaren_rl import load_policy
 from aaren_rl.policies.names import CONTEXTS
-from aaren_rl.train.batches import Batch, part
 from aaren_rl.train.checkpoint import load_checkpoint
 from aaren_rl.train.command import main as train
+from aaren_rl.train.contexts.batches import Batch, part
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 

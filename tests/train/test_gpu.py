@@ -12,7 +12,7 @@ from windows import SCALE, make_episodes
 
 from aaren_rl.agents import Policy
 from aaren_rl.train import on_device
-from aaren_rl.train.batches import StepData
+from aaren_rl.train.contexts.batches import StepData
 from aaren_rl.train.settings import build_config
 from aaren_rl.train.trainer import Trainer
 

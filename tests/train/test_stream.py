@@ -12,10 +12,10 @@ from scipy.stats import chisquare
 from windows import LENGTHS, generator, make_data, make_episodes
 
 from aaren_rl.agents import DecisionModel, ModelConfig
-from aaren_rl.train.batches import Batch
 from aaren_rl.train.config import DataConfig, NetworkConfig, OptimizerConfig, RunConfig
-from aaren_rl.train.sampling import settle_context
-from aaren_rl.train.stream import Carried, StreamSampler
+from aaren_rl.train.contexts.batches import Batch
+from aaren_rl.train.contexts.sampling import settle_context
+from aaren_rl.train.contexts.stream import Carried, StreamSampler
 from aaren_rl.train.trainer import Trainer, masked_mse
 
 CONFIG = ModelConfig(observation_dim=3, action_dim=2, width=16, layers=2, heads=2, dropout=0.0, max_timestep=60)

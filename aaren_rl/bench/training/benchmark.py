@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from ...cli import Parser, choose_device, positive
 from ...machine import Machine, device_name
 from ...train.acceleration import keep_freed_memory, uses_bfloat16
-from ...train.batches import StepData
+from ...train.contexts.batches import StepData
 from ...train.settings import Nested, build_config
 from ...train.trainer import Trainer
 from ..data import RETURN_SCALE, TASK, make_episodes

@@ -14,8 +14,8 @@ from ...agents.fast.training import for_training
 from ...agents.model.decision import OBSERVATION, TOKENS
 from ...errors import NumericsError
 from ...train.acceleration import autocast
-from ...train.batches import Batch, StepData, part
 from ...train.config import RunConfig
+from ...train.contexts.batches import Batch, StepData, part
 from ...train.trainer import Trainer, masked_mse
 from ..data import TASK
 from ..timing import WRONG, require

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
-from ...train.batches import Batch
+from ...train.contexts.batches import Batch
 from ...train.trainer import masked_mse
 
 Step = Callable[[], Tensor]

@@ -1,6 +1,6 @@
 """Training batches in Triton: stretches of a data set's steps, found and normalised as they are written.
 
-One launch instead of two dozen; what is drawn stays torch's. `train/batches.py` says what a batch is.
+One launch instead of two dozen; what is drawn stays torch's. `train/contexts/batches.py` says what a batch is.
 
 Shape suffixes: N steps in the data set, B rows, T steps a row, S stretches, O observation, A action.
 """
@@ -36,7 +36,7 @@ class Source(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The fields of `train/batches.py`'s Batch."""
+    """The fields of `train/contexts/batches.py`'s Batch."""
 
     observations: Tensor
     actions: Tensor

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..agents.model.block import TrunkState
+from ...agents.model.block import TrunkState
 from .batches import Batch, Sampler, StepData
 
 

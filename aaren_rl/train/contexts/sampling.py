@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..envs import Episodes
-from ..policies.names import AUTO, CONTEXTS, RECURRENT_MIXERS
+from ...envs import Episodes
+from ...policies.names import AUTO, CONTEXTS, RECURRENT_MIXERS
+from ..config import RunConfig
 from .batches import EpisodeSampler, MixedSampler, Sampler, StepData, WindowSampler
-from .config import RunConfig
 from .stream import StreamSampler
 
 # Whole episodes that an update must hold, to the next number: one alone is too few situations to learn from at once;

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..agents import kernels
-from ..envs.errors import DataError
+from ...agents import kernels
+from ...envs.errors import DataError
 
 if TYPE_CHECKING:
-    from ..envs.data.episodes import Episodes
+    from ...envs.data.episodes import Episodes
 
 SHORTEST_MIXED = 10  # steps; the lower end of the log-uniform lengths
 ROW_MULTIPLE = 128  # steps; see EpisodeSampler

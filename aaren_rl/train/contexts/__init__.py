@@ -1,0 +1,1 @@
+"""The steps of an update: how they are drawn from the data, and which contexts suit it."""
