@@ -53,7 +53,7 @@ def forward(
         _carry(carry_states, (*own, begun, *first, *before, *after), rows, chunks=chunks, dim=dim)
     launch(
         scan_outputs, (rows * chunks,), *tensors, *strides, weights, *before, *after, **sizes,
-        TURN=_turn(sizes, 128), WHOLE=chunks == 1,
+        TURN=_turn(sizes, 128), WHOLE=chunks == 1, maxnreg=MOST_REGISTERS,
     )  # fmt: skip
     return outputs, weights, *after
 

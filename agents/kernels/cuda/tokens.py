@@ -246,6 +246,7 @@ def backward(
         d_outputs, d_low, d_scores, normed, inverse, layers.weight, layers.bias,
         scoring[0].weight, d_tokens, sums, sums.stride(0), rows // KINDS, d_scores.shape[-1],
         **tile(channels, TILE // 2), HEADS=heads, HEADS_UP=triton.next_power_of_2(heads), KINDS=KINDS, num_warps=4,
+        maxnreg=MOST_REGISTERS,
     )  # fmt: skip
     return d_tokens
 
