@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .policy_state import Memory, PolicyState, batch_of
+from .policy_state import Memory, PolicyState
+from .scan.rows import batch_size
 
 _MOST = 2**53  # steps and environments: more are a mistake
 NO_ESTIMATE = "this policy holds no estimate of the best return in reach: ask for a return, as a number"
@@ -117,7 +118,7 @@ def check_state(state: Any, kind: type[Memory], rollout: str, device: torch.devi
     if not isinstance(memory, kind):
         other = type(memory).__name__.lower()
         raise ValueError(f"state: is of the rollout mode {other}, and this policy's is {rollout}")
-    batch = batch_of(memory)
+    batch = batch_size(memory)
     if to_go.shape != (batch,):
         raise ValueError(f"state: return_to_go must have shape ({batch},), not {tuple(to_go.shape)}")
     if isinstance(timestep, Tensor):
@@ -170,13 +171,16 @@ def _tensor(
     shape: tuple[int, ...] | None,
     device: torch.device,
 ) -> Tensor:
-    try:
-        kind = getattr(value, "dtype", None)
-        if kind.is_complex if isinstance(kind, torch.dtype) else getattr(kind, "kind", "") == "c":
-            raise TypeError("complex")  # torch would drop the imaginary part
-        tensor = torch.as_tensor(value, dtype=dtype, device=device)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{name}: must be numbers, not {type(value).__name__}") from error
+    if isinstance(value, Tensor) and value.dtype == dtype and value.device == device:
+        tensor = value  # of the policy itself: at every step a previous action
+    else:
+        try:
+            kind = getattr(value, "dtype", None)
+            if kind.is_complex if isinstance(kind, torch.dtype) else getattr(kind, "kind", "") == "c":
+                raise TypeError("complex")  # torch would drop the imaginary part
+            tensor = torch.as_tensor(value, dtype=dtype, device=device)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise ValueError(f"{name}: must be numbers, not {type(value).__name__}") from error
     if shape is not None and tensor.shape != shape:
         raise ValueError(f"{name}: must have shape {shape} for this policy and state, not {tuple(tensor.shape)}")
     return tensor

@@ -18,7 +18,8 @@ from .fast.rollout import for_rollout
 from .fast.rollout_step import CompiledStep
 from .model.best_return import BestReturn
 from .model.decision import DecisionModel
-from .policy_state import MEMORIES, Carry, Memory, PolicyState, Rolling, Step, Window, rows_of, where
+from .policy_state import MEMORIES, Carry, Memory, PolicyState, Rolling, Step, Window, where
+from .scan.rows import each
 
 if TYPE_CHECKING:
     import numpy as np
@@ -237,7 +238,8 @@ class Policy:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
         state = self._checked(state)
         index = check_index(rows, len(state.return_to_go), self.observation_mean.device)
-        return PolicyState(*(rows_of(part, index) for part in state))
+        selected: PolicyState = each(lambda parts: parts[0][index], [state])
+        return selected
 
     def _checked(self, state: PolicyState) -> PolicyState:
         return check_state(state, MEMORIES[self.rollout], self.rollout, self.observation_mean.device)

@@ -5,13 +5,14 @@ Shape suffixes: B environments, O observation, A action, K steps of context.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from .fast.rollout_step import StepState
 from .model.block import TrunkState
+from .scan.rows import State, each
 
 StepperState: TypeAlias = TrunkState | StepState
 
@@ -114,28 +115,10 @@ class Step(NamedTuple):
         return torch.full((batch,), self.timestep, device=self.observation.device)
 
 
-def batch_of(part: Any) -> int:  # noqa: ANN401  every part of a state
-    """The number of environments in a part of a state."""
-    while not isinstance(part, Tensor):
-        part = part[0]
-    return len(part)
-
-
-def where(chosen: Tensor, part: Any, other: Any) -> Any:  # noqa: ANN401  every part of a state
+def where(chosen: Tensor, part: State, other: State) -> State:
     """The rows of a part of a state where `chosen`, bool (B,), and those of another elsewhere."""
-    if isinstance(part, Tensor):
-        return torch.where(chosen.view(-1, *[1] * (part.dim() - 1)), part, other)
-    return _rebuilt(part, [where(chosen, *pair) for pair in zip(part, other, strict=True)])
 
+    def mixed(pair: list[Tensor]) -> Tensor:
+        return torch.where(chosen.view(-1, *[1] * (pair[0].dim() - 1)), pair[0], pair[1])
 
-def rows_of(part: Any, index: Tensor) -> Any:  # noqa: ANN401  every part of a state
-    """The batch's rows at `index` of every tensor in a part of the state."""
-    if isinstance(part, Tensor):
-        return part[index]
-    if isinstance(part, tuple):
-        return _rebuilt(part, [rows_of(inner, index) for inner in part])
-    return part
-
-
-def _rebuilt(like: tuple[Any, ...], parts: list[Any]) -> tuple[Any, ...]:
-    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+    return each(mixed, [part, other])

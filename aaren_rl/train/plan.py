@@ -27,17 +27,8 @@ from .settings import (
 from .starting import start_settings
 
 NO_ENV = "--env is missing, for example --env hopper-medium"
-SHOWN = {
-    "start_from",
-    "env",
-    "source",
-    "env_id",
-    "context",
-    "rollout",
-    "target_return",
-    "updates",
-}  # settings that --help lists
-
+# Settings that --help lists.
+SHOWN = {"start_from", "env", "source", "env_id", "context", "rollout", "target_return", "updates"}
 REM = ("rem_counts", "rem_dilation", "rem_max_power", "rem_gate")  # of recurrence encoding
 
 DESCRIPTION = """\

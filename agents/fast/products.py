@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..kernels import on_gpu
+from .. import kernels
 
 HALVED = 1 << 16  # elements of a result that two threads make by halves of the rows; of 2^18 it was no gain
 
@@ -23,7 +23,7 @@ def product_over_rows(x: Tensor, y: Tensor) -> Tensor:
     torch has each read all of them, half of which lie in the other's cache. Where I J is larger, adding the two results
     up takes what that gains.
     """
-    if on_gpu(x) and x.dtype != torch.float32:
+    if kernels.on_gpu(x) and x.dtype != torch.float32:
         return torch.mm(x.t(), y, out_dtype=torch.float32)
     if torch.get_num_threads() != 2 or len(x) % 2 or x.shape[1] * y.shape[1] > HALVED:
         return (x.t() @ y).float()

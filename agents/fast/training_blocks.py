@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils._pytree import tree_leaves
 
 from .. import kernels
 from ..mixers import Aaren
 from ..model.block import Block, TrunkState
 from ..model.layers import ResidualNorm
+from ..scan.rows import tensors
 from ..scan.state import ScanState
 from .products import products_dtype
 from .training_passes import Call, Mixed, Mixer, Mlp, Transformed, mix, mix_backward, transform, transform_backward
@@ -39,7 +39,7 @@ def can_train(blocks: Sequence[Block], x: Tensor, state: TrunkState | None) -> b
         and products_dtype(x) in (torch.float32, torch.bfloat16)
         and kernels.callable_on(x)
         and are_known(blocks)
-        and not any(part.requires_grad for part in tree_leaves(state or ()))
+        and not any(part.requires_grad for part in tensors(state))
     )
 
 

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils._pytree import tree_leaves
 
 from .. import kernels
 from ..mixers import Aaren
 from ..model.block import Block, TrunkState
 from ..model.decision import ACTED_ON, DecisionModel
 from ..model.layers import ResidualNorm
+from ..scan.rows import tensors
 from ..scan.state import ScanState
 from .products import product_over_rows, products_dtype
 from .training_blocks import are_known
@@ -120,7 +120,7 @@ def can_train(model: DecisionModel, observations: Tensor, sources: Sequence[Tens
         and len({cast("ResidualNorm", norm).dropout.p for b in blocks for norm in (b.norm1, b.norm2)}) == 1
         and can_embed(sources, model.token_layers(), model.norm)
         and type(model.head) is nn.Linear
-        and not any(part.requires_grad for part in tree_leaves(state or ()))
+        and not any(part.requires_grad for part in tensors(state))
     )
 
 

@@ -31,6 +31,33 @@ class Ragged(NamedTuple):
     parts: tuple[State, ...]
 
 
+def each(of: Callable[[list[Tensor]], Tensor], states: Sequence[State]) -> State:
+    """A state whose tensors are made of those in the same place of `states`; what is no tensor is the first's."""
+    first = states[0]
+    if isinstance(first, Tensor):
+        return of(list(states))
+    if not isinstance(first, tuple):
+        return first
+    parts = [each(of, part) for part in zip(*states, strict=True)]
+    return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+
+
+def batch_size(state: State) -> int:
+    """B."""
+    if isinstance(state, Ragged):
+        return sum(map(len, state.rows))
+    while not isinstance(state, Tensor):  # a policy asks at every step: not `tensors`, which looks at all of them
+        state = state[0]
+    return len(state)
+
+
+def tensors(state: State) -> list[Tensor]:
+    """All tensors of a state, in their order."""
+    if isinstance(state, Tensor):
+        return [state]
+    return [part for inner in state for part in tensors(inner)] if isinstance(state, tuple) else []
+
+
 def select(state: State, rows: Sequence[int] | Tensor) -> State:
     """The state of these rows of the batch, in this order: a copy, whose memory is its own.
 
@@ -43,7 +70,7 @@ def select(state: State, rows: Sequence[int] | Tensor) -> State:
     """
     wanted = _numbers(rows, torch.long)
     if not isinstance(state, Ragged):
-        return _each(lambda parts: parts[0][wanted], [state])
+        return each(lambda parts: parts[0][wanted], [state])
     places = {row: (part, place) for part, held in enumerate(state.rows) for place, row in enumerate(held)}
     if missing := [row for row in wanted if row not in places]:
         raise IndexError(f"the state has {len(places)} rows, none of them number {missing[0]}")
@@ -55,7 +82,7 @@ def join(states: Iterable[State]) -> State:
     """The states of several batches of one module as that of a single one, in their order: undoes `select`."""
     held, first = [], 0
     for state in states:
-        count = _rows(state)
+        count = batch_size(state)
         held.append((tuple(range(first, first + count)), state))
         first += count
     return _in_order(held)
@@ -63,7 +90,7 @@ def join(states: Iterable[State]) -> State:
 
 def state_bytes(state: State) -> int:
     """What a state's numbers take, in bytes."""
-    return sum(part.numel() * part.element_size() for part in _tensors(state))
+    return sum(part.numel() * part.element_size() for part in tensors(state))
 
 
 def run_lengths(
@@ -141,8 +168,8 @@ def _groups(counts: Sequence[int], state: State | None, *, alone: bool) -> list[
     """The rows that run together, and their states: of one count, and of one size of state."""
     parts = state.rows if isinstance(state, Ragged) else (tuple(range(len(counts))),)
     part = {row: number for number, rows in enumerate(parts) for row in rows}
-    if len(part) != len(counts) or (state is not None and _rows(state) != len(counts)):
-        raise ValueError(f"the state has {_rows(state)} rows, and the batch {len(counts)}")
+    if len(part) != len(counts) or (state is not None and batch_size(state) != len(counts)):
+        raise ValueError(f"the state has {batch_size(state)} rows, and the batch {len(counts)}")
     if len(parts) == 1 and len(set(counts)) == 1:  # nothing is padded but what all rows share
         return [(parts[0], state)]
     together: dict[tuple[int, ...], list[int]] = {}
@@ -162,7 +189,7 @@ def _in_order(states: Sequence[tuple[tuple[int, ...], State]]) -> State:
     for group in by_size.values():
         rows = tuple(row for own, _ in group for row in own)
         order = sorted(range(len(rows)), key=rows.__getitem__)
-        whole = group[0][1] if len(group) == 1 else _each(torch.cat, [part for _, part in group])
+        whole = group[0][1] if len(group) == 1 else each(torch.cat, [part for _, part in group])
         sorted_rows = tuple(rows[place] for place in order)
         parts.append((sorted_rows, whole if rows == sorted_rows else select(whole, order)))
     return parts[0][1] if len(parts) == 1 else Ragged(*zip(*parts, strict=True))
@@ -175,32 +202,11 @@ def _rows_in_order(outputs: Sequence[Tensor], groups: Sequence[Group]) -> Tensor
     return torch.cat(list(outputs))[rows.argsort()]
 
 
-def _each(of: Callable[[list[Tensor]], Tensor], states: Sequence[State]) -> State:
-    """A state whose tensors are made of those in the same place; what is no tensor is the first's."""
-    first = states[0]
-    if isinstance(first, Tensor):
-        return of(list(states))
-    if not isinstance(first, tuple):
-        return first
-    parts = [_each(of, part) for part in zip(*states, strict=True)]
-    return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
-
-
-def _tensors(state: State) -> list[Tensor]:
-    if isinstance(state, Tensor):
-        return [state]
-    return [part for inner in state for part in _tensors(inner)] if isinstance(state, tuple) else []
-
-
 def _size(state: State) -> Any:  # noqa: ANN401  whatever can be compared
     """What two states must share to be one."""
     if isinstance(state, Tensor):
         return state.shape[1:]
     return tuple(_size(part) for part in state) if isinstance(state, tuple) else state
-
-
-def _rows(state: State) -> int:
-    return sum(map(len, state.rows)) if isinstance(state, Ragged) else len(_tensors(state)[0])
 
 
 def _numbers(values: Tensor | Sequence[int], dtype: torch.dtype) -> list[int]:

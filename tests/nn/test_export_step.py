@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from aaren_rl.agents.scan.rows import tensors
 from aaren_rl.nn import RSA, AarenRSA, Attention, CrossAttention, RemConfig, TreeConfig, Trunk, export_step
 
 pytest.importorskip("onnxscript")
@@ -52,7 +53,7 @@ def test_another_runtime_streams_the_file(name, tmp_path):
     parts = None
     for token in x.unbind(1):
         if parts is None:
-            leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(state) if leaf.numel() or name == "Attention"]
+            leaves = [leaf for leaf in tensors(state) if leaf.numel() or name == "Attention"]
             parts = {key: leaf.numpy() for key, leaf in zip(inputs, leaves, strict=True)}
         with torch.no_grad():
             wanted, state = module.step(token, state)

@@ -154,7 +154,8 @@ class StepData:
 
     def kernel(self) -> Any:  # noqa: ANN401  a module
         """The kernels that make batches on a GPU; None where they cannot be used."""
-        usable = kernels.choose(self.observations) == "triton"
+        # Asked for first: on a CPU `choose` imports Numba, which reading data does not need.
+        usable = kernels.on_gpu(self.observations) and kernels.choose(self.observations) == "triton"
         return kernels.load_kernels("cuda.batches") if usable else None
 
     def source(self) -> Any:  # noqa: ANN401  of the kernels

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from ...agents.model.block import TrunkState
+from ...agents.scan.rows import each, tensors
 from .batches import Batch, Sampler, StepData
 
 
@@ -72,7 +72,7 @@ class Carried:
     def __init__(self, fresh: TrunkState) -> None:
         """Fresh."""
         self._fresh = fresh
-        self.state: TrunkState = tree_map(torch.clone, fresh)
+        self.state: TrunkState = each(lambda parts: parts[0].clone(), [fresh])
 
     @torch.no_grad()
     def keep(self, state: TrunkState, bad: Tensor | None = None) -> None:
@@ -82,14 +82,14 @@ class Carried:
             state: the one after an update.
             bad: whether the update failed, 0 or 1; then a fresh state is what is carried, since that may not be finite.
         """
-        after: list[Tensor] = tree_leaves(state)
+        after = tensors(state)
         if bad is not None:
-            after = [fresh.where(bad > 0, part) for fresh, part in zip(tree_leaves(self._fresh), after, strict=True)]
+            after = [fresh.where(bad > 0, part) for fresh, part in zip(tensors(self._fresh), after, strict=True)]
         torch._foreach_copy_(self.tensors(), after)
 
     def tensors(self) -> list[Tensor]:
         """All parts of the state, the rows first in each, in the order that `restore` takes them."""
-        return list(tree_leaves(self.state))
+        return tensors(self.state)
 
     def restore(self, tensors: list[Tensor]) -> None:
         """The state of which these are the parts.

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig, kernels
 from aaren_rl.agents.fast import training
 from aaren_rl.agents.fast.training import for_training
 from aaren_rl.agents.model.block import TrunkState
+from aaren_rl.agents.scan.rows import tensors
 
 BATCH, STEPS = 3, 10
 CONFIG = ModelConfig(observation_dim=5, action_dim=2, width=32, layers=2, heads=4, dropout=0.0, max_timestep=7)
@@ -34,7 +34,7 @@ def gradients(
         actions, after = model(*inputs, state, starts=starts)
     actions.float().square().sum().backward()
     found = {n.removeprefix("model."): p.grad for n, p in model.named_parameters() if p.grad is not None}
-    states = {f"after{k}": part.detach() for k, part in enumerate(tree_leaves(after)) if state is not None}
+    states = {f"after{k}": part.detach() for k, part in enumerate(tensors(after)) if state is not None}
     return {"actions": actions.detach(), **states, **found}
 
 

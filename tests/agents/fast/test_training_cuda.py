@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from aaren_rl.agents import DecisionModel, ModelConfig, kernels
 from aaren_rl.agents.fast import training, training_cuda
 from aaren_rl.agents.fast.squared_error import squared_error
 from aaren_rl.agents.fast.training import for_training
 from aaren_rl.agents.model.block import TrunkState
+from aaren_rl.agents.scan.rows import each
 from aaren_rl.train.trainer import masked_mse
 
 pytest.importorskip("triton", reason="pip install triton", exc_type=ImportError)
@@ -104,7 +104,7 @@ def test_it_goes_on_from_a_state() -> None:
     with torch.no_grad():
         _, state = model(*inputs)
     starts[0] = False
-    before = tree_map(lambda part: part.to(DEVICE), state)
+    before = each(lambda parts: parts[0].to(DEVICE), [state])
     mine = gradients(for_training(model), inputs, starts, before=before)
     true = exact(model, inputs, starts, before=before)
     assert_close(mine, true, TOLERANCES[torch.float32])
