@@ -1,13 +1,14 @@
 """The models: the scan, the mixers, the decision model and the policy. Imports torch only."""
 
+from .guidance import GuidedPolicy, with_guidance
 from .mixers import Aaren, AarenRsa, Attention, Encoded, Rsa
 from .mixers.rsa.config import RemConfig
 from .mixers.tree.config import TreeConfig
 from .mixers.tree.mixer import TreeAttention
 from .mixers.tree.samplers import SAMPLERS
-from .model.best_return import BestReturn, expectile_loss
 from .model.block import MIXERS, Block
 from .model.decision import DecisionModel, ModelConfig
+from .model.return_estimate import BEST, TYPICAL, ReturnEstimate, expectile_loss
 from .model.trunk import Trunk
 from .policy import ROLLOUTS, NonFiniteActionError, Policy
 from .policy_state import PolicyState
@@ -17,22 +18,25 @@ from .scan.state import ScanState, combine
 from .tree_policy import tree_config, tree_state, with_softmax_attention, with_tree_attention
 
 __all__ = [
+    "BEST",
     "MIXERS",
     "ROLLOUTS",
     "SAMPLERS",
+    "TYPICAL",
     "Aaren",
     "AarenRsa",
     "Attention",
-    "BestReturn",
     "Block",
     "CrossAttention",
     "DecisionModel",
     "Encoded",
+    "GuidedPolicy",
     "ModelConfig",
     "NonFiniteActionError",
     "Policy",
     "PolicyState",
     "RemConfig",
+    "ReturnEstimate",
     "Rsa",
     "ScanState",
     "TreeAttention",
@@ -45,6 +49,7 @@ __all__ = [
     "scan_step",
     "tree_config",
     "tree_state",
+    "with_guidance",
     "with_softmax_attention",
     "with_tree_attention",
 ]

@@ -16,8 +16,8 @@ from torch import Tensor
 from .arguments import blame, check_batch, check_index, check_inputs, check_state, check_targets
 from .fast.rollout import for_rollout
 from .fast.rollout_step import CompiledStep
-from .model.best_return import BestReturn
 from .model.decision import DecisionModel
+from .model.return_estimate import ReturnEstimate
 from .policy_state import MEMORIES, Carry, Memory, PolicyState, Rolling, Step, Window, where
 from .scan.rows import each
 
@@ -91,7 +91,7 @@ class Policy:
     card: Any = field(default=None, repr=False, compare=False)
     _stepper: Stepper[Any] = field(init=False, repr=False, compare=False)
     _units: tuple[Tensor, Tensor] = field(init=False, repr=False, compare=False)
-    _best_return: BestReturn | None = field(init=False, repr=False, compare=False)
+    _best_return: ReturnEstimate | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raises ValueError for an unknown rollout mode, a context under 2 steps or statistics of the wrong size."""
@@ -234,7 +234,7 @@ class Policy:
         handed_out = action.detach().to("cpu", torch.float32, copy=True).numpy()
         return handed_out, PolicyState(state.timestep + 1, return_to_go, action, memory)
 
-    def select(self, state: PolicyState, rows: npt.NDArray[np.int64]) -> PolicyState:
+    def select(self, state: PolicyState, rows: npt.NDArray[np.int64] | Tensor) -> PolicyState:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
         state = self._checked(state)
         index = check_index(rows, len(state.return_to_go), self.observation_mean.device)

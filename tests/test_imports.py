@@ -37,7 +37,7 @@ KERNELS = {  # imported on first use
 }
 MAPPED = {"agents", "envs", "configs"}  # folders that install inside aaren_rl and exist under no other name
 # Of agents, from the ground up; what stands on the last one is for tests and benchmarks.
-FLOORS = "kernels scan mixers model fast policy_state arguments policy tree_policy reference".split()
+FLOORS = "kernels scan mixers model fast policy_state arguments policy guidance tree_policy reference".split()
 FEW = 20  # modules in a folder
 FILES = sorted(p.relative_to(ROOT) for folder in ("agents", "envs", "aaren_rl") for p in (ROOT / folder).rglob("*.py"))
 

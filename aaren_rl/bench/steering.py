@@ -21,13 +21,13 @@ from ..cli import Parser, positive, progress_bar
 from ..envs import Reference, normalized_score
 from ..errors import UsageError
 from ..evaluate.held_out import all_episodes
-from ..evaluate.play import EpisodePlan, score_policy
+from ..evaluate.play import EpisodePlan, guided, score_policy
 from ..evaluate.scores import Score
 from ..machine import Machine
 from ..policies.card import PolicyCard
 from ..policies.folder import load_policy, read_card
 from ..policies.names import MARKS, label
-from ..ranges import SEED
+from ..ranges import GUIDANCE, SEED
 
 LOWEST = 0.05  # quantile of the data's returns that is the least asked for; the most is their best
 
@@ -86,6 +86,7 @@ class SteeringResult:
         seed: environment i is reset with seed + i.
         agents: what they achieved.
         machine: what it ran on.
+        guidance: W, as in `agents.guidance`.
     """
 
     env: str
@@ -98,13 +99,16 @@ class SteeringResult:
     seed: int
     agents: list[Steered]
     machine: Machine
+    guidance: float = 1.0
 
     def points(self, value: float) -> float:
         """A return as a normalised score, where there is a reference."""
         return value if self.reference is None else normalized_score(Reference("", *self.reference), value)
 
 
-def measure_steering(runs: Sequence[Path], *, values: int, episodes: int, seed: int) -> SteeringResult:
+def measure_steering(
+    runs: Sequence[Path], *, values: int, episodes: int, seed: int, guidance: float = 1.0
+) -> SteeringResult:
     """Plays all runs.
 
     Args:
@@ -112,9 +116,10 @@ def measure_steering(runs: Sequence[Path], *, values: int, episodes: int, seed: 
         values: number of asked returns.
         episodes: for each.
         seed: environment i is reset with seed + i.
+        guidance: W, as in `agents.guidance`.
 
     Raises:
-        UsageError: the runs are of several environments, or one is none.
+        UsageError: the runs are of several environments, one is none, or holds no estimate that guidance needs.
         CheckpointError: a policy cannot be read.
         DataError: the data cannot be read.
         SimulationError: the environment fails.
@@ -128,7 +133,8 @@ def measure_steering(runs: Sequence[Path], *, values: int, episodes: int, seed: 
     for run, card in zip(progress_bar(iterable=runs, desc=cards[0].env, unit="run"), cards, strict=True):
         wanted = [*asked, *([None] if card.model.get("best_return") else [])]
         plan = EpisodePlan(card.weights, episodes, wanted, seed)
-        scores.setdefault(card.agent, []).append((card, score_policy(load_policy(run), card, plan)))
+        policy = guided(load_policy(run), guidance)
+        scores.setdefault(card.agent, []).append((card, score_policy(policy, card, plan)))
     return SteeringResult(
         env=cards[0].env,
         env_id=cards[0].env_id,
@@ -140,6 +146,7 @@ def measure_steering(runs: Sequence[Path], *, values: int, episodes: int, seed: 
         seed=seed,
         agents=[_steered(agent, asked, played) for agent, played in scores.items()],
         machine=Machine.here(),
+        guidance=guidance,
     )
 
 
@@ -173,7 +180,7 @@ def format_steering(result: SteeringResult) -> str:
     lines = [
         str(result.machine),
         f"{result.env} ({MARKS[result.source]}), {result.env_id}, {result.episodes} episodes an asked return from seed "
-        f"{result.seed}; means over training seeds",
+        f"{result.seed}; means over training seeds{_guided(result.guidance)}",
         f"the data's mean return is {show.format(result.data_mean, result.points(result.data_mean))}",
         "",
         f"{'asked':<20}" + "".join(f"{agent.agent:>26}" for agent in agents),
@@ -196,6 +203,10 @@ def format_steering(result: SteeringResult) -> str:
     return "\n".join([*lines, "", *(f"{name:<22}{''.join(row)[2:]}" for name, row in summary.items())])
 
 
+def _guided(guidance: float) -> str:
+    return "" if guidance == 1 else f"; guidance {guidance:g}"
+
+
 def plot(figures: dict[str, Any]) -> Figure:
     """Achieved against asked return: a thin line a seed, a thick one their mean, "auto" dashed, the diagonal dotted."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
@@ -213,7 +224,8 @@ def plot(figures: dict[str, Any]) -> Figure:
     axes.set(xlabel="asked return", ylabel="achieved return", ylim=(0, None) if asked[0] >= 0 else None)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small", frameon=False)
-    axes.set_title(f"{figures['env']} ({figures['source']}), {figures['episodes']} episodes a point", fontsize="medium")
+    title = f"{figures['env']} ({figures['source']}), {figures['episodes']} episodes a point"
+    axes.set_title(title + _guided(figures["guidance"]), fontsize="medium")
     return figure
 
 
@@ -223,6 +235,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--values", type=positive, default=8, help="asked returns (default: %(default)s)")
     parser.add_argument("--episodes", type=positive, default=50, help="for each (default: %(default)s)")
     parser.add_argument("--seed", type=SEED.integer, default=1000, help="of the first episode (default: 1000)")
+    parser.add_argument(
+        "--guidance", type=GUIDANCE.number, metavar="W", default=1.0, help="as evaluate's (default: %(default)g)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
@@ -231,5 +246,11 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     Raises:
         CommandError: as `measure_steering`.
     """
-    result = measure_steering(arguments.runs, values=arguments.values, episodes=arguments.episodes, seed=arguments.seed)
+    result = measure_steering(
+        arguments.runs,
+        values=arguments.values,
+        episodes=arguments.episodes,
+        seed=arguments.seed,
+        guidance=arguments.guidance,
+    )
     return format_steering(result), asdict(result)

@@ -17,10 +17,10 @@ from ..errors import CheckpointError, UsageError
 from ..files import check_writable, write_json
 from ..policies.card import PolicyCard, card_from_json
 from ..policies.names import ROLLOUTS, asked_words
-from ..ranges import CONTEXT, RETURN, SEED
+from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED
 from ..runtime import load
 from .held_out import HeldOut, kept_episodes, measure_action_error
-from .play import EpisodePlan, ScoredPolicy, play
+from .play import EpisodePlan, ScoredPolicy, guided, play
 from .scores import Score, format_overview, format_table, mismatch, write_episodes
 from .video import EPISODES, open_video
 
@@ -34,6 +34,7 @@ Play episodes with a trained policy and print its returns and D4RL-normalised sc
   python -m aaren_rl.evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
   python -m aaren_rl.evaluate runs/hopper-medium/*/seed0 --csv episodes.csv   # several, with intervals
   python -m aaren_rl.evaluate RUN --rollout rolling       # constant cost, short memory
+  python -m aaren_rl.evaluate RUN --target-return auto --guidance 1.5   # the best in reach, more decidedly
   python -m aaren_rl.evaluate RUN --attention tree --budget 0.5 --sampler edh   # a Transformer, l^0.5 terms
   python -m aaren_rl.evaluate RUN --video falls.gif --video-episode worst   # .mp4 needs ffmpeg
   python -m aaren_rl.evaluate RUN --record-minari me/hopper/aaren-v0
@@ -76,6 +77,13 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--budget", type=RETURN.number, metavar="E", help="tree: l^E terms for l tokens [0.5]")
     parser.add_argument("--sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
+    parser.add_argument(
+        "--guidance",
+        type=GUIDANCE.number,
+        metavar="W",
+        default=1.0,
+        help="act W times on what asking for a return changes; 1.5 suits data of one policy [1]",
+    )
     parser.add_argument("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
     parser.add_argument("--seed", type=SEED.integer, metavar="S", default=1000, help="of the first episode [1000]")
     parser.add_argument("--env-id", metavar="ID", help="play in another environment, such as Hopper-v5: raw returns")
@@ -173,7 +181,7 @@ def _open(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any],
         weights=weights,
         device=choose_device(arguments.device),
     )
-    return _attention(arguments, policy), card, weights
+    return guided(_attention(arguments, policy), arguments.guidance), card, weights
 
 
 def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
@@ -181,6 +189,8 @@ def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPol
         raise UsageError(f"{', '.join(fixed)}: fixed in {path}; export it again with what you want")
     if arguments.attention == "tree":
         raise UsageError("--attention tree: is for a run folder, not for an exported policy")
+    if arguments.guidance != 1:
+        raise UsageError("--guidance: is for a run folder, not for an exported policy")
     if arguments.device not in ("auto", "cpu"):
         raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
     runner = load(path)

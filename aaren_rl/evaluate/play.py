@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from ..errors import CheckpointError, UsageError
 from ..policies.card import PolicyCard
 from ..policies.names import AUTO, asked_number
 from .scores import Score
+
+if TYPE_CHECKING:
+    from ..agents import Policy
 
 State = TypeVar("State")
 
@@ -95,6 +98,20 @@ def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePla
     return [_score(policy, card, plan, target, out, part) for target, part in asked]
 
 
+def guided(policy: Policy, guidance: float) -> Policy:
+    """`agents.with_guidance`, as commands ask for it.
+
+    Raises:
+        UsageError: the policy cannot be guided.
+    """
+    from ..agents import with_guidance
+
+    try:
+        return with_guidance(policy, guidance)
+    except ValueError as error:
+        raise UsageError(f"--guidance: {error}; train it with --typical-return") from error
+
+
 def check_fits(card: PolicyCard) -> None:
     """Holds a policy's sizes against its environment's.
 
@@ -154,6 +171,7 @@ def _score(
         reference_returns=card.reference_returns,
         data_returns=card.data_returns,
         lengths=out.lengths[part].tolist(),
+        guidance=getattr(policy, "guidance", 1.0),
     )
 
 

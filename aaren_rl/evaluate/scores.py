@@ -105,6 +105,7 @@ class Score:
     reference_returns: list[float] | None = None
     data_returns: dict[str, float] = field(default_factory=dict)
     lengths: list[int] = field(default_factory=list)  # steps of every episode; older scores have none
+    guidance: float = 1.0  # W, as in `agents.guidance`
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """A bootstrap interval of the mean return, over episodes; of one episode its return, twice."""
@@ -119,7 +120,8 @@ class Score:
     def acting(self) -> str:
         """The rollout mode with all that belongs to it."""
         mode = describe_rollout(self.rollout, self.rollout_context)
-        return mode if self.attention == "softmax" else f"{mode}, {self.attention}"
+        parts = [mode, *([] if self.attention == "softmax" else [self.attention])]
+        return ", ".join([*parts, *([] if self.guidance == 1 else [f"guidance {self.guidance:g}"])])
 
     def data(self) -> str | None:
         """What the data return, which the score stands beside, as a line; None where that is not known."""

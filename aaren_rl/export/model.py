@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._version import __version__
-from ..agents import Policy
+from ..agents import GuidedPolicy, Policy
 from ..cli import progress_bar
 from ..envs.simulation.stepping import LocalStepper
-from ..errors import NumericsError, ResourcesError
+from ..errors import NumericsError, ResourcesError, UsageError
 from ..policies.card import PolicyCard
 from ..policies.names import asked_number
 from ..runtime import FORMAT, Runner, from_bytes
@@ -49,9 +49,11 @@ def make_model(policy: Policy, card: PolicyCard, precision: str = "float32") -> 
     """The ONNX model of a policy, unchecked.
 
     Raises:
-        UsageError: the mixer has no graph in this rollout mode.
+        UsageError: the mixer has no graph in this rollout mode, or the policy is guided.
         ResourcesError: the package onnx is missing.
     """
+    if isinstance(policy, GuidedPolicy):
+        raise UsageError("a guided policy has no graph: export the policy that it was made of")
     try:
         from .onnx_graph import step_graph
     except ImportError as error:

@@ -90,6 +90,7 @@ class NetworkConfig:
     timestep_embedding: bool = _help(True, "tell the model the time step")
     timestep_std: float = _help(0.02, "deviation of the time steps' embedding before training", FROM_0)
     best_return: bool = _help(False, "learn the best return in reach beside, for --target-return auto")
+    typical_return: bool = _help(False, "learn the return to expect beside, for evaluate --guidance")
     tree_budget: float = _help(0.5, "E of decision-transformer-tree: l^E terms for l tokens; 1 is exact", RETURN)
     tree_sampler: str = _help("edh", "how its tree chooses what to look at closer, as evaluate's --sampler")
 
@@ -121,6 +122,7 @@ class NetworkConfig:
             timestep_std=self.timestep_std,
             return_conditioned=return_conditioned,
             best_return=self.best_return and return_conditioned,
+            typical_return=self.typical_return and return_conditioned,
             tree_budget=self.tree_budget,
             tree_sampler=self.tree_sampler,
         )

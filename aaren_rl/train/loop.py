@@ -152,7 +152,7 @@ def train(
     ranks.share(partial(announce, run))
 
     if trainer.update == 0 and config.data.start_from is None:
-        trainer.fit_best_return()
+        trainer.fit_returns()
     hidden = not ranks.is_writer
     run.bar = progress_bar(total=updates, initial=trainer.update, desc=task.name, unit="update", disable=hidden)
     try:

@@ -72,5 +72,6 @@ def start_settings(path: str) -> tuple[str, dict[str, dict[str, Any]]]:
 
     card = read_card(path)
     fields = {field.name for field in dataclasses.fields(NetworkConfig)}
-    network = {name: value for name, value in card.model.items() if name in fields}
+    # A card written before there was an estimate of the typical return does not name it.
+    network = {"typical_return": False, **{name: value for name, value in card.model.items() if name in fields}}
     return card.agent, {"network": network, "data": {"return_scale": card.return_scale}}

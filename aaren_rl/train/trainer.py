@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..agents import Block, DecisionModel, Encoded, kernels
+from ..agents import BEST, TYPICAL, Block, DecisionModel, Encoded, kernels
 from ..agents.fast.squared_error import squared_error
 from ..agents.fast.training import for_training
 from ..agents.model.block import TrunkState
 from ..envs.errors import one_line
 from ..errors import CheckpointError
 from .acceleration import autocast, compile_model, uses_bfloat16
-from .best_return import MOST_UPDATES, fit_best_return
 from .checkpoint import Checkpoint
 from .config import RunConfig
 from .contexts.batches import Batch, StepData, part, part_of_rows
@@ -26,6 +25,7 @@ from .contexts.stream import Carried, StreamSampler
 from .on_device import NEVER_WAIT, DeviceRates, Found, Graphs
 from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
+from .return_estimates import MOST_UPDATES, fit_return
 
 
 def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
@@ -138,12 +138,14 @@ class Trainer:
         """Updates that changed nothing, since they were not finite; waits for the device."""
         return int(self._skipped)
 
-    def fit_best_return(self) -> None:
-        """Fits the model's estimate of the best return in reach, where it has one, before the first update."""
-        if self.model.best_return is not None and self.average.best_return is not None:
-            updates = min(MOST_UPDATES, self.config.optimizer.updates)  # no more than the policy has itself
-            fit_best_return(self.model.best_return, self.data, self.config.seed, updates)
-            self.average.best_return.load_state_dict(self.model.best_return.state_dict())
+    def fit_returns(self) -> None:
+        """Fits the model's estimates of the best return in reach and of the typical one, before the first update."""
+        updates = min(MOST_UPDATES, self.config.optimizer.updates)  # no more than the policy has itself
+        for name, expectile in (("best_return", BEST), ("typical_return", TYPICAL)):
+            estimate, average = getattr(self.model, name), getattr(self.average, name)
+            if estimate is not None:
+                fit_return(estimate, self.data, expectile, self.config.seed, updates)
+                average.load_state_dict(estimate.state_dict())
 
     def step(self) -> tuple[Tensor, Tensor]:
         """One update; returns its loss and the norm of its gradient before clipping, as tensors on the device.

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from ..mixers.rsa.config import RemConfig, parse_counts
 from ..mixers.tree.config import TreeConfig
-from .best_return import BestReturn
 from .block import ACTIVATIONS, BLOCKS, MIXERS, TrunkState
+from .return_estimate import ReturnEstimate
 from .trunk import Trunk
 
 TOKENS = 3  # a step
@@ -48,6 +48,7 @@ class ModelConfig:
         return_conditioned: whether the return-to-go is seen; without, its token's weights are zero and not trained, and
             the model clones behaviour.
         best_return: whether the model holds an estimate of the best return in reach, which a policy can ask for.
+        typical_return: whether it holds one of the return to expect, which guidance goes away from.
         tree_budget: E, of the mixer "tree": l^E terms for l tokens at rollout.
         tree_sampler: a name in SAMPLERS, likewise.
     """
@@ -72,6 +73,7 @@ class ModelConfig:
     tree_budget: float = 0.5
     tree_sampler: str = "edh"
     best_return: bool = False
+    typical_return: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field that does not fit."""
@@ -133,7 +135,8 @@ class DecisionModel(nn.Module):
         )
         self.head = nn.Linear(config.width, config.action_dim)
         # Last, so that the other weights are drawn as without it. What is asked for, no part of `forward` or `step`.
-        self.best_return = BestReturn(config.observation_dim) if config.best_return else None
+        self.best_return = ReturnEstimate(config.observation_dim) if config.best_return else None
+        self.typical_return = ReturnEstimate(config.observation_dim) if config.typical_return else None
 
     def forward(
         self,

@@ -15,17 +15,21 @@ from aaren_rl.evaluate.held_out import all_episodes
 from aaren_rl.machine import Machine
 
 
-def test_it_plays_what_evaluate_plays(trained_run: Path, tmp_path: Path, capsys) -> None:
+@pytest.mark.parametrize("guidance", ["1", "1.5"])
+def test_it_plays_what_evaluate_plays(trained_run: Path, tmp_path: Path, capsys, guidance: str) -> None:
     figures, scores = tmp_path / "figures.json", tmp_path / "scores.json"
-    options = ["--values", "3", "--episodes", "2", "--seed", "5", "--json", str(figures)]
+    options = ["--values", "3", "--episodes", "2", "--seed", "5", "--guidance", guidance, "--json", str(figures)]
     assert bench(["steering", str(trained_run), *options, "--plot", str(tmp_path / "plot.svg")]) == 0
-    assert "2 episodes an asked return from seed 5" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "2 episodes an asked return from seed 5" in out and ("; guidance 1.5\n" in out) == (guidance != "1")
     found = json.loads(figures.read_text())
     returns = all_episodes(trained_run).returns
     np.testing.assert_allclose(found["asked"], np.linspace(np.quantile(returns, 0.05), returns.max(), 3))
     asked = [*map(str, found["asked"]), "auto"]
     options = ["--target-return", *asked, "--episodes", "2", "--seed", "5", "--json", str(scores)]
-    assert evaluate([str(trained_run), *options]) == 0
+    assert evaluate([str(trained_run), *options, "--guidance", guidance]) == 0
+    assert ("carry, guidance 1.5" in capsys.readouterr().out) == (guidance != "1")
+    assert {score["guidance"] for score in json.loads(scores.read_text())} == {float(guidance)} == {found["guidance"]}
     achieved = [score["return_mean"] for score in json.loads(scores.read_text())]
     (agent,) = found["agents"]
     np.testing.assert_allclose([*agent["achieved"][0], *agent["auto"]], achieved)
@@ -61,7 +65,15 @@ def test_what_cannot_be_steered_has_no_rank_correlation() -> None:
 
 def test_the_picture_shows_every_seed_and_the_mean() -> None:
     agent = {"agent": "bc", "achieved": [[1.0, 2.0], [3.0, 6.0]], "auto": [5.0, 7.0]}
-    figures = {"asked": [1, 9], "data_mean": 2.5, "agents": [agent], "env": "e", "source": "local", "episodes": 3}
+    figures = {
+        "asked": [1, 9],
+        "data_mean": 2.5,
+        "agents": [agent],
+        "env": "e",
+        "source": "local",
+        "episodes": 3,
+        "guidance": 1.0,
+    }
     (axes,) = plot(figures).axes
     drawn = [list(map(float, line.get_ydata())) for line in axes.lines]
     assert drawn == [[1, 9], [2.5, 2.5], [1, 2], [3, 6], [2, 4], [6, 6]]

@@ -1,4 +1,4 @@
-"""The estimate of the best return in reach, fitted beside a policy and asked for by the commands."""
+"""The estimates of the best return in reach and of the typical one, fitted beside a policy and used by the commands."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from aaren_rl import load_policy
-from aaren_rl.agents import BestReturn
+from aaren_rl.agents import BEST, TYPICAL, ReturnEstimate
 from aaren_rl.envs import Episodes
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
-from aaren_rl.train.best_return import fit_best_return
 from aaren_rl.train.command import main as train
 from aaren_rl.train.contexts.batches import StepData
+from aaren_rl.train.return_estimates import fit_return
 
 SMALL = "--env hopper-medium --width 16 --layers 1 --heads 2 --updates 6 --warmup-updates 1 --steps-per-update 160"
 SCORED = "--threads 1 --eval-every 3 --eval-episodes 1 --final-episodes 1"
@@ -33,7 +33,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory, hopper_file: Path) -> Path
     return run(tmp_path_factory.mktemp("runs"), hopper_file, "--target-return auto")
 
 
-def test_it_is_the_best_of_what_followed() -> None:
+# By hand, from tau E[(G - v)+] = (1 - tau) E[(v - G)+]: v = 10 + 10 * 0.99; 100 + 200 * 0.099 / (0.099 + 0.009).
+@pytest.mark.parametrize(("expectile", "values"), [(BEST, [19.9, 283.3]), (TYPICAL, [15.0, 120.0])])
+def test_it_is_of_what_followed(expectile: float, values: list[float]) -> None:
     """Two places; from the one 10 or 20 follow, as often, from the other 100 or, one time in ten, 300."""
     rng = np.random.default_rng(0)
     place = rng.integers(2, size=2000)
@@ -50,14 +52,13 @@ def test_it_is_the_best_of_what_followed() -> None:
     )
     data = StepData(episodes, return_scale=100.0)
     torch.manual_seed(0)
-    model, again = BestReturn(1), BestReturn(1)
+    model, again = ReturnEstimate(1), ReturnEstimate(1)
     again.load_state_dict(model.state_dict())
-    fit_best_return(model, data, seed=0)
+    fit_return(model, data, expectile, seed=0)
     places = (torch.tensor([[0.0], [1.0]]) - data.observation_mean) / data.observation_std
-    # By hand, from tau E[(G - v)+] = (1 - tau) E[(v - G)+]: v = 10 + 10 * 0.99; 100 + 200 * 0.099 / (0.099 + 0.009).
-    np.testing.assert_allclose(model(places) * 100, [19.9, 283.3], rtol=0.05)
+    np.testing.assert_allclose(model(places) * 100, values, rtol=0.05)
     assert not any(parameter.requires_grad for parameter in model.parameters())
-    fit_best_return(again, data, seed=0)
+    fit_return(again, data, expectile, seed=0)
     assert torch.equal(model(places), again(places))
 
 
@@ -77,10 +78,10 @@ def test_a_run_that_asks_for_the_best(trained: Path, tmp_path: Path, capsys) -> 
 
 
 def test_the_policy_is_trained_as_without(trained: Path, hopper_file: Path, tmp_path: Path) -> None:
-    without = run(tmp_path, hopper_file, "--no-best-return")
+    without = run(tmp_path, hopper_file, "--no-best-return --no-typical-return")
     own, other = (load_policy(path).model.state_dict() for path in (trained, without))
     assert all(torch.equal(own[name], tensor) for name, tensor in other.items())
-    assert {name.split(".")[0] for name in own.keys() - other.keys()} == {"best_return"}
+    assert {name.split(".")[0] for name in own.keys() - other.keys()} == {"best_return", "typical_return"}
 
 
 @pytest.mark.parametrize("options", ["--no-best-return", "--target-return most"])
@@ -94,3 +95,34 @@ def test_what_cannot_be_asked_for_of_a_policy(hopper_file: Path, tmp_path: Path,
     cloned = run(tmp_path, hopper_file, agent="bc")
     assert evaluate([str(cloned), "--target-return", "auto"]) == 2
     assert "holds no estimate of the best return in reach; ask for a number" in capsys.readouterr().err
+
+
+def test_guidance_of_a_run_and_what_cannot_be_guided(trained: Path, hopper_file: Path, tmp_path: Path, capsys) -> None:
+    files = [tmp_path / f"{guidance}.json" for guidance in (1, 3)]
+    for guidance, file in zip(("1", "3"), files, strict=True):
+        options = ["--episodes", "2", "--guidance", guidance, "--held-out", "--json", str(file)]
+        assert evaluate([str(trained), *options]) == 0
+    plain, guided = (json.loads(file.read_text())[0] for file in files)
+    assert (plain["guidance"], guided["guidance"]) == (1.0, 3.0)
+    assert plain["returns"] != guided["returns"] and plain["action_error"] != guided["action_error"]
+    capsys.readouterr()
+    cloned = run(tmp_path, hopper_file, "--no-typical-return")
+    assert evaluate([str(cloned), "--guidance", "1.5"]) == 2
+    assert "--guidance: this policy holds no estimate of the return to expect" in capsys.readouterr().err
+    for asked, message in (("0.5", "at least 1"), ("nan", "must be finite")):
+        with pytest.raises(SystemExit, match="2"):
+            evaluate([str(cloned), "--guidance", asked])
+        assert message in capsys.readouterr().err
+
+
+def test_a_policy_from_before_there_was_a_typical_return_is_gone_on_from(hopper_file: Path, tmp_path: Path) -> None:
+    """Its card does not name what it has not."""
+    old = run(tmp_path / "old", hopper_file, "--no-typical-return")
+    for name in ("policy", "policy_best"):
+        file = old / name / "policy.json"
+        tree = json.loads(file.read_text())
+        del tree["model"]["typical_return"]
+        file.write_text(json.dumps(tree))
+    assert read_card(old).model.get("typical_return") is None
+    new = run(tmp_path / "new", hopper_file, f"--from {old}")
+    assert load_policy(new).model.typical_return is None

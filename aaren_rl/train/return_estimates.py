@@ -1,4 +1,4 @@
-"""Fits a model's estimate of the best return in reach, before its training and apart from it."""
+"""Fits a model's estimates of returns, before its training and apart from it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from ..agents import BestReturn, expectile_loss
+from ..agents import ReturnEstimate, expectile_loss
 from ..errors import NumericsError
 from .contexts.batches import StepData
 
@@ -16,7 +16,7 @@ LEARNING_RATE = 3e-3  # peak; a cosine to zero
 WEIGHT_DECAY = 1e-4
 
 
-def fit_best_return(model: BestReturn, data: StepData, seed: int, updates: int = MOST_UPDATES) -> None:
+def fit_return(model: ReturnEstimate, data: StepData, expectile: float, seed: int, updates: int = MOST_UPDATES) -> None:
     """Fits an estimate to all steps of a data set, by AdamW; the same weights for the same seed on the same machine.
 
     The estimate shares nothing with the policy's model, whose training it leaves as it would be without.
@@ -24,6 +24,7 @@ def fit_best_return(model: BestReturn, data: StepData, seed: int, updates: int =
     Args:
         model: the estimate, changed in place.
         data: with observations to normalise and scaled returns-to-go.
+        expectile: what of the returns-to-go it shall be: BEST, TYPICAL or between.
         seed: of the steps drawn.
         updates: of STEPS steps each.
 
@@ -38,7 +39,7 @@ def fit_best_return(model: BestReturn, data: StepData, seed: int, updates: int =
     for _ in range(updates):
         rows = torch.randint(len(data), (STEPS,), generator=generator, device=data.device)
         observed = (data.observations[rows] - data.observation_mean) / data.observation_std
-        loss = expectile_loss(model(observed), data.returns_to_go[rows])
+        loss = expectile_loss(model(observed), data.returns_to_go[rows], expectile)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -46,6 +47,6 @@ def fit_best_return(model: BestReturn, data: StepData, seed: int, updates: int =
     model.requires_grad_(False)
     if not math.isfinite(loss.item()):
         raise NumericsError(
-            "the data's returns-to-go are too large to learn the best one in reach: raise --return-scale, or leave it "
-            "out with --no-best-return"
+            "the data's returns-to-go are too large to learn what can be reached: raise --return-scale, or leave it "
+            "out with --no-best-return --no-typical-return"
         )

@@ -1,0 +1,126 @@
+"""Guidance: a policy that acts on what asking for a return changes, more than it changes.
+
+A policy trained on the data of one behaviour has seen all returns follow from nearly the same actions, and so what it
+does depends little on what is asked for. Here the model runs twice at every step, once asked for the return that is
+wanted and once for the one to expect from where it is (`ReturnEstimate`), and acts on
+
+    a = a_expected + W (a_asked - a_expected),
+
+within the environment's limits: classifier-free guidance (Ho & Salimans 2022), but away from the ordinary instead of
+from a model that sees no return. W = 1 is the policy itself. Both runs see the action that was taken, and their states
+are one batch: the cost of an action stays constant, at that of two environments.
+
+Shape suffixes: B environments, O observation, A action.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .arguments import check_index, check_inputs
+from .model.return_estimate import ReturnEstimate
+from .policy import Policy
+from .policy_state import PolicyState
+from .scan.rows import each
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from .policy import Array, Targets
+
+
+def with_guidance(policy: Policy, guidance: float) -> Policy:
+    """A copy of the policy that acts with guidance W; at 1 the policy as it is.
+
+    Raises:
+        ValueError: the guidance is not finite or below 1, or the model holds no estimate of the return to expect.
+    """
+    if not (math.isfinite(guidance) and guidance >= 1):
+        raise ValueError(f"guidance must be a number from 1, not {guidance}")
+    if guidance == 1:
+        return policy
+    own = {part.name: getattr(policy, part.name) for part in fields(Policy) if part.init}
+    return GuidedPolicy(**own, guidance=float(guidance))
+
+
+@dataclass(frozen=True)
+class GuidedPolicy(Policy):
+    """A policy with guidance, which acts in B environments as `Policy` does.
+
+    Its states hold 2 B rows: those of the environments, and then the same of the runs that ask for what is to expect,
+    whose `return_to_go` is not read. A `previous_action` that replaces the state's may be (B, A).
+
+    Attributes:
+        guidance: W.
+    """
+
+    guidance: float = 1.0
+    _typical_return: ReturnEstimate = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError as `Policy`, or if the model holds no estimate of the return to expect."""
+        super().__post_init__()
+        if self.model.typical_return is None:
+            raise ValueError("this policy holds no estimate of the return to expect, which guidance goes away from")
+        object.__setattr__(self, "_typical_return", copy.deepcopy(self.model.typical_return).double())
+
+    def initial_state(self, batch_size: int, target_return: float | Targets | Tensor | None = None) -> PolicyState:
+        """As `Policy.initial_state`."""
+        asked, expected = super().initial_state(batch_size, target_return), super().initial_state(batch_size, 0.0)
+        both: PolicyState = each(torch.cat, [asked, expected])
+        return both
+
+    def restart(
+        self, state: PolicyState, rows: npt.ArrayLike, target_return: float | Targets | Tensor | None = None
+    ) -> PolicyState:
+        """As `Policy.restart`."""
+        state = self._whole(state)
+        index, batch = self._rows(state, rows)
+        begun = super().restart(state, index, target_return)
+        return super().restart(begun, index + batch, 0.0)
+
+    @torch.no_grad()
+    def act(self, observation: Array | Tensor, reward: Array | Tensor, state: PolicyState) -> tuple[Array, PolicyState]:
+        """As `Policy.act`."""
+        state = self._whole(state)
+        batch, device = len(state.return_to_go) // 2, self.observation_mean.device
+        given = check_inputs(observation, reward, None, batch=batch, sizes=self._sizes, device=device)
+        _, after = super().act(torch.cat([given.observation] * 2), torch.cat([given.reward] * 2), state)
+        assert isinstance(after.previous_action, Tensor)
+        asked, expected = after.previous_action.chunk(2)
+        middle, half = self._units
+        action = (expected + self.guidance * (asked - expected)).clamp(middle - half, middle + half)
+        handed_out = action.to("cpu", torch.float32, copy=True).numpy()
+        return handed_out, after._replace(previous_action=torch.cat([action] * 2))
+
+    def select(self, state: PolicyState, rows: npt.NDArray[np.int64] | Tensor) -> PolicyState:
+        """As `Policy.select`."""
+        state = self._whole(state)
+        index, batch = self._rows(state, rows)
+        return super().select(state, torch.cat([index, index + batch]))
+
+    def _asked(self, return_to_go: Tensor, observed: Tensor, reward: Tensor) -> Tensor:
+        """The first half asks for what is wanted, the second for what is to expect."""
+        batch = len(observed) // 2
+        wanted = super()._asked(return_to_go[:batch], observed[:batch], reward[:batch])
+        return torch.cat([wanted, self._typical_return(observed[batch:]).to(wanted.dtype)])
+
+    def _rows(self, state: PolicyState, rows: npt.ArrayLike | Tensor) -> tuple[Tensor, int]:
+        """Indices of environments, (R,), and B."""
+        batch = len(state.return_to_go) // 2
+        return check_index(rows, batch, self.observation_mean.device), batch
+
+    def _whole(self, state: PolicyState) -> PolicyState:
+        """The state, checked, with previous actions of both halves, where a caller replaced them by (B, A)."""
+        state = self._checked(state)
+        previous = state.previous_action
+        if previous is None or len(previous) * 2 != len(state.return_to_go):
+            return state
+        return state._replace(previous_action=torch.cat([torch.as_tensor(previous)] * 2))
