@@ -8,7 +8,7 @@ from .mixers.tree.mixer import TreeAttention
 from .mixers.tree.samplers import SAMPLERS
 from .model.block import MIXERS, Block
 from .model.decision import DecisionModel, ModelConfig
-from .model.return_estimate import BEST, TYPICAL, ReturnEstimate, expectile_loss
+from .model.return_estimate import ReturnEstimate, expectile_loss
 from .model.trunk import Trunk
 from .policy import ROLLOUTS, NonFiniteActionError, Policy
 from .policy_state import PolicyState
@@ -18,11 +18,9 @@ from .scan.state import ScanState, combine
 from .tree_policy import tree_config, tree_state, with_softmax_attention, with_tree_attention
 
 __all__ = [
-    "BEST",
     "MIXERS",
     "ROLLOUTS",
     "SAMPLERS",
-    "TYPICAL",
     "Aaren",
     "AarenRsa",
     "Attention",

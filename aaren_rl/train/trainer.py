@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..agents import BEST, TYPICAL, Block, DecisionModel, Encoded, kernels
+from ..agents import Block, DecisionModel, Encoded, kernels
 from ..agents.fast.squared_error import squared_error
 from ..agents.fast.training import for_training
 from ..agents.model.block import TrunkState
+from ..agents.model.return_estimate import BEST, TYPICAL
 from ..envs.errors import one_line
 from ..errors import CheckpointError
 from .acceleration import autocast, compile_model, uses_bfloat16

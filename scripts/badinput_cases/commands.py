@@ -64,7 +64,7 @@ def cases(world: World) -> Iterator[Case]:
         "--updates --seed --width --layers --heads --eval-every --steps-per-update --context-length --rollout-context "
         "--warmup-updates --eval-seed --rem-dilation --threads --max-episode-steps",
     )
-    yield from _numbers("evaluate", [run], "--target-return --budget", "--episodes --seed --rollout-context")
+    yield from _numbers("evaluate", [run], "--target-return --budget --guidance", "--episodes --seed --rollout-context")
     yield from _numbers(
         "compare", own[:6], "--target-returns --ref-max-score --gpus-per-run", "--seeds --jobs --episodes"
     )

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from aaren_rl import load_policy
-from aaren_rl.agents import BEST, TYPICAL, ReturnEstimate
+from aaren_rl.agents import ReturnEstimate
+from aaren_rl.agents.model.return_estimate import BEST, TYPICAL
 from aaren_rl.envs import Episodes
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
