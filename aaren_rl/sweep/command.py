@@ -19,6 +19,7 @@ DESCRIPTION = """\
 Train a grid of runs, several at once; call it again to go on where it was stopped.
 
   python -m aaren_rl.sweep paper --out runs/paper -- --source local
+  python -m aaren_rl.sweep paper --jobs-per-gpu 8                # on this machine's GPUs, eight runs on each
   python -m aaren_rl.sweep grid.yaml --ray --gpus-per-run 0.25
   python -m aaren_rl.sweep own.yaml --register my_package       # an environment of your own, see its docs
 """
@@ -35,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--ray", nargs="?", const="local", metavar="ADDRESS", help="run on Ray: of its own, or the cluster at ADDRESS"
     )
+    parser.add_argument(
+        "--jobs-per-gpu", type=positive, metavar="N", help="runs at once on every GPU here, each of which sees one GPU"
+    )
     parser.add_argument("--gpus-per-run", type=GPUS.number, metavar="X", default=0.0, help="with --ray: of a GPU [0]")
     parser.add_shared()
     return run(parser, lambda arguments: _sweep(arguments, more), own)
@@ -43,5 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _sweep(arguments: argparse.Namespace, more: list[str]) -> int:
     registering = [] if arguments.register is None else ["--register", arguments.register]
     cells = read_grid(arguments.grid).cells(arguments.out, [*registering, *more])
-    gpus = arguments.gpus_per_run
-    return run_cells(cells, jobs=arguments.jobs, ray_address=arguments.ray, gpus_per_cell=gpus)
+    return run_cells(
+        cells,
+        jobs=arguments.jobs,
+        ray_address=arguments.ray,
+        gpus_per_cell=arguments.gpus_per_run,
+        jobs_per_gpu=arguments.jobs_per_gpu,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,15 @@ runpy.run_module("aaren_rl.train", run_name="__main__", alter_sys=True)
 """
 
 
+def visible_gpus() -> list[str]:
+    """The GPUs that this process sees, as CUDA_VISIBLE_DEVICES names them."""
+    import torch  # seconds
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return [name.strip() for name in named.split(",")][:count] if named else [str(number) for number in range(count)]
+
+
 @dataclass(frozen=True)
 class CellJob:
     """One training run: the arguments of `aaren_rl.train`, without --resume, and the run folder they lead to."""
@@ -28,11 +38,17 @@ class CellJob:
     run: Path
 
 
-def launch(job: CellJob, resume: bool, death: signal.Signals) -> subprocess.Popen[bytes]:
+def launch(job: CellJob, resume: bool, death: signal.Signals, gpu: str | None = None) -> subprocess.Popen[bytes]:
     """Starts a run as a process; its output is appended to the run's train.log.
 
     It gets `death` when this process ends, however that ends, and is gone soon after: it would go on unseen, and keep
     its folder from the one that takes its place.
+
+    Args:
+        job: the run.
+        resume: whether it goes on from its last checkpoint.
+        death: the signal.
+        gpu: the only GPU that it sees, by CUDA's number or name; None: those that this process sees.
     """
     arguments = list(job.arguments)
     if "--threads" not in arguments:
@@ -41,6 +57,8 @@ def launch(job: CellJob, resume: bool, death: signal.Signals) -> subprocess.Pope
         arguments.append("--resume")
     # Not torchrun's, where a sweep is started under it: a run is one process.
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+    if gpu is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = gpu
     job.run.mkdir(parents=True, exist_ok=True)
     with (job.run / "train.log").open("ab") as log:
         return start_child(
@@ -58,17 +76,26 @@ def launch(job: CellJob, resume: bool, death: signal.Signals) -> subprocess.Pope
 class LocalBackend:
     """Processes of this machine."""
 
-    def __init__(self, slots: int) -> None:
-        """At most `slots` at once."""
+    def __init__(self, slots: int, gpus: Sequence[str] = ()) -> None:
+        """At most `slots` at once, spread evenly over `gpus`, of which each sees one; without any all see all."""
         self.slots = slots
+        self._running: dict[str, list[subprocess.Popen[bytes]]] = {gpu: [] for gpu in gpus}
 
     def start(self, job: CellJob, resume: bool) -> subprocess.Popen[bytes]:
         """A process; it saves if this one is killed."""
-        return launch(job, resume, signal.SIGTERM)
+        gpu = min(self._running, key=lambda gpu: len(self._running[gpu]), default=None)
+        handle = launch(job, resume, signal.SIGTERM, gpu)
+        if gpu is not None:
+            self._running[gpu].append(handle)
+        return handle
 
     def code(self, handle: subprocess.Popen[bytes]) -> int | None:
         """The exit code, the signal's number negative where one ended it; None while it runs."""
-        return handle.poll()
+        if (code := handle.poll()) is not None:
+            for running in self._running.values():
+                if handle in running:
+                    running.remove(handle)
+        return code
 
     def stop(self, handle: subprocess.Popen[bytes]) -> None:
         """Asks it to save and end."""

@@ -21,7 +21,7 @@ from ..runs.folder import holds_training
 from ..train.config import RunConfig
 from ..train.plan import make_parser, make_plan
 from ..train.settings import differences, read_config, to_dict
-from .processes import POLL, RETRIES, CellJob, LocalBackend
+from .processes import POLL, RETRIES, CellJob, LocalBackend, visible_gpus
 
 if TYPE_CHECKING:
     from .ray_cluster import RayBackend  # Ray is an extra
@@ -42,7 +42,12 @@ class SweepError(CommandError):
 
 
 def run_cells(
-    cells: Sequence[CellJob], *, jobs: int | None = None, ray_address: str | None = None, gpus_per_cell: float = 0.0
+    cells: Sequence[CellJob],
+    *,
+    jobs: int | None = None,
+    ray_address: str | None = None,
+    gpus_per_cell: float = 0.0,
+    jobs_per_gpu: int | None = None,
 ) -> int:
     """Trains every cell that is not finished, several at once.
 
@@ -56,12 +61,13 @@ def run_cells(
         ray_address: None: processes of this machine, without Ray; "local": a Ray of its own on this machine; else the
             address of a Ray cluster, whose machines share this folder and have the package installed.
         gpus_per_cell: share of a GPU that a run takes, on Ray.
+        jobs_per_gpu: how many at once on every GPU of this machine, each of which sees that one alone.
 
     Returns:
         The exit code: 0, or 128 plus the number of the signal that stopped the sweep.
 
     Raises:
-        UsageError: arguments that make no run, or Ray is missing.
+        UsageError: arguments that make no run, Ray is missing, or there is no GPU to share.
         CheckpointError: a folder holds a run with other settings; the message names them.
         SweepError: a run failed; the message ends with its own last error line.
     """
@@ -70,7 +76,10 @@ def run_cells(
     print(f"{len(tasks)} runs, {len(tasks) - len(waiting)} of them finished before")
     if not waiting:
         return 0
-    backend = _backend(jobs, len(waiting), ray_address, gpus_per_cell)
+    if jobs_per_gpu is not None:
+        backend: Backend = _on_gpus(jobs, jobs_per_gpu, ray_address)
+    else:
+        backend = _backend(jobs, len(waiting), ray_address, gpus_per_cell)
     try:
         with StopRequest() as stop, _bar(tasks) as bar:
             return _Sweep(backend, tasks, waiting, bar).play(stop)
@@ -86,6 +95,15 @@ def _backend(jobs: int | None, waiting: int, ray_address: str | None, gpus_per_c
     from .ray_cluster import RayBackend  # Ray is an extra
 
     return RayBackend(ray_address, jobs or waiting, gpus_per_cell)
+
+
+def _on_gpus(jobs: int | None, jobs_per_gpu: int, ray_address: str | None) -> LocalBackend:
+    if ray_address is not None:
+        raise UsageError("--jobs-per-gpu: is for this machine's GPUs; with --ray say --gpus-per-run")
+    if not (gpus := visible_gpus()):
+        raise UsageError("--jobs-per-gpu: torch finds no GPU here; leave it out, and runs share the cores")
+    slots = jobs_per_gpu * len(gpus)
+    return LocalBackend(min(slots, jobs or slots), gpus)
 
 
 def _asked(job: CellJob) -> RunConfig:

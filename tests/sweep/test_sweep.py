@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -13,12 +14,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+import torch
 from small_run import arguments, records
 
 from aaren_rl.errors import CheckpointError, UsageError
@@ -29,6 +32,7 @@ from aaren_rl.sweep.processes import CellJob
 from aaren_rl.sweep.schedule import SweepError, run_cells
 
 UPDATES = 150
+VISIBLE = b"CUDA_VISIBLE_DEVICES="
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra: sweep)")
 
 
@@ -262,3 +266,41 @@ def test_without_ray_the_error_names_the_extra(
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'aaren-rl\[sweep\]'"):
         run_cells([job(hopper_file, tmp_path, 0)], ray_address="local")
+
+
+def test_runs_are_spread_over_gpus_each_of_which_sees_one(
+    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What CUDA would see, by the processes' own environments: there is no GPU, and so they train on the CPU."""
+    seen: dict[int, str] = {}
+    most: Counter[str] = Counter()
+
+    class Watched(schedule.LocalBackend):
+        def start(self, job: CellJob, resume: bool) -> subprocess.Popen[bytes]:
+            handle = super().start(job, resume)
+            for gpu, running in self._running.items():
+                most[gpu] = max(most[gpu], len(running))
+            return handle
+
+        def code(self, handle: subprocess.Popen[bytes]) -> int | None:
+            with contextlib.suppress(OSError):
+                environment = Path(f"/proc/{handle.pid}/environ").read_bytes().split(b"\0")
+                seen[handle.pid] = next(part[len(VISIBLE) :].decode() for part in environment if VISIBLE in part)
+            return super().code(handle)
+
+    monkeypatch.setattr(schedule, "LocalBackend", Watched)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-7, 3,5")
+    cells = [job(hopper_file, tmp_path, seed, updates=2) for seed in range(5)]
+    assert run_cells(cells, jobs_per_gpu=2) == 0
+    assert len(seen) == 5 and set(seen.values()) == {"GPU-7", "3"} == set(most) and max(most.values()) == 2
+    assert all(read_card(cell.run).updates == 2 for cell in cells)
+
+
+@pytest.mark.parametrize(("ray", "message"), [(None, "finds no GPU here"), ("local", "say --gpus-per-run")])
+def test_gpus_that_cannot_be_shared(
+    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray: str | None, message: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(UsageError, match=message):
+        run_cells([job(hopper_file, tmp_path, 0)], jobs_per_gpu=2, ray_address=ray)
