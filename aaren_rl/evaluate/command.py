@@ -34,7 +34,6 @@ Play episodes with a trained policy and print its returns and D4RL-normalised sc
   python -m aaren_rl.evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
   python -m aaren_rl.evaluate runs/hopper-medium/*/seed0 --csv episodes.csv   # several, with intervals
   python -m aaren_rl.evaluate RUN --rollout rolling       # constant cost, short memory
-  python -m aaren_rl.evaluate RUN --target-return auto --guidance 1.5   # the best in reach, more decidedly
   python -m aaren_rl.evaluate RUN --attention tree --budget 0.5 --sampler edh   # a Transformer, l^0.5 terms
   python -m aaren_rl.evaluate RUN --video falls.gif --video-episode worst   # .mp4 needs ffmpeg
   python -m aaren_rl.evaluate RUN --record-minari me/hopper/aaren-v0
