@@ -259,14 +259,20 @@ def test_a_plain_script(tmp_path):
     assert first == "started" and int(steps) >= 500
 
 
+def has_glfw(pid):
+    return "libglfw" in Path(f"/proc/{pid}/maps").read_text() and not children(pid)
+
+
 @pytest.mark.faults(16)
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupt_leaves_no_worker_and_no_file(tmp_path, cache, sign):
     with start(tmp_path, 10**9) as process:
         assert process.stdout.readline() == "started\n"
-        deadline = time.monotonic() + 30
-        while not (workers := children(process.pid)):
-            assert time.monotonic() < deadline, "no worker started"
+        deadline = time.monotonic() + 60
+        # Until they simulate: glfw, which they import, asks a process of its own for its version, and that one prints a
+        # traceback when it is the first to see its parent die.
+        while not ((workers := children(process.pid)) and all(map(has_glfw, workers))):
+            assert time.monotonic() < deadline, "no worker simulates"
             time.sleep(0.05)
         time.sleep(0.7)
         # To the whole group, as a terminal does for Ctrl-C.
