@@ -231,7 +231,7 @@ class Policy:
             raise NonFiniteActionError(blame(given, state.return_to_go, state.timestep, action))
         action = middle + half * action
         # A copy: on the CPU the array would share its memory with the state, and the caller may write to it.
-        handed_out = action.to("cpu", torch.float32, copy=True).numpy()
+        handed_out = action.float().cpu().numpy().copy()
         return handed_out, PolicyState(state.timestep + 1, return_to_go, action, memory)
 
     def select(self, state: PolicyState, rows: npt.NDArray[np.int64] | Tensor) -> PolicyState:

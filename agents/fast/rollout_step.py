@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -108,10 +109,10 @@ class CompiledStep:
         given = [tuple(part.shape) for part in (observation, return_to_go, previous_action, *state)]
         if given != wanted or len(when) != batch or len(first) != batch:
             raise ValueError(f"observation, return-to-go, action and state have the shapes {given}, not {wanted}")
-        after = StepState(*(torch.empty_like(part) for part in state))
-        actions = torch.empty(batch, self._actions)
+        after = tuple(np.empty(part.shape) for part in state)
+        actions = np.empty((batch, self._actions), np.float32)
         kernels.load_kernels("step").step(
-            (_view(previous_action), _view(return_to_go.unsqueeze(-1)), _view(observation)),
+            (_view(previous_action), _view(return_to_go)[:, None], _view(observation)),
             self._moments,
             when,
             self._embedding,
@@ -121,11 +122,11 @@ class CompiledStep:
             first,
             *self._form,
             self._encoding,
-            tuple(part.contiguous().numpy() for part in state),
-            tuple(part.numpy() for part in after),
-            actions.numpy(),
+            tuple(_view(part, STATE_DTYPE) for part in state),
+            after,
+            actions,
         )
-        return actions, after
+        return torch.from_numpy(actions), StepState(*map(torch.from_numpy, after))
 
     def _when(self, timestep: int | Tensor, batch: int) -> Array:
         """The rows of time's embedding at t - 1 and t, (E, 2); those beyond the table are its first and last."""
@@ -204,6 +205,9 @@ def _copy(x: Tensor) -> Array:
     return x.detach().clone(memory_format=torch.contiguous_format).numpy()
 
 
-def _view(x: Tensor) -> Array:
-    """A contiguous float32 array, a copy where it has to be one."""
-    return x.detach().float().contiguous().numpy()
+def _view(x: Tensor, dtype: torch.dtype = torch.float32) -> Array:
+    """A contiguous array, a copy where it has to be one."""
+    # Asked first: of a few hundred numbers, an operation of PyTorch that does nothing is most of what this costs.
+    if x.dtype != dtype or x.requires_grad or not x.is_contiguous():
+        x = x.detach().to(dtype).contiguous()
+    return x.numpy()
