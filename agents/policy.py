@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from .arguments import blame, check_batch, check_index, check_inputs, check_state, check_targets
-from .fast.rollout import for_rollout
+from .fast.rollout import for_rollout, for_windows
+from .fast.rollout_graph import Recorded
 from .fast.rollout_step import CompiledStep
 from .model.decision import DecisionModel
 from .model.return_estimate import ReturnEstimate
@@ -73,7 +74,8 @@ class Policy:
         context_length: K of "rolling" and "window".
         action_low: the smallest actions of the environment, (A,) or one for all; the model's -1.
         action_high: the largest actions, likewise; the model's 1.
-        compiled: act through the compiled step where there is one for the model; otherwise in PyTorch's operations.
+        compiled: act through the compiled step on a CPU, through recorded graphs on a GPU, where there are such for the
+            model; otherwise in PyTorch's operations.
         target_return: asked for where `initial_state` is told none, as there.
         card: how the policy was made, where it comes from a file: `aaren_rl.policies.card.PolicyCard`.
     """
@@ -90,6 +92,7 @@ class Policy:
     target_return: float | None = None
     card: Any = field(default=None, repr=False, compare=False)
     _stepper: Stepper[Any] = field(init=False, repr=False, compare=False)
+    _windows: Recorded | None = field(init=False, repr=False, compare=False)
     _units: tuple[Tensor, Tensor] = field(init=False, repr=False, compare=False)
     _best_return: ReturnEstimate | None = field(init=False, repr=False, compare=False)
 
@@ -107,6 +110,8 @@ class Policy:
         if self.rollout != "window":
             stepper = for_rollout(self.model, compiled=self.compiled)
         object.__setattr__(self, "_stepper", stepper)
+        windows = for_windows(self.model) if self.rollout == "window" and self.compiled else None
+        object.__setattr__(self, "_windows", windows)
         best = self.model.best_return
         # In float64, whose sums, rounded, do not depend on how many environments there are.
         object.__setattr__(self, "_best_return", None if best is None else copy.deepcopy(best).double())
@@ -287,7 +292,7 @@ class Policy:
     def _window(self, step: Step, memory: Memory) -> tuple[Tensor, Window]:
         assert isinstance(memory, Window)
         window, place = memory.push(step)
-        actions, _ = self.model(*window)
+        actions, *_ = self._windows(*window) if self._windows else self.model(*window)
         return actions[torch.arange(len(place), device=place.device), place], window
 
 

@@ -14,7 +14,7 @@ from .fast.rollout_step import StepState
 from .model.block import TrunkState
 from .scan.rows import State, each
 
-StepperState: TypeAlias = TrunkState | StepState
+StepperState: TypeAlias = TrunkState | StepState | Tensor
 
 
 class Carry(NamedTuple):

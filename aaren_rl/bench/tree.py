@@ -142,7 +142,7 @@ class _Clock:
         """Of an action, median."""
         state = self._middle
         if policy is not self._policy:
-            assert isinstance(state.memory, Carry) and not isinstance(state.memory.state, StepState)
+            assert isinstance(state.memory, Carry) and not isinstance(state.memory.state, StepState | torch.Tensor)
             state = state._replace(memory=Carry(tree_state(policy.model, state.memory.state)))
         state, _ = self._play(policy, state, 2)  # warm
         return median(self._play(policy, state, self._actions)[1]) * 1e3

@@ -1,4 +1,4 @@
-"""A decision model in the form that steps soonest at rollout."""
+"""A decision model in the form that acts soonest at rollout."""
 
 from __future__ import annotations
 
@@ -6,25 +6,39 @@ import copy
 
 import torch
 
+from .. import kernels
 from ..mixers import Aaren
 from ..mixers.tree.mixer import plant_trees
 from ..model.block import Block
 from ..model.decision import DecisionModel
+from .rollout_graph import STEPS, WINDOWS, Recorded, RecordedStep
 from .rollout_mixer import FusedAaren
 from .rollout_step import CompiledStep, can_compile
 
 
 @torch.no_grad()
-def for_rollout(model: DecisionModel, *, compiled: bool = True) -> DecisionModel | CompiledStep:
+def for_rollout(model: DecisionModel, *, compiled: bool = True) -> DecisionModel | CompiledStep | RecordedStep:
     """What does the same as `model.step` soonest, with today's weights and without dropout.
 
     It has `initial_state` and `step`; the states of the one are not those of the other.
 
     Args:
         model: stays as it is.
-        compiled: as one compiled call where there is one for the model; otherwise in PyTorch's operations, by `fused`.
+        compiled: on a CPU as one compiled call, on a GPU as one recorded graph, where there is one for the model;
+            otherwise in PyTorch's operations, by `fused`.
     """
-    return CompiledStep(model) if compiled and can_compile(model) else fused(model)
+    if compiled and can_compile(model):
+        return CompiledStep(model)
+    if compiled and model.config.mixer in STEPS and kernels.on_gpu(model.head.weight):
+        return RecordedStep(fused(model))
+    return fused(model)
+
+
+def for_windows(model: DecisionModel) -> Recorded | None:
+    """On a GPU, the actions of `model.forward` by recorded graphs, where the model can be recorded."""
+    if model.config.mixer in WINDOWS and kernels.on_gpu(model.head.weight):
+        return Recorded(lambda *window: model(*window)[:1])
+    return None
 
 
 @torch.no_grad()

@@ -1,0 +1,127 @@
+"""Acting on a GPU: what a step launches, recorded once for a number of environments, replayed as one CUDA graph.
+
+A step of a small model is some hundred launches of little work each; a replay is one. Shape suffixes: E environments,
+F numbers of a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..model.decision import DecisionModel
+from ..scan.rows import each, tensors
+from ..scan.state import STATE_DTYPE
+
+STEPS, WINDOWS = ("aaren",), ("aaren", "attention")  # mixers: their states do not grow; nothing waits in them
+MOST = 1024  # environments; more are work enough for a GPU without a graph
+EAGER = 2  # calls before one is recorded: libraries are loaded in them, and memory is asked for
+
+Function = Callable[..., tuple[Tensor, ...]]
+Record = Callable[[Callable[[], tuple[Tensor, ...]]], Callable[[], tuple[Tensor, ...]]]
+
+
+@torch.no_grad()
+def cuda_graph(function: Callable[[], tuple[Tensor, ...]]) -> Callable[[], tuple[Tensor, ...]]:
+    """What replays a function of no arguments; its results are written over by the next replay."""
+    here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+    aside.wait_stream(here)
+    with torch.cuda.stream(aside):
+        for _ in range(EAGER):
+            function()
+    here.wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = function()
+
+    def replay() -> tuple[Tensor, ...]:
+        graph.replay()
+        return results
+
+    return replay
+
+
+class Recorded:
+    """A function of tensors with a row an environment, recorded for 1, 2, 4, ... 1,024 rows.
+
+    Arguments are copied to where the recording reads them, in as many rows as the next power of two; results are
+    copies, so that who keeps one has it after the next call.
+
+    Args:
+        function: computes every row from that row alone, launches the same for the same shapes, waits for nothing.
+        record: how; a CPU has no graphs, and calls the function again.
+    """
+
+    def __init__(self, function: Function, record: Record = cuda_graph) -> None:
+        """Records nothing yet."""
+        self._function, self._record = function, record
+        self._made: dict[int, tuple[list[Tensor], Callable[[], tuple[Tensor, ...]]]] = {}
+
+    def __call__(self, *arguments: Tensor) -> tuple[Tensor, ...]:
+        """The function's results for arguments (E, ...), of the same types and sizes a row at every call."""
+        rows = len(arguments[0])
+        if rows > MOST:
+            return self._function(*arguments)
+        size = 1 << (rows - 1).bit_length()
+        if size not in self._made:
+            places = [x.new_zeros(size, *x.shape[1:]) for x in arguments]
+            self._made[size] = places, self._record(lambda: self._function(*places))
+        places, replay = self._made[size]
+        for place, argument in zip(places, arguments, strict=True):
+            place[:rows].copy_(argument)
+        return tuple(result[:rows].clone() for result in replay())
+
+
+class RecordedStep:
+    """`DecisionModel.step` of a model whose state does not grow; a state of all layers is one tensor, (E, F)."""
+
+    def __init__(self, model: DecisionModel, record: Record = cuda_graph) -> None:
+        """Records nothing yet; `model` is not changed while this stands for it."""
+        self._model = model
+        self._form = model.initial_state(1)
+        self._recorded = Recorded(self._step, record)
+
+    def initial_state(self, batch_size: int) -> Tensor:
+        """The state before any step."""
+        return _joined(self._model.initial_state(batch_size))
+
+    def step(
+        self,
+        observation: Tensor,
+        return_to_go: Tensor,
+        timestep: int | Tensor,
+        previous_action: Tensor | None,
+        state: Tensor,
+        begins: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """As `DecisionModel.step`."""
+        batch, first = len(observation), previous_action is None
+        if previous_action is None:
+            previous_action = observation.new_zeros(batch, self._model.config.action_dim)
+        if not isinstance(timestep, Tensor):
+            timestep = torch.full((batch,), timestep, device=observation.device)
+        if begins is None:
+            begins = torch.full((batch,), first, device=observation.device)
+        action, after = self._recorded(observation, return_to_go, timestep, previous_action, state, begins)
+        return action, after
+
+    def _step(
+        self, observation: Tensor, to_go: Tensor, timestep: Tensor, previous: Tensor, state: Tensor, begins: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        parts = self._apart(state)
+        action, after = self._model.step(observation, to_go, timestep, previous, parts, begins)
+        return action, _joined(after)
+
+    def _apart(self, joined: Tensor) -> Any:  # noqa: ANN401  the model's own
+        """The model's state of one tensor (E, F)."""
+        shapes = [part.shape[1:] for part in tensors(self._form)]
+        parts = iter(joined.split([shape.numel() for shape in shapes], 1))
+        return each(lambda same: next(parts).unflatten(1, same[0].shape[1:]), [self._form])
+
+
+def _joined(state: Any) -> Tensor:  # noqa: ANN401
+    """All tensors of a state side by side, (E, F), in the state's type."""
+    return torch.cat([part.flatten(1).to(STATE_DTYPE) for part in tensors(state)], 1)

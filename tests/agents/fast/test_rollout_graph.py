@@ -1,0 +1,119 @@
+"""Acting by recorded graphs, with a recorder that calls again what a GPU would replay; and on a GPU, the graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from aaren_rl.agents import DecisionModel, ModelConfig, Policy
+from aaren_rl.agents.fast import rollout_graph
+from aaren_rl.agents.fast.rollout import fused
+from aaren_rl.agents.fast.rollout_graph import Recorded, RecordedStep
+
+Results = tuple[Tensor, ...]
+gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+DEVICES = ["cpu", pytest.param("cuda", marks=gpu)]
+
+
+def again(function: Callable[[], Results]) -> Callable[[], Results]:
+    """As a graph does, every call writes its results where those of the call before are."""
+    places = function()
+
+    def replay() -> Results:
+        for place, result in zip(places, function(), strict=True):
+            place.copy_(result)
+        return places
+
+    return replay
+
+
+def model(device: str = "cpu", mixer: str = "aaren") -> DecisionModel:
+    torch.manual_seed(0)
+    return DecisionModel(ModelConfig(3, 2, mixer, width=16, layers=2, heads=2, max_timestep=20)).to(device).eval()
+
+
+def recorded(of: DecisionModel, device: str) -> RecordedStep:
+    return RecordedStep(of, rollout_graph.cuda_graph if device == "cuda" else again)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("batch", [1, 3, 4])
+@torch.no_grad()
+def test_it_is_the_step(batch: int, device: str) -> None:
+    """From the first step to behind the table of time, others' first steps in between, and no state is written to."""
+    true = fused(model(device))
+    mine = recorded(true, device)
+    states, actions = [mine.initial_state(batch)], []
+    wanted = true.initial_state(batch)
+    previous, generator = None, torch.Generator(device).manual_seed(0)
+    times: int | Tensor = 0
+    for step in range(25):
+        observation = torch.randn(batch, 3, generator=generator, device=device)
+        to_go, begins = torch.randn(batch, generator=generator, device=device), None
+        if step == 7:
+            begins = torch.arange(batch, device=device) % 2 == 0
+            times = torch.full((batch,), step, device=device).masked_fill(begins, 0)
+        action, wanted = true.step(observation, to_go, times, previous, wanted, begins)
+        got, state = mine.step(observation, to_go, times, previous, states[-1], begins)
+        torch.testing.assert_close(got, action, rtol=0, atol=1e-6)
+        kept = [x.clone() for x in (*states, *actions)]
+        states.append(state)
+        actions.append(got)
+        assert all(torch.equal(a, b) for a, b in zip(kept, (*states[:-1], *actions[:-1]), strict=True))
+        previous, times = action, times + 1
+
+
+@torch.no_grad()
+def test_sizes_are_powers_of_two() -> None:
+    sizes: list[int] = []
+
+    def function(x: Tensor) -> Results:
+        sizes.append(len(x))
+        return (2 * x,)
+
+    call = Recorded(function, again)
+    for rows in (1, 3, 4, 2, 3, 1024, 1025, 2000):
+        x = torch.randn(rows, 2)
+        assert torch.equal(call(x)[0], 2 * x)
+    assert sorted(set(sizes)) == [1, 2, 4, 1024, 1025, 2000]
+    assert sizes.count(4) == 4  # recorded once, replayed for 3, 4 and 3
+
+
+@torch.no_grad()
+def test_what_is_recorded_asks_for_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors have no memory there: a number that is asked for, or a shape made from one, is an error."""
+    monkeypatch.setattr("aaren_rl.agents.kernels.choose", lambda values: "blocked")  # Numba's would read the memory
+    step, windows = recorded(fused(model()), "cpu"), [model(mixer=mixer) for mixer in rollout_graph.WINDOWS]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        step.step(torch.zeros(3, 3), torch.zeros(3), torch.zeros(3, dtype=torch.long), None, step.initial_state(3))
+        for whole in windows:
+            whole(torch.zeros(3, 5, 3), torch.zeros(3, 5, 2), torch.zeros(3, 5), torch.zeros(3, 5).long())
+
+
+@pytest.mark.parametrize("rollout", ["carry", "rolling", "window"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_policy_acts_by_it(rollout: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through two restarts: the actions are those without graphs."""
+    made = []
+    if device == "cpu":
+        monkeypatch.setattr("aaren_rl.agents.kernels.on_gpu", lambda x: True)
+        monkeypatch.setattr("aaren_rl.agents.fast.rollout.can_compile", lambda model: False)
+        monkeypatch.setattr(Recorded.__init__, "__defaults__", (again,))
+        monkeypatch.setattr(RecordedStep.__init__, "__defaults__", (again,))
+    for compiled in (True, False):
+        scales = torch.zeros(3, device=device), torch.ones(3, device=device)
+        policy = Policy(model(device), *scales, 10.0, rollout, 6, compiled=compiled)
+        assert compiled == (isinstance(policy._stepper, RecordedStep) or policy._windows is not None)
+        state, rng, actions = policy.initial_state(3, 5.0), np.random.default_rng(0), []
+        for step in range(14):
+            if step in (4, 9):
+                state = policy.restart(state, [step % 3], 4.0)
+            action, state = policy.act(rng.normal(size=(3, 3)).astype(np.float32), np.ones(3), state)
+            actions.append(action)
+        made.append(np.array(actions))
+    np.testing.assert_allclose(*made, rtol=0, atol=1e-6)
