@@ -34,6 +34,7 @@ KERNELS = {  # imported on first use
     Path("agents/kernels/step.py"): {"numpy"},
     Path("agents/kernels/compiling/openmp.py"): {"llvmlite", "numba"},  # llvmlite comes with numba
     Path("agents/kernels/tree_attention.py"): {"numpy"},
+    Path("agents/fast/rollout_step.py"): {"numpy"},  # its arrays are made in a fraction of a tensor's time
 }
 MAPPED = {"agents", "envs", "configs"}  # folders that install inside aaren_rl and exist under no other name
 # Of agents, from the ground up; what stands on the last one is for tests and benchmarks.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..kernels.packed_attention import attend, can_attend
 from ..scan.rows import Ragged, run_lengths, run_mask
 
 
@@ -90,13 +91,16 @@ class Attention(nn.Module):
         cache = AttentionState(keys, values)
         if state is not None:
             cache = AttentionState(torch.cat([state.keys, keys], -2), torch.cat([state.values, values], -2))
+        dropout = self.dropout if self.training else 0.0
+        if state is None and starts is not None and can_attend(values, dropout):
+            return attend(queries, keys, values, starts, keep), values, cache
         plain = state is None and starts is None and keep == slice(None)
         mixed = F.scaled_dot_product_attention(
             queries,
             *cache,
             attn_mask=None if plain else _causal_mask(x.shape[1], cache.keys.shape[-2], starts, x.device)[..., keep, :],
             is_causal=plain,
-            dropout_p=self.dropout if self.training else 0.0,
+            dropout_p=dropout,
         )
         return mixed, values, cache
 
