@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-BEST, TYPICAL = 0.99, 0.5  # tau
+BEST, TYPICAL = 0.995, 0.5  # tau
 WIDTH = 128  # of both hidden layers
 
 

@@ -34,8 +34,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, hopper_file: Path) -> Path
     return run(tmp_path_factory.mktemp("runs"), hopper_file, "--target-return auto")
 
 
-# By hand, from tau E[(G - v)+] = (1 - tau) E[(v - G)+]: v = 10 + 10 * 0.99; 100 + 200 * 0.099 / (0.099 + 0.009).
-@pytest.mark.parametrize(("expectile", "values"), [(BEST, [19.9, 283.3]), (TYPICAL, [15.0, 120.0])])
+# By hand, from tau E[(G - v)+] = (1 - tau) E[(v - G)+]: v = 10 + 10 * 0.995; 100 + 200 * 0.0995 / (0.0995 + 0.0045).
+@pytest.mark.parametrize(("expectile", "values"), [(BEST, [19.95, 291.3]), (TYPICAL, [15.0, 120.0])])
 def test_it_is_of_what_followed(expectile: float, values: list[float]) -> None:
     """Two places; from the one 10 or 20 follow, as often, from the other 100 or, one time in ten, 300."""
     rng = np.random.default_rng(0)
