@@ -7,6 +7,10 @@ import signal
 from collections import Counter, defaultdict
 from pathlib import Path
 
+# With -n there is a process a core: more threads than one each would only wait for one another.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import fault_matrix
 import h5py
 import minari_sets
@@ -17,6 +21,7 @@ import torch
 from aaren_rl.envs import make_env
 
 STEPS = 1200
+MOST_WORKERS = 8
 
 # Triton decides when it is imported whether its kernels are interpreted: the only way to run them without a GPU.
 if not torch.cuda.is_available():
@@ -35,7 +40,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault-table", metavar="FILE", help="write the results of the tests marked faults as a table")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Of -n auto. A worker with torch and MuJoCo takes half a GiB."""
+    return min(os.cpu_count() or 1, MOST_WORKERS)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--fault-table") and config.getoption("numprocesses", None):
+        raise pytest.UsageError("--fault-table: counts in one process; leave out -n")
     config.stash[FAULTS], config.stash[RESULTS] = {}, defaultdict(Counter)
 
 

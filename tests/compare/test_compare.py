@@ -115,7 +115,9 @@ OWN = f"--agents decision-aaren --seeds 1 --updates 2 --episodes 1 --jobs 1 -- {
 
 
 @pytest.mark.defect(10)
-@pytest.mark.parametrize("reference", [[], ["--ref-min-score", "-1500", "--ref-max-score", "-150"]])
+@pytest.mark.parametrize(
+    "reference", [["--ref-min-score", "-1500", "--ref-max-score", "-150"], pytest.param([], marks=pytest.mark.slow)]
+)
 def test_data_of_ones_own(pendulum: Path, tmp_path: Path, reference: list[str]) -> None:
     """Two files, the second under a name that is given; scores only where there is a reference for them."""
     shutil.copy(pendulum, tmp_path / "again.hdf5")

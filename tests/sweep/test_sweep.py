@@ -93,6 +93,7 @@ def four_runs(data: Path, out: Path, victim: Callable[[int], int], address: str 
     assert files == {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()}
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on(hopper_file: Path, tmp_path: Path) -> None:
     four_runs(hopper_file, tmp_path, lambda pid: pid, None)
 
@@ -174,7 +175,8 @@ sys.exit(run_cells(jobs, jobs=2, ray_address=sys.argv[2] or None))
 """
 
 
-@pytest.mark.parametrize("address", ["", pytest.param("local", marks=[needs_ray, pytest.mark.slow])])
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["", pytest.param("local", marks=needs_ray)])
 def test_ctrl_c_saves_every_run(hopper_file: Path, tmp_path: Path, address: str) -> None:
     cells = [job(hopper_file, tmp_path, seed, "--eval-every", "100000", updates=100_000) for seed in range(3)]
     plain = json.dumps([(cell.arguments, str(cell.run)) for cell in cells])
@@ -291,9 +293,9 @@ def test_runs_are_spread_over_gpus_each_of_which_sees_one(
     monkeypatch.setattr(schedule, "LocalBackend", Watched)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-7, 3,5")
-    cells = [job(hopper_file, tmp_path, seed, updates=2) for seed in range(5)]
+    cells = [job(hopper_file, tmp_path, seed, updates=2) for seed in range(3)]
     assert run_cells(cells, jobs_per_gpu=2) == 0
-    assert len(seen) == 5 and set(seen.values()) == {"GPU-7", "3"} == set(most) and max(most.values()) == 2
+    assert len(seen) == 3 and set(seen.values()) == {"GPU-7", "3"} == set(most) and max(most.values()) == 2
     assert all(read_card(cell.run).updates == 2 for cell in cells)
 
 

@@ -263,7 +263,9 @@ def test_a_mistyped_source_leaves_no_run_behind(hopper_file: Path, tmp_path: Pat
 
 
 @pytest.mark.faults(15, 16)
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
+)
 def test_a_signal_saves_and_leaves(hopper_file: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
     endless = arguments(hopper_file, tmp_path, "--eval-every", "100000")
     endless[endless.index("--updates") + 1] = "100000"

@@ -42,6 +42,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_kernels_compile() -> None:
     done = run("scripts/check_gpu_kernels", *FEW)
     assert done.returncode == 0, done.stderr

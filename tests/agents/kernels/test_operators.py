@@ -23,6 +23,8 @@ pytestmark = [
 ]
 interpreter.prepare()
 MIXERS = ("aaren", "attention", "aaren-rsa", "rsa")
+INTERPRETED = "triton", torch.bfloat16  # half a minute
+SOON = (False, "aaren"), (True, "attention"), (True, "aaren-rsa")  # the other combinations take as long again, twice
 
 
 def gradients(model: DecisionModel, call: object, *, packed: bool, bfloat16: bool) -> dict[str, Tensor]:
@@ -37,8 +39,14 @@ def gradients(model: DecisionModel, call: object, *, packed: bool, bfloat16: boo
     return {"loss": loss.detach(), **{n: p.grad for n, p in model.named_parameters() if p.grad is not None}}
 
 
-@pytest.mark.parametrize(("bfloat16", "packed"), [(False, True), (True, False)])
-@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize(
+    ("bfloat16", "packed", "mixer"),
+    [
+        pytest.param(low, not low, mixer, marks=() if (low, mixer) in SOON else pytest.mark.slow)
+        for low in (False, True)
+        for mixer in MIXERS
+    ],
+)
 def test_a_model_is_one_graph_with_the_same_gradients(mixer: str, bfloat16: bool, packed: bool) -> None:
     torch.compiler.reset()
     torch.manual_seed(0)
@@ -65,7 +73,12 @@ def test_the_kernels_are_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "dtype"), [(backend, dtype) for backend, dtypes in kernels.TYPES.items() for dtype in dtypes]
+    ("backend", "dtype"),
+    [
+        pytest.param(backend, dtype, marks=pytest.mark.slow if (backend, dtype) == INTERPRETED else ())
+        for backend, dtypes in kernels.TYPES.items()
+        for dtype in dtypes
+    ],
 )
 def test_the_operators_are_what_torch_asks_of_one(backend: str, dtype: torch.dtype) -> None:
     pytest.importorskip(backend, reason=f"pip install {backend}", exc_type=ImportError)
