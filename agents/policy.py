@@ -292,7 +292,13 @@ class Policy:
     def _window(self, step: Step, memory: Memory) -> tuple[Tensor, Window]:
         assert isinstance(memory, Window)
         window, place = memory.push(step)
-        actions, *_ = self._windows(*window) if self._windows else self.model(*window)
+        if self._windows:
+            (actions,) = self._windows(*window)
+        else:
+            # Where all environments are at one step, without the places that are empty yet: less work, and how many
+            # there are does not show in the last bits.
+            seen = step.timestep + 1 if isinstance(step.timestep, int) else None
+            actions, _ = self.model(*(part[:, :seen] for part in window))
         return actions[torch.arange(len(place), device=place.device), place], window
 
 
