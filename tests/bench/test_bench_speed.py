@@ -93,6 +93,7 @@ def test_train_without_peers(
     assert out.count("is left out") == 2 and out.count("pip install 'aaren-rl[bench]'") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's tracing uses what torch deprecates
 @pytest.mark.skipif(torch.__version__ < MIN_TORCH_TO_COMPILE, reason="torch is too old for --compile")
 def test_train_compiled_beside_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

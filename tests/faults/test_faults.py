@@ -134,7 +134,7 @@ print(json.dumps(seen))
 
 
 @pytest.mark.faults(14)
-@pytest.mark.parametrize("how", ["swap", "rename"])
+@pytest.mark.parametrize("how", ["swap", pytest.param("rename", marks=pytest.mark.slow)])
 def test_14_a_kill_at_any_moment_of_a_save_leaves_a_whole_one(finished: Path, tmp_path: Path, how: str) -> None:
     """Before every write, fsync, rename and removal, by which the next step is reached or not."""
     command = [sys.executable, "-c", KILLED_WHILE_SAVING, str(folder(finished)), str(tmp_path), how]
