@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .arguments import blame, check_batch, check_index, check_inputs, check_state, check_targets
 from .fast.rollout import for_rollout, for_windows
-from .fast.rollout_graph import Recorded
+from .fast.rollout_graph import GraphedCallable
 from .fast.rollout_step import CompiledStep
 from .model.decision import DecisionModel
 from .model.return_estimate import ReturnEstimate
@@ -92,7 +92,7 @@ class Policy:
     target_return: float | None = None
     card: Any = field(default=None, repr=False, compare=False)
     _stepper: Stepper[Any] = field(init=False, repr=False, compare=False)
-    _windows: Recorded | None = field(init=False, repr=False, compare=False)
+    _windows: GraphedCallable | None = field(init=False, repr=False, compare=False)
     _units: tuple[Tensor, Tensor] = field(init=False, repr=False, compare=False)
     _best_return: ReturnEstimate | None = field(init=False, repr=False, compare=False)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from ..agents.kernels.cuda_graphs import call_aside, capture
 from .config import OptimizerConfig
 from .optimizers import Rates, rates_at
 
@@ -60,25 +62,8 @@ class Graphs:
         if size not in self._recorded:
             self._calls[size] += 1
             if self._calls[size] <= EAGER or len(self._recorded) == MOST:
-                return self._aside(size)
-            self._record(size)
+                return call_aside(partial(self._update, size))
+            self._recorded[size] = capture(partial(self._update, size), self._generator)
         graph, found = self._recorded[size]
         graph.replay()
         return found
-
-    def _aside(self, size: int) -> Found:
-        """The function itself, on a stream of its own as when it is recorded."""
-        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
-            found = self._update(size)
-        here.wait_stream(aside)
-        return found
-
-    def _record(self, size: int) -> None:
-        graph = torch.cuda.CUDAGraph()
-        if self._generator.device.type == "cuda":
-            graph.register_generator_state(self._generator)
-        with torch.cuda.graph(graph):
-            found = self._update(size)
-        self._recorded[size] = graph, found

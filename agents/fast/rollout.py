@@ -11,13 +11,13 @@ from ..mixers import Aaren
 from ..mixers.tree.mixer import plant_trees
 from ..model.block import Block
 from ..model.decision import DecisionModel
-from .rollout_graph import STEPS, WINDOWS, Recorded, RecordedStep
+from .rollout_graph import STEPS, WINDOWS, GraphedCallable, GraphedStep
 from .rollout_mixer import FusedAaren
 from .rollout_step import CompiledStep, can_compile
 
 
 @torch.no_grad()
-def for_rollout(model: DecisionModel, *, compiled: bool = True) -> DecisionModel | CompiledStep | RecordedStep:
+def for_rollout(model: DecisionModel, *, compiled: bool = True) -> DecisionModel | CompiledStep | GraphedStep:
     """What does the same as `model.step` soonest, with today's weights and without dropout.
 
     It has `initial_state` and `step`; the states of the one are not those of the other.
@@ -30,14 +30,14 @@ def for_rollout(model: DecisionModel, *, compiled: bool = True) -> DecisionModel
     if compiled and can_compile(model):
         return CompiledStep(model)
     if compiled and model.config.mixer in STEPS and kernels.on_gpu(model.head.weight):
-        return RecordedStep(fused(model))
+        return GraphedStep(fused(model))
     return fused(model)
 
 
-def for_windows(model: DecisionModel) -> Recorded | None:
+def for_windows(model: DecisionModel) -> GraphedCallable | None:
     """On a GPU, the actions of `model.forward` by recorded graphs, where the model can be recorded."""
     if model.config.mixer in WINDOWS and kernels.on_gpu(model.head.weight):
-        return Recorded(lambda *window: model(*window)[:1])
+        return GraphedCallable(lambda *window: model(*window)[:1])
     return None
 
 

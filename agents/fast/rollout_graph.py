@@ -12,30 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..kernels.cuda_graphs import call_aside, capture
 from ..model.decision import DecisionModel
 from ..scan.rows import each, tensors
-from ..scan.state import STATE_DTYPE
 
 STEPS, WINDOWS = ("aaren",), ("aaren", "attention")  # mixers: their states do not grow; nothing waits in them
 MOST = 1024  # environments; more are work enough for a GPU without a graph
-EAGER = 2  # calls before one is recorded: libraries are loaded in them, and memory is asked for
+EAGER = 2  # calls before one is recorded
 
-Function = Callable[..., tuple[Tensor, ...]]
-Record = Callable[[Callable[[], tuple[Tensor, ...]]], Callable[[], tuple[Tensor, ...]]]
+Replay = Callable[[], tuple[Tensor, ...]]
 
 
 @torch.no_grad()
-def cuda_graph(function: Callable[[], tuple[Tensor, ...]]) -> Callable[[], tuple[Tensor, ...]]:
+def cuda_graph(function: Replay) -> Replay:
     """What replays a function of no arguments; its results are written over by the next replay."""
-    here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
-    aside.wait_stream(here)
-    with torch.cuda.stream(aside):
-        for _ in range(EAGER):
-            function()
-    here.wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = function()
+    for _ in range(EAGER):
+        call_aside(function)
+    graph, results = capture(function)
 
     def replay() -> tuple[Tensor, ...]:
         graph.replay()
@@ -44,7 +37,7 @@ def cuda_graph(function: Callable[[], tuple[Tensor, ...]]) -> Callable[[], tuple
     return replay
 
 
-class Recorded:
+class GraphedCallable:
     """A function of tensors with a row an environment, recorded for 1, 2, 4, ... 1,024 rows.
 
     Arguments are copied to where the recording reads them, in as many rows as the next power of two; results are
@@ -55,10 +48,12 @@ class Recorded:
         record: how; a CPU has no graphs, and calls the function again.
     """
 
-    def __init__(self, function: Function, record: Record = cuda_graph) -> None:
+    def __init__(
+        self, function: Callable[..., tuple[Tensor, ...]], record: Callable[[Replay], Replay] = cuda_graph
+    ) -> None:
         """Records nothing yet."""
         self._function, self._record = function, record
-        self._made: dict[int, tuple[list[Tensor], Callable[[], tuple[Tensor, ...]]]] = {}
+        self._made: dict[int, tuple[list[Tensor], Replay]] = {}
 
     def __call__(self, *arguments: Tensor) -> tuple[Tensor, ...]:
         """The function's results for arguments (E, ...), of the same types and sizes a row at every call."""
@@ -75,14 +70,14 @@ class Recorded:
         return tuple(result[:rows].clone() for result in replay())
 
 
-class RecordedStep:
+class GraphedStep:
     """`DecisionModel.step` of a model whose state does not grow; a state of all layers is one tensor, (E, F)."""
 
-    def __init__(self, model: DecisionModel, record: Record = cuda_graph) -> None:
+    def __init__(self, model: DecisionModel, record: Callable[[Replay], Replay] = cuda_graph) -> None:
         """Records nothing yet; `model` is not changed while this stands for it."""
         self._model = model
         self._form = model.initial_state(1)
-        self._recorded = Recorded(self._step, record)
+        self._recorded = GraphedCallable(self._step, record)
 
     def initial_state(self, batch_size: int) -> Tensor:
         """The state before any step."""
@@ -123,5 +118,5 @@ class RecordedStep:
 
 
 def _joined(state: Any) -> Tensor:  # noqa: ANN401
-    """All tensors of a state side by side, (E, F), in the state's type."""
-    return torch.cat([part.flatten(1).to(STATE_DTYPE) for part in tensors(state)], 1)
+    """All tensors of a state, which are of one type, side by side: (E, F)."""
+    return torch.cat([part.flatten(1) for part in tensors(state)], 1)

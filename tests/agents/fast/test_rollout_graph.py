@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
 from aaren_rl.agents.fast import rollout_graph
 from aaren_rl.agents.fast.rollout import fused
-from aaren_rl.agents.fast.rollout_graph import Recorded, RecordedStep
+from aaren_rl.agents.fast.rollout_graph import GraphedCallable, GraphedStep
 
 Results = tuple[Tensor, ...]
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -37,8 +37,8 @@ def model(device: str = "cpu", mixer: str = "aaren") -> DecisionModel:
     return DecisionModel(ModelConfig(3, 2, mixer, width=16, layers=2, heads=2, max_timestep=20)).to(device).eval()
 
 
-def recorded(of: DecisionModel, device: str) -> RecordedStep:
-    return RecordedStep(of, rollout_graph.cuda_graph if device == "cuda" else again)
+def recorded(of: DecisionModel, device: str) -> GraphedStep:
+    return GraphedStep(of, rollout_graph.cuda_graph if device == "cuda" else again)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -76,7 +76,7 @@ def test_sizes_are_powers_of_two() -> None:
         sizes.append(len(x))
         return (2 * x,)
 
-    call = Recorded(function, again)
+    call = GraphedCallable(function, again)
     for rows in (1, 3, 4, 2, 3, 1024, 1025, 2000):
         x = torch.randn(rows, 2)
         assert torch.equal(call(x)[0], 2 * x)
@@ -103,12 +103,12 @@ def test_a_policy_acts_by_it(rollout: str, device: str, monkeypatch: pytest.Monk
     if device == "cpu":
         monkeypatch.setattr("aaren_rl.agents.kernels.on_gpu", lambda x: True)
         monkeypatch.setattr("aaren_rl.agents.fast.rollout.can_compile", lambda model: False)
-        monkeypatch.setattr(Recorded.__init__, "__defaults__", (again,))
-        monkeypatch.setattr(RecordedStep.__init__, "__defaults__", (again,))
+        monkeypatch.setattr(GraphedCallable.__init__, "__defaults__", (again,))
+        monkeypatch.setattr(GraphedStep.__init__, "__defaults__", (again,))
     for compiled in (True, False):
         scales = torch.zeros(3, device=device), torch.ones(3, device=device)
         policy = Policy(model(device), *scales, 10.0, rollout, 6, compiled=compiled)
-        assert compiled == (isinstance(policy._stepper, RecordedStep) or policy._windows is not None)
+        assert compiled == (isinstance(policy._stepper, GraphedStep) or policy._windows is not None)
         state, rng, actions = policy.initial_state(3, 5.0), np.random.default_rng(0), []
         for step in range(14):
             if step in (4, 9):
