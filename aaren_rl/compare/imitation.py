@@ -6,7 +6,7 @@ agents apart with few seeds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -16,6 +16,9 @@ import numpy.typing as npt
 from ..evaluate.scores import ActionError
 from .cells import Cell
 from .statistics import CONFIDENCE, Estimate, Floats, group
+
+# By training seed: of every episode a sum over its steps, (E,), and its steps, (E,).
+Pairs = dict[int, tuple[Floats, npt.NDArray[np.int64]]]
 
 RESAMPLES = 2_000  # fewer than of scores: a data set may have thousands of held-out episodes
 
@@ -46,7 +49,7 @@ class ImitationDifference:
     """The action error of `first` less that of `second`, on the same held-out episodes; below 0, `first` is better.
 
     Attributes:
-        env: the task.
+        env: the task; None: the mean over all tasks that have both.
         first: an agent.
         second: another.
         seeds: the training seeds that kept the same episodes from both, ascending.
@@ -54,7 +57,7 @@ class ImitationDifference:
         difference: its mean over the seeds; the interval is over seeds, and over the episodes of every seed drawn.
     """
 
-    env: str
+    env: str | None
     first: str
     second: str
     seeds: tuple[int, ...]
@@ -74,17 +77,46 @@ def imitation(cells: Sequence[Cell], seed: int = 0) -> list[Imitation]:
 
 def imitation_differences(cells: Sequence[Cell], seed: int = 0) -> list[ImitationDifference]:
     """Every pair of agents on every task, where runs of one seed kept the same episodes from both."""
-    found = []
-    for env, by_agent in group(cells).items():
-        for first, second in combinations(by_agent, 2):
-            ours, theirs = _action_errors(by_agent[first]), _action_errors(by_agent[second])
-            # One seed chooses the same episodes of the same data, but for another share.
-            seeds = tuple(s for s in ours if s in theirs and ours[s].lengths == theirs[s].lengths)
-            if seeds:
-                pairs = [(np.subtract(ours[s].sums, theirs[s].sums), np.array(ours[s].lengths)) for s in seeds]
-                episodes = sum(len(lengths) for _, lengths in pairs)
-                found.append(ImitationDifference(env, first, second, seeds, episodes, _over_seeds(pairs, seed)))
-    return found
+    return [
+        ImitationDifference(env, *agents, tuple(pairs), _episodes(pairs), _estimate([pairs], seed))
+        for env, by_agent in group(cells).items()
+        for agents in combinations(by_agent, 2)
+        if (pairs := _paired(by_agent, agents))
+    ]
+
+
+def imitation_difference_over_tasks(
+    cells: Sequence[Cell], first: str, second: str, seed: int = 0
+) -> ImitationDifference:
+    """The mean over the tasks of what `imitation_differences` has of two agents; seeds: those of any task.
+
+    Raises:
+        ValueError: no task has both.
+    """
+    tasks = [
+        pairs
+        for by_agent in group(cells).values()
+        if {first, second} <= set(by_agent) and (pairs := _paired(by_agent, (first, second)))
+    ]
+    if not tasks:
+        raise ValueError(f"no task has runs of {first} and of {second} that kept the same episodes")
+    seeds = tuple(sorted({s for pairs in tasks for s in pairs}))
+    return ImitationDifference(None, first, second, seeds, sum(map(_episodes, tasks)), _estimate(tasks, seed))
+
+
+def _paired(by_agent: Mapping[str, list[Cell]], agents: tuple[str, str]) -> Pairs:
+    """By training seed: the differences of the episodes' errors, summed over steps, and the episodes' steps."""
+    ours, theirs = (_action_errors(by_agent[agent]) for agent in agents)
+    # One seed chooses the same episodes of the same data, but for another share.
+    return {
+        s: (np.subtract(ours[s].sums, theirs[s].sums), np.array(ours[s].lengths))
+        for s in ours
+        if s in theirs and ours[s].lengths == theirs[s].lengths
+    }
+
+
+def _episodes(pairs: Pairs) -> int:
+    return sum(len(lengths) for _, lengths in pairs.values())
 
 
 def _action_errors(runs: list[Cell]) -> dict[int, ActionError]:
@@ -105,14 +137,19 @@ def _imitation(env: str, agent: str, errors: dict[int, ActionError], seed: int) 
     return Imitation(env, agent, tuple(errors), sum(len(e.sums) for e in found), Estimate(value, (low, high)), above)
 
 
-def _over_seeds(pairs: Sequence[tuple[Floats, npt.NDArray[np.int64]]], seed: int) -> Estimate:
-    """The mean over seeds of what (sums, lengths) of their episodes give a step."""
-    rng, count = np.random.default_rng(seed), len(pairs)
-    # As many seeds as there are, with replacement; each has episodes of its own, (drawn, seeds, resamples).
-    means = np.array([[_resampled(*pair, rng) for pair in pairs] for _ in pairs])
-    drawn = rng.integers(count, size=(count, 1, RESAMPLES))
-    value = np.mean([sums.sum() / lengths.sum() for sums, lengths in pairs])
-    return Estimate(float(value), _ends(np.take_along_axis(means, drawn, axis=1).mean(axis=(0, 1))))
+def _estimate(tasks: Sequence[Pairs], seed: int) -> Estimate:
+    """The mean over tasks of the mean over seeds of what their episodes give a step."""
+    rng = np.random.default_rng(seed)
+    means = [np.mean([sums.sum() / lengths.sum() for sums, lengths in pairs.values()]) for pairs in tasks]
+    resamples = np.mean([_over_seeds(list(pairs.values()), rng) for pairs in tasks], axis=0)
+    return Estimate(float(np.mean(means)), _ends(resamples))
+
+
+def _over_seeds(pairs: Sequence[tuple[Floats, npt.NDArray[np.int64]]], rng: np.random.Generator) -> Floats:
+    """Means over as many seeds as there are, drawn with replacement; each has episodes of its own, (resamples,)."""
+    means = np.array([[_resampled(*pair, rng) for pair in pairs] for _ in pairs])  # (drawn, seeds, resamples)
+    drawn = rng.integers(len(pairs), size=(len(pairs), 1, RESAMPLES))
+    return np.asarray(np.take_along_axis(means, drawn, axis=1).mean(axis=(0, 1)))
 
 
 def _resampled(sums: Floats, lengths: npt.NDArray[np.int64], rng: np.random.Generator) -> Floats:

@@ -6,7 +6,7 @@ Reinforcement Learning at the Edge of the Statistical Precipice"; the tests hold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -98,6 +98,25 @@ class Improvement:
     probability: Estimate
 
 
+@dataclass(frozen=True)
+class Difference:
+    """The mean score of `first` less that of `second`; above 0, `first` is better.
+
+    Attributes:
+        env: the task; None: the mean over all tasks that have normalised scores of both agents.
+        first: an agent.
+        second: another.
+        runs: how many of each there are.
+        difference: of the means over training seeds.
+    """
+
+    env: str | None
+    first: str
+    second: str
+    runs: tuple[int, int]
+    difference: Estimate
+
+
 def group(cells: Sequence[Cell]) -> dict[str, dict[str, list[Cell]]]:
     """Task -> agent -> runs by training seed; tasks in order of appearance, the package's agents before others."""
     known = [*AGENTS, *(cell.agent for cell in cells)]
@@ -123,43 +142,72 @@ def aggregate(cells: Sequence[Cell], seed: int = 0) -> list[Aggregate]:
 
     Returns of different tasks have different units, so tasks without normalised scores are left out.
     """
+    envs, strata = shared_scores(cells)
+    if len(envs) < 2:
+        return []
+    return [
+        Aggregate(
+            agent,
+            tuple(envs),
+            sum(map(len, scores)),
+            _estimate(_mean_of_means, scores, seed),
+            _estimate(_interquartile_mean, scores, seed),
+        )
+        for agent, scores in strata.items()
+    ]
+
+
+def shared_scores(cells: Sequence[Cell]) -> tuple[list[str], dict[str, list[Floats]]]:
+    """The tasks that all agents have normalised scores of, and every agent's scores on them, a task after another."""
     groups = group(cells)
-    agents = list(dict.fromkeys(agent for by_agent in groups.values() for agent in by_agent))
+    agents = _agents(groups)
     envs = [
         env
         for env, by_agent in groups.items()
         if len(by_agent) == len(agents) and all(map(_normalized, by_agent.values()))
     ]
-    if len(envs) < 2:
-        return []
-    strata = {agent: [_scores(groups[env][agent]) for env in envs] for agent in agents}
+    return envs, {agent: [_scores(groups[env][agent]) for env in envs] for agent in agents}
+
+
+def differences(cells: Sequence[Cell], seed: int = 0) -> list[Difference]:
+    """Every pair of agents on every task that has normalised scores of both, then over these tasks where several."""
     return [
-        Aggregate(
-            agent,
-            tuple(envs),
-            sum(map(len, strata[agent])),
-            _estimate(_mean_of_means, strata[agent], seed),
-            _estimate(_interquartile_mean, strata[agent], seed),
-        )
-        for agent in agents
+        Difference(env, first, second, runs, _estimate(_mean_difference, strata, seed))
+        for env, first, second, runs, strata in _pairs(cells, normalized=True)
     ]
 
 
 def improvements(cells: Sequence[Cell], seed: int = 0) -> list[Improvement]:
     """Every pair of agents on every task that has both, then the mean over these tasks where there are several."""
+    return [
+        Improvement(env, first, second, runs, _estimate(_superiority, strata, seed))
+        for env, first, second, runs, strata in _pairs(cells, normalized=False)
+    ]
+
+
+def _pairs(
+    cells: Sequence[Cell], *, normalized: bool
+) -> Iterator[tuple[str | None, str, str, tuple[int, int], list[Floats]]]:
+    """Task, two agents, how many runs of each and their scores (first, second, first, ...); None is all tasks."""
     groups = group(cells)
-    agents = list(dict.fromkeys(agent for by_agent in groups.values() for agent in by_agent))
-    found = []
+    agents = _agents(groups)
     for first, second in combinations(sorted(agents, key=[*AGENTS, *agents].index), 2):
-        strata = {
-            env: (_scores(by_agent[first]), _scores(by_agent[second]))
+        both = {
+            env: (by_agent[first], by_agent[second])
             for env, by_agent in groups.items()
-            if first in by_agent and second in by_agent
+            if {first, second} <= set(by_agent)
         }
-        found += [_improvement(env, first, second, [pair], seed) for env, pair in strata.items()]
+        if normalized:
+            both = {env: pair for env, pair in both.items() if all(map(_normalized, pair))}
+        strata: dict[str | None, list[Floats]] = {env: list(map(_scores, pair)) for env, pair in both.items()}
         if len(strata) > 1:
-            found.append(_improvement(None, first, second, list(strata.values()), seed))
-    return found
+            strata[None] = [scores for pair in strata.values() for scores in pair]
+        for env, scores in strata.items():
+            yield env, first, second, (sum(map(len, scores[::2])), sum(map(len, scores[1::2]))), scores
+
+
+def _agents(groups: Mapping[str, Mapping[str, Sequence[Cell]]]) -> list[str]:
+    return list(dict.fromkeys(agent for by_agent in groups.values() for agent in by_agent))
 
 
 def _summary(env: str, agent: str, runs: list[Cell], seed: int) -> Summary:
@@ -178,13 +226,6 @@ def _summary(env: str, agent: str, runs: list[Cell], seed: int) -> Summary:
         mean_of_last=float(np.mean([cell.mean_of_last for cell in runs])) if counts[0] else None,
         mean_of=counts,
     )
-
-
-def _improvement(
-    env: str | None, first: str, second: str, pairs: list[tuple[Floats, Floats]], seed: int
-) -> Improvement:
-    runs = (sum(len(a) for a, _ in pairs), sum(len(b) for _, b in pairs))
-    return Improvement(env, first, second, runs, _estimate(_superiority, [s for pair in pairs for s in pair], seed))
 
 
 def _scores(runs: list[Cell]) -> Floats:
@@ -216,6 +257,11 @@ def _estimate(statistic: Callable[..., Floats], strata: list[Floats], seed: int)
 
 def _mean_of_means(*strata: Floats, axis: int) -> Floats:
     return np.asarray(np.mean([stratum.mean(axis=axis) for stratum in strata], axis=0))
+
+
+def _mean_difference(*strata: Floats, axis: int) -> Floats:
+    """Of the means over tasks; strata: first, second, first, second, ..."""
+    return _mean_of_means(*strata[::2], axis=axis) - _mean_of_means(*strata[1::2], axis=axis)
 
 
 def _interquartile_mean(*strata: Floats, axis: int) -> Floats:

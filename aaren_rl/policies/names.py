@@ -12,11 +12,13 @@ AGENTS = {
     "decision-rsa": "rsa",
     "decision-transformer-tree": "tree",
     "bc": "aaren",
+    "bc-10": "aaren",
 }
 # Their state is of one size, however long the episode.
 RECURRENT_MIXERS = ("aaren", "aaren-rsa")
-# They see no return-to-go: behaviour cloning with Decision-Aaren's trunk, a baseline.
-UNCONDITIONED = ("bc",)
+# They see no return-to-go: behaviour cloning with Decision-Aaren's trunk, of all episodes and, as the 10 % BC of
+# Decision Transformer's paper, of the best tenth; baselines.
+UNCONDITIONED = ("bc", "bc-10")
 
 ROLLOUTS = ("carry", "rolling", "window")  # as in `agents`, which imports torch
 CONTEXTS = ("window", "episode", "mixed", "stream")  # of training
@@ -36,6 +38,7 @@ LABELS = {
     "decision-rsa": "Decision-RSA",
     "decision-transformer-tree": "Decision Transformer with a tree",
     "bc": "Behaviour cloning",
+    "bc-10": "10 % BC",
 }
 # What stands at every score of such data, so that none is taken for another's.
 MARKS = {"d4rl": "D4RL", "local": "local", "minari": "Minari", "file": "your file"}

@@ -30,7 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     own, more = split_at_dashes(argv)
     parser = Parser("sweep", DESCRIPTION)
     parser.usage = "python -m aaren_rl.sweep GRID [options] [-- arguments of aaren_rl.train for every run]"
-    parser.add_argument("grid", metavar="GRID", help="a YAML file, or paper: the 120 runs of the paper's Table 1")
+    parser.add_argument(
+        "grid",
+        metavar="GRID",
+        help="a YAML file; paper: the 120 runs of the paper's Table 1; local: the same table on local sets",
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
     parser.add_argument("--jobs", type=positive, metavar="N", help="runs at once (default: one a core; all Ray has)")
     parser.add_argument(

@@ -4,6 +4,7 @@ preset: paper
 envs: [hopper-medium, walker2d-medium]
 agents: [decision-transformer, decision-aaren]
 seeds: [0, 1, 2]
+agent_seeds: {bc: [0, 1]}       # optional: other seeds for one of the agents
 settings: {updates: 20000}      # optional: further arguments of aaren_rl.train, without their dashes
 data:                           # optional: the same for one of the envs alone; so data of one's own get a name
   mine: {env_id: MyEnv-v0, source: mine.hdf5, ref_min_score: 0.0, ref_max_score: 500.0}
@@ -15,6 +16,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from ..train.settings import preset_names
 from ..typed import read
 from .processes import CellJob
 
-PAPER = "paper"  # the grid that ships with the package
+PACKAGED = ("paper", "local")  # the grids that ship with the package
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Grid:
         envs: tasks, or names of one's own for data that `data` or `settings` name.
         agents: names in AGENTS.
         seeds: training seeds.
+        agent_seeds: the same, for the runs of one of `agents`.
         settings: of `aaren_rl.train`, for all runs.
         data: the same, for the runs of one of `envs`.
     """
@@ -48,6 +51,7 @@ class Grid:
     envs: list[str]
     agents: list[str]
     seeds: list[int]
+    agent_seeds: dict[str, list[int]] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     data: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -57,17 +61,21 @@ class Grid:
         for what, given, allowed in (
             ("preset", [self.preset], preset_names()),
             ("agents", self.agents, list(AGENTS)),
+            ("agent_seeds", self.agent_seeds, self.agents),
             ("settings", self.settings, sorted(known)),
             ("data", self.data, self.envs),
             *((f"data: {env}", given, sorted(known)) for env, given in self.data.items()),
         ):
             if unknown := [value for value in given if value not in allowed]:
                 raise ValueError(f"{what}: {', '.join(unknown)} is not one of {', '.join(allowed)}")
-        for name in ("envs", "agents", "seeds"):
+        for name in ("envs", "agents"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: must not be empty")
-        if min(self.seeds, default=0) < 0:
-            raise ValueError("seeds: must be integers from 0")
+        for name, seeds in (("seeds", self.seeds), *((f"agent_seeds: {a}", s) for a, s in self.agent_seeds.items())):
+            if not seeds:
+                raise ValueError(f"{name}: must not be empty")
+            if min(seeds) < 0:
+                raise ValueError(f"{name}: must be integers from 0")
 
     def cells(self, out: Path, more: Sequence[str] = ()) -> list[CellJob]:
         """A run a combination, in folders under `out`; `more` are arguments for every run.
@@ -81,10 +89,15 @@ class Grid:
                 ("--env", env, "--agent", agent, "--seed", str(seed), *shared, *own[env], *more),
                 out / env / agent / f"seed{seed}",
             )
-            for seed in self.seeds
+            for seed in dict.fromkeys(chain(self.seeds, *self.agent_seeds.values()))
             for env in self.envs
             for agent in self.agents
+            if seed in self.seeds_of(agent)
         ]
+
+    def seeds_of(self, agent: str) -> list[int]:
+        """The training seeds of one of the agents."""
+        return self.agent_seeds.get(agent, self.seeds)
 
 
 def _arguments(settings: Mapping[str, Any]) -> list[str]:
@@ -100,19 +113,19 @@ def _arguments(settings: Mapping[str, Any]) -> list[str]:
 
 
 def read_grid(name: str) -> Grid:
-    """The grid of a YAML file, or the packaged one of the name "paper".
+    """The grid of a YAML file, or the packaged one of a name in PACKAGED.
 
     Raises:
         UsageError: not readable, or not a grid; the message names what does not fit.
     """
     try:
-        if name == PAPER:
-            text = resources.files("aaren_rl.configs.paper").joinpath("table1.yaml").read_text(encoding="utf-8")
+        if name in PACKAGED:
+            text = resources.files(f"aaren_rl.configs.{name}").joinpath("table1.yaml").read_text(encoding="utf-8")
         else:
             text = read_small(Path(name))
         return read(Grid, yaml.safe_load(text))
     except (OSError, RecursionError, yaml.YAMLError) as error:
         raise UsageError(f"{name}: {one_line(error)}") from error
     except ValueError as error:
-        what = "a grid has preset, envs, agents, seeds and, where wanted, settings and data"
+        what = "a grid has preset, envs, agents, seeds and, where wanted, agent_seeds, settings and data"
         raise UsageError(f"{name}: {one_line(error, 2000)}; {what}") from error

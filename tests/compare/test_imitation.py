@@ -10,7 +10,7 @@ import pytest
 from synthetic import make_cell
 
 from aaren_rl.compare.cells import Cell
-from aaren_rl.compare.imitation import imitation, imitation_differences
+from aaren_rl.compare.imitation import imitation, imitation_difference_over_tasks, imitation_differences
 from aaren_rl.compare.report.imitation import imitation_tables
 from aaren_rl.compare.report.write import format_comparison, write_report
 from aaren_rl.evaluate.scores import ActionError
@@ -77,6 +77,20 @@ def test_paired_episodes_tell_apart_what_means_do_not() -> None:
     assert found.difference.value == pytest.approx(first.value - second.value)
     low, high = found.difference.interval
     assert -0.011 < low < found.difference.value < high < -0.009
+
+
+def test_over_tasks_every_task_weighs_alike() -> None:
+    """Of the one task there are three seeds and a clear difference, of the other one seed and none."""
+    other = ActionError([1.0] * 400, [10] * 400)
+    cells = [*two_agents(), *(with_error(other, agent, env="walker2d-medium") for agent in AGENTS)]
+    one, none = imitation_differences(cells)
+    over = imitation_difference_over_tasks(cells, *AGENTS)
+    assert (over.env, over.seeds, over.episodes) == (None, (0, 1, 2), one.episodes + none.episodes)
+    assert over.difference.value == pytest.approx(one.difference.value / 2)
+    assert over.difference.interval == pytest.approx(np.divide(one.difference.interval, 2))
+    assert imitation_difference_over_tasks(two_agents(), *AGENTS).difference == one.difference
+    with pytest.raises(ValueError, match="no task has runs of decision-aaren and of gpt"):
+        imitation_difference_over_tasks(cells, AGENTS[0], "gpt")
 
 
 def test_a_differences_interval_is_over_seeds_too() -> None:

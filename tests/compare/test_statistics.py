@@ -9,7 +9,8 @@ from rliable import library, metrics
 from scipy import stats
 from synthetic import README, make_cell, make_cells
 
-from aaren_rl.compare.statistics import Estimate, aggregate, group, improvements, summarize
+from aaren_rl.compare.profiles import profiles
+from aaren_rl.compare.statistics import Estimate, aggregate, differences, group, improvements, summarize
 
 ENVS = ["hopper-medium", "walker2d-medium", "halfcheetah-medium"]
 # What lies below a 2.5 % quantile of 10,000 resamples, of 1,000 others: standard deviation 0.005.
@@ -96,6 +97,46 @@ def test_improvement_as_rliable_and_mann_and_whitney_have_it():
         u = stats.mannwhitneyu(first[:, column], second[:, column]).statistic
         assert found.probability.value == pytest.approx(u / 20, rel=1e-12)
     assert_same(over.probability, metrics.probability_of_improvement, first, second)
+
+
+def test_differences_as_rliable_has_them():
+    cells, matrices = random_cells(runs=(5, 4))
+    first, second = matrices.values()
+    *by_task, over = differences(cells)
+    assert [d.env for d in by_task] == ENVS and over.env is None
+    assert (over.first, over.second, over.runs) == ("decision-aaren", "decision-transformer", (15, 12))
+
+    def difference(a, b):
+        return a.mean() - b.mean()
+
+    for column, found in enumerate(by_task):
+        assert found.runs == (5, 4)
+        assert_same(found.difference, difference, first[:, [column]], second[:, [column]])
+    assert_same(over.difference, difference, first, second)
+
+
+def test_a_difference_needs_normalised_scores_of_both():
+    cells = make_cells(README, reference=None) + make_cells(README, env=ENVS[1])
+    (found,) = differences(cells)
+    assert (found.env, found.difference.value) == (ENVS[1], pytest.approx(np.subtract(*map(np.mean, README.values()))))
+    assert len(improvements(cells)) == 3  # two tasks, and over both
+
+
+def test_profiles_as_rliable_has_them():
+    cells, matrices = random_cells()
+    thresholds = np.linspace(0, 100, 21)
+    np.random.seed(0)
+    values, intervals = library.create_performance_profile(matrices, thresholds, reps=2_000)
+    for found in profiles(cells, thresholds):
+        np.testing.assert_allclose(found.shares, values[found.agent], rtol=1e-12)
+        np.testing.assert_allclose([found.low, found.high], intervals[found.agent], atol=0.07)  # steps of 1/15
+        assert (found.low <= found.shares).all() and (found.shares <= found.high).all() and found.low.min() == 0
+
+
+def test_profiles_by_hand():
+    (found,) = profiles(make_cells({"decision-aaren": [10.0, 30.0]}), np.array([0.0, 10.0, 20.0, 30.0]))
+    assert found.shares.tolist() == found.low.tolist() == found.high.tolist() == [1.0, 0.5, 0.5, 0.0]
+    assert profiles(make_cells(README, reference=None), np.array([0.0])) == []
 
 
 @pytest.mark.parametrize(

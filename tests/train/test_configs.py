@@ -39,7 +39,7 @@ def test_a_preset_says_what_its_file_says(path, agent):
 GRIDS = sorted(CONFIGS.glob("*/*.yaml"))
 
 
-@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.parent.stem)
 def test_a_grids_runs_are_valid(path, tmp_path):
     cells = read_grid(str(path)).cells(tmp_path)
     assert len({cell.run for cell in cells}) == len(cells)
@@ -54,9 +54,27 @@ def test_the_papers_grid_is_its_table(tmp_path):
     assert all(PAPER in published(env, agent) for env in grid.envs for agent in grid.agents)
 
 
+def test_the_local_grid_is_the_papers_sets_with_two_baselines(tmp_path):
+    local, paper = read_grid("local"), read_grid("paper")
+    assert local.envs == paper.envs == list(local.data) and set(paper.agents) < set(local.agents)
+    cells = local.cells(tmp_path)
+    assert len(cells) == 12 * (2 * 5 + 2 * 2) == len({cell.run for cell in cells})
+    assert sum("--agent bc-10 " in " ".join(cell.arguments) for cell in cells) == 12 * 2
+    # Those that are left out by some agents are the last of a sweep that is stopped early.
+    assert [cell.run.name for cell in cells[: 12 * 4]] == ["seed0"] * 48
+    for cell in cells:
+        config = make_plan(make_parser().parse_args(cell.arguments)).config
+        assert config.data.source == "local" and config.data.local_steps >= 202_000
+        assert (config.data.best_fraction == 0.1) == (config.agent == "bc-10")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("{preset: paper, envs: [x], agents: [bc], seeds: []}", "seeds: must not be empty"),
+        ("{preset: paper, envs: [x], agents: [bc], seeds: [0], agent_seeds: {bc: []}}", "agent_seeds: bc: must not"),
+        ("{preset: paper, envs: [x], agents: [bc], seeds: [0], agent_seeds: {bc: [-1]}}", "agent_seeds: bc: must be"),
+        ("{preset: paper, envs: [x], agents: [bc], seeds: [0], agent_seeds: {gpt: [1]}}", "agent_seeds: gpt is not"),
         ("preset: paper", "a grid has preset, envs"),
         ("{preset: papers, envs: [], agents: [decision-aaren], seeds: [0]}", "preset: papers is not one of"),
         ("{preset: paper, envs: [], agents: [gpt], seeds: [0]}", "agents: gpt is not one of"),

@@ -59,7 +59,7 @@ def _errors(found: Sequence[Imitation]) -> Table:
 def _differences(found: Sequence[ImitationDifference]) -> Table:
     rows = [
         [
-            d.env,
+            d.env or "all tasks",
             f"{label(d.first)} less {label(d.second)}",
             interval(d.difference, _DIGITS),
             f"{d.episodes:,}",
