@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import os
 import re
@@ -12,12 +11,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from checkout import ROOT
+from checkout import ROOT, load_script
 from PIL import Image
 
 from aaren_rl import cli
@@ -135,9 +133,7 @@ def numbers(tree: object) -> Iterator[object]:
 
 def test_a_chart_is_of_the_whole_text() -> None:
     """Of every benchmark, as many points as its text has rows."""
-    loader = SourceFileLoader("docs_charts", str(ROOT / "scripts" / "docs_charts"))
-    charts = importlib.util.module_from_spec(importlib.util.spec_from_loader("docs_charts", loader))  # type: ignore[arg-type]
-    loader.exec_module(charts)
+    charts = load_script("docs_charts")
     texts = {name: (ROOT / "docs" / "benchmarks" / f"{name}.txt").read_text() for name in charts.BENCHMARKS}
     modes = charts.read_rollout(texts["rollout"])["modes"]
     assert sum(len(mode["costs"]) for mode in modes) == len(re.findall(r"^decision", texts["rollout"], re.MULTILINE))

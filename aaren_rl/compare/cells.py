@@ -69,7 +69,7 @@ class Cell:
         mean_of_last: mean headline of the last evaluations during training, `mean_of` of them.
         mean_of: how many.
         curve: the evaluations during training, in order.
-        sweep: scores for several asked returns, last update.
+        sweep: scores for several asked returns, last update; none of an agent that sees no return-to-go.
         action_cost: at several steps of an episode, in order.
     """
 

@@ -21,7 +21,7 @@ from ..files import write_json
 from ..machine import state_bytes
 from ..policies.card import PolicyCard
 from ..policies.folder import load_policy, read_card
-from ..policies.names import asked_number
+from ..policies.names import UNCONDITIONED, asked_number
 from .cells import ActionCost, Cell, CurvePoint
 
 MEAN_OF = 3  # last evaluations that are averaged
@@ -98,7 +98,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         mean_of_last=fmean(point.headline for point in curve[-MEAN_OF:]),
         mean_of=len(curve[-MEAN_OF:]),
         curve=curve,
-        sweep=score_policy(policy, card, sweep),
+        sweep=[] if card.agent in UNCONDITIONED else score_policy(policy, card, sweep),
         action_cost=action_cost(policy, card),
     )
 

@@ -1,11 +1,8 @@
 """Every preset in configs/ is a valid configuration of every agent."""
 
-import importlib.machinery
-import importlib.util
-
 import pytest
 import yaml
-from checkout import ROOT
+from checkout import ROOT, load_script
 
 from aaren_rl.compare.published import PAPER, published
 from aaren_rl.errors import UsageError
@@ -111,9 +108,7 @@ def test_a_grid_of_ones_own_data(tmp_path):
 
 
 def test_table1_shows_ours_beside_the_papers(tmp_path):
-    loader = importlib.machinery.SourceFileLoader("table1", str(CONFIGS.parent / "scripts" / "table1"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("table1", loader))
-    loader.exec_module(module)
+    module = load_script("table1")
     grid = read_grid("paper")
     assert module.finished_runs(grid, tmp_path) == {}
     ours = {("hopper-medium", "decision-aaren"): [("local", 1500, 50.0), ("local", 1500, 60.0), ("d4rl", 100, 7.0)]}

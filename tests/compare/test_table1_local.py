@@ -1,0 +1,101 @@
+"""scripts/table1_local: what is missing is trained and scored, what is there is kept, no path of a machine shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from checkout import load_script
+
+from aaren_rl.compare.cells import Cell, read_results
+from aaren_rl.errors import UsageError
+
+GRID = """
+preset: default
+envs: [hopper-medium, hopper-medium-replay]
+agents: [decision-aaren, bc]
+seeds: [0, 1]
+agent_seeds: {bc: [0]}
+settings: {updates: 2, width: 16, layers: 1, heads: 2, eval_episodes: 1, final_episodes: 1, warmup_updates: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    return load_script("table1_local")
+
+
+def line(folder: Path, source: Path, *more: str) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "grid.yaml").write_text(GRID)
+    own = ["hopper-medium", "--grid", str(folder / "grid.yaml"), "--out", str(folder / "runs"), "--jobs", "2"]
+    return [*own, "--results", str(folder / "results"), "--episodes", "2", *more, "--", "--source", str(source)]
+
+
+@pytest.fixture(scope="module")
+def made(script: ModuleType, hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first seed, then the rest."""
+    folder = tmp_path_factory.mktemp("table1")
+    assert script.run(script.parse(line(folder, hopper_file, "--seeds", "0"))) == 0
+    assert [(c.agent, c.seed) for c in cells(folder)] == [("decision-aaren", 0), ("bc", 0)]
+    shutil.rmtree(folder / "runs")
+    assert script.run(script.parse(line(folder, hopper_file))) == 0
+    return folder
+
+
+def cells(folder: Path) -> list[Cell]:
+    return read_results(folder / "results" / "hopper-medium.json")[0]
+
+
+def test_every_run_of_the_grid_is_there_once(made: Path) -> None:
+    assert [(c.agent, c.seed) for c in cells(made)] == [("decision-aaren", 0), ("decision-aaren", 1), ("bc", 0)]
+    assert [run.name for run in (made / "runs").rglob("seed*")] == ["seed1"]  # the first were in the results
+    aaren, _, bc = cells(made)
+    assert aaren.last.episodes == 2 and len(aaren.sweep) == 5 and bc.sweep == []
+    assert aaren.last.action_error is not None
+
+
+def test_it_says_how_it_was_made_and_not_where(made: Path, hopper_file: Path) -> None:
+    text = (made / "results" / "hopper-medium.json").read_text()
+    settings = json.loads(text)["settings"]
+    assert settings["settings"]["updates"] == 2 and settings["evaluation"]["episodes"] == 2
+    assert list(settings["made"]) == [
+        f"hopper-medium/{run}" for run in ("decision-aaren/seed0", "bc/seed0", "decision-aaren/seed1")
+    ]
+    assert set(settings["made"]["hopper-medium/bc/seed0"]) >= {"date", "processor", "torch", "mujoco"}
+    assert {cell.last.source_path for cell in cells(made)} == {hopper_file.name}
+    body = text.replace(json.dumps(str(hopper_file)), "")  # the settings of train, as they were typed
+    assert str(made) not in body and str(hopper_file.parent) not in body
+
+
+def test_numbers_have_six_digits(script: ModuleType, made: Path) -> None:
+    assert script.rounded({"a": [123.456789, 0.000123456789, 3, "x", None]}) == {
+        "a": [123.457, 0.000123457, 3, "x", None]
+    }
+    assert all(value == float(f"{value:.6g}") for cell in cells(made) for value in cell.last.returns)
+
+
+def test_again_does_nothing(script: ModuleType, made: Path, hopper_file: Path) -> None:
+    file = made / "results" / "hopper-medium.json"
+    before = file.stat().st_mtime_ns
+    assert script.run(script.parse(line(made, hopper_file))) == 0
+    assert file.stat().st_mtime_ns == before
+
+
+def test_results_of_other_settings_are_not_mixed(script: ModuleType, made: Path, hopper_file: Path) -> None:
+    with pytest.raises(UsageError, match="holds runs of other settings"):
+        script.run(script.parse([*line(made, hopper_file), "--updates", "3"]))
+    with pytest.raises(UsageError, match="walker2d-medium: not a set of the grid; it has hopper-medium, "):
+        script.run(script.parse(["walker2d-medium", *line(made, hopper_file)]))
+
+
+def test_the_grid_asks_for_what_the_results_say(script: ModuleType, tmp_path: Path) -> None:
+    grid = dataclasses.replace(script.read_grid("local"))
+    plan = script.Plan(grid, tmp_path, tmp_path, script.Evaluation(100, 1000, 20, None), None, [])
+    assert plan.settings_of("hopper-medium-replay")["settings"]["local_steps"] == 402_000
+    jobs = script.jobs_of(plan, "ant-medium", 3)
+    assert list(jobs) == grid.agents and jobs["decision-aaren"] in grid.cells(tmp_path)
