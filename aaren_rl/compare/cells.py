@@ -65,7 +65,8 @@ class Cell:
         loss: of the last updates that were logged together, on the agent's own training contexts.
         last: the last update's score: the one to report; with the action error on the episodes that the run kept from
             training, where it kept any.
-        best: the score of the weights that were best during training, on the same episodes as `last`.
+        best: the score of the weights that were best during training, on the same episodes as `last`; None where nobody
+            asked for it.
         mean_of_last: mean headline of the last evaluations during training, `mean_of` of them.
         mean_of: how many.
         curve: the evaluations during training, in order.
@@ -83,7 +84,7 @@ class Cell:
     device: str
     loss: float
     last: Score
-    best: Score
+    best: Score | None
     mean_of_last: float
     mean_of: int
     curve: list[CurvePoint]
@@ -95,7 +96,13 @@ class Cell:
         """The inverse of `dataclasses.asdict`; KeyError or TypeError where something is missing or unknown."""
         lists = {"curve": CurvePoint, "sweep": Score, "action_cost": ActionCost}
         parts = {key: [kind(**item) for item in tree[key]] for key, kind in lists.items()}
-        return Cell(**{**tree, **parts, "last": Score.of(tree["last"]), "best": Score.of(tree["best"])})
+        best = None if tree["best"] is None else Score.of(tree["best"])
+        return Cell(**{**tree, **parts, "last": Score.of(tree["last"]), "best": best})
+
+    @property
+    def best_headline(self) -> float | None:
+        """The best weights' normalised score, or the return where there is none; None where they were not scored."""
+        return None if self.best is None else self.best.headline
 
 
 def write_results(

@@ -17,6 +17,7 @@ from ..agents import Policy
 from ..errors import CheckpointError
 from ..evaluate.held_out import kept_episodes, measure_action_error
 from ..evaluate.play import EpisodePlan, score_policy
+from ..evaluate.scores import Score
 from ..files import write_json
 from ..machine import state_bytes
 from ..policies.card import PolicyCard
@@ -39,6 +40,7 @@ class Evaluation:
     seed: int
     sweep_episodes: int
     target_returns: tuple[float, ...] | None
+    best: bool = True  # whether the weights that were best during training are scored, too
 
 
 def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | None = None) -> Cell:
@@ -71,7 +73,6 @@ def _kept(file: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
 
 def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[int, int], None] | None) -> Cell:
     policy = load_policy(run)
-    best, best_card = load_policy(run / "policy_best"), read_card(run / "policy_best")
     metrics = _metrics(run / "metrics.jsonl")
     curve = [CurvePoint(line["update"], _headline(line)) for line in metrics if "eval/return_mean" in line]
     plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed, on_step)
@@ -94,13 +95,19 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         device=card.versions["device"],
         loss=[line["train/loss"] for line in metrics if "train/loss" in line][-1],
         last=replace(last, action_error=error),
-        best=last if best_card.updates == card.updates else score_policy(best, best_card, plan)[0],
+        best=_best(run, last, plan) if how.best else None,
         mean_of_last=fmean(point.headline for point in curve[-MEAN_OF:]),
         mean_of=len(curve[-MEAN_OF:]),
         curve=curve,
         sweep=[] if card.agent in UNCONDITIONED else score_policy(policy, card, sweep),
         action_cost=action_cost(policy, card),
     )
+
+
+def _best(run: Path, last: Score, plan: EpisodePlan) -> Score:
+    """The score of the weights that were best during training; the last update's may be."""
+    card = read_card(run / "policy_best")
+    return last if card.updates == last.updates else score_policy(load_policy(run / "policy_best"), card, plan)[0]
 
 
 def _metrics(file: Path) -> list[dict[str, Any]]:

@@ -50,7 +50,7 @@ class Summary:
         mean: of the scores.
         std: their standard deviation over seeds with n - 1 in the denominator; None for one seed.
         iqm: interquartile mean: of the scores without the lowest and the highest quarter (rounded down).
-        best: mean over seeds of the best score during training.
+        best: mean over seeds of the best score during training; None where a seed has none.
         mean_of_last: mean over seeds of the mean of the last evaluations; None where a seed has none.
         mean_of: how many evaluations those are: one count, or several where it differs between seeds.
     """
@@ -63,7 +63,7 @@ class Summary:
     mean: Estimate
     std: float | None
     iqm: Estimate
-    best: float
+    best: float | None
     mean_of_last: float | None
     mean_of: tuple[int, ...]
 
@@ -212,6 +212,7 @@ def _agents(groups: Mapping[str, Mapping[str, Sequence[Cell]]]) -> list[str]:
 
 def _summary(env: str, agent: str, runs: list[Cell], seed: int) -> Summary:
     scores = _scores(runs)
+    best = [value for cell in runs if (value := cell.best_headline) is not None]
     counts = tuple(sorted({cell.mean_of for cell in runs}))
     return Summary(
         env=env,
@@ -222,7 +223,7 @@ def _summary(env: str, agent: str, runs: list[Cell], seed: int) -> Summary:
         mean=_estimate(_mean_of_means, [scores], seed),
         std=None if len(runs) == 1 else float(scores.std(ddof=1)),
         iqm=_estimate(_interquartile_mean, [scores], seed),
-        best=float(np.mean([cell.best.headline for cell in runs])),
+        best=float(np.mean(best)) if len(best) == len(runs) else None,
         mean_of_last=float(np.mean([cell.mean_of_last for cell in runs])) if counts[0] else None,
         mean_of=counts,
     )

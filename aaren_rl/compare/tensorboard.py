@@ -75,7 +75,7 @@ QUANTITIES = (
         "final_score/best",
         "final score",
         "The score of the weights that were best while training; x: updates",
-        _once(lambda cell: cell.best.headline),
+        _once(lambda cell: cell.best_headline),
     ),
     Quantity(
         "final_score/mean_of_last",
@@ -128,7 +128,7 @@ QUANTITIES = (
 METRICS: dict[str, Callable[[Cell], float | None]] = {
     "hparam/normalized_score": lambda cell: cell.last.normalized_score_mean,
     "hparam/return": lambda cell: cell.last.return_mean,
-    "hparam/best_score": lambda cell: cell.best.headline,
+    "hparam/best_score": lambda cell: cell.best_headline,
     "hparam/parameters": lambda cell: float(cell.parameters),
     "hparam/seconds_per_update": lambda cell: cell.seconds_per_update,
     "hparam/action_microseconds": lambda cell: cell.action_cost[-1].microseconds if cell.action_cost else None,

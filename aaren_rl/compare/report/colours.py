@@ -18,8 +18,10 @@ _FIXED = {
     "decision-aaren-rsa": ("#56b4e9", "v"),
     "decision-rsa": ("#cc79a7", "D"),
     "decision-transformer-tree": ("#e69f00", "P"),
+    "bc": ("#009e73", "^"),
+    "bc-10": ("#8f7700", "<"),
 }
-_OTHERS = [("#009e73", "^"), ("#f0e442", "<"), ("#000000", "X")]
+_OTHERS = [("#999999", "p"), ("#f0e442", ">"), ("#000000", "X")]
 
 # What each becomes on a dark page; the others are seen on both.
 DARK = {

@@ -50,16 +50,18 @@ def _section(section: Section) -> list[str]:
 
 def _block(block: Text | Command | Table) -> str:
     if isinstance(block, Table):
-        return _table(block)
+        return table_to_markdown(block)
     # Indented, code cannot be left by what it holds.
     return f"    {' '.join(block.text.split())}" if isinstance(block, Command) else _escape(block.text)
 
 
-def _table(table: Table) -> str:
+def table_to_markdown(table: Table) -> str:
+    """A table under its caption, where it has one."""
     head = [f"{column.text} ({column.mark})" if column.mark else column.text for column in table.columns]
     rule = ["-:" if column.numeric else "-" for column in table.columns]
     rows = [_row(list(map(_escape, row))) for row in [head, *table.rows]]
-    return "\n".join([f"**{_escape(table.caption)}**", "", rows[0], _row(rule), *rows[1:]])
+    caption = [f"**{_escape(table.caption)}**", ""] if table.caption else []
+    return "\n".join([*caption, rows[0], _row(rule), *rows[1:]])
 
 
 def _row(cells: list[str]) -> str:

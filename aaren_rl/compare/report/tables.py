@@ -223,7 +223,7 @@ def seeds(cells: Sequence[Cell]) -> Table:
             MARKS[cell.last.source],
             number(cell.last.normalized_score_mean),
             number(cell.last.normalized_score_std),
-            number(cell.best.normalized_score_mean),
+            number(None if cell.best is None else cell.best.normalized_score_mean),
             f"{number(cell.last.return_mean)} ± {number(cell.last.return_std)}",
             number(cell.last.length_mean),
             number(cell.last.actions_per_second, 0),

@@ -1,0 +1,129 @@
+"""The pictures of docs/table1.md, of the results that scripts/table1_local wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from aaren_rl.compare.cells import Cell
+from aaren_rl.compare.imitation import imitation
+from aaren_rl.compare.profiles import profiles
+from aaren_rl.compare.report.colours import INK, SOFT, Styles, paint, styles_of
+from aaren_rl.compare.statistics import Estimate, aggregate, group, summarize
+from aaren_rl.policies.names import label
+
+DATA = {
+    "mean": (":", "data, mean"),
+    "best_tenth": ("-.", "data, best tenth"),
+    "mode": ("--", "behaviour without noise"),
+}
+THRESHOLDS = np.linspace(0, 120, 241)
+
+
+def figures(cells: Sequence[Cell]) -> dict[str, Figure]:
+    """By name."""
+    drawn = {"scores": scores(cells), "steering": steering(cells)}
+    return drawn | ({"profiles": profile(cells)} if aggregate(cells) else {})
+
+
+def scores(cells: Sequence[Cell]) -> Figure:
+    """A row a set: scores with their intervals beside what the data return, and errors above the floor."""
+    groups, styles = group(cells), styles_of(cells)
+    agents = list(dict.fromkeys(agent for by_agent in groups.values() for agent in by_agent))
+    figure = Figure(figsize=(9.6, 1.5 + 0.62 * len(groups)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(1.5, 1))
+    at = {agent: 0.6 * ((i + 0.5) / len(agents) - 0.5) for i, agent in enumerate(agents)}
+    row = {env: i for i, env in enumerate(groups)}
+    for s in summarize(cells):
+        _mark(left, s.mean, row[s.env] + at[s.agent], s.agent, styles)
+    for i in imitation(cells):
+        if i.above_floor is not None:
+            _mark(right, i.above_floor, row[i.env] + at[i.agent], i.agent, styles)
+    for env, by_agent in groups.items():
+        for name, value in next(iter(by_agent.values()))[0].last.data_headlines().items():
+            if name in DATA:
+                style = {"color": SOFT, "linestyle": DATA[name][0], "linewidth": 1.3, "zorder": 1}
+                left.plot([value] * 2, [row[env] - 0.38, row[env] + 0.38], **style)
+    left.set_yticks(range(len(groups)), list(groups))
+    left.set(xlabel="normalised score, local sets", ylim=(len(groups) - 0.5, -0.5))
+    right.set(xlabel="held-out action error above the floor")
+    for axes in (left, right):
+        axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
+        paint(axes)
+    handles = [_handle(agent, styles) for agent in agents]
+    handles += [Line2D([], [], color=SOFT, linestyle=line, linewidth=1.3, label=name) for line, name in DATA.values()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9, labelcolor=INK)
+    return figure
+
+
+def profile(cells: Sequence[Cell]) -> Figure:
+    """The share of runs above every score."""
+    styles = styles_of(cells)
+    figure = Figure(figsize=(7.6, 3.8), layout="constrained")
+    axes = figure.add_subplot()
+    for p in profiles(cells, THRESHOLDS):
+        color = styles[p.agent][0]
+        axes.plot(p.thresholds, p.shares, color=color, linewidth=2, label=label(p.agent))
+        if (p.low != p.high).any():
+            axes.fill_between(p.thresholds, p.low, p.high, color=color, alpha=0.15, linewidth=0)
+    axes.set(xlabel="normalised score", ylabel="share of runs above it", xlim=(0, THRESHOLDS[-1]), ylim=(0, 1))
+    paint(axes)
+    axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+    return figure
+
+
+def steering(cells: Sequence[Cell]) -> Figure:
+    """A panel a set."""
+    groups, styles = group(cells), styles_of(cells)
+    columns = min(3, len(groups))
+    rows = -(-len(groups) // columns)
+    figure = Figure(figsize=(3.2 * columns, 0.5 + 2.6 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    shown: dict[str, None] = {}
+    for axes, (env, runs) in zip(panels, groups.items(), strict=False):
+        shown |= dict.fromkeys(_steering(axes, runs, styles))
+        axes.set_title(env, fontsize=10, color=INK)
+        paint(axes)
+    for axes in panels[len(groups) :]:
+        axes.set_visible(False)
+    figure.supxlabel("asked return", fontsize=10, color=INK)
+    figure.supylabel("achieved return", fontsize=10, color=INK)
+    handles = [_handle(agent, styles) for agent in shown]
+    handles.append(Line2D([], [], color=SOFT, linestyle=":", label="achieved = asked"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
+    return figure
+
+
+def _steering(axes: Axes, runs: Mapping[str, Sequence[Cell]], styles: Styles) -> list[str]:
+    """The agents that are drawn: means over seeds, and thin lines of the seeds."""
+    drawn = []
+    for agent, found in runs.items():
+        if not found[0].sweep:
+            continue
+        color, marker = styles[agent]
+        asked = [score.target_return for score in found[0].sweep]
+        returns = np.array([[score.return_mean for score in cell.sweep] for cell in found])
+        axes.plot(asked, returns.T, color=color, alpha=0.4, linewidth=0.7)
+        axes.plot(asked, returns.mean(0), color=color, marker=marker, markersize=4, linewidth=2)
+        axes.plot(asked, asked, color=SOFT, linestyle=":", zorder=1)
+        axes.set(xlim=(0, None), ylim=(min(0.0, returns.min()), None))
+        drawn.append(agent)
+    return drawn
+
+
+def _mark(axes: Axes, estimate: Estimate, y: float, agent: str, styles: Styles) -> None:
+    color, marker = styles[agent]
+    if estimate.interval is not None:
+        axes.plot(estimate.interval, [y, y], color=color, linewidth=5, alpha=0.3, solid_capstyle="butt")
+    axes.plot([estimate.value], [y], color=color, marker=marker, markersize=6, markeredgewidth=0, clip_on=False)
+
+
+def _handle(agent: str, styles: Styles) -> Line2D:
+    color, marker = styles[agent]
+    dots: dict[str, Any] = {"markersize": 6, "markeredgewidth": 0, "linewidth": 2}
+    return Line2D([], [], color=color, marker=marker, label=label(agent), **dots)

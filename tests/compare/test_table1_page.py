@@ -1,0 +1,110 @@
+"""scripts/table1_page: the page is what the committed results say, and every number of a made-up one is its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from checkout import ROOT
+from synthetic import make_cell
+
+from aaren_rl.compare.cells import Cell, write_results
+from aaren_rl.evaluate.scores import ActionError
+
+PICTURES = {"scores.svg", "steering.svg"}
+AGENTS = ("decision-aaren", "decision-transformer", "bc")
+
+
+def write(docs: Path, cells: list[Cell]) -> str:
+    """The page of these runs."""
+    folder = docs / "results" / "table1"
+    folder.mkdir(parents=True, exist_ok=True)
+    for env in {cell.env for cell in cells}:
+        settings = {"settings": {"preset": "default", "source": "local", "local_steps": 9}, "made": {}}
+        write_results(folder / f"{env}.json", [cell for cell in cells if cell.env == env], settings, {})
+    subprocess.run([sys.executable, ROOT / "scripts" / "table1_page", docs], check=True)
+    return (docs / "table1.md").read_text(encoding="utf-8")
+
+
+def run(env: str, agent: str, seed: int, score: float, above: float) -> Cell:
+    """Held-out episodes of 10 and 20 steps over a floor of 0.02."""
+    error = ActionError([10 * (0.02 + above), 20 * (0.02 + above)], [10, 20], floor=0.02)
+    data = {"mean": 1000.0, "best_tenth": 2000.0, "mode": 1500.0}
+    cell = make_cell(score, agent=agent, seed=seed, env=env, data_returns=data, reference_returns=[0.0, 4000.0])
+    sweep = [] if agent == "bc" else cell.sweep
+    return dataclasses.replace(cell, last=dataclasses.replace(cell.last, action_error=error), sweep=sweep)
+
+
+@pytest.fixture
+def cells() -> list[Cell]:
+    """On hopper-medium 70 and 60 of three seeds, on walker2d-medium 40 and 50; 55 of bc's first seed."""
+    scores = {"hopper-medium": (70, 60, 0.010, 0.012), "walker2d-medium": (40, 50, 0.030, 0.034)}
+    made = []
+    for env, (ours, theirs, error, their_error) in scores.items():
+        for seed in range(3):
+            made.append(run(env, AGENTS[0], seed, ours, error))
+            made.append(run(env, AGENTS[1], seed, theirs, their_error))
+        made.append(run(env, AGENTS[2], 0, 55.0, 0.02))
+    return made
+
+
+def rows(page: str, env: str) -> list[list[str]]:
+    """The cells of a set's rows, table by table."""
+    return [
+        [text.strip() for text in line.split("|")[2:-1]] for line in page.splitlines() if line.startswith(f"| {env} ")
+    ]
+
+
+def test_the_page_is_made_of_the_results(tmp_path: Path) -> None:
+    """A result that is landed needs its page written anew."""
+    folder = tmp_path / "results" / "table1"
+    folder.mkdir(parents=True)
+    for file in (ROOT / "docs" / "results" / "table1").glob("*.json"):
+        (folder / file.name).write_bytes(file.read_bytes())
+    subprocess.run([sys.executable, ROOT / "scripts" / "table1_page", tmp_path], check=True)
+    assert (tmp_path / "table1.md").read_text() == (ROOT / "docs" / "table1.md").read_text()
+    drawn = {file.name for file in folder.glob("*.svg")}
+    assert drawn == {file.name for file in (ROOT / "docs" / "results" / "table1").glob("*.svg")} >= PICTURES
+    shown = set(re.findall(r"\]\(results/table1/(\w+\.svg)\)", (tmp_path / "table1.md").read_text()))
+    assert shown == drawn
+
+
+def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
+    page = write(tmp_path, cells)
+    assert "over 2 sets: 0.0 [0.0, 0.0]" in page  # +10 and -10
+    assert "less the other's: -0.0030 [-0.0030, -0.0030]" in " ".join(page.split())
+    scores, errors, steering, cost = rows(page, "hopper-medium")
+    assert scores[:4] == ["70.0 [70.0, 70.0]", "60.0 [60.0, 60.0]", "55.0", "25.0, 50.0; 37.5"]
+    assert scores[4:] == ["80.86 ± 4.77", "80.18 ± 5.85"]
+    assert errors == ["0.0200", "0.0100", "0.0120", "0.0200", "-0.0020 [-0.0020, -0.0020]"]
+    assert steering[0] == steering[2] == "1.00" and len(steering) == 4
+    assert cost[:3] == ["105", "1,501 to 1,501", "3.3 kB"]
+    assert rows(page, "walker2d-medium")[1][4] == "-0.0040 [-0.0040, -0.0040]"
+    assert "with probability 0.50 [0.50, 0.50]" in " ".join(page.split())
+    assert "train --env hopper-medium --seed 0 --source local --local-steps 9" in page
+
+
+def test_what_is_missing_is_named(tmp_path: Path, cells: list[Cell]) -> None:
+    (said,) = re.findall(r"Not run yet: (.*)\.", write(tmp_path, cells))
+    assert said.startswith("halfcheetah-medium, halfcheetah-medium-replay, ")
+    lacking = "Decision-Aaren, seeds 3, 4; Decision Transformer, seeds 3, 4; Behaviour cloning, seeds 1; 10 % BC"
+    assert f"hopper-medium ({lacking})" in said and f"walker2d-medium ({lacking})" in said
+
+
+def test_one_set_is_no_average(tmp_path: Path, cells: list[Cell]) -> None:
+    page = write(tmp_path, [cell for cell in cells if cell.env == "hopper-medium"])
+    assert "There are not yet two sets." in page and "profiles.svg" not in page
+    assert "score less Decision Transformer's, on hopper-medium: 10.0 [10.0, 10.0]" in page
+
+
+def test_what_there_is_not_yet_is_said(tmp_path: Path, cells: list[Cell]) -> None:
+    page = write(tmp_path, [cell for cell in cells if cell.agent == AGENTS[0]])
+    assert "No set has runs of Decision-Aaren and of Decision Transformer yet." in page
+    assert rows(page, "hopper-medium")[1] == ["0.0200", "0.0100", "-"]
+    command = [sys.executable, ROOT / "scripts" / "table1_page", tmp_path / "nowhere"]
+    empty = subprocess.run(command, capture_output=True, text=True)
+    assert empty.returncode == 2 and empty.stderr.endswith("no results here; scripts/table1_local writes them\n")

@@ -1,0 +1,81 @@
+"""scripts/release_policies: what it writes is loaded and plays, by PyTorch and by ONNX, as Table 1's run does."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from checkout import load_script
+from synthetic import make_cell
+
+from aaren_rl.compare.cells import write_results
+from aaren_rl.errors import CheckpointError, UsageError
+from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.evaluate.scores import Score
+from aaren_rl.hub import from_pretrained
+from aaren_rl.hub.folder import read_scores
+
+pytestmark = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    return load_script("release_policies")
+
+
+@pytest.fixture(scope="module")
+def score(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Score:
+    file = tmp_path_factory.mktemp("scores") / "scores.json"
+    assert evaluate([str(trained_run), "--episodes", "2", "--json", str(file)]) == 0
+    return read_scores(file)[0]
+
+
+@pytest.fixture
+def line(trained_run: Path, score: Score, tmp_path: Path) -> list[str]:
+    """Results of hopper-medium alone, whose run is the one that the tests share."""
+    place = tmp_path / "runs" / "hopper-medium" / score.agent
+    place.mkdir(parents=True)
+    (place / "seed0").symlink_to(trained_run)
+    (tmp_path / "results").mkdir()
+    cell = dataclasses.replace(make_cell(agent=score.agent), last=score)
+    write_results(tmp_path / "results" / "hopper-medium.json", [cell], {}, {})
+    return [str(tmp_path / "out"), "--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
+
+
+def test_every_policy_is_whole_and_plays(
+    script: ModuleType, line: list[str], score: Score, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line += ["--agent", score.agent]
+    assert script.run(script.parse(line)) == 0
+    said = capsys.readouterr().out
+    assert "index.html: 1 of 12 policies" in said and "no results yet: halfcheetah-medium, " in said
+    name = f"hopper-medium-{score.agent}-local"
+    folder = tmp_path / "out" / name
+    written = ["README.md", "config.json", "episode.gif", "model.safetensors", "policy.onnx"]
+    assert sorted(file.name for file in folder.iterdir()) == written
+    assert from_pretrained(folder).model is not None and (folder / "episode.gif").read_bytes()[:3] == b"GIF"
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert f'src="{name}/episode.gif"' in page and f"<h2>{name}</h2>" in page
+    assert f"score {score.normalized_score_mean:.1f} over 2 episodes" in page
+    # The episode is the first of the score's, and ONNX plays the same.
+    torch, onnx = (
+        float(x.replace(",", "")) for x in re.findall(r"return (\S+), \d+ steps; by ONNX ([\d,.-]+)<", page)[0]
+    )
+    assert torch == pytest.approx(score.returns[0], abs=0.06) and onnx == pytest.approx(torch, rel=0.01)
+    before = {file: file.stat().st_mtime_ns for file in folder.iterdir() if file.name != "episode.gif"}
+    assert script.run(script.parse(line)) == 0
+    assert before == {file: file.stat().st_mtime_ns for file in before}
+    assert not list((tmp_path / "out").glob(".episode*"))
+
+
+def test_what_is_not_there_is_said(script: ModuleType, line: list[str], score: Score, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no results here; scripts/table1_local writes them"):
+        script.run(script.parse([*line, "--results", str(tmp_path / "nowhere")]))
+    with pytest.raises(UsageError, match="hopper-medium: the results have no decision-rsa of seed 0"):
+        script.run(script.parse([*line, "--agent", "decision-rsa"]))
+    with pytest.raises(CheckpointError, match="nowhere"):
+        script.run(script.parse([*line, "--agent", score.agent, "--runs", str(tmp_path / "nowhere")]))
