@@ -198,6 +198,11 @@ def test_runs_without_evaluations_during_training_have_no_mean_of_the_last():
     assert (summary.mean_of_last, summary.mean_of) == (None, (0, 3))
 
 
+def test_weights_that_nobody_scored_have_no_best():
+    first, second = make_cells({"decision-aaren": [1.0, 2.0]})
+    assert summarize([first, dataclasses.replace(second, best=None)])[0].best is None
+
+
 def test_groups_are_in_order_whatever_the_order_of_the_runs():
     cells = [
         make_cell(agent=agent, seed=seed, env=env)

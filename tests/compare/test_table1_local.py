@@ -56,7 +56,7 @@ def test_every_run_of_the_grid_is_there_once(made: Path) -> None:
     assert [run.name for run in (made / "runs").rglob("seed*")] == ["seed1"]  # the first were in the results
     aaren, _, bc = cells(made)
     assert aaren.last.episodes == 2 and len(aaren.sweep) == 5 and bc.sweep == []
-    assert aaren.last.action_error is not None
+    assert aaren.last.action_error is not None and aaren.best is None
 
 
 def test_it_says_how_it_was_made_and_not_where(made: Path, hopper_file: Path) -> None:
