@@ -22,6 +22,7 @@ DATA = {
     "best_tenth": ("-.", "data, best tenth"),
     "mode": ("--", "behaviour without noise"),
 }
+COLUMNS = 3  # of panels
 THRESHOLDS = np.linspace(0, 120, 241)
 
 
@@ -80,10 +81,9 @@ def profile(cells: Sequence[Cell]) -> Figure:
 def steering(cells: Sequence[Cell]) -> Figure:
     """A panel a set."""
     groups, styles = group(cells), styles_of(cells)
-    columns = min(3, len(groups))
-    rows = -(-len(groups) // columns)
-    figure = Figure(figsize=(3.2 * columns, 0.5 + 2.6 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    rows = -(-len(groups) // COLUMNS)
+    figure = Figure(figsize=(9.6, 0.9 + 2.6 * rows), layout="constrained")
+    panels = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
     shown: dict[str, None] = {}
     for axes, (env, runs) in zip(panels, groups.items(), strict=False):
         shown |= dict.fromkeys(_steering(axes, runs, styles))
@@ -95,7 +95,7 @@ def steering(cells: Sequence[Cell]) -> Figure:
     figure.supylabel("achieved return", fontsize=10, color=INK)
     handles = [_handle(agent, styles) for agent in shown]
     handles.append(Line2D([], [], color=SOFT, linestyle=":", label="achieved = asked"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
     return figure
 
 
