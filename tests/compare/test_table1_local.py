@@ -38,8 +38,10 @@ def line(folder: Path, source: Path, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def made(script: ModuleType, hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first seed, then the rest."""
+    """An agent of the first seed, the others of it, then the rest."""
     folder = tmp_path_factory.mktemp("table1")
+    assert script.run(script.parse(line(folder, hopper_file, "--seeds", "0", "--agents", "bc"))) == 0
+    assert [(c.agent, c.seed) for c in cells(folder)] == [("bc", 0)]
     assert script.run(script.parse(line(folder, hopper_file, "--seeds", "0"))) == 0
     assert [(c.agent, c.seed) for c in cells(folder)] == [("decision-aaren", 0), ("bc", 0)]
     shutil.rmtree(folder / "runs")
@@ -64,7 +66,7 @@ def test_it_says_how_it_was_made_and_not_where(made: Path, hopper_file: Path) ->
     settings = json.loads(text)["settings"]
     assert settings["settings"]["updates"] == 2 and settings["evaluation"]["episodes"] == 2
     assert list(settings["made"]) == [
-        f"hopper-medium/{run}" for run in ("decision-aaren/seed0", "bc/seed0", "decision-aaren/seed1")
+        f"hopper-medium/{run}" for run in ("bc/seed0", "decision-aaren/seed0", "decision-aaren/seed1")
     ]
     assert set(settings["made"]["hopper-medium/bc/seed0"]) >= {"date", "processor", "torch", "mujoco"}
     assert {cell.last.source_path for cell in cells(made)} == {hopper_file.name}
@@ -91,6 +93,8 @@ def test_results_of_other_settings_are_not_mixed(script: ModuleType, made: Path,
         script.run(script.parse([*line(made, hopper_file), "--updates", "3"]))
     with pytest.raises(UsageError, match="walker2d-medium: not a set of the grid; it has hopper-medium, "):
         script.run(script.parse(["walker2d-medium", *line(made, hopper_file)]))
+    with pytest.raises(UsageError, match="bc-10: not an agent of the grid; it has decision-aaren, bc"):
+        script.run(script.parse(line(made, hopper_file, "--agents", "bc-10")))
 
 
 def test_the_grid_asks_for_what_the_results_say(script: ModuleType, tmp_path: Path) -> None:
