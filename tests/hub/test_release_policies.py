@@ -19,7 +19,8 @@ from aaren_rl.evaluate.scores import Score
 from aaren_rl.hub import from_pretrained
 from aaren_rl.hub.folder import read_scores
 
-pytestmark = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
+NEEDED = [name for name in ("onnxruntime", "imageio_ffmpeg") if find_spec(name) is None]
+pytestmark = pytest.mark.skipif(bool(NEEDED), reason=f"{' and '.join(NEEDED)} not installed")
 
 
 @pytest.fixture(scope="module")
@@ -55,18 +56,18 @@ def test_every_policy_is_whole_and_plays(
     assert "index.html: 1 of 12 policies" in said and "no results yet: halfcheetah-medium, " in said
     name = f"hopper-medium-{score.agent}-local"
     folder = tmp_path / "out" / name
-    written = ["README.md", "config.json", "episode.gif", "model.safetensors", "policy.onnx"]
+    written = ["README.md", "config.json", "model.safetensors", "policy.onnx", "replay.mp4"]
     assert sorted(file.name for file in folder.iterdir()) == written
-    assert from_pretrained(folder).model is not None and (folder / "episode.gif").read_bytes()[:3] == b"GIF"
+    assert from_pretrained(folder).model is not None and (folder / "replay.mp4").read_bytes()[4:8] == b"ftyp"
     page = (tmp_path / "out" / "index.html").read_text()
-    assert f'src="{name}/episode.gif"' in page and f"<h2>{name}</h2>" in page
+    assert f'src="{name}/replay.mp4"' in page and f"<h2>{name}</h2>" in page
     assert f"score {score.normalized_score_mean:.1f} over 2 episodes" in page
     # The episode is the first of the score's, and ONNX plays the same.
     torch, onnx = (
         float(x.replace(",", "")) for x in re.findall(r"return (\S+), \d+ steps; by ONNX ([\d,.-]+)<", page)[0]
     )
     assert torch == pytest.approx(score.returns[0], abs=0.06) and onnx == pytest.approx(torch, rel=0.01)
-    before = {file: file.stat().st_mtime_ns for file in folder.iterdir() if file.name != "episode.gif"}
+    before = {file: file.stat().st_mtime_ns for file in folder.iterdir() if file.name != "replay.mp4"}
     assert script.run(script.parse(line)) == 0
     assert before == {file: file.stat().st_mtime_ns for file in before}
     assert not list((tmp_path / "out").glob(".episode*"))
