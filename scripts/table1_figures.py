@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from table1_tables import everywhere
 
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.imitation import imitation
@@ -28,8 +29,8 @@ THRESHOLDS = np.linspace(0, 120, 241)
 
 def figures(cells: Sequence[Cell]) -> dict[str, Figure]:
     """By name."""
-    drawn = {"scores": scores(cells), "steering": steering(cells)}
-    return drawn | ({"profiles": profile(cells)} if aggregate(cells) else {})
+    drawn, whole = {"scores": scores(cells), "steering": steering(cells)}, everywhere(cells)
+    return drawn | ({"profiles": profile(whole)} if aggregate(whole) else {})
 
 
 def scores(cells: Sequence[Cell]) -> Figure:

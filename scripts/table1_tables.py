@@ -18,6 +18,18 @@ from aaren_rl.policies.names import label
 OURS, THEIRS = "decision-aaren", "decision-transformer"
 
 
+def everywhere(cells: Sequence[Cell]) -> list[Cell]:
+    """The runs of the agents that have every set that the two compared have; an agent whose runs are under way would
+    leave none of the sets to an average over all agents.
+    """
+
+    def sets(agent: str) -> set[str]:
+        return {cell.env for cell in cells if cell.agent == agent}
+
+    shared = sets(OURS) & sets(THEIRS)
+    return [cell for cell in cells if shared <= sets(cell.agent)]
+
+
 def is_pair(found: Difference | Improvement | ImitationDifference) -> bool:
     """Of Decision-Aaren and Decision Transformer."""
     return (found.first, found.second) == (OURS, THEIRS)

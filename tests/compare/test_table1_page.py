@@ -98,6 +98,13 @@ def test_what_is_missing_is_named(tmp_path: Path, cells: list[Cell]) -> None:
     assert these == ("hopper-medium, walker2d-medium", lacking)
 
 
+def test_an_agent_under_way_does_not_take_the_average_away(tmp_path: Path, cells: list[Cell]) -> None:
+    kept = [cell for cell in cells if (cell.agent, cell.env) != (AGENTS[2], "walker2d-medium")]
+    page = write(tmp_path, kept)
+    assert "Of 2 sets" in page and "| Decision-Aaren | 55.0 " in page and "profiles.svg" in page
+    assert "| Behaviour cloning | 55.0 " not in page and "| Behaviour cloning | 55.0 " in write(tmp_path, cells)
+
+
 def test_one_set_is_no_average(tmp_path: Path, cells: list[Cell]) -> None:
     page = write(tmp_path, [cell for cell in cells if cell.env == "hopper-medium"])
     assert "There are not yet two sets." in page and "profiles.svg" not in page
