@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from table1_tables import everywhere
+from table1_tables import on_all_sets
 
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.imitation import imitation
@@ -29,7 +29,7 @@ THRESHOLDS = np.linspace(0, 120, 241)
 
 def figures(cells: Sequence[Cell]) -> dict[str, Figure]:
     """By name."""
-    drawn, whole = {"scores": scores(cells), "steering": steering(cells)}, everywhere(cells)
+    drawn, whole = {"scores": scores(cells), "steering": steering(cells)}, on_all_sets(cells)
     return drawn | ({"profiles": profile(whole)} if aggregate(whole) else {})
 
 

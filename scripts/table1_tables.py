@@ -18,7 +18,7 @@ from aaren_rl.policies.names import label
 OURS, THEIRS = "decision-aaren", "decision-transformer"
 
 
-def everywhere(cells: Sequence[Cell]) -> list[Cell]:
+def on_all_sets(cells: Sequence[Cell]) -> list[Cell]:
     """The runs of the agents that have every set that the two compared have; an agent whose runs are under way would
     leave none of the sets to an average over all agents.
     """

@@ -77,6 +77,7 @@ def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
     page = write(tmp_path, cells)
     assert "over 2 sets: 0.0 [0.0, 0.0]" in page  # +10 and -10
     assert "less the other's: -0.0030 [-0.0030, -0.0030]" in " ".join(page.split())
+    assert "Of 6 and 6 runs; " in page
     scores, errors, steering, cost = rows(page, "hopper-medium")
     assert scores[:4] == ["70.0 [70.0, 70.0]", "60.0 [60.0, 60.0]", "55.0", "25.0, 50.0; 37.5"]
     assert scores[4:] == ["80.86 ± 4.77", "80.18 ± 5.85"]
@@ -102,6 +103,7 @@ def test_an_agent_under_way_does_not_take_the_average_away(tmp_path: Path, cells
     kept = [cell for cell in cells if (cell.agent, cell.env) != (AGENTS[2], "walker2d-medium")]
     page = write(tmp_path, kept)
     assert "Of 2 sets" in page and "| Decision-Aaren | 55.0 " in page and "profiles.svg" in page
+    assert (tmp_path / "results" / "table1" / "profiles.svg").exists()
     assert "| Behaviour cloning | 55.0 " not in page and "| Behaviour cloning | 55.0 " in write(tmp_path, cells)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -18,9 +17,6 @@ from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.scores import Score
 from aaren_rl.hub import from_pretrained
 from aaren_rl.hub.folder import read_scores
-
-NEEDED = [name for name in ("onnxruntime", "imageio_ffmpeg") if find_spec(name) is None]
-pytestmark = pytest.mark.skipif(bool(NEEDED), reason=f"{' and '.join(NEEDED)} not installed")
 
 
 @pytest.fixture(scope="module")
