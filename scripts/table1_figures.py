@@ -24,6 +24,7 @@ DATA = {
     "mode": ("--", "behaviour without noise"),
 }
 COLUMNS = 3  # of panels
+RESOLVED = 1e-3  # action error: below it the axis is linear, for an interval may reach 0
 THRESHOLDS = np.linspace(0, 120, 241)
 
 
@@ -53,9 +54,12 @@ def scores(cells: Sequence[Cell]) -> Figure:
                 left.plot([value] * 2, [row[env] - 0.38, row[env] + 0.38], **style)
     left.set_yticks(range(len(groups)), list(groups))
     left.set(xlabel="normalised score, local sets", ylim=(len(groups) - 0.5, -0.5))
-    right.set(xlabel="held-out action error above the floor")
+    left.set_xlim(left=min(0.0, left.get_xlim()[0]))
+    # Between agents that learn and one that has a tenth of a small set lie factors of ten.
+    right.set_xscale("symlog", linthresh=RESOLVED)
+    right.set(xlabel="held-out action error above the floor", xlim=(0, None))
+    right.xaxis.set_major_formatter("{x:g}")
     for axes in (left, right):
-        axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
         paint(axes)
     handles = [_handle(agent, styles) for agent in agents]
     handles += [Line2D([], [], color=SOFT, linestyle=line, linewidth=1.3, label=name) for line, name in DATA.values()]
