@@ -80,7 +80,7 @@ def test_other_settings_are_refused_by_name(
 
 def test_a_run_that_fails_says_why(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = tmp_path / "gone.hdf5"
-    assert compare(command(missing, tmp_path / "out", "--jobs", "1")) == 3
+    assert compare(command(missing, tmp_path / "out", "--agents", "decision-aaren", "--seeds", "1")) == 3
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ") and "gone.hdf5: does not exist" in error and "train.log" in error
 

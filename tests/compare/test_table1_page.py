@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from checkout import ROOT
+from checkout import ROOT, load_script
 from synthetic import make_cell
 
 from aaren_rl.compare.cells import Cell, write_results
 from aaren_rl.evaluate.scores import ActionError
+from aaren_rl.sweep.grid import read_grid
 
 PICTURES = {"scores.svg", "steering.svg"}
 AGENTS = ("decision-aaren", "decision-transformer", "bc")
@@ -26,7 +27,7 @@ def write(docs: Path, cells: list[Cell]) -> str:
     for env in {cell.env for cell in cells}:
         settings = {"settings": {"preset": "default", "source": "local", "local_steps": 9}, "made": {}}
         write_results(folder / f"{env}.json", [cell for cell in cells if cell.env == env], settings, {})
-    subprocess.run([sys.executable, ROOT / "scripts" / "table1_page", docs], check=True)
+    assert load_script("table1_page").write(docs, read_grid("local")) == 0
     return (docs / "table1.md").read_text(encoding="utf-8")
 
 

@@ -30,6 +30,7 @@ from aaren_rl.sweep import schedule
 from aaren_rl.sweep.command import main as sweep
 from aaren_rl.sweep.processes import CellJob
 from aaren_rl.sweep.schedule import SweepError, run_cells
+from aaren_rl.train.command import main as train
 
 UPDATES = 150
 VISIBLE = b"CUDA_VISIBLE_DEVICES="
@@ -144,7 +145,7 @@ def test_a_failing_run_does_not_stop_the_others(hopper_file: Path, tmp_path: Pat
 
 
 def test_other_settings_are_refused(hopper_file: Path, tmp_path: Path) -> None:
-    assert run_cells([job(hopper_file, tmp_path, 0, updates=5)]) == 0
+    assert train(list(job(hopper_file, tmp_path, 0, updates=5).arguments)) == 0
     with pytest.raises(CheckpointError, match="holds a run that differs in"):
         run_cells([job(hopper_file, tmp_path, 0, updates=6)])
 
