@@ -26,7 +26,7 @@ from small_run import arguments, records
 
 from aaren_rl.errors import CheckpointError, UsageError
 from aaren_rl.policies.folder import read_card
-from aaren_rl.sweep import processes, schedule
+from aaren_rl.sweep import schedule
 from aaren_rl.sweep.command import main as sweep
 from aaren_rl.sweep.processes import CellJob
 from aaren_rl.sweep.schedule import SweepError, run_cells
@@ -274,7 +274,7 @@ def test_without_ray_the_error_names_the_extra(
 def test_runs_are_spread_over_gpus_each_of_which_sees_one(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What CUDA would see, by the environments of processes that wait where a run trains."""
+    """What CUDA would see, by the processes' own environments: there is no GPU, and so they train on the CPU."""
     seen: dict[int, str] = {}
     most: Counter[str] = Counter()
 
@@ -292,12 +292,12 @@ def test_runs_are_spread_over_gpus_each_of_which_sees_one(
             return super().code(handle)
 
     monkeypatch.setattr(schedule, "LocalBackend", Watched)
-    monkeypatch.setattr(processes, "_TRAIN", "import time; time.sleep(1)")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-7, 3,5")
-    cells = [job(hopper_file, tmp_path, seed) for seed in range(5)]
+    cells = [job(hopper_file, tmp_path, seed, updates=2) for seed in range(5)]
     assert run_cells(cells, jobs_per_gpu=2) == 0
     assert len(seen) == 5 and set(seen.values()) == {"GPU-7", "3"} == set(most) and max(most.values()) == 2
+    assert all(read_card(cell.run).updates == 2 for cell in cells)
 
 
 @pytest.mark.parametrize(("ray", "message"), [(None, "finds no GPU here"), ("local", "say --gpus-per-run")])

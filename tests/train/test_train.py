@@ -103,9 +103,7 @@ def test_the_bar_shows_the_last_score_and_a_log_file_few_lines(
     asked = arguments(hopper_file, tmp_path, "--updates", "600", "--eval-every", "200", "--held-out", "0")
     assert train([*asked, "--agent", "bc", "--steps-per-update", "20"]) == 0
     lines = [line for line in re.split(r"[\r\n]+", capsys.readouterr().err) if "update/s" in line]
-    last = [
-        record["eval/normalized_score"] for record in records(folder(tmp_path, "bc")) if "eval/return_mean" in record
-    ][-1]
+    last = [r for r in records(folder(tmp_path, "bc")) if "eval/return_mean" in r][-1]["eval/normalized_score"]
     assert f"normalised score {last:.1f}" in lines[-1] and "600/600" in lines[-1]
     assert len(lines) < 10  # 12 times something was logged, and seconds pass
 
@@ -130,7 +128,7 @@ def test_a_setting_without_an_effect_is_remarked_on(given: str, notes: list[str]
 
 def test_the_loss_falls(trained: Path, hopper_file: Path, tmp_path: Path) -> None:
     longer = arguments(hopper_file, tmp_path, "--learning-rate", "3e-3")
-    longer[longer.index("--updates") + 1] = "100"
+    longer[longer.index("--updates") + 1] = "150"
     assert train(longer) == 0
     losses = [r["train/loss"] for r in records(folder(tmp_path)) if "train/loss" in r]
     assert losses[-1] < 0.9 * losses[0]
