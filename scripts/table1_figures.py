@@ -24,7 +24,7 @@ DATA = {
     "mode": ("--", "behaviour without noise"),
 }
 COLUMNS = 3  # of panels
-RESOLVED = 1e-3  # action error: below it the axis is linear, for an interval may reach 0
+LINEAR = 1e-3  # action error below which the axis is linear: intervals reach 0 and past it
 THRESHOLDS = np.linspace(0, 120, 241)
 
 
@@ -44,9 +44,9 @@ def scores(cells: Sequence[Cell]) -> Figure:
     row = {env: i for i, env in enumerate(groups)}
     for s in summarize(cells):
         _mark(left, s.mean, row[s.env] + at[s.agent], s.agent, styles)
-    for i in imitation(cells):
-        if i.above_floor is not None:
-            _mark(right, i.above_floor, row[i.env] + at[i.agent], i.agent, styles)
+    errors = [(i, i.above_floor) for i in imitation(cells) if i.above_floor is not None]
+    for i, above in errors:
+        _mark(right, above, row[i.env] + at[i.agent], i.agent, styles)
     for env, by_agent in groups.items():
         for name, value in next(iter(by_agent.values()))[0].last.data_headlines().items():
             if name in DATA:
@@ -56,8 +56,9 @@ def scores(cells: Sequence[Cell]) -> Figure:
     left.set(xlabel="normalised score, local sets", ylim=(len(groups) - 0.5, -0.5))
     left.set_xlim(left=min(0.0, left.get_xlim()[0]))
     # Between agents that learn and one that has a tenth of a small set lie factors of ten.
-    right.set_xscale("symlog", linthresh=RESOLVED)
-    right.set(xlabel="held-out action error above the floor", xlim=(0, None))
+    right.set_xscale("symlog", linthresh=LINEAR)
+    # An interval past 0 ends at the axis, a value does not.
+    right.set(xlabel="held-out action error above the floor", xlim=(min([0.0, *(e.value for _, e in errors)]), None))
     right.xaxis.set_major_formatter("{x:g}")
     for axes in (left, right):
         paint(axes)

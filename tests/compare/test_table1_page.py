@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import table1_figures
 from checkout import ROOT, load_script
 from synthetic import make_cell
 
@@ -106,6 +107,13 @@ def test_an_agent_under_way_does_not_take_the_average_away(tmp_path: Path, cells
     assert "Of 2 sets" in page and "| Decision-Aaren | 55.0 " in page and "profiles.svg" in page
     assert (tmp_path / "results" / "table1" / "profiles.svg").exists()
     assert "| Behaviour cloning | 55.0 " not in page and "| Behaviour cloning | 55.0 " in write(tmp_path, cells)
+
+
+def test_an_error_below_the_floor_is_in_the_picture() -> None:
+    """It may be there: the floor is the noise's variance, the error holds the noise that was drawn."""
+    two = [run("hopper-medium", AGENTS[0], 0, 50.0, -0.002), run("hopper-medium", AGENTS[1], 0, 50.0, 0.01)]
+    left, right = table1_figures.scores(two).axes
+    assert right.get_xlim()[0] == pytest.approx(-0.002) and left.get_xlim()[0] == 0
 
 
 def test_one_set_is_no_average(tmp_path: Path, cells: list[Cell]) -> None:
