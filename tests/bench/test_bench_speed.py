@@ -131,21 +131,6 @@ def test_operations_are_those_of_all_steps_and_ratios_those_of_real_ones() -> No
     assert whole.peak_share == padded.peak_share == pytest.approx(8 * 2 * (2 * 11 * 3) / 3 / 1e3)
 
 
-@pytest.mark.parametrize("name", list(bench_peers.PEERS))
-def test_a_peer_learns(name: str) -> None:
-    pytest.importorskip("transformers" if "transformers" in name else "torchrl", exc_type=ImportError)
-    config = bench_train.build_config("decision-aaren", 0, {"data": {"context": "window", "steps_per_update": 160}})
-    data = bench_train.StepData(bench_train.make_episodes(3000), 1000.0)
-    own = bench_train.Trainer(config, data, 3, 1000)
-    sizes = {"observation_dim": 11, "action_dim": 3, "width": 16, "layers": 1, "heads": 2}
-    model, predict = bench_peers.PEERS[name](sizes, 1000)
-    batch = own.sampler.sample(own.generator)
-    peer = bench_peers.Peer(model, predict, [batch], bfloat16=False, device=torch.device("cpu"))
-    assert predict(batch).shape == batch.actions.shape
-    losses = [float(peer.step()) for _ in range(60)]
-    assert losses[-1] < losses[0]
-
-
 def test_a_wrong_gradient_gets_no_figures(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,15 +5,13 @@ Traced by "aot_eager", which compiles nothing and so needs no compiler.
 
 from __future__ import annotations
 
-import interpreter
 import pytest
 import torch
-from scan_checks import random_inputs, random_mask, random_starts, random_state
+from scan_checks import check_operators, random_inputs
 from torch import Tensor
 
 from aaren_rl.agents import DecisionModel, ModelConfig, kernels, prefix_scan
 from aaren_rl.agents.kernels import scan_numba as cpu
-from aaren_rl.agents.kernels import scan_operators as operators
 from aaren_rl.train.acceleration import MIN_TORCH_TO_COMPILE
 from aaren_rl.train.trainer import masked_mse
 
@@ -21,9 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's tracing uses what torch deprecates
     pytest.mark.skipif(torch.__version__ < MIN_TORCH_TO_COMPILE, reason="torch is too old for --compile"),
 ]
-interpreter.prepare()
 MIXERS = ("aaren", "attention", "aaren-rsa", "rsa")
-INTERPRETED = "triton", torch.bfloat16  # half a minute
 SOON = (False, "aaren"), (True, "attention"), (True, "aaren-rsa")  # the other combinations take as long again, twice
 
 
@@ -72,42 +68,9 @@ def test_the_kernels_are_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == ["forward"] * 3 + ["backward"] * 3
 
 
-@pytest.mark.parametrize(
-    ("backend", "dtype"),
-    [
-        pytest.param(backend, dtype, marks=pytest.mark.slow if (backend, dtype) == INTERPRETED else ())
-        for backend, dtypes in kernels.TYPES.items()
-        for dtype in dtypes
-    ],
-)
-def test_the_operators_are_what_torch_asks_of_one(backend: str, dtype: torch.dtype) -> None:
-    pytest.importorskip(backend, reason=f"pip install {backend}", exc_type=ImportError)
-    device = "cuda" if backend == "triton" and torch.cuda.is_available() else "cpu"
-    batch = (2, 3)
-    scores, values = random_inputs(20, batch=batch, dim=5)
-    scores = scores.to(torch.promote_types(dtype, torch.float32))
-    side_by_side = values.to(dtype).transpose(1, 2).contiguous().transpose(1, 2)
-    mask, starts = random_mask(20, batch).expand(scores.shape), random_starts(20, batch).expand(scores.shape)
-    inputs = [x.to(device) for x in (scores, side_by_side, *random_state(batch, 5), mask, starts)]
-    torch.library.opcheck(operators.forward, (backend, *inputs))
-    outputs, weights, _, u, w = operators.forward(backend, *inputs)
-    gradient = (weights, inputs[1], outputs, torch.ones_like(outputs), w, u, inputs[-1])
-    torch.library.opcheck(operators.backward, (backend, *gradient))
-
-
-def test_triton_in_a_graph() -> None:
-    pytest.importorskip("triton", reason="pip install triton", exc_type=ImportError)
-    torch.compiler.reset()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    leaves = [x.to(device).requires_grad_() for x in random_inputs(40, batch=(2,))]
-
-    def scan(scores: Tensor, values: Tensor) -> Tensor:
-        outputs, state = prefix_scan(scores, values, method="triton")
-        return outputs.square().sum() + state.output().sum()
-
-    compiled = torch.compile(scan, fullgraph=True, backend="aot_eager")
-    for mine, true in zip(*(torch.autograd.grad(f(*leaves), leaves) for f in (compiled, scan)), strict=True):
-        torch.testing.assert_close(mine, true)
+@pytest.mark.parametrize("dtype", kernels.TYPES["numba"])
+def test_the_operators_are_what_torch_asks_of_one(dtype: torch.dtype) -> None:
+    check_operators("numba", dtype, "cpu")
 
 
 def test_what_is_exported_has_no_kernel_in_it() -> None:
