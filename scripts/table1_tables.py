@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from statistics import fmean, median
 
 from scipy.stats import spearmanr
@@ -99,23 +100,26 @@ def achieved(cells: Sequence[Cell]) -> dict[float, float]:
     }
 
 
-def cost(cells: Sequence[Cell]) -> Table:
-    """A row a set: an update, an action early and late, the state late."""
+def cost(cells: Sequence[Cell], machines: Mapping[str, str]) -> Table:
+    """A row a machine and agent: an update, an action early and late, the state late.
+
+    Arguments:
+        machines: what each run was trained and timed on.
+    """
     rows = []
-    for env, by_agent in group(cells).items():
-        row = [env]
-        for agent in (OURS, THEIRS):
-            runs = by_agent.get(agent, [])
+    for machine, agent in product(sorted(set(machines.values())), agents_of(cells)):
+        if runs := [cell for cell in cells if cell.agent == agent and machines[cell.run] == machine]:
             steps = costs(runs)
-            early_and_late = [number(steps[step][0], 0) for step in ends_of(steps)]
-            row.append(number(1000 * median(cell.seconds_per_update for cell in runs), 0) if runs else "-")
-            row.append(" to ".join(early_and_late) or "-")
-            row.append(memory(steps[max(steps)][1]) if steps else "-")
-        rows.append(row)
-    names = ("ms an update", "µs an action, step 10 to the last", "state")
-    columns = [
-        Column(f"{label(agent)}: {names[0]}" if name == names[0] else name)
-        for agent in (OURS, THEIRS)
-        for name in names
-    ]
-    return Table("", [*words("set"), *columns], rows)
+            sizes = [run.action_cost[-1].state_bytes for run in runs]
+            rows.append(
+                [
+                    machine,
+                    label(agent),
+                    str(len(runs)),
+                    number(1000 * median(run.seconds_per_update for run in runs), 0),
+                    " to ".join(number(steps[step][0], 0) for step in ends_of(steps)),
+                    " to ".join(dict.fromkeys(memory(size) for size in (min(sizes), max(sizes)))),
+                ]
+            )
+    names = ("runs", "ms an update", "µs an action, step 10 to the last", "state")
+    return Table("", [*words("trained on", "agent"), *map(Column, names)], rows)

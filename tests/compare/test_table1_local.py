@@ -9,10 +9,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 from checkout import load_script
 
 from aaren_rl.compare.cells import Cell, read_results
 from aaren_rl.errors import UsageError
+from aaren_rl.train.acceleration import uses_bfloat16
+from aaren_rl.train.config import OptimizerConfig
 
 GRID = """
 preset: default
@@ -68,7 +71,9 @@ def test_it_says_how_it_was_made_and_not_where(made: Path, hopper_file: Path) ->
     assert list(settings["made"]) == [
         f"hopper-medium/{run}" for run in ("bc/seed0", "decision-aaren/seed0", "decision-aaren/seed1")
     ]
-    assert set(settings["made"]["hopper-medium/bc/seed0"]) >= {"date", "processor", "torch", "mujoco"}
+    of_run = settings["made"]["hopper-medium/bc/seed0"]
+    low = uses_bfloat16(OptimizerConfig(), torch.device("cpu"))
+    assert set(of_run) >= {"date", "processor", "torch", "mujoco"} and (of_run["precision"] == "bfloat16") == low
     assert {cell.last.source_path for cell in cells(made)} == {hopper_file.name}
     body = text.replace(json.dumps(str(hopper_file)), "")  # the settings of train, as they were typed
     assert str(made) not in body and str(hopper_file.parent) not in body

@@ -26,8 +26,10 @@ def write(docs: Path, cells: list[Cell]) -> str:
     folder = docs / "results" / "table1"
     folder.mkdir(parents=True, exist_ok=True)
     for env in {cell.env for cell in cells}:
-        settings = {"settings": {"preset": "default", "source": "local", "local_steps": 9}, "made": {}}
-        write_results(folder / f"{env}.json", [cell for cell in cells if cell.env == env], settings, {})
+        of_set = [cell for cell in cells if cell.env == env]
+        made = {cell.run: {"processor": f"P{cell.seed // 2}", "precision": "float32"} for cell in of_set}
+        settings = {"settings": {"preset": "default", "source": "local", "local_steps": 9}, "made": made}
+        write_results(folder / f"{env}.json", of_set, settings, {})
     assert load_script("table1_page").write(docs, read_grid("local")) == 0
     return (docs / "table1.md").read_text(encoding="utf-8")
 
@@ -80,12 +82,17 @@ def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
     assert "over 2 sets: 0.0 [0.0, 0.0]" in page  # +10 and -10
     assert "less the other's: -0.0030 [-0.0030, -0.0030]" in " ".join(page.split())
     assert "Of 6 and 6 runs; " in page
-    scores, errors, steering, cost = rows(page, "hopper-medium")
+    scores, errors, steering = rows(page, "hopper-medium")
     assert scores[:4] == ["70.0 [70.0, 70.0]", "60.0 [60.0, 60.0]", "55.0", "25.0, 50.0; 37.5"]
     assert scores[4:] == ["80.86 ± 4.77", "80.18 ± 5.85"]
     assert errors == ["0.0200", "0.0100", "0.0120", "0.0200", "-0.0020 [-0.0020, -0.0020]"]
     assert steering[0] == steering[2] == "1.00" and len(steering) == 4
-    assert cost[:3] == ["105", "1,501 to 1,501", "3.3 kB"]
+    first, last = rows(page, "P0, float32"), rows(page, "P1, float32")  # of two seeds of two sets, and of the third
+    assert first[0] == ["Decision-Aaren", "4", "105", "1,500 to 1,500", "3.3 kB"]
+    assert last == [
+        ["Decision-Aaren", "2", "105", "1,502 to 1,502", "3.3 kB"],
+        ["Decision Transformer", "2", "82", "2,090 to 11,000", "1,000.0 kB"],
+    ]
     assert rows(page, "walker2d-medium")[1][4] == "-0.0040 [-0.0040, -0.0040]"
     assert "with probability 0.50 [0.50, 0.50]" in " ".join(page.split())
     assert "train --env hopper-medium --seed 0 --source local --local-steps 9" in page
