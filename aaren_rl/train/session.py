@@ -1,4 +1,4 @@
-"""A training run from its command line on: what is asked for, the folder, the data, the loop."""
+"""A training run from its command line on: what is asked for, whether it fits, the folder, the data, the loop."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import yaml
 
 from ..cli import StopRequest, choose_device
 from ..envs import Episodes, Reference, Task, load_task
-from ..errors import CheckpointError
+from ..envs.memory import require_memory
+from ..errors import SMALLER, CheckpointError
 from ..files import write_text
 from ..runs.folder import RunFolder, holds_training
 from .config import DataConfig, RunConfig
-from .loop import How, OnLog, train
+from .loop import How, train
 from .plan import Plan, make_plan, remarks
 from .ranks import Ranks, join_ranks
 from .settings import Nested, differences, read_config, to_dict
-from .size import require_room
+from .training_run import OnLog
 
 
 def run_training(arguments: argparse.Namespace, plan: Plan | None = None, on_log: OnLog | None = None) -> int:
@@ -45,6 +46,31 @@ def _train_together(arguments: argparse.Namespace, plan: Plan, ranks: Ranks, on_
         with StopRequest() as stop:
             how = How(arguments.resume, arguments.compile, arguments.save_every, on_log)
             return train(config, task, episodes, device, plan.run, ranks, stop, how)
+
+
+def require_room(config: RunConfig, device: torch.device) -> None:
+    """Refuses a run that cannot fit, before anything is made for it.
+
+    Raises:
+        ResourcesError: it needs more memory than is free.
+    """
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+    require_memory(model_bytes(config), "the model", SMALLER, free=free)
+    require_memory(batch_bytes(config), "a batch", SMALLER, free=free)
+
+
+def model_bytes(config: RunConfig) -> int:
+    """Of weights, their gradient, their moving average and one moment, in float32; of the blocks' matrices alone.
+
+    A block has 2 matrices of width x width in its mixer at the least, and 8 in its MLP.
+    """
+    return 4 * 4 * 10 * config.network.layers * config.network.width**2
+
+
+def batch_bytes(config: RunConfig) -> int:
+    """Of an update's activations, kept for the backward: a block's input and its MLP's hidden layer, in bfloat16."""
+    steps = max(config.data.steps_per_update, config.data.context_length if config.data.context == "window" else 0)
+    return 2 * (1 + 4) * 3 * steps * config.network.layers * config.network.width
 
 
 def _choose_config(folder: RunFolder, plan: Plan, *, resume: bool) -> RunConfig:

@@ -20,8 +20,8 @@ from aaren_rl.train.config import SECTIONS
 from aaren_rl.train.optimizers import schedule
 from aaren_rl.train.plan import make_parser as train_parser
 from aaren_rl.train.plan import make_plan
+from aaren_rl.train.session import batch_bytes, model_bytes
 from aaren_rl.train.settings import build_config, from_dict, load_preset, preset_names, read_config, to_dict
-from aaren_rl.train.size import batch_bytes, model_bytes
 
 
 @pytest.mark.parametrize("preset", preset_names())

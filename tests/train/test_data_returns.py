@@ -17,7 +17,7 @@ from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.scores import Score
 from aaren_rl.policies.folder import read_card
-from aaren_rl.train import loop
+from aaren_rl.train import training_run
 from aaren_rl.train.card import behaviour_mode
 from aaren_rl.train.command import main as train
 
@@ -32,13 +32,13 @@ def command(out: Path, *more: str) -> list[str]:
 
 def best_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Later evaluations score lower, so that policy_best is the first one's."""
-    score_policy = loop.score_policy
+    score_policy = training_run.score_policy
 
     def worse(policy: Any, card: Any, plan: Any) -> list[Score]:
         scores = score_policy(policy, card, plan)
         return [dataclasses.replace(score, normalized_score_mean=-float(card.updates)) for score in scores]
 
-    monkeypatch.setattr(loop, "score_policy", worse)
+    monkeypatch.setattr(training_run, "score_policy", worse)
 
 
 def test_a_local_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,7 +50,7 @@ def test_a_local_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
         seen.append(1)
         return behaviour_mode(*given)
 
-    monkeypatch.setattr(loop, "behaviour_mode", counted)
+    monkeypatch.setattr(training_run, "behaviour_mode", counted)
     assert train(command(tmp_path, "--source", "local", "--local-steps", str(STEPS), "--best-fraction", "0.5")) == 0
     printed = capsys.readouterr().out
     returns = np.sort(load_episodes("hopper-medium", "local", local_steps=STEPS).returns)

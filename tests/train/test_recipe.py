@@ -14,9 +14,9 @@ from aaren_rl.agents import DecisionModel, ModelConfig
 from aaren_rl.envs.data.episodes import held_out, split
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.evaluate.held_out import hold_out
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train.command import main as train
-from aaren_rl.train.loop import hold_out
 from aaren_rl.train.optimizers import Optimizers
 from aaren_rl.train.settings import build_config, load_preset
 

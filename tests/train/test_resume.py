@@ -14,7 +14,7 @@ from run_differences import differences
 from small_run import arguments, folder
 
 from aaren_rl.envs import SimulationError
-from aaren_rl.train import loop
+from aaren_rl.train import training_run
 from aaren_rl.train.checkpoint import load_checkpoint
 from aaren_rl.train.command import main as train
 from aaren_rl.train.trainer import Trainer
@@ -87,7 +87,7 @@ def test_24_an_evaluation_that_fails_costs_no_updates(
     """The environment raises in the second evaluation; the resumed run does that again, and logs nothing twice."""
     whole, cut = (arguments(hopper_file, tmp_path / name) for name in ("whole", "cut"))
     assert train(whole) == 0
-    score, calls = loop.score_policy, []
+    score, calls = training_run.score_policy, []
 
     def failing(*given: Any, **named: Any) -> Any:
         calls.append(given)
@@ -96,7 +96,7 @@ def test_24_an_evaluation_that_fails_costs_no_updates(
         return score(*given, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "score_policy", failing)
+        patch.setattr(training_run, "score_policy", failing)
         assert train(cut) == 5
     assert "the environment raised" in capsys.readouterr().err
     run = folder(tmp_path / "cut")

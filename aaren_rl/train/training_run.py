@@ -1,0 +1,194 @@
+"""A training run on its way, and what is logged, evaluated and saved of it between updates."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from ..envs import Episodes, Task
+from ..errors import NumericsError
+from ..evaluate.held_out import HeldOut, measure_action_error
+from ..evaluate.play import EpisodePlan, score_policy
+from ..evaluate.scores import Score
+from ..policies.folder import amend_card, make_policy, save_policy
+from ..runs.folder import holds_training
+from ..runs.metrics import Metrics
+from .card import behaviour_mode, error_fields, make_card
+from .checkpoint import save_checkpoint
+from .config import RunConfig
+from .trainer import Stopwatch, Trainer
+
+LOG_EVERY = 50  # updates
+OnLog = Callable[[int, dict[str, float]], object]  # is told the update and what is logged at it, tag -> value
+
+
+@dataclass
+class Run:
+    """A training run on its way; what comes after `trainer` is kept up to date on the writer alone.
+
+    Attributes:
+        episodes: those it is trained on.
+        held_out: those it is not; None where there are too few.
+        data_returns: as in the policy's card, of all of the data.
+        recent: loss and gradient norm of every update since the last log.
+        watch: the time of those that this process has done, training alone.
+        timed_from: the update before them.
+        last: the last evaluation's score.
+        best: the best evaluation's, whose weights `policy_best` holds.
+        loss: that was logged last.
+    """
+
+    config: RunConfig
+    task: Task
+    episodes: Episodes
+    held_out: HeldOut | None
+    data_returns: dict[str, float]
+    path: Path
+    trainer: Trainer
+    on_log: OnLog | None = None
+    bar: tqdm[Any] = field(init=False)
+    metrics: Metrics = field(init=False)
+    recent: list[Tensor] = field(default_factory=list)
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    timed_from: int = 0
+    last: Score | None = None
+    best: Score | None = None
+    loss: float | None = None
+
+    @property
+    def headline(self) -> str:
+        """What a score's one number is."""
+        return "return" if self.task.reference is None else "normalised score"
+
+    def is_due(self, every: int) -> bool:
+        """Whether what is done after every so many updates, and after the last, is done now."""
+        return self.trainer.update % every == 0 or self.trainer.update == self.config.optimizer.updates
+
+    def tell(self, values: dict[str, float]) -> None:
+        """Logs values, tag -> value, at the update that is done."""
+        self.metrics.log(self.trainer.update, values)
+        if self.on_log is not None:
+            self.on_log(self.trainer.update, values)
+
+    def due(self, save_every: int | None) -> list[Callable[[Run], None]]:
+        """What is to be done after the update that is done."""
+        if self.is_due(self.config.evaluation.eval_every):
+            return [complete]
+        saving = save_every is not None and self.is_due(save_every)
+        return [*([log] if self.is_due(LOG_EVERY) else []), *([save] if saving else [])]
+
+    @property
+    def owes_evaluation(self) -> bool:
+        """Whether the run was ended after it had saved and before the evaluation was done that was due."""
+        evaluated = self.last is not None and self.last.updates == self.trainer.update
+        return self.trainer.update > 0 and self.is_due(self.config.evaluation.eval_every) and not evaluated
+
+
+def complete(run: Run) -> None:
+    """Saves, logs where that is due, evaluates, and saves the scores: an evaluation that fails costs no updates."""
+    save(run)
+    if run.is_due(LOG_EVERY):
+        log(run)
+    show(run, ", evaluating")
+    evaluate(run)
+    show(run)
+    save(run)
+
+
+def log(run: Run) -> None:
+    """Logs the means since the last log, and shows them on the bar."""
+    trainer = run.trainer
+    with run.watch:  # a GPU finishes the updates here
+        loss, norm = finite_losses(run).mean(0).tolist()
+    values = {
+        "train/loss": loss,
+        "train/gradient_norm": norm,
+        "train/learning_rate": trainer.optimizers.learning_rate,
+        **trainer.recurrence(),
+    }
+    if timed := trainer.update - run.timed_from:  # none where an evaluation is owed
+        values["train/updates_per_second"] = timed / run.watch.seconds
+    if run.config.optimizer.non_finite == "skip":
+        values["train/skipped_updates"] = trainer.skipped
+    run.recent, run.watch, run.timed_from = [], Stopwatch(), trainer.update
+    run.tell(values)
+    run.loss = loss
+    show(run)
+
+
+def show(run: Run, doing: str = "") -> None:
+    """The last loss and score on the bar; at once on a terminal, in a log file with the next line of the bar's."""
+    loss, score = (None if run.loss is None else f"{run.loss:.4f}"), (run.last and f"{run.last.headline:.1f}")
+    run.bar.set_postfix_str(f"loss {loss or '-'}, {run.headline} {score or '-'}{doing}", refresh=sys.stderr.isatty())
+
+
+def evaluate(run: Run) -> None:
+    """Scores the averaged and the raw weights; keeps the policy, and the best one so far beside it."""
+    config, trainer = run.config.evaluation, run.trainer
+    at_end = trainer.update == run.config.optimizer.updates
+    if at_end:
+        run.data_returns |= behaviour_mode(run.episodes, config.eval_seed)
+    card = make_card(run.config, run.task, run.episodes, trainer, run.data_returns)
+    models = {"average": trainer.average, "raw": trainer.model}
+    episodes = config.final_episodes if at_end else config.eval_episodes
+    scores = {}
+    for weights, model in models.items():
+        policy = make_policy(model, card)
+        plan = EpisodePlan(weights, episodes, [card.target_return], config.eval_seed)
+        (score,) = score_policy(policy, card, plan)
+        error = None if run.held_out is None else measure_action_error(policy, run.held_out, card)
+        scores[weights] = dataclasses.replace(score, action_error=error)
+    run.last = last = scores["average"]
+    run.tell({**last.scalars("eval"), **scores["raw"].scalars("eval_raw")})
+    if at_end and (data := last.data()) is not None:
+        run.metrics.text("data", data)
+    imitation = "" if last.action_error is None else f", held-out action error {last.action_error.short()}"
+    run.bar.write(f"update {trainer.update}: {run.headline} {last.headline:.1f}{imitation}")
+    card = dataclasses.replace(card, **error_fields(last.action_error))
+    states = {weights: model.state_dict() for weights, model in models.items()}
+    save_policy(run.path / "policy", card, **states)
+    if run.best is None or run.last.headline > run.best.headline:
+        run.best = run.last
+        save_policy(run.path / "policy_best", card, **states)
+    elif at_end:  # it was saved before the behaviour's mode was known
+        amend_card(run.path / "policy_best", data_returns=run.data_returns)
+
+
+def save(run: Run) -> None:
+    """Adds a checkpoint.
+
+    Raises:
+        NumericsError: a loss or gradient since the last log is not finite, and nothing was saved.
+    """
+    recent = finite_losses(run)
+    progress = {name: score and score.to_json() for name, score in (("last", run.last), ("best", run.best))}
+    save_checkpoint(run.path / "checkpoints", run.trainer.checkpoint(progress, recent))
+
+
+def finite_losses(run: Run) -> Tensor:
+    """Losses and gradient norms since the last log, (updates, 2), without those of skipped updates.
+
+    Raises:
+        NumericsError: one is not finite or, with skipping, all; the message names the first update.
+    """
+    recent = torch.stack(run.recent) if run.recent else torch.zeros(0, 2)
+    good = recent.isfinite().all(1)
+    skip = run.config.optimizer.non_finite == "skip"
+    if bool(good.all()) or (skip and bool(good.any())):
+        return recent[good]
+    update = run.trainer.update - len(recent) + 1 + int(good.int().argmin())
+    every = "is not finite in any update from" if skip else "is not finite at"
+    kept = f"the last good checkpoint is kept in {run.path / 'checkpoints'}"
+    rate = "" if update == 1 else "lower --learning-rate or "  # which no update has taken before the first
+    raise NumericsError(
+        f"loss or gradient {every} update {update}; {kept if holds_training(run.path) else 'nothing was saved yet'}; "
+        f"{rate}use --precision float32"
+    )
