@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SHOW = 2.0  # seconds between looks at their logs
 STOPPED = (130, 143)  # a run's exit codes after SIGINT and SIGTERM
+DOING = ("preparing data", "scoring")  # what a run does before the first updates that it logs, and after the last
 
 
 class SweepError(CommandError):
@@ -152,6 +153,10 @@ class _Task:
         except (OSError, ValueError, LookupError):
             return 0  # nothing there yet, or a line half written
 
+    def doing(self) -> str | None:
+        """One of DOING, or None while it trains."""
+        return {0: DOING[0], self.config.optimizer.updates: DOING[1]}.get(self.updates())
+
 
 class _Sweep:
     """The loop over all cells."""
@@ -177,9 +182,9 @@ class _Sweep:
                     del self.running[id(task)]
                     self._ended(task, code, stopping=asked)
             if (now := time.monotonic()) - shown > SHOW:
-                _show(self.bar, self.tasks)
+                self._show()
                 shown = now
-        _show(self.bar, self.tasks)
+        self._show()
         if asked:
             return 128 + (stop.signal or 0)
         self._report()
@@ -205,6 +210,14 @@ class _Sweep:
             task.problem = _last_error(task.job.run) if code > 0 else f"ended by a signal {task.tries} times"
             self.bar.write(f"{task.job.run}: {task.problem}", file=sys.stderr)
 
+    def _show(self) -> None:
+        """Updates on the bar, and how many runs take their time without one."""
+        finished = f"{sum(task.done for task in self.tasks)}/{len(self.tasks)} runs"
+        doing = Counter(task.doing() for task, _ in self.running.values())
+        others = [f"{doing[what]} {what}" for what in DOING if doing[what]]
+        self.bar.set_postfix_str(", ".join([finished, *others]), refresh=False)
+        self.bar.update(sum(task.updates() for task in self.tasks) - self.bar.n)
+
     def _report(self) -> None:
         if failed := [task for task in self.tasks if task.problem]:
             first = failed[0]
@@ -222,11 +235,6 @@ def _bar(tasks: list[_Task]) -> tqdm[Any]:
         desc="training",
         unit="update",
     )
-
-
-def _show(bar: tqdm[Any], tasks: list[_Task]) -> None:
-    bar.set_postfix_str(f"{sum(task.done for task in tasks)}/{len(tasks)} runs", refresh=False)
-    bar.update(sum(task.updates() for task in tasks) - bar.n)
 
 
 def _last_error(run: Path) -> str:
