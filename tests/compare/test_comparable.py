@@ -1,0 +1,64 @@
+"""What is compared is of one kind: a comparison of runs that were made or scored differently is refused."""
+
+import dataclasses
+
+import pytest
+from synthetic import make_cell
+
+from aaren_rl.compare.cells import check_comparable
+from aaren_rl.compare.report.write import write_report
+from aaren_rl.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("dataset", "other", "dataset 'hopper-medium' and 'other'"),
+        ("source", "d4rl", "source 'local' and 'd4rl'"),
+        ("source_path", "/x", "source_path '/data/hopper-medium.hdf5' and '/x'"),
+        ("reference", "mine", "reference 'D4RL v2' and 'mine'"),
+        ("updates", 9, "updates 1500 and 9"),
+        ("env_id", "Hopper-v5", "env_id 'Hopper-v4' and 'Hopper-v5'"),
+        ("episodes", 3, "episodes 20 and 3"),
+        ("seed", 7, "evaluation seed 1000 and 7"),
+        ("target_return", 1800.0, "target_return 3600.0 and 1800.0"),
+        ("weights", "raw", "weights 'average' and 'raw'"),
+    ],
+)
+def test_agents_scored_in_different_ways_are_refused(field, value, text, tmp_path):
+    first, second = make_cell(), make_cell(agent="decision-transformer")
+    changed = dataclasses.replace(second, last=dataclasses.replace(second.last, **{field: value}))
+    check_comparable([first, second])
+    with pytest.raises(UsageError) as refusal:
+        check_comparable([first, changed])
+    assert str(refusal.value) == (
+        "runs/hopper-medium/decision-aaren/seed0 (decision-aaren, seed 0) and "
+        f"{second.run} (decision-transformer, seed 0) cannot be compared on hopper-medium: {text}"
+    )
+    with pytest.raises(UsageError):
+        write_report(tmp_path / "none", [first, changed], {})
+    assert not (tmp_path / "none").exists()
+    # Another task may differ in all of this.
+    check_comparable([first, make_cell(env="walker2d-medium", **{field: value})])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("context", "episode"), ("context_length", 30), ("rollout", "rolling"), ("rollout_context", 80)],
+)
+def test_seeds_of_one_agent_made_in_different_ways_are_refused(field, value):
+    other = make_cell(agent="decision-transformer", seed=2)
+    with pytest.raises(UsageError, match=rf"seed 0\) and .*seed 1\) cannot .*: {field} .* and {value!r}"):
+        check_comparable([make_cell(), other, make_cell(seed=1, **{field: value})])
+
+
+def test_a_seed_counts_once_and_nothing_is_no_comparison():
+    with pytest.raises(UsageError, match=r"both decision-aaren on hopper-medium with training seed 0"):
+        check_comparable([make_cell(), make_cell(seed=1), make_cell()])
+    with pytest.raises(UsageError, match="no runs"):
+        check_comparable([])
+
+
+def test_all_differences_are_named():
+    with pytest.raises(UsageError, match=r": updates 1500 and 9; episodes 20 and 3$"):
+        check_comparable([make_cell(), make_cell(agent="decision-transformer", updates=9, episodes=3)])
