@@ -1,4 +1,4 @@
-"""A Minari dataset as minari's own collector records it, and ways to spoil one."""
+"""A Minari dataset as minari's own collector records it, ways to spoil one, and what reading one is held to."""
 
 import json
 import os
@@ -8,6 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
+import numpy as np
+import pytest
+
+from aaren_rl.envs import DataError, Episodes
+from aaren_rl.envs.data.minari.read import read_minari
 
 ID = "test/hopper/random-v0"
 
@@ -69,3 +74,27 @@ def episode(data: Path, number: int = 1):
     """An episode's group, open for writing."""
     with h5py.File(data / "main_data.hdf5", "a") as file:
         yield file[f"episode_{number}"]
+
+
+def refused(*parts, error=DataError, **options):
+    """Reading ID ends in one line with these parts."""
+    with pytest.raises(error) as caught:
+        read_minari(ID, progress=False, **options)
+    message = str(caught.value)
+    assert caught.value.exit_code == (3 if error is DataError else 2)
+    assert "\n" not in message and "; " in message
+    for part in parts:
+        assert str(part) in message
+    return message
+
+
+def small(seed=0, observation_dim=11, action_dim=3, lengths=(4, 1, 7)):
+    """Episodes of random numbers."""
+    rng, n = np.random.default_rng(seed), sum(lengths)
+    return Episodes(
+        rng.standard_normal((n, observation_dim)).astype(np.float32),
+        rng.uniform(-1, 1, (n, action_dim)).astype(np.float32),
+        rng.standard_normal(n).astype(np.float32),
+        np.cumsum([0, *lengths]),
+        np.arange(len(lengths)) % 2 == 0,
+    )

@@ -1,6 +1,6 @@
 """Faults injected into real commands: what is said, the exit code, and what is still there afterwards.
 
-The numbers are those of docs/faults.md; faults of data files are in test_d4rl.py, test_minari.py and test_download.py.
+The numbers are those of docs/faults.md; faults of data files are in tests/envs/data.
 """
 
 from __future__ import annotations

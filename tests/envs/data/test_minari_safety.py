@@ -1,0 +1,151 @@
+"""Minari datasets from elsewhere: nothing that one names is opened, unpacked without bounds or imported."""
+
+import sys
+
+import gymnasium as gym
+import h5py
+import minari_sets as sets
+import numpy as np
+import pytest
+from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
+from minari_sets import ID, refused, small
+
+from aaren_rl.envs import make_env
+from aaren_rl.envs.data.minari.read import read_minari
+from aaren_rl.envs.data.minari.write import write_minari
+
+
+@pytest.mark.faults(37)
+@pytest.mark.parametrize("part", ["", "/rewards"])
+@pytest.mark.parametrize("link", [h5py.SoftLink("/episode_0"), h5py.ExternalLink("other.hdf5", "/x")])
+def test_37_links(data, part, link):
+    with sets.episode(data) as group:
+        name = f"episode_1{part}"
+        del group.file[name]
+        group.file[name] = link
+    refused(name, "external link" if isinstance(link, h5py.ExternalLink) else "soft link")
+
+
+@pytest.mark.faults(37)
+def test_37_virtual_and_external_storage(data, tmp_path):
+    secret = tmp_path / "secret"
+    with sets.episode(data) as group:
+        n = len(group["rewards"])
+        secret.write_bytes(bytes(8 * n))
+        del group["rewards"]
+        group.create_dataset("rewards", (n,), np.float64, external=[(str(secret), 0, h5py.h5f.UNLIMITED)])
+    refused("episode_1/rewards", "external storage")
+    layout = h5py.VirtualLayout((n,), np.float64)
+    layout[:] = h5py.VirtualSource(str(secret), "x", shape=(n,))
+    with sets.episode(data) as group:
+        del group["rewards"]
+        group.create_virtual_dataset("rewards", layout)
+    refused("episode_1/rewards", "virtual")
+
+
+@pytest.mark.faults(38)
+def test_38_bombs(data):
+    with sets.episode(data) as group:
+        shape = group["actions"].shape
+        del group["actions"]
+        group.create_dataset("actions", shape, np.float32, maxshape=(None, 3), chunks=(10**8, 3), compression="gzip")
+    refused("claims 1,20", "in a file of")
+    with sets.episode(data) as group:
+        for key, columns in (("observations", (11,)), ("actions", (3,)), ("rewards", ())):
+            del group[key]
+            n = 10**11 + (key == "observations")
+            group.create_dataset(key, (n, *columns), np.float32, chunks=(10**6, *columns), compression="gzip")
+        steps = 10**11 + sum(len(group.file[f"episode_{e}/rewards"]) for e in (0, 2, 3))
+    with sets.metadata(data) as values:
+        values["total_steps"] = steps
+    refused("100,000,0", "claims", "in a file of")
+
+
+@pytest.fixture
+def evil(tmp_path, monkeypatch):
+    """A module that leaves a trace where it is imported."""
+    (tmp_path / "evil_module.py").write_text(
+        f"import pathlib\npathlib.Path({str(tmp_path / 'trace')!r}).touch()\nEnv = object\nWrapper = object\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    assert not (tmp_path / "trace").exists() and "evil_module" not in sys.modules
+
+
+@pytest.mark.faults(41)
+@pytest.mark.parametrize("key", ["env_spec", "eval_env_spec"])
+@pytest.mark.parametrize(
+    ("env_id", "entry"),
+    [
+        ("Hopper-v5", "evil_module:Env"),
+        ("Hopper-v5", "os:system"),
+        ("Evil-v0", "evil_module:Env"),
+        ("evil_module:Hopper-v5", "evil_module:Env"),
+        ("Hopper-v5", None),
+        (["Hopper-v5"], "gymnasium.envs.mujoco.hopper_v5:HopperEnv"),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize("spaces", [True, False])
+def test_41_a_foreign_entry_point_is_not_imported(data, evil, key, env_id, entry, spaces):
+    with sets.spec(data, key) as spec:
+        spec.update(id=env_id, entry_point=entry)
+    if not spaces:  # then minari makes the environment to ask it for them
+        with sets.metadata(data) as values:
+            del values["observation_space"], values["action_space"]
+    refused(f"metadata.json:{key}", entry if isinstance(env_id, str) and entry else "", "not imported")
+
+
+@pytest.mark.faults(41)
+def test_41_wrappers(data, evil):
+    with sets.spec(data) as spec:
+        spec["additional_wrappers"] = [{"name": "Evil", "entry_point": "evil_module:Wrapper", "kwargs": {}}]
+    refused("metadata.json:env_spec", "wrappers", "Evil", "not imported")
+    with sets.spec(data) as spec:
+        spec["additional_wrappers"] = [{"name": "RecordEpisodeStatistics", "entry_point": "x:y", "kwargs": {}}]
+    assert "left out wrappers that only watch: RecordEpisodeStatistics" in read_minari(ID).episodes.notes
+
+
+@pytest.mark.faults(41)
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"xml_file": "x"},
+        {"model_path": "x"},
+        {"env_id": "x"},
+        {"x": "/etc/passwd"},
+        {"x": "../x"},
+        {"x": "evil_module:Env"},
+        {"x": ["a", ["/etc/passwd"]]},
+        {"x": "model.xml"},
+        {"x": {}},
+        {"healthy_z_range": [0.7, float("inf")]},  # a card could not be written
+        {"not a name": 1},
+        [1],
+    ],
+)
+def test_41_arguments_that_name_files_or_modules(data, kwargs):
+    with sets.spec(data) as spec:
+        spec["kwargs"] = kwargs
+    refused("metadata.json:env_spec.kwargs", "" if isinstance(kwargs, list) else next(iter(kwargs)))
+
+
+def test_41_plain_arguments_are_returned(data):
+    kwargs = {"healthy_z_range": [0.7, 5.0], "terminate_when_unhealthy": False, "reset_noise_scale": 0.01}
+    with sets.spec(data) as spec:
+        spec["kwargs"] = {**kwargs, "render_mode": "human"}
+    read = read_minari(ID)
+    assert read.spec.env_kwargs == kwargs and "left out the environment's render_mode" in read.episodes.notes
+    make_env("Hopper-v5", **read.spec.env_kwargs).close()
+
+
+def test_an_environment_of_your_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    gym.register("Mine-v0", InvertedPendulumEnv, max_episode_steps=9)  # a class, which JSON cannot hold
+    try:
+        write_minari(ID, small(observation_dim=4, action_dim=1), env_id="Mine-v0")
+        read = read_minari(ID)
+    finally:
+        del gym.registry["Mine-v0"]
+    assert (read.episodes.env_id, read.spec.max_episode_steps, read.spec.action_high) == ("Mine-v0", 9, (3.0,))
+    refused("Mine-v0", "inverted_pendulum_v5:InvertedPendulumEnv", "not imported", "--register")

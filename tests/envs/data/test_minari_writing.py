@@ -1,0 +1,148 @@
+"""Minari datasets that are written: Minari reads them, and nothing half written stays."""
+
+import json
+import subprocess
+import sys
+
+import gymnasium as gym
+import h5py
+import numpy as np
+import pytest
+from minari_sets import ID, small
+
+from aaren_rl.envs import DataError, SimulationError, UsageError
+from aaren_rl.envs.data.minari.read import read_minari
+from aaren_rl.envs.data.minari.write import write_minari
+
+FULL_DISK = """
+import resource, signal, sys
+from aaren_rl.envs.errors import ResourcesError
+from aaren_rl.envs.data.minari.read import read_minari
+from aaren_rl.envs.data.minari.write import write_minari
+episodes = read_minari(sys.argv[1]).episodes
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
+try:
+    write_minari("test/new-v0", episodes, env_id="Hopper-v5")
+except ResourcesError as error:
+    print(error)
+"""
+
+
+def test_written_datasets_are_read_by_minari_and_here(tmp_path, monkeypatch):
+    import minari
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    episodes, finals = small(), np.arange(33, dtype=np.float32).reshape(3, 11)
+    kwargs = {"reset_noise_scale": 0.01}
+    folder = write_minari(
+        ID,
+        episodes,
+        env_id="Hopper-v5",
+        env_kwargs=kwargs,
+        description="by hand",
+        reference_returns=(1, 2),
+        final_observations=finals,
+    )
+    assert folder == tmp_path / ID and [path.name for path in folder.parent.iterdir()] == [folder.name]
+    read = read_minari(ID)
+    for name in ("observations", "actions", "rewards", "offsets", "terminated"):
+        np.testing.assert_array_equal(getattr(read.episodes, name), getattr(episodes, name))
+    assert (read.spec.env_kwargs, read.spec.reference_returns, read.episodes.env_id) == (
+        kwargs,
+        (1.0, 2.0),
+        "Hopper-v5",
+    )
+    assert read.episodes.notes == ("description: by hand",)
+    dataset = minari.load_dataset(ID)
+    assert (dataset.total_episodes, dataset.total_steps) == (3, 12)
+    assert dataset.env_spec == gym.spec("Hopper-v5").__class__.from_json(dataset.env_spec.to_json())
+    for stored, episode, final in zip(dataset, episodes, finals, strict=True):
+        np.testing.assert_array_equal(stored.observations, [*episode.observations, final])
+        np.testing.assert_array_equal(stored.actions, episode.actions)
+        np.testing.assert_array_equal(stored.rewards, episode.rewards)
+        assert stored.terminations[-1] == episode.terminated and stored.truncations[-1] != episode.terminated
+        assert not stored.terminations[:-1].any() and not stored.truncations[:-1].any()
+
+
+def test_a_repeated_last_observation_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    folder = write_minari(ID, small(), env_id=None, description="mine")
+    with h5py.File(folder / "data" / "main_data.hdf5") as file:
+        observations = file["episode_0/observations"][()]
+    np.testing.assert_array_equal(observations[-1], observations[-2])
+    (note,) = read_minari(ID).episodes.notes
+    assert note.startswith("description: the observation behind") and note.endswith("repeats the one before; mine")
+    assert read_minari(ID).episodes.env_id is None
+
+
+def test_an_existing_dataset_is_not_overwritten(data):
+    before = (data / "main_data.hdf5").read_bytes()
+    with pytest.raises(UsageError, match="is there already"):
+        write_minari(ID, small(), env_id="Hopper-v5")
+    assert (data / "main_data.hdf5").read_bytes() == before
+
+
+def tree(path):
+    """Every entry of an HDF5 file with what an array is like, its attributes included."""
+    entries = {}
+    with h5py.File(path) as file:
+        file.visititems(
+            lambda name, entry: entries.update(
+                {name: (dict(entry.attrs), *(getattr(entry, key, None) for key in ("shape", "dtype", "maxshape")))}
+            )
+        )
+    return entries
+
+
+@pytest.mark.filterwarnings("ignore:.*is set to None:UserWarning")
+def test_written_as_minari_writes(tmp_path, monkeypatch):
+    import minari
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    episodes = small()
+    write_minari("test/here-v0", episodes, env_id="Hopper-v5", description="x", reference_returns=(1, 2))
+    ended = [np.arange(len(episode)) == len(episode) - 1 for episode in episodes]
+    buffers = [
+        minari.data_collector.EpisodeBuffer(
+            observations=np.concatenate([episode.observations, episode.observations[-1:]]),
+            actions=episode.actions,
+            rewards=episode.rewards,
+            terminations=end & episode.terminated,
+            truncations=end & (not episode.terminated),
+        )
+        for episode, end in zip(episodes, ended, strict=True)
+    ]
+    options = {"env": "Hopper-v5", "description": "x", "ref_min_score": 1.0, "ref_max_score": 2.0}
+    minari.create_dataset_from_buffers("test/there-v0", buffers, num_episodes_average_score=1, **options)
+    here, there = (tmp_path / "test" / name / "data" for name in ("here-v0", "there-v0"))
+    assert tree(here / "main_data.hdf5") == tree(there / "main_data.hdf5")
+    first, second = (json.loads((data / "metadata.json").read_text()) for data in (here, there))
+    for values in (first, second):
+        values["env_spec"] = json.loads(values["env_spec"])
+        values["action_space"] = json.loads(values["action_space"])
+    for key in ("dataset_id", "description", "observation_space", "num_episodes_average_score"):
+        first.pop(key, None), second.pop(key)  # the observations written are float32
+    assert first == second
+    minari.load_dataset("test/here-v0").update_dataset_from_buffer(buffers[:1])
+    assert read_minari("test/here-v0").episodes.lengths.tolist() == [4, 1, 7, 4]
+
+
+@pytest.mark.faults(17)
+def test_17_nothing_half_written_stays(data):
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, ID], capture_output=True, text=True, check=True)
+    assert "new-v0: cannot be written (File too large); make room" in done.stdout and done.stderr == ""
+    assert not [path for path in data.parents[2].rglob("*new-v0*")]
+
+
+def test_writing_checks_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    with pytest.raises(DataError, match="observations have 11 columns, those of HalfCheetah-v5"):
+        write_minari(ID, small(), env_id="HalfCheetah-v5")
+    with pytest.raises(UsageError, match="JSON"):
+        write_minari(ID, small(), env_id="Hopper-v5", env_kwargs={"frame_skip": np.int64(4)})
+    with pytest.raises(SimulationError, match="unexpected keyword argument 'x'"):
+        write_minari(ID, small(), env_id="Hopper-v5", env_kwargs={"x": 1})
+    with pytest.raises(UsageError, match="final_observations"):
+        write_minari(ID, small(), env_id="Hopper-v5", final_observations=np.zeros((2, 11)))
+    assert list(tmp_path.iterdir()) == []
