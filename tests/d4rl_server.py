@@ -1,0 +1,149 @@
+"""A server on this machine with one of D4RL's files, which can be told what to do wrong; checks of what was fetched."""
+
+import hashlib
+import re
+import socket
+import struct
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import h5py
+import numpy as np
+import pytest
+
+from aaren_rl.envs import DataError, UsageError, load_episodes
+from aaren_rl.envs.errors import ResourcesError
+
+TASK = "walker2d-full-replay"
+NAME = "walker2d_full_replay-v2.hdf5"
+STEPS = 2000
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one file under the path that D4RL's server has it at."""
+
+    daemon_threads = False  # so that server_close() waits for them
+
+    def __init__(self, content):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.content = content
+        self.etag = '"one"'
+        self.etags = []  # of each answer, before etag is
+        self.status = 200
+        self.ranges = True  # whether Range is honoured
+        self.if_range = True  # whether If-Range is
+        self.claimed = None  # Content-Length, where it is to be wrong
+        self.cuts = []  # of each answer, the number of bytes after which it ends
+        self.reset = False  # whether a cut is a reset instead of a close
+        self.gate = None  # an event to wait for in the middle of an answer
+        self.location = None  # where to redirect to
+        self.requests = []  # headers
+        self.sent = []  # bytes of bodies
+
+    @property
+    def base(self):
+        return f"http://127.0.0.1:{self.server_address[1]}/mirror"
+
+    @property
+    def url(self):
+        return f"{self.base}/gym_mujoco_v2/{NAME}"
+
+    @property
+    def range_headers(self):
+        return [headers["Range"] for headers in self.requests]
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+    def do_GET(self):
+        server = self.server
+        server.requests.append(self.headers)
+        if self.path != f"/mirror/gym_mujoco_v2/{NAME}" or server.status >= 400:
+            return self.send_error(404 if server.status == 200 else server.status)
+        if server.location:
+            self.send_response(302)
+            self.send_header("Location", server.location)
+            return self.end_headers()
+        self.send_body(self.head())
+
+    def head(self):
+        """Send the head; returns the first byte to send."""
+        server, first = self.server, 0
+        etag = server.etags.pop(0) if server.etags else server.etag
+        asked = re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "")
+        if asked and server.ranges and (self.headers["If-Range"] == etag or not server.if_range):
+            first = int(asked[1])
+            self.send_response(206)
+            total = len(server.content)
+            self.send_header("Content-Range", f"bytes {first}-{total - 1}/{total}")
+        else:
+            self.send_response(200)
+        if server.claimed != "":
+            self.send_header("Content-Length", str(server.claimed or len(server.content) - first))
+        if etag:
+            self.send_header("ETag", etag)
+        self.end_headers()
+        return first
+
+    def send_body(self, first):
+        server = self.server
+        cut = server.cuts.pop(0) if server.cuts else None
+        body = server.content[first:] if cut is None else server.content[first : first + cut]
+        half = len(body) // 2
+        self.wfile.write(body[:half])
+        if server.gate:
+            assert server.gate.wait(30)
+        self.wfile.write(body[half:])
+        server.sent.append(len(body))
+        if cut is not None and server.reset:
+            time.sleep(0.1)  # what was sent is to arrive before the reset
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+
+
+def image(path, change=lambda file: None):
+    """The bytes of a file like D4RL's of Walker2d."""
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        file["observations"] = rng.standard_normal((STEPS, 17)).astype(np.float32)
+        file["actions"] = rng.uniform(-1, 1, (STEPS, 6)).astype(np.float32)
+        file["rewards"] = rng.standard_normal(STEPS).astype(np.float32)
+        file["next_observations"] = rng.standard_normal((STEPS, 17)).astype(np.float32)
+        file["terminals"] = np.zeros(STEPS, bool)
+        file["timeouts"] = np.arange(1, STEPS + 1) % 500 == 0
+        file["infos/qpos"] = np.zeros((STEPS, 9))
+        change(file)
+    content = path.read_bytes()
+    path.unlink()
+    return content
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()} - {f".{NAME}.lock"}
+
+
+def fetched(server, folder):
+    """The complete file is there with its pin, and nothing else."""
+    assert (folder / NAME).read_bytes() == server.content
+    assert names(folder) == {NAME, f"{NAME}.sha256"}
+    digest = hashlib.sha256(server.content).hexdigest()
+    assert (folder / f"{NAME}.sha256").read_text() == f"{digest}  {NAME}\n"
+    return True
+
+
+def refused(*parts, source="d4rl", error=DataError, name=TASK):
+    with pytest.raises(error) as caught:
+        load_episodes(name, source, progress=False)
+    message = str(caught.value)
+    assert caught.value.exit_code == {DataError: 3, UsageError: 2, ResourcesError: 7}[error]
+    assert "\n" not in message
+    for part in parts:
+        assert str(part) in message, message
+    return message
