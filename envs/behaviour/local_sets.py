@@ -18,7 +18,7 @@ from .pool import WorkerPool, play_steps
 from .pool import worker_count as _worker_count
 
 # Part of the cache's path: raise it whenever a change alters the data made.
-RECIPE_VERSION = 2
+RECIPE_VERSION = 3
 
 # Fewer leave a policy of some recipes no more than one short episode.
 LEAST_STEPS = 1_000
@@ -114,9 +114,9 @@ def recipe_of(task: D4RLTask, steps: int | None = None) -> Recipe:
 def make_local(task: D4RLTask, steps: int | None = None, progress: bool = True) -> Path:
     """The HDF5 file of a task's local set, in D4RL's layout; made on the first call, then kept in the cache.
 
-    The data depend on the recipe and on the versions of MuJoCo and Gymnasium, not on the number of processes, which
-    is that of the cores. `steps` is the size of the set (None: the recipe's); of each policy a smaller set has the
-    first episodes of a larger one. `progress` shows a bar on stderr.
+    The data depend on the recipe and on the versions of MuJoCo and Gymnasium, not on the processor, nor on the number
+    of processes, which is that of the cores. `steps` is the size of the set (None: the recipe's); of each policy a
+    smaller set has the first episodes of a larger one. `progress` shows a bar on stderr.
 
     Raises:
         DataError: no behaviour policy ships for the task, or the cache cannot be written.

@@ -18,6 +18,10 @@ from ..tasks.environment import make_env
 
 _LOG_STD_RANGE = (-20.0, 2.0)
 
+# Actions are multiples of this: processors add a product's terms in different orders, which in float64 changes an
+# action by some 1e-15, and an action that is changed at all is soon another episode.
+_GRID = 2.0**-16
+
 
 class BehaviourPolicy:
     """A trained SAC actor: two ReLU layers, then mean and log standard deviation of a tanh-squashed Gaussian.
@@ -26,8 +30,8 @@ class BehaviourPolicy:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Read the weights, float32."""
-        weights = load_file(path)
+        """Read the weights, into float64."""
+        weights = {name: weight.astype(np.float64) for name, weight in load_file(path).items()}
         self._hidden = [(weights[f"hidden_{i}.kernel"], weights[f"hidden_{i}.bias"]) for i in range(2)]
         # One product instead of two for both heads.
         self._heads = np.concatenate([weights["mean.kernel"], weights["log_std.kernel"]], axis=1)
@@ -36,19 +40,21 @@ class BehaviourPolicy:
 
     def gaussian(
         self, observations: npt.NDArray[np.float32]
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Mean and standard deviation, both (B, A), of the Gaussian before the tanh, for observations (B, O)."""
-        x = observations
+        x = observations.astype(np.float64)
         for kernel, bias in self._hidden:
             x = np.maximum(x @ kernel + bias, 0.0)
         mean, log_std = np.split(x @ self._heads + self._heads_bias, 2, axis=1)
         return mean, np.exp(np.clip(log_std, *_LOG_STD_RANGE))
 
     def act(self, observations: npt.NDArray[np.float32], noise: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Actions (B, A) in [-1, 1] for observations (B, O) and standard normal noise (B, A); zero noise: the mode."""
+        """Actions (B, A) in [-1, 1] for observations (B, O) and standard normal noise (B, A); zero noise: the mode.
+
+        The same on every processor.
+        """
         mean, std = self.gaussian(observations)
-        actions: npt.NDArray[np.float32] = np.tanh(mean + std * noise)
-        return actions
+        return (np.round(np.tanh(mean + std * noise) / _GRID) * _GRID).astype(np.float32)
 
 
 class Job(NamedTuple):

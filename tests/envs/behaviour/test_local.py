@@ -64,7 +64,7 @@ def test_the_policy_is_the_formula_in_float64():
     expected = np.tanh(h @ w["mean.kernel"] + w["mean.bias"] + std * noise)
     actions = BehaviourPolicy(MEDIUM).act(x, noise)
     assert actions.dtype == np.float32
-    np.testing.assert_allclose(actions, expected, atol=2e-6)
+    np.testing.assert_array_equal(actions * 2**16, np.round(expected * 2**16))
 
 
 def test_simulated_episodes_are_the_environments(monkeypatch):
