@@ -21,6 +21,7 @@ from .statistics import CONFIDENCE, Estimate, Floats, group
 Pairs = dict[int, tuple[Floats, npt.NDArray[np.int64]]]
 
 RESAMPLES = 2_000  # fewer than of scores: a data set may have thousands of held-out episodes
+SAME_FLOOR = 1e-4  # relative: rounding changes the sixth digit of a floor, other episodes the third
 
 
 @dataclass(frozen=True)
@@ -107,12 +108,17 @@ def imitation_difference_over_tasks(
 def _paired(by_agent: Mapping[str, list[Cell]], agents: tuple[str, str]) -> Pairs:
     """By training seed: the differences of the episodes' errors, summed over steps, and the episodes' steps."""
     ours, theirs = (_action_errors(by_agent[agent]) for agent in agents)
-    # One seed chooses the same episodes of the same data, but for another share.
     return {
         s: (np.subtract(ours[s].sums, theirs[s].sums), np.array(ours[s].lengths))
         for s in ours
-        if s in theirs and ours[s].lengths == theirs[s].lengths
+        if s in theirs and _of_same_episodes(ours[s], theirs[s])
     }
+
+
+def _of_same_episodes(one: ActionError, other: ActionError) -> bool:
+    """Whether they are, as of one seed, share and data; floors are of the states, and lengths may all be alike."""
+    alike = np.isclose(one.floor or 0.0, other.floor or 0.0, rtol=SAME_FLOOR, atol=0.0)
+    return one.lengths == other.lengths and bool(alike)
 
 
 def _episodes(pairs: Pairs) -> int:

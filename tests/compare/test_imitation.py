@@ -114,6 +114,9 @@ def test_other_episodes_are_no_pairs() -> None:
         with_error(same, AGENTS[1], seed=1),
         with_error(same, seed=2),
         with_error(None, AGENTS[1], seed=2),
+        # As long, of other data: HalfCheetah's are all of 1,000 steps.
+        with_error(dataclasses.replace(same, floor=0.0281), seed=3),
+        with_error(dataclasses.replace(same, floor=0.0282), AGENTS[1], seed=3),
     ]
     (found,) = imitation_differences(cells)
     assert (found.seeds, found.episodes) == ((1,), 2)

@@ -27,7 +27,10 @@ def write(docs: Path, cells: list[Cell]) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     for env in {cell.env for cell in cells}:
         of_set = [cell for cell in cells if cell.env == env]
-        made = {cell.run: {"processor": f"P{cell.seed // 2}", "precision": "float32"} for cell in of_set}
+        made = {
+            cell.run: {"processor": f"P{cell.seed // 2}", "precision": "float32", "recipe": str(2 + cell.seed // 2)}
+            for cell in of_set
+        }
         settings = {"settings": {"preset": "default", "source": "local", "local_steps": 9}, "made": made}
         write_results(folder / f"{env}.json", of_set, settings, {})
     assert load_script("table1_page").write(docs, read_grid("local")) == 0
@@ -93,6 +96,7 @@ def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
         ["Decision-Aaren", "2", "105", "1,502 to 1,502", "3.3 kB"],
         ["Decision Transformer", "2", "82", "2,090 to 11,000", "1,000.0 kB"],
     ]
+    assert "10 runs are on sets of recipe 2, which every kind of processor drew anew, 4 on" in page
     assert rows(page, "walker2d-medium")[1][4] == "-0.0040 [-0.0040, -0.0040]"
     assert "with probability 0.50 [0.50, 0.50]" in " ".join(page.split())
     assert "train --env hopper-medium --seed 0 --source local --local-steps 9" in page
