@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 MAKE = """
 import hashlib, json, sys
@@ -34,6 +33,6 @@ def hashes(cache: Path, processor: dict[str, str]) -> dict[str, str]:
 def test_a_set_is_the_same_file(tmp_path: Path) -> None:
     here = hashes(tmp_path / "here", {})
     older = [hashes(tmp_path / processor["OPENBLAS_CORETYPE"], processor) for processor in OLDER]
-    if all(made["product"] == here["product"] for made in older):
-        pytest.skip("this NumPy has one kind of product")
     assert [made["file"] for made in older] == [here["file"]] * len(older)
+    if (sys.platform, platform.machine()) == ("linux", "x86_64"):  # elsewhere NumPy may have one kind of product
+        assert len({made["product"] for made in (here, *older)}) > 1
