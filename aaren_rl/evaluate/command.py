@@ -19,7 +19,7 @@ from ..policies.card import PolicyCard, card_from_json
 from ..policies.names import ROLLOUTS, asked_words
 from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED
 from ..runtime import load
-from .held_out import HeldOut, kept_episodes, measure_action_error
+from .held_out import HeldOut, OtherDataError, kept_episodes, measure_action_error
 from .play import EpisodePlan, ScoredPolicy, guided, play
 from .scores import Score, format_overview, format_table, mismatch, write_episodes
 from .video import EPISODES, open_video
@@ -219,11 +219,11 @@ def _held_out(run: Path, file: str, card: PolicyCard) -> HeldOut:
         )
         return HeldOut(episodes)
     try:
-        held_out = kept_episodes(run)
+        held_out = kept_episodes(run, card)
         if held_out is None:
             raise UsageError(f"{run} kept no episodes")
-    except UsageError as error:
-        raise UsageError(f"--held-out: {error}; give a file of others: --held-out FILE.hdf5") from error
+    except (UsageError, OtherDataError) as error:
+        raise type(error)(f"--held-out: {error}; give a file of others: --held-out FILE.hdf5") from error
     return held_out
 
 

@@ -8,6 +8,7 @@ Shape suffixes: E episodes, B of them at once, T steps of an episode, N steps of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ State = TypeVar("State")
 T = TypeVar("T")
 
 AT_ONCE = 64  # episodes: more take no less time a step
+SAME_MEAN = 1e-6  # relative: that of the same returns on another processor
 
 
 @dataclass(frozen=True)
@@ -60,18 +62,33 @@ def hold_out(episodes: Episodes, share: float, seed: int) -> tuple[Episodes, Hel
     return training, HeldOut(kept, None if variance is None else float(variance[rows].mean()))
 
 
-def kept_episodes(run: Path) -> HeldOut | None:
+class OtherDataError(DataError):
+    """A run's data are other than when it was trained."""
+
+
+def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
     """The episodes that a run kept from its training, read anew from its data; None where it kept none.
 
     Args:
         run: a run's folder, or a policy folder in it.
+        card: of a policy of the run.
 
     Raises:
         UsageError: there is no run, or its configuration cannot be read.
+        OtherDataError: the data have another mean return than when the run was trained, of which it may have seen all.
         DataError: the data cannot be read.
     """
     share, seed = _read(run, lambda config: (float(config["data"].get("held_out", 0.0)), int(config["seed"])))
-    return hold_out(all_episodes(run), share, seed)[1] if share else None
+    if not share:
+        return None
+    episodes = all_episodes(run)
+    now, then = float(episodes.returns.mean()), card.data_returns.get("mean")
+    if then is not None and not math.isclose(now, then, rel_tol=SAME_MEAN):
+        raise OtherDataError(
+            f"{run}: {episodes.dataset} is not what it was trained on (mean return {now:.2f} now, {then:.2f} then), so "
+            "what was kept from training is not known; train it again"
+        )
+    return hold_out(episodes, share, seed)[1]
 
 
 def all_episodes(run: Path) -> Episodes:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
 
 from aaren_rl import load_policy
 from aaren_rl.agents import DecisionModel, ModelConfig
+from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs.data.episodes import held_out, split
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.evaluate.command import main as evaluate
@@ -67,6 +70,25 @@ def test_evaluate_gives_the_runs_own_error(
     assert "held-out action error: 0." in capsys.readouterr().out
     assert evaluate([str(trained), "--episodes", "1", "--held-out", str(hopper_file), "--json", str(file)]) == 0
     assert len(json.loads(file.read_text())[0]["action_error"]["sums"]) > 40  # all of them
+
+
+def test_other_data_than_a_run_was_trained_on_hold_nothing_out(
+    trained: Path, hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Made anew, a set may have other episodes, and the run may have seen those that would be held out of it."""
+    other, copy = tmp_path / "other.hdf5", tmp_path / "run"
+    shutil.copy(hopper_file, other)
+    with h5py.File(other, "a") as file:
+        file["rewards"][0] += 1.0
+    shutil.copytree(trained, copy)
+    settings = (copy / "config.yaml").read_text()
+    (copy / "config.yaml").write_text(settings.replace(str(hopper_file), str(other)))
+    assert evaluate([str(copy), "--episodes", "1", "--held-out"]) == 3
+    said = capsys.readouterr().err
+    assert "is not what it was trained on (mean return " in said and "--held-out FILE.hdf5" in said
+    how = Evaluation(1, 1000, sweep_episodes=1, target_returns=None)
+    assert gather(copy, how).last.action_error is None and gather(trained, how).last.action_error is not None
+    assert f"note: {copy}: " in (said := capsys.readouterr().err) and str(trained) not in said
 
 
 def test_without_held_out_episodes_there_is_no_error(
