@@ -80,6 +80,12 @@ def test_the_page_is_made_of_the_results(tmp_path: Path) -> None:
     assert shown == drawn
 
 
+def test_the_readme_has_the_pages_answer() -> None:
+    page, readme = (" ".join((ROOT / name).read_text().split()) for name in ("docs/table1.md", "README.md"))
+    (answer,) = re.findall(r"\*\*(Decision-Aaren's score less .*?)\*\*", page)
+    assert answer in readme
+
+
 def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
     page = write(tmp_path, cells)
     assert "over 2 sets: 0.0 [0.0, 0.0]" in page  # +10 and -10
