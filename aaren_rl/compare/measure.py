@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +15,7 @@ import numpy as np
 
 from ..agents import Policy
 from ..errors import CheckpointError
-from ..evaluate.held_out import HeldOut, OtherDataError, kept_episodes, measure_action_error
+from ..evaluate.held_out import kept_episodes, measure_action_error
 from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score
 from ..files import write_json
@@ -50,7 +49,7 @@ def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | Non
     Raises:
         CheckpointError: the run has no policy, or its metrics cannot be read.
         UsageError: its configuration cannot be read.
-        DataError: the data that it kept episodes of cannot be read.
+        DataError: the data that it kept episodes of cannot be read, or are other ones by now.
         SimulationError: the environment fails.
     """
     card = read_card(run)
@@ -73,6 +72,7 @@ def _kept(file: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[int, int], None] | None) -> Cell:
+    held_out = kept_episodes(run, card)  # refused before minutes of scoring, not after
     policy = load_policy(run)
     metrics = _metrics(run / "metrics.jsonl")
     curve = [CurvePoint(line["update"], _headline(line)) for line in metrics if "eval/return_mean" in line]
@@ -81,7 +81,6 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     asked = how.target_returns or [part * most for part in SWEEP]
     sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
     (last,) = score_policy(policy, card, plan)
-    held_out = _kept_episodes(run, card)
     error = None if held_out is None else measure_action_error(policy, held_out, card)
     return Cell(
         env=card.env,
@@ -103,15 +102,6 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         sweep=[] if card.agent in UNCONDITIONED else score_policy(policy, card, sweep),
         action_cost=action_cost(policy, card),
     )
-
-
-def _kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
-    """None, with a line, where the data are other ones by now: scores are what they were."""
-    try:
-        return kept_episodes(run, card)
-    except OtherDataError as error:
-        print(f"note: {error}; imitation is not measured", file=sys.stderr)
-        return None
 
 
 def _best(run: Path, last: Score, plan: EpisodePlan) -> Score:

@@ -19,7 +19,7 @@ from ..policies.card import PolicyCard, card_from_json
 from ..policies.names import ROLLOUTS, asked_words
 from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED
 from ..runtime import load
-from .held_out import HeldOut, OtherDataError, kept_episodes, measure_action_error
+from .held_out import HeldOut, kept_episodes, measure_action_error
 from .play import EpisodePlan, ScoredPolicy, guided, play
 from .scores import Score, format_overview, format_table, mismatch, write_episodes
 from .video import EPISODES, open_video
@@ -207,7 +207,7 @@ def _held_out(run: Path, file: str, card: PolicyCard) -> HeldOut:
 
     Raises:
         UsageError: there is no run, its configuration cannot be read, or it kept none.
-        DataError: the data cannot be read.
+        DataError: the data cannot be read, or are not those that the run was trained on.
     """
     if file:
         episodes = read_hdf5(
@@ -222,8 +222,8 @@ def _held_out(run: Path, file: str, card: PolicyCard) -> HeldOut:
         held_out = kept_episodes(run, card)
         if held_out is None:
             raise UsageError(f"{run} kept no episodes")
-    except (UsageError, OtherDataError) as error:
-        raise type(error)(f"--held-out: {error}; give a file of others: --held-out FILE.hdf5") from error
+    except UsageError as error:
+        raise UsageError(f"--held-out: {error}; give a file of others: --held-out FILE.hdf5") from error
     return held_out
 
 

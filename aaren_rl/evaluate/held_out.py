@@ -62,10 +62,6 @@ def hold_out(episodes: Episodes, share: float, seed: int) -> tuple[Episodes, Hel
     return training, HeldOut(kept, None if variance is None else float(variance[rows].mean()))
 
 
-class OtherDataError(DataError):
-    """A run's data are other than when it was trained."""
-
-
 def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
     """The episodes that a run kept from its training, read anew from its data; None where it kept none.
 
@@ -75,8 +71,8 @@ def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
 
     Raises:
         UsageError: there is no run, or its configuration cannot be read.
-        OtherDataError: the data have another mean return than when the run was trained, of which it may have seen all.
-        DataError: the data cannot be read.
+        DataError: the data cannot be read, or have another mean return than those that the run was trained on, which
+            may have been all of them.
     """
     share, seed = _read(run, lambda config: (float(config["data"].get("held_out", 0.0)), int(config["seed"])))
     if not share:
@@ -84,9 +80,9 @@ def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
     episodes = all_episodes(run)
     now, then = float(episodes.returns.mean()), card.data_returns.get("mean")
     if then is not None and not math.isclose(now, then, rel_tol=SAME_MEAN):
-        raise OtherDataError(
+        raise DataError(
             f"{run}: {episodes.dataset} is not what it was trained on (mean return {now:.2f} now, {then:.2f} then), so "
-            "what was kept from training is not known; train it again"
+            "what was kept from training is not known; train it again, or give a file: evaluate --held-out FILE.hdf5"
         )
     return hold_out(episodes, share, seed)[1]
 
