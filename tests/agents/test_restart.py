@@ -36,12 +36,15 @@ def episode() -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(STEPS, BATCH, OBSERVATION)).astype(np.float32), rewards
 
 
-def together(policy: Policy) -> tuple[np.ndarray, list[PolicyState]]:
-    """Actions (T, B, A) of one batch whose environments begin at `STARTS`, and the states before every step."""
+def together(policy: Policy, *, restarted: bool = False) -> tuple[np.ndarray, list[PolicyState]]:
+    """Actions (T, B, A) of one batch whose environments begin at `STARTS`, and the states before every step.
+
+    `restarted`: the first time by `restart` too, so that a window has all its places from the first step on.
+    """
     observations, rewards = episode()
     state, actions, states = policy.initial_state(BATCH, TARGETS[0]), [], []
     for t in range(STEPS):
-        if t in STARTS and t:
+        if t in STARTS and (t or restarted):
             rows = list(STARTS[t])
             state = policy.restart(state, rows, TARGETS[t, rows])
         states.append(state)
@@ -50,13 +53,18 @@ def together(policy: Policy) -> tuple[np.ndarray, list[PolicyState]]:
     return np.stack(actions), states
 
 
-def apart(policy: Policy) -> np.ndarray:
-    """The same by a batch of its own, all at one step, for every set of environments that begin at once."""
+def apart(policy: Policy, *, restarted: bool = False) -> np.ndarray:
+    """The same by a batch of its own, all at one step, for every set of environments that begin at once.
+
+    `restarted`: as `together`.
+    """
     observations, rewards = episode()
     actions = np.full((STEPS, BATCH, ACTION), np.nan, np.float32)
     for begin, rows in STARTS.items():
         # Of as many rows: from some batch sizes on matrix products add up in another order.
         state = policy.initial_state(BATCH, TARGETS[begin])
+        if restarted:
+            state = policy.restart(state, range(BATCH), TARGETS[begin])
         for t in range(begin, STEPS):
             action, state = policy.act(observations[t], rewards[t], state)
             actions[t, list(rows)] = action[list(rows)]
@@ -66,11 +74,12 @@ def apart(policy: Policy) -> np.ndarray:
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "eager"])
 @pytest.mark.parametrize(("mixer", "rollout"), ONE_BATCH)
 def test_an_episode_in_a_mixed_batch_is_the_episode_alone(mixer: str, rollout: str, compiled: bool) -> None:
-    """To the last bit; but a window that fills has fewer places where all are at one step, of which a processor may add
-    up products in another order, and the actions that came of it are seen again. Over more steps than the table of time
+    """To the last bit. Begun by `initial_state`, a window that fills has fewer places, of which a processor may add up
+    products in another order, and the actions that came of it are seen again. Over more steps than the table of time
     steps has rows, and than the window is long.
     """
     policy = make(mixer, rollout, compiled=compiled)
+    np.testing.assert_array_equal(together(policy, restarted=True)[0], apart(policy, restarted=True))
     mixed, states = together(policy)
     np.testing.assert_allclose(mixed, apart(policy), rtol=0, atol=2e-6 if rollout == "window" else 0)
     assert states[-1].timestep[[0, 3, 4, 5, 12]].tolist() == [8, 37, 25, 26, 39]
