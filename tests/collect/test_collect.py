@@ -258,13 +258,14 @@ def test_the_actor_file_acts_as_the_trained_actor(env_id: str, tmp_path: Path) -
     shape = (50, *trained.model.action_space.shape)
     units, policy = ActionUnits(trained.model.action_space), BehaviourPolicy(file)
     expected = trained.model.predict(observations, deterministic=True)[0]
-    atol = 1e-5 * float(trained.model.action_space.high.max())  # half a step of the policy's actions is 0.8e-5
-    np.testing.assert_allclose(units(policy.act(observations, np.zeros(shape, np.float32))), expected, atol=atol)
+    atol = 2**-17 + 2e-6  # half a step of the grid on which the policy's actions in [-1, 1] are, and float32's rounding
+    acted = units(policy.act(observations, np.zeros(shape, np.float32)))
+    np.testing.assert_allclose(acted, expected, rtol=0, atol=atol * float(trained.model.action_space.high.max()))
     with torch.no_grad():
         mean, log_std, _ = trained.model.actor.get_action_dist_params(torch.from_numpy(observations))
     noise = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     stochastic = torch.tanh(mean + log_std.exp() * torch.from_numpy(noise))
-    np.testing.assert_allclose(policy.act(observations, noise), stochastic, atol=1e-5)
+    np.testing.assert_allclose(policy.act(observations, noise), stochastic, rtol=0, atol=atol)
     trained.close()
 
 
