@@ -103,7 +103,8 @@ def achieved(cells: Sequence[Cell]) -> dict[float, float]:
 def cost(cells: Sequence[Cell], machines: Mapping[str, str]) -> Table:
     """A row a machine and agent: an update, an action early and late, the state late.
 
-    Arguments:
+    Args:
+        cells: the runs.
         machines: what each run was trained and timed on.
     """
     rows = []
