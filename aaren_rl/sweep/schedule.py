@@ -153,9 +153,11 @@ class _Task:
         except (OSError, ValueError, LookupError):
             return 0  # nothing there yet, or a line half written
 
-    def doing(self) -> str | None:
-        """One of DOING, or None while it trains."""
-        return {0: DOING[0], self.config.optimizer.updates: DOING[1]}.get(self.updates())
+    def doing(self, updates: int) -> str | None:
+        """One of DOING after so many updates, or None while it trains."""
+        if updates == 0:
+            return DOING[0]
+        return DOING[1] if updates == self.config.optimizer.updates else None
 
 
 class _Sweep:
@@ -213,10 +215,11 @@ class _Sweep:
     def _show(self) -> None:
         """Updates on the bar, and how many runs take their time without one."""
         finished = f"{sum(task.done for task in self.tasks)}/{len(self.tasks)} runs"
-        doing = Counter(task.doing() for task, _ in self.running.values())
+        updates = {id(task): task.updates() for task in self.tasks}
+        doing = Counter(task.doing(updates[at]) for at, (task, _) in self.running.items())
         others = [f"{doing[what]} {what}" for what in DOING if doing[what]]
         self.bar.set_postfix_str(", ".join([finished, *others]), refresh=False)
-        self.bar.update(sum(task.updates() for task in self.tasks) - self.bar.n)
+        self.bar.update(sum(updates.values()) - self.bar.n)
 
     def _report(self) -> None:
         if failed := [task for task in self.tasks if task.problem]:
