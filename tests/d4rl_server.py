@@ -4,13 +4,12 @@ import hashlib
 import re
 import socket
 import struct
-import sys
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import h5py
 import numpy as np
 import pytest
+from loopback import LoopbackServer, QuietHandler
 
 from aaren_rl.envs import DataError, UsageError, load_episodes
 from aaren_rl.envs.errors import ResourcesError
@@ -20,13 +19,13 @@ NAME = "walker2d_full_replay-v2.hdf5"
 STEPS = 2000
 
 
-class Server(ThreadingHTTPServer):
+class Server(LoopbackServer):
     """Serves one file under the path that D4RL's server has it at."""
 
     daemon_threads = False  # so that server_close() waits for them
 
     def __init__(self, content):
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.content = content
         self.etag = '"one"'
         self.etags = []  # of each answer, before etag is
@@ -43,7 +42,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def base(self):
-        return f"http://127.0.0.1:{self.server_address[1]}/mirror"
+        return f"{self.address}/mirror"
 
     @property
     def url(self):
@@ -53,15 +52,8 @@ class Server(ThreadingHTTPServer):
     def range_headers(self):
         return [headers["Range"] for headers in self.requests]
 
-    def handle_error(self, request, client_address):
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
 
-
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *arguments):
-        pass
-
+class Handler(QuietHandler):
     def do_GET(self):
         server = self.server
         server.requests.append(self.headers)

@@ -4,13 +4,12 @@ import hashlib
 import json
 import re
 import shutil
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+from loopback import LoopbackServer, QuietHandler
 from minari_sets import ID
 
 from aaren_rl.envs import DataError
@@ -19,30 +18,17 @@ from aaren_rl.envs.data.minari.read import read_minari
 REPOSITORY, COMMIT = f"farama-minari/{ID.split('/')[0]}", "1" * 40
 
 
-class Hub(ThreadingHTTPServer):
+class Hub(LoopbackServer):
     """Serves one repository, `files` (path: content), under the addresses that huggingface_hub asks for."""
 
-    daemon_threads = True
-
     def __init__(self, files):
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.files = files
         self.forbidden = None  # a file that is refused
         self.paths = []  # of every GET
 
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def handle_error(self, request, client_address):
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
-
-
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *arguments):
-        pass
-
+class Handler(QuietHandler):
     def do_HEAD(self):
         self.answer()
 
@@ -122,7 +108,7 @@ def hub(minari_recorded, tmp_path, folder, monkeypatch):
     with Hub(files) as hub:
         thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
         yield hub
         hub.shutdown()
         thread.join()
