@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,6 +88,20 @@ def test_an_episode_in_a_mixed_batch_is_the_episode_alone(mixer: str, rollout: s
     np.testing.assert_allclose(mixed, apart(policy), rtol=0, atol=2e-6 if rollout == "window" else 0)
     assert states[-1].timestep[[0, 3, 4, 5, 12]].tolist() == [8, 37, 25, 26, 39]
     assert np.abs(np.diff(mixed, axis=0)).min(-1).max(-1).min() > 1e-4  # actions that say something
+
+
+def test_a_window_that_fills_is_the_episode_alone() -> None:
+    """To the last bit too where products of every size add up in one order, as MKL does that is told so in time."""
+    script = """
+import numpy as np
+import test_restart as test
+for mixer, rollout in test.CONSTANT:
+    for compiled in (True, False):
+        policy = test.make(mixer, rollout, compiled=compiled)
+        np.testing.assert_array_equal(test.together(policy)[0], test.apart(policy))
+"""
+    told = {"MKL_CBWR": "COMPATIBLE", "PYTHONPATH": str(Path(__file__).parent)}
+    subprocess.run([sys.executable, "-c", script], env=os.environ | told, check=True)
 
 
 @pytest.mark.parametrize(("mixer", "rollout"), ONE_BATCH)
