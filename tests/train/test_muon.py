@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from aaren_rl.agents import DecisionModel, ModelConfig
-from aaren_rl.train.muon import AS_ADAMW, Muon, orthogonalize, trunk_matrices
+from aaren_rl.train.muon import AS_ADAMW, ITERATIONS, QUINTIC, Muon, orthogonalize, trunk_matrices
 
 
-@pytest.mark.parametrize("shape", [(3, 8, 8), (2, 16, 5), (2, 5, 16)])
+@pytest.mark.parametrize("shape", [(3, 8, 8), (2, 5, 16)])
 @pytest.mark.parametrize(("dtype", "slack"), [(torch.float32, 0.0), (torch.bfloat16, 0.05)])
 def test_singular_values_come_near_one(shape: tuple[int, ...], dtype: torch.dtype, slack: float) -> None:
     matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
@@ -20,6 +20,15 @@ def test_singular_values_come_near_one(shape: tuple[int, ...], dtype: torch.dtyp
     left, _, right = torch.linalg.svd(matrices.double(), full_matrices=False)
     kept = left.mT @ found @ right.mT
     assert (kept - kept.diagonal(dim1=1, dim2=2).diag_embed()).abs().max() < 0.02 + slack
+
+
+def test_wide_matrices_take_the_same_iteration() -> None:
+    x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = x / x.norm(dim=(-2, -1), keepdim=True)
+    for _ in range(ITERATIONS):
+        gram = expected @ expected.mT
+        expected = QUINTIC[0] * expected + (QUINTIC[1] * gram + QUINTIC[2] * gram @ gram) @ expected
+    torch.testing.assert_close(orthogonalize(x), expected)
 
 
 def test_zeros_stay_zeros() -> None:
@@ -41,13 +50,13 @@ def test_two_steps_by_hand() -> None:
         for step in gradients:
             moment = 0.9 * moment + 0.1 * step[k]
             direction = 0.9 * moment + 0.1 * step[k]
-            expected = expected * (1 - 0.1 * 0.5) - 0.1 * AS_ADAMW * 6**0.5 * orthogonalize(direction[None])[0]
+            expected = expected * (1 - 0.1 * 0.5) - 0.1 * AS_ADAMW * 6**0.5 * orthogonalize(direction.mT[None])[0].mT
         torch.testing.assert_close(weight, expected)
 
 
 def test_agrees_with_torchs_own() -> None:
     torch.manual_seed(0)
-    start, gradients = torch.randn(32, 16), torch.randn(3, 32, 16)
+    start, gradients = torch.randn(32, 24), torch.randn(3, 32, 24)
     mine, theirs = start.clone().requires_grad_(), start.clone().requires_grad_()
     optimizers = [
         Muon([mine], lr=0.1, weight_decay=0.1, dtype=torch.bfloat16),
