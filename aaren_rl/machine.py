@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,19 +53,6 @@ def resident_bytes() -> int | None:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def peak_bytes() -> int | None:
-    """The most memory that the process has had in RAM since its program began; None where there is no /proc.
-
-    Not getrusage's ru_maxrss: that one is inherited from the process that started this one.
-    """
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        lines = []
-    peaks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
-    return peaks[0] if peaks else None
-
-
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -75,7 +63,7 @@ def _processor() -> str:
 
 
 def state_bytes(state: object) -> int:
-    """Bytes of the storages that a state's tensors keep alive, each counted once."""
+    """Bytes of the storages that a state's tensors and arrays keep alive, each counted once."""
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(state)}
     return sum(storages.values())
 
@@ -83,6 +71,8 @@ def state_bytes(state: object) -> int:
 def _tensors(state: object) -> Iterator[Tensor]:
     if isinstance(state, Tensor):
         yield state
+    elif isinstance(state, np.ndarray):
+        yield torch.from_numpy(state)
     elif isinstance(state, tuple):
         for part in state:
             yield from _tensors(part)

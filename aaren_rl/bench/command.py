@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from ..cli import Parser, Subparser, run
 from ..files import check_writable, write_json
 from ..ranges import THREADS
-from . import data, evaluate, learning, learning_show, resources, rollout, runtime, scan, steering, tree, vector
+from . import learning, learning_show, resources, rollout, scan, steering
 from .timing import check_plot, save_plot
 from .training import benchmark as train
 
@@ -43,11 +43,6 @@ BENCHMARKS: dict[str, Benchmark] = {
     "train": train,
     "scan": scan,
     "resources": resources,
-    "data": data,
-    "evaluate": evaluate,
-    "runtime": runtime,
-    "tree": tree,
-    "vector": vector,
 }
 
 
@@ -58,7 +53,6 @@ PLOTS: dict[str, Callable[[dict[str, Any]], Figure]] = {
     "train": train.plot,
     "scan": scan.plot,
     "resources": resources.plot,
-    "tree": tree.plot,
 }
 
 

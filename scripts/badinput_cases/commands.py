@@ -211,7 +211,7 @@ def _paths(world: World) -> Iterator[Case]:
         "info": lambda path: ("datasets", ["info", path]),
         "convert": lambda path: ("datasets", ["convert", path, "x.hdf5"]),
         "source": lambda path: ("train", ["--env", "hopper-medium", "--source", path, *TINY]),
-        "tree": lambda path: ("bench", ["tree", path]),
+        "steering": lambda path: ("bench", ["steering", path]),
     }
     for place, argv in places.items():
         for kind in PATHS:

@@ -1,4 +1,4 @@
-"""Tree attention in a policy, in `evaluate` and in `bench tree`."""
+"""Tree attention in a policy, and in `evaluate`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from aaren_rl import load_policy
-from aaren_rl.agents import Policy, TreeAttention, TreeConfig, tree_config, with_softmax_attention, with_tree_attention
-from aaren_rl.agents.mixers.tree.blocks import View
-from aaren_rl.bench import command as bench
-from aaren_rl.bench import tree as bench_tree
+from aaren_rl.agents import Policy, TreeConfig, tree_config, with_softmax_attention, with_tree_attention
 from aaren_rl.evaluate import command as evaluate
 from aaren_rl.train import command as train
 
@@ -100,70 +96,10 @@ def test_evaluate_refuses(
 def test_a_recurrent_agent_is_refused(tmp_path: Path, hopper_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     aaren = trained(tmp_path, hopper_file, "decision-aaren")
     capsys.readouterr()
-    for command in (
-        lambda: evaluate.main([str(aaren), "--attention", "tree"]),
-        lambda: bench.main(["tree", str(aaren)]),
-    ):
-        assert command() == 2
-        out, err = capsys.readouterr()
-        assert out == "" and err.count("\n") == 1
-        assert "replaces a Transformer's softmax attention; this policy's mixer is 'aaren', which has none" in err
-
-
-FAST = ("--budgets", "0.4", "1", "--samplers", "edh", "rff", "--episodes", "1", "--step", "20", "--actions", "1")
-
-
-def test_bench_table_json_and_plot(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plot, file = tmp_path / "tree.png", tmp_path / "tree.json"
-    assert bench.main(["tree", str(run), *FAST, "--plot", str(plot), "--json", str(file)]) == 0
-    result = json.loads(file.read_text())
-    assert [(p["sampler"], p["budget"]) for p in result["points"]] == [
-        ("softmax", None),
-        *((sampler, budget) for budget in (0.4, 1.0) for sampler in ("edh", "rff")),
-    ]
-    assert all(p["milliseconds"] > 0 and p["length"] >= 1 for p in result["points"])
-    assert 0 <= result["checked_difference"] <= 1e-6 and result["tokens"] == 59
-    assert plot.read_bytes().startswith(b"\x89PNG")
-    out = capsys.readouterr().out
-    assert "step 20 (59 tokens)" in out and out.count("\nrff ") == 2
-
-
-def test_bench_gives_no_figures_for_wrong_attention(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    attend = TreeAttention.attend
-
-    def wrong(tree: TreeAttention, view: View) -> tuple[torch.Tensor, ...]:
-        output, *buds = attend(tree, view)
-        return output * (1 + 1e-3), *buds
-
-    monkeypatch.setattr(TreeAttention, "attend", wrong)
-    assert bench.main(["tree", str(run), *FAST, "--json", str(tmp_path / "tree.json")]) == 6
+    assert evaluate.main([str(aaren), "--attention", "tree"]) == 2
     out, err = capsys.readouterr()
-    assert out == "" and not (tmp_path / "tree.json").exists()
-    assert err.startswith("error: tree attention with as many terms as tokens (edh) differs from softmax attention by")
-
-
-def test_bench_arguments_that_cannot_be(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(["tree", str(run), "--plot", "/nowhere/tree.png"]) == 2
-    assert bench.main(["tree", str(run), "--plot", "tree.txt"]) == 2
-    with pytest.raises(SystemExit):
-        bench.main(["tree", str(run), "--budgets", "2"])
-    assert "argument --budgets: budget must be from 0 to 1, not 2" in capsys.readouterr().err
-
-
-def test_the_timed_tree_holds_the_same_tokens(run: Path) -> None:
-    policy = load_policy(run)
-    clock = bench_tree._Clock(policy, 3600.0, 12, 1)
-    exact = with_tree_attention(policy, TreeConfig(1.0))
-    mixer = exact.model.trunk.blocks[0].mixer
-    assert isinstance(mixer, TreeAttention)
-    state = mixer.from_cache(clock._middle.memory.state[0])
-    assert state.length == clock.tokens == 35
-    x = torch.randn(1, 16)
-    with torch.no_grad():
-        wanted, _ = mixer.attention.step(x, clock._middle.memory.state[0])
-        torch.testing.assert_close(mixer.step(x, state)[0], wanted, rtol=0, atol=1e-6)
+    assert out == "" and err.count("\n") == 1
+    assert "replaces a Transformer's softmax attention; this policy's mixer is 'aaren', which has none" in err
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ def test_recipes_learn_side_by_side(
 ) -> None:
     monkeypatch.setattr(learning, "POINTS", 3)
     figures = tmp_path / "learning.json"
-    recipes = ["default:decision-aaren", "default:decision-transformer", "v0:bc"]
+    recipes = ["default:decision-aaren", "default:decision-transformer", "paper:bc,width=16"]
     asked = ["--env", "hopper-random", "--source", str(hopper_file), "--updates", "6", "--recipes", *recipes]
     assert main(["learning", *asked, "--json", str(figures), "--plot", str(tmp_path / "learning.png")]) == 0
     table = capsys.readouterr().out
@@ -62,7 +62,7 @@ def test_a_wrong_error_is_not_printed(
 
 
 def test_a_recipe_is_a_preset_with_changes() -> None:
-    config = learning.read_recipe("v0:decision-aaren,dropout=0.25,optimizer=muon,timestep-embedding=false", 7, 3)
+    config = learning.read_recipe("paper:decision-aaren,dropout=0.25,optimizer=muon,timestep-embedding=false", 7, 3)
     assert (config.network.dropout, config.optimizer.optimizer, config.network.timestep_embedding) == (
         0.25,
         "muon",

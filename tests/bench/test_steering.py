@@ -37,8 +37,9 @@ def test_it_plays_what_evaluate_plays(trained_run: Path, tmp_path: Path, capsys,
 
 
 def test_the_table_sums_runs_up() -> None:
-    steered = Steered("decision-aaren", [0, 1], [9, 9], "carry", [[100.0, 300.0], [200.0, 600.0]], [40.0, 60.0], 1.0)
-    told = Steered("decision-transformer", [0], [9], "window", [[50.0, 40.0]], None, -1.0)
+    achieved = [[100.0, 300.0], [200.0, 600.0]]
+    steered = Steered("decision-aaren", [0, 1], [9, 9], "carry", achieved, [40.0, 60.0], 1.0, 0.25)
+    told = Steered("decision-transformer", [0], [9], "window", [[50.0, 40.0]], None, -1.0, 0.5)
     result = SteeringResult(
         "hopper-medium",
         "Hopper-v4",
@@ -55,6 +56,7 @@ def test_the_table_sums_runs_up() -> None:
     assert lines["90"] == ["150", "(15.0)", "50", "(5.0)"] and lines["900"] == ["450", "(45.0)", "40", "(4.0)"]
     assert lines["auto"] == ["50", "(5.0)", "-"] and lines["best asked"] == ["450", "(45.0)", "50", "(5.0)"]
     assert lines["least to most, points"] == ["30.0", "-1.0"] and lines["rank correlation"] == ["1.000", "-1.000"]
+    assert lines["|achieved - asked|"] == ["25.0%", "of", "asked", "50.0%", "of", "asked"]
     assert lines["training seeds"] == ["0,", "1", "0"]
 
 

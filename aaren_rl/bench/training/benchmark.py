@@ -15,10 +15,10 @@ from ...cli import Parser, choose_device, positive
 from ...machine import Machine, device_name
 from ...train.acceleration import keep_freed_memory, uses_bfloat16
 from ...train.contexts.batches import StepData
-from ...train.settings import Nested, build_config
+from ...train.settings import Nested, build_config, load_preset
 from ...train.trainer import Trainer
-from ..data import RETURN_SCALE, TASK, make_episodes
 from ..timing import parse_size, ratio
+from .data import RETURN_SCALE, TASK, make_episodes
 from .gradients import check_gradients
 from .peers import PEERS, make_peers
 from .updates import Measured, Peak, Update, measure
@@ -110,7 +110,9 @@ def measure_size(
 
     def trainer(agent: str, context: str, precision: str, *, compiled: bool = False) -> Trainer:
         contexts = {"context": context, "context_length": context_length, "steps_per_update": batch * context_length}
-        sections: Nested = {"data": contexts, "network": asked, "optimizer": {"precision": precision}}
+        tokens = build_config(agent, 0, load_preset("default", agent)).network.tokens_per_step
+        network = asked | {"tokens_per_step": tokens}
+        sections: Nested = {"data": contexts, "network": network, "optimizer": {"precision": precision}}
         return Trainer(build_config(agent, 0, sections), data, TASK.action_dim, TASK.horizon, compiled=compiled)
 
     plain = trainer("decision-aaren", "window", "float32")

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from ...agents import DecisionModel
-from ...agents.fast.training import for_training
-from ...agents.model.decision import OBSERVATION, TOKENS
+from ...agents.model.decision import ACTED_ON
 from ...errors import NumericsError
 from ...train.acceleration import autocast
 from ...train.config import RunConfig
 from ...train.contexts.batches import Batch, StepData, part
 from ...train.trainer import Trainer, masked_mse
-from ..data import TASK
 from ..timing import WRONG, require
+from .data import TASK
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-2}  # of a gradient, relative to the largest of its parameter's
 CHECKED_ROWS = 4
@@ -44,7 +43,7 @@ def check_gradients(config: RunConfig, data: StepData, precisions: Iterable[str]
     for precision in precisions:
         fast.zero_grad()
         with autocast(replace(config.optimizer, precision=precision), data.device):
-            predicted = _forward(for_training(fast), batch)
+            predicted = _forward(fast, batch)
         masked_mse(predicted, batch.actions, batch.mask).backward()
         found[precision] = difference = _difference(fast, slow)
         if not difference:  # two results that were never computed differ by nothing
@@ -78,4 +77,5 @@ def _token_by_token(model: DecisionModel, batch: Batch) -> Tensor:
     for token in seen[0].unbind(1):
         x, state = model.trunk.step(token, state)
         outputs.append(x)
-    return torch.tanh(model.head(torch.stack(outputs[OBSERVATION::TOKENS], 1)))
+    acted_on = ACTED_ON[model.config.tokens_per_step]
+    return torch.tanh(model.head(torch.stack(outputs[acted_on], 1)))
