@@ -15,6 +15,7 @@ Shape suffixes: B environments, O observation, A action.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -203,8 +204,8 @@ class Runner:
             action, return_to_go, memory = self._session.run(_OUTPUTS, feed)
         except Exception as error:  # ONNX Runtime's own classes, see `from_bytes`
             raise CheckpointError(f"the exported policy fails in ONNX Runtime: {one_line(error)}") from error
-        # An infinite return-to-go asks for the best in reach, and an infinite reward for nothing.
-        if not np.isfinite(action).all() or (np.isinf(return_to_go) & ~np.isfinite(reward)).any():
+        # An infinite return-to-go asks for the best in reach, and what a reward made not finite for nothing.
+        if not math.isfinite(action.sum() + reward.sum()) or math.isnan(return_to_go.sum()):
             raise NonFiniteActionError(_blame(feed, action))
         # A copy: the caller may write to it.
         return action.copy(), PolicyState(timestep + 1, return_to_go, action, memory)

@@ -43,6 +43,8 @@ def _value(value: object, hint: Any, where: str) -> Any:  # noqa: ANN401  a type
         return read(typing.cast("type[Any]", hint), value, where)
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for kind in kinds:
+        if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+            return read(typing.cast("type[Any]", kind), value, where)
         try:
             return _as(kind, value)
         except TypeError:

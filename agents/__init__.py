@@ -9,6 +9,7 @@ from .mixers.tree.samplers import SAMPLERS
 from .model.block import MIXERS, Block
 from .model.decision import DecisionModel, ModelConfig
 from .model.return_estimate import ReturnEstimate, expectile_loss
+from .model.scaling import ReturnRange
 from .model.trunk import Trunk
 from .policy import ROLLOUTS, NonFiniteActionError, Policy
 from .policy_state import PolicyState
@@ -35,6 +36,7 @@ __all__ = [
     "PolicyState",
     "RemConfig",
     "ReturnEstimate",
+    "ReturnRange",
     "Rsa",
     "ScanState",
     "TreeAttention",

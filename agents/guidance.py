@@ -20,20 +20,16 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from .arguments import check_index, check_inputs
+from .arguments import check_batch, check_index, check_inputs
 from .model.return_estimate import ReturnEstimate
 from .policy import Policy
 from .policy_state import PolicyState
-from .scan.rows import each
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
-
-    from .policy import Array, Targets
+    from torch import Tensor
 
 
 def with_guidance(policy: Policy, guidance: float) -> Policy:
@@ -71,14 +67,15 @@ class GuidedPolicy(Policy):
             raise ValueError("this policy holds no estimate of the return to expect, which guidance goes away from")
         object.__setattr__(self, "_typical_return", copy.deepcopy(self.model.typical_return).double())
 
-    def initial_state(self, batch_size: int, target_return: float | Targets | Tensor | None = None) -> PolicyState:
+    def initial_state(
+        self, batch_size: int, target_return: float | npt.ArrayLike | Tensor | None = None
+    ) -> PolicyState:
         """As `Policy.initial_state`."""
-        asked, expected = super().initial_state(batch_size, target_return), super().initial_state(batch_size, 0.0)
-        both: PolicyState = each(torch.cat, [asked, expected])
-        return both
+        wanted = self._targets(target_return, check_batch(batch_size))
+        return super().initial_state(2 * batch_size, np.concatenate([wanted, np.zeros(batch_size)]))
 
     def restart(
-        self, state: PolicyState, rows: npt.ArrayLike, target_return: float | Targets | Tensor | None = None
+        self, state: PolicyState, rows: npt.ArrayLike, target_return: float | npt.ArrayLike | Tensor | None = None
     ) -> PolicyState:
         """As `Policy.restart`."""
         state = self._whole(state)
@@ -86,36 +83,36 @@ class GuidedPolicy(Policy):
         begun = super().restart(state, index, target_return)
         return super().restart(begun, index + batch, 0.0)
 
-    @torch.no_grad()
-    def act(self, observation: Array | Tensor, reward: Array | Tensor, state: PolicyState) -> tuple[Array, PolicyState]:
+    def act(
+        self, observation: npt.ArrayLike | Tensor, reward: npt.ArrayLike | Tensor, state: PolicyState
+    ) -> tuple[npt.NDArray[np.float32], PolicyState]:
         """As `Policy.act`."""
         state = self._whole(state)
-        batch, device = len(state.return_to_go) // 2, self.observation_mean.device
-        given = check_inputs(observation, reward, None, batch=batch, sizes=self._sizes, device=device)
-        _, after = super().act(torch.cat([given.observation] * 2), torch.cat([given.reward] * 2), state)
-        assert isinstance(after.previous_action, Tensor)
-        asked, expected = after.previous_action.chunk(2)
-        middle, half = self._units
-        action = (expected + self.guidance * (asked - expected)).clamp(middle - half, middle + half)
-        handed_out = action.to("cpu", torch.float32, copy=True).numpy()
-        return handed_out, after._replace(previous_action=torch.cat([action] * 2))
+        given = check_inputs(observation, reward, None, batch=len(state.return_to_go) // 2, sizes=self._sizes)
+        both, after = super().act(np.tile(given.observation, (2, 1)), np.tile(given.reward, 2), state)
+        asked, expected = np.split(both, 2)
+        middle, half = (x.cpu().numpy() for x in (self._scaling.action_middle, self._scaling.action_half))
+        action = np.clip(expected + np.float32(self.guidance) * (asked - expected), middle - half, middle + half)
+        return action, after._replace(previous_action=np.tile(action, (2, 1)))
 
-    def select(self, state: PolicyState, rows: npt.NDArray[np.int64] | Tensor) -> PolicyState:
+    def select(self, state: PolicyState, rows: npt.ArrayLike) -> PolicyState:
         """As `Policy.select`."""
         state = self._whole(state)
         index, batch = self._rows(state, rows)
-        return super().select(state, torch.cat([index, index + batch]))
+        return super().select(state, np.concatenate([index, index + batch]))
 
-    def _asked(self, return_to_go: Tensor, observed: Tensor, reward: Tensor) -> Tensor:
+    def _asked(
+        self, return_to_go: npt.NDArray[np.float64], observation: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float64]:
         """The first half asks for what is wanted, the second for what is to expect."""
-        batch = len(observed) // 2
-        wanted = super()._asked(return_to_go[:batch], observed[:batch], reward[:batch])
-        return torch.cat([wanted, self._typical_return(observed[batch:]).to(wanted.dtype)])
+        batch = len(return_to_go) // 2
+        wanted = super()._asked(return_to_go[:batch], observation[:batch])
+        return np.concatenate([wanted, self._estimate(self._typical_return, observation[batch:])])
 
-    def _rows(self, state: PolicyState, rows: npt.ArrayLike | Tensor) -> tuple[Tensor, int]:
+    def _rows(self, state: PolicyState, rows: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], int]:
         """Indices of environments, (R,), and B."""
         batch = len(state.return_to_go) // 2
-        return check_index(rows, batch, self.observation_mean.device), batch
+        return check_index(rows, batch), batch
 
     def _whole(self, state: PolicyState) -> PolicyState:
         """The state, checked, with previous actions of both halves, where a caller replaced them by (B, A)."""
@@ -123,4 +120,4 @@ class GuidedPolicy(Policy):
         previous = state.previous_action
         if previous is None or len(previous) * 2 != len(state.return_to_go):
             return state
-        return state._replace(previous_action=torch.cat([torch.as_tensor(previous)] * 2))
+        return state._replace(previous_action=np.tile(np.asarray(previous), (2, 1)))

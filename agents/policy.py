@@ -8,55 +8,31 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .arguments import blame, check_batch, check_index, check_inputs, check_state, check_targets
-from .fast.rollout import for_rollout, for_windows
+from .fast.rollout import Stepper, for_rollout, for_windows
 from .fast.rollout_graph import GraphedCallable
 from .fast.rollout_step import CompiledStep
 from .model.decision import DecisionModel
 from .model.return_estimate import ReturnEstimate
-from .policy_state import MEMORIES, Carry, Memory, PolicyState, Rolling, Step, Window, where
+from .model.scaling import ReturnRange, Scaling, Step, to_array
+from .policy_state import MEMORIES, Carry, Memory, PolicyState, Rolling, Window, where
 from .scan.rows import each
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
-
-    Array: TypeAlias = npt.NDArray[np.float32]
-    Targets: TypeAlias = npt.NDArray[np.float64]
 
 ROLLOUTS = tuple(MEMORIES)
 LONGEST = 2**20  # context: a window holds so many steps from the first on
 
-State = TypeVar("State")
-
 
 class NonFiniteActionError(FloatingPointError):
     """The model's action is NaN or infinite; it was not handed out."""
-
-
-class Stepper(Protocol[State]):
-    """A decision model, or what stands for it at rollout; a state belongs to the one that made it."""
-
-    def initial_state(self, batch_size: int) -> State:
-        """As `DecisionModel.initial_state`."""
-        ...
-
-    def step(
-        self,
-        observation: Tensor,
-        return_to_go: Tensor,
-        timestep: int | Tensor,
-        previous_action: Tensor | None,
-        state: State,
-        begins: Tensor | None = None,
-    ) -> tuple[Tensor, State]:
-        """As `DecisionModel.step`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -74,6 +50,7 @@ class Policy:
         context_length: K of "rolling" and "window".
         action_low: the smallest actions of the environment, (A,) or one for all; the model's -1.
         action_high: the largest actions, likewise; the model's 1.
+        return_range: of the training data's returns-to-go, by time step: the model is fed none outside of it.
         compiled: act through the compiled step on a CPU, through recorded graphs on a GPU, where there are such for the
             model; otherwise in PyTorch's operations.
         target_return: asked for where `initial_state` is told none, as there.
@@ -88,12 +65,13 @@ class Policy:
     context_length: int
     action_low: Tensor | float = -1.0
     action_high: Tensor | float = 1.0
+    return_range: ReturnRange | None = None
     compiled: bool = True
     target_return: float | None = None
     card: Any = field(default=None, repr=False, compare=False)
-    _stepper: Stepper[Any] = field(init=False, repr=False, compare=False)
+    _scaling: Scaling = field(init=False, repr=False, compare=False)
+    _stepper: Stepper | None = field(init=False, repr=False, compare=False)
     _windows: GraphedCallable | None = field(init=False, repr=False, compare=False)
-    _units: tuple[Tensor, Tensor] = field(init=False, repr=False, compare=False)
     _best_return: ReturnEstimate | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -106,20 +84,20 @@ class Policy:
         if self.observation_mean.shape != size or self.observation_std.shape != size:
             raise ValueError(f"observation statistics must have shape {size}")
         self.model.eval()
-        stepper: Stepper[Any] = self.model
-        if self.rollout != "window":
-            stepper = for_rollout(self.model, compiled=self.compiled)
-        object.__setattr__(self, "_stepper", stepper)
+        low, high = (
+            torch.as_tensor(x, device=self.observation_mean.device).expand(self.model.config.action_dim)
+            for x in (self.action_low, self.action_high)
+        )
+        statistics = self.observation_mean, self.observation_std, self.return_scale
+        scaling = Scaling(*statistics, (high + low) / 2, (high - low) / 2, self.return_range)
+        stepper = None if self.rollout == "window" else for_rollout(self.model, scaling, compiled=self.compiled)
         windows = for_windows(self.model) if self.rollout == "window" and self.compiled else None
-        object.__setattr__(self, "_windows", windows)
         best = self.model.best_return
         # In float64, whose sums, rounded, do not depend on how many environments there are.
-        object.__setattr__(self, "_best_return", None if best is None else copy.deepcopy(best).double())
-        # Tensors, of which operations take half as long as of numbers.
-        low, high = (
-            torch.as_tensor(x, device=self.observation_mean.device) for x in (self.action_low, self.action_high)
-        )
-        object.__setattr__(self, "_units", ((high + low) / 2, (high - low) / 2))
+        best = None if best is None else copy.deepcopy(best).double()
+        made = {"_scaling": scaling, "_stepper": stepper, "_windows": windows, "_best_return": best}
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
 
     @property
     def rows_independent(self) -> bool:
@@ -135,8 +113,9 @@ class Policy:
         constant = config.mixer == "aaren" or (config.mixer == "aaren-rsa" and not config.rem_max_power)
         return constant or self.rollout == "window"
 
-    @torch.no_grad()
-    def initial_state(self, batch_size: int, target_return: float | Targets | Tensor | None = None) -> PolicyState:
+    def initial_state(
+        self, batch_size: int, target_return: float | npt.ArrayLike | Tensor | None = None
+    ) -> PolicyState:
         """The state at the begin of an episode in which `target_return` is asked for.
 
         One number for all environments or one for each, (B,), in the environment's units. Infinity asks, at every step
@@ -146,21 +125,18 @@ class Policy:
         Raises:
             ValueError: it is neither, not finite, or infinity is asked for and the model holds no estimate.
         """
-        target_return = self.target_return if target_return is None else target_return
-        asking, batch_size = self._best_return is not None, check_batch(batch_size)
-        device = self.observation_mean.device
-        wanted = check_targets(target_return, batch_size, self.return_scale, device, infinite=asking)
+        batch_size, device = check_batch(batch_size), self.observation_mean.device
+        wanted = self._targets(target_return, batch_size)
         memory: Memory
-        if self.rollout == "window":
+        if self._stepper is None:
             memory = Window.empty(batch_size, self._sizes, self.context_length, device)
         else:
             fresh = self._stepper.initial_state(batch_size)
             memory = Carry(fresh) if self.rollout == "carry" else Rolling(fresh, None)
         return PolicyState(0, wanted, None, memory)
 
-    @torch.no_grad()
     def restart(
-        self, state: PolicyState, rows: npt.ArrayLike, target_return: float | Targets | Tensor | None = None
+        self, state: PolicyState, rows: npt.ArrayLike, target_return: float | npt.ArrayLike | Tensor | None = None
     ) -> PolicyState:
         """The state with new episodes begun in some environments; the others' actions stay what they would have been.
 
@@ -175,24 +151,20 @@ class Policy:
         if not self.restarts:
             raise ValueError("the memory of this rollout mode grows with the episode: begin a batch by initial_state")
         state = self._checked(state)
-        device, batch = self.observation_mean.device, len(state.return_to_go)
-        index = check_index(rows, batch, device)
-        asking = self._best_return is not None
-        target_return = self.target_return if target_return is None else target_return
-        wanted = check_targets(target_return, len(index), self.return_scale, device, infinite=asking)
-        begins = torch.zeros(batch, dtype=torch.bool, device=device)
-        begins[index] = True
-        times = torch.as_tensor(state.timestep, device=device).expand(batch).masked_fill(begins, 0)
-        previous = torch.zeros(batch, self._sizes[1], device=device)
-        if state.previous_action is not None:
-            previous = torch.as_tensor(state.previous_action, dtype=torch.float32, device=device)
-        memory = state.memory
+        batch = len(state.return_to_go)
+        index = check_index(rows, batch)
+        to_go, times = state.return_to_go.copy(), np.full(batch, state.timestep, np.int64)
+        to_go[index], times[index] = self._targets(target_return, len(index)), 0
+        previous, memory = state.previous_action, state.memory
+        if previous is None:
+            previous = np.zeros((batch, self._sizes[1]), np.float32)
         if isinstance(memory, Rolling) and memory.younger is None:
             memory = Rolling(memory.older, memory.older)
-        return PolicyState(times, state.return_to_go.index_put((index,), wanted), previous, memory)
+        return PolicyState(times, to_go, previous, memory)
 
-    @torch.no_grad()
-    def act(self, observation: Array | Tensor, reward: Array | Tensor, state: PolicyState) -> tuple[Array, PolicyState]:
+    def act(
+        self, observation: npt.ArrayLike | Tensor, reward: npt.ArrayLike | Tensor, state: PolicyState
+    ) -> tuple[npt.NDArray[np.float32], PolicyState]:
         """The next action of every environment.
 
         Args:
@@ -208,90 +180,94 @@ class Policy:
             NonFiniteActionError: the action is NaN or infinite; the message names the argument that is, if one is.
         """
         state = self._checked(state)
-        memory = state.memory
         given = check_inputs(
-            observation,
-            reward,
-            state.previous_action,
-            batch=len(state.return_to_go),
-            sizes=self._sizes,
-            device=self.observation_mean.device,
+            observation, reward, state.previous_action, batch=len(state.return_to_go), sizes=self._sizes
         )
+        if not np.isfinite(given.reward).all():  # infinity less infinity would be no number, or ask for the best
+            raise NonFiniteActionError(blame(given, state))
         return_to_go = state.return_to_go - given.reward
-        normalised = (given.observation - self.observation_mean) / self.observation_std
-        middle, half = self._units
-        step = Step(
-            normalised,
-            self._asked(return_to_go, normalised, given.reward),
-            state.timestep,
-            None if given.previous_action is None else (given.previous_action - middle) / half,
-        )
-        if self.rollout == "window":
-            action, memory = self._window(step, memory)
-        elif self.rollout == "rolling":
-            action, memory = self._rolling(step, memory)
-        else:
-            action, memory = self._carry(step, memory)
-        if not math.isfinite(action.sum().item()):  # actions are in (-1, 1): only what is not finite makes it so
-            raise NonFiniteActionError(blame(given, state.return_to_go, state.timestep, action))
-        action = middle + half * action
-        # A copy: on the CPU the array would share its memory with the state, and the caller may write to it.
-        handed_out = action.float().cpu().numpy().copy()
-        return handed_out, PolicyState(state.timestep + 1, return_to_go, action, memory)
+        asked = self._asked(return_to_go, given.observation)
+        step = Step(given.observation, asked, state.timestep, given.previous_action)
+        action, memory = self._act(step, state.memory)
+        if not np.isfinite(action).all():
+            raise NonFiniteActionError(blame(given, state, action))
+        # A copy: the caller may write to it.
+        return action.copy(), PolicyState(state.timestep + 1, return_to_go, action, memory)
 
-    def select(self, state: PolicyState, rows: npt.NDArray[np.int64] | Tensor) -> PolicyState:
+    def select(self, state: PolicyState, rows: npt.ArrayLike) -> PolicyState:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
-        state = self._checked(state)
-        index = check_index(rows, len(state.return_to_go), self.observation_mean.device)
-        selected: PolicyState = each(lambda parts: parts[0][index], [state])
-        return selected
+        timestep, to_go, previous, memory = self._checked(state)
+        index = check_index(rows, len(to_go))
+        places = torch.from_numpy(index).to(self.observation_mean.device)
+        return PolicyState(
+            timestep[index] if isinstance(timestep, np.ndarray) else timestep,
+            to_go[index],
+            None if previous is None else np.asarray(previous)[index],
+            each(lambda parts: parts[0][places], [memory]),
+        )
 
     def _checked(self, state: PolicyState) -> PolicyState:
-        return check_state(state, MEMORIES[self.rollout], self.rollout, self.observation_mean.device)
+        return check_state(state, MEMORIES[self.rollout], self.rollout)
+
+    def _targets(self, target_return: float | npt.ArrayLike | Tensor | None, count: int) -> npt.NDArray[np.float64]:
+        """Asked returns, (B,); the policy's own for None."""
+        wanted = self.target_return if target_return is None else target_return
+        return check_targets(wanted, count, self.return_scale, infinite=self._best_return is not None)
 
     @property
     def _sizes(self) -> tuple[int, int]:
         """O and A."""
         return self.model.config.observation_dim, self.model.config.action_dim
 
-    def _asked(self, return_to_go: Tensor, observed: Tensor, reward: Tensor) -> Tensor:
-        """What the model sees, (B,), scaled: the return-to-go, or the best in reach where that is infinite.
+    def _asked(
+        self, return_to_go: npt.NDArray[np.float64], observation: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float64]:
+        """What is asked for, (B,): the return-to-go, or the best in reach where that is infinite."""
+        if self._best_return is not None and math.isinf(np.add.reduce(return_to_go)):
+            best = self._estimate(self._best_return, observation)
+            return np.where(np.isposinf(return_to_go), best, return_to_go)
+        return return_to_go
 
-        A return-to-go that a reward made infinite asks for nothing: it stays, and the action is not finite.
-        """
-        scaled = return_to_go / self.return_scale
-        if self._best_return is not None and math.isinf(scaled.sum().item()):
-            asking = scaled.isposinf() & reward.isfinite()
-            scaled = torch.where(asking, self._best_return(observed), scaled)
-        return scaled.float()
+    @torch.no_grad()
+    def _estimate(self, estimate: ReturnEstimate, observation: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """An estimate of returns-to-go, (B,), in the environment's units."""
+        seen = torch.tensor(observation, device=self.observation_mean.device)
+        scaled = estimate((seen - self.observation_mean) / self.observation_std)
+        found: npt.NDArray[np.float64] = (scaled * self.return_scale).cpu().numpy()
+        return found
 
-    def _carry(self, step: Step, memory: Memory) -> tuple[Tensor, Carry]:
+    def _act(self, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Memory]:
+        if self._stepper is None:
+            return self._window(step, memory)
+        if self.rollout == "rolling":
+            return self._rolling(self._stepper, step, memory)
         assert isinstance(memory, Carry)
-        action, state = self._stepper.step(*step, memory.state, _is_zero(step.timestep))
+        action, state = self._stepper.step(step, memory.state, step.begins())
         return action, Carry(state)
 
-    def _rolling(self, step: Step, memory: Memory) -> tuple[Tensor, Rolling]:
+    def _rolling(self, stepper: Stepper, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Rolling]:
         assert isinstance(memory, Rolling)
         older, younger = memory
         half = self.context_length // 2
-        if isinstance(step.timestep, Tensor):
+        if isinstance(step.timestep, np.ndarray):
             turns = step.timestep % half == 0
-            older = where(turns, younger, older)
-            action, older = self._stepper.step(*step, older, step.timestep == 0)
-            return action, Rolling(older, self._stepper.step(*step, younger, turns)[1])
+            older = where(torch.from_numpy(turns).to(self.observation_mean.device), younger, older)
+            action, older = stepper.step(step, older, step.begins())
+            return action, Rolling(older, stepper.step(step, younger, turns)[1])
         fresh = step.timestep > 0 and step.timestep % half == 0
         if fresh and younger is not None:
             older = younger
-        action, older = self._stepper.step(*step, older)
+        action, older = stepper.step(step, older)
         if fresh:
-            step, younger = step._replace(previous_action=None), self._stepper.initial_state(len(action))
+            step, younger = step._replace(previous_action=None), stepper.initial_state(len(action))
         if younger is not None:
-            _, younger = self._stepper.step(*step, younger)
+            _, younger = stepper.step(step, younger)
         return action, Rolling(older, younger)
 
-    def _window(self, step: Step, memory: Memory) -> tuple[Tensor, Window]:
+    @torch.no_grad()
+    def _window(self, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Window]:
         assert isinstance(memory, Window)
-        window, place = memory.push(step)
+        window, place = memory.push(self._scaling.to_model(step))
         if self._windows:
             (actions,) = self._windows(*window)
         else:
@@ -299,9 +275,5 @@ class Policy:
             # there are does not show in the last bits.
             seen = step.timestep + 1 if isinstance(step.timestep, int) else None
             actions, _ = self.model(*(part[:, :seen] for part in window))
-        return actions[torch.arange(len(place), device=place.device), place], window
-
-
-def _is_zero(timestep: int | Tensor) -> Tensor | None:
-    """Where environments that are at different steps begin an episode, bool (B,); None where they are all at one."""
-    return timestep == 0 if isinstance(timestep, Tensor) else None
+        newest = actions[torch.arange(len(place), device=place.device), place]
+        return to_array(self._scaling.from_model(newest)), window

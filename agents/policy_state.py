@@ -5,16 +5,20 @@ Shape suffixes: B environments, O observation, A action, K steps of context.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from .fast.rollout_step import StepState
 from .model.block import TrunkState
+from .model.scaling import ModelStep
 from .scan.rows import State, each
 
-StepperState: TypeAlias = TrunkState | StepState | Tensor
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+StepperState: TypeAlias = TrunkState | Tensor
 
 
 class Carry(NamedTuple):
@@ -62,10 +66,11 @@ class Window(NamedTuple):
             torch.zeros(shape, dtype=torch.long, device=device),
         )
 
-    def push(self, step: Step) -> tuple[Window, Tensor]:
+    def push(self, step: ModelStep) -> tuple[Window, Tensor]:
         """The window with one more step, and its place in it, (B,); what came before an episode's first is not seen."""
         batch, length = self.returns_to_go.shape
-        every, times = torch.arange(batch, device=self.timesteps.device), step.times(batch)
+        every = torch.arange(batch, device=self.timesteps.device)
+        times = torch.as_tensor(step.timestep, device=every.device).expand(batch)
         full, place = times >= length, times.clamp(max=length - 1)
         after = Window(*(where(full, part.roll(-1, 1), part) for part in self))
         if step.previous_action is not None:
@@ -84,35 +89,20 @@ class PolicyState(NamedTuple):
     """What a policy remembers between two steps of B environments.
 
     Attributes:
-        timestep: steps taken so far in the episode: one number, or integers (B,) once some environments have begun
-            another by `Policy.restart`.
-        return_to_go: return still to come, (B,), in the environment's units; infinite where the best in reach is asked
-            for.
-        previous_action: the action handed out last, (B, A), in the environment's units; None before the first, and of
-            no meaning where an episode begins. Replace it (`state._replace(previous_action=...)`, an array will do) if
-            something else was executed.
-        memory: what the rollout mode keeps.
+        timestep: steps taken so far in the episode: one number, or int64 (B,) once some environments have begun another
+            by `Policy.restart`.
+        return_to_go: return still to come, float64 (B,), in the environment's units; infinite where the best in reach
+            is asked for.
+        previous_action: the action handed out last, float32 (B, A), in the environment's units; None before the first,
+            and of no meaning where an episode begins. Replace it (`state._replace(previous_action=...)`, a tensor will
+            do) if something else was executed.
+        memory: what the rollout mode keeps, on the policy's device.
     """
 
-    timestep: int | Tensor
-    return_to_go: Tensor
-    previous_action: Tensor | None
+    timestep: int | npt.NDArray[np.int64]
+    return_to_go: npt.NDArray[np.float64]
+    previous_action: npt.NDArray[np.float32] | None
     memory: Memory
-
-
-class Step(NamedTuple):
-    """The arguments of `DecisionModel.step` but the state."""
-
-    observation: Tensor
-    return_to_go: Tensor
-    timestep: int | Tensor
-    previous_action: Tensor | None
-
-    def times(self, batch: int) -> Tensor:
-        """The time step of every environment, (B,)."""
-        if isinstance(self.timestep, Tensor):
-            return self.timestep
-        return torch.full((batch,), self.timestep, device=self.observation.device)
 
 
 def where(chosen: Tensor, part: State, other: State) -> State:

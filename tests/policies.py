@@ -8,29 +8,36 @@ from pathlib import Path
 
 import torch
 
-from aaren_rl.agents import DecisionModel, ModelConfig, Policy
-from aaren_rl.agents.fast.rollout import fused
+from aaren_rl.agents import DecisionModel, ModelConfig, Policy, ReturnRange
+from aaren_rl.agents.model.scaling import PlainStep, Scaling
 from aaren_rl.policies.card import PolicyCard
 from aaren_rl.policies.folder import save_policy
 
 OBSERVATION, ACTION, TARGET, SCALE = 11, 3, 300.0, 50.0
 MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATION)
+# Of intervals of 5 steps; narrow enough that returns-to-go of the tests lie on both sides.
+RANGE = ReturnRange(5, torch.tensor([[280.0, 310.0], [-100.0, 290.0], [-50.0, 250.0]], dtype=torch.float64))
 LOW, HIGH = torch.tensor([-1.0, -2.0, 0.5]), torch.tensor([1.0, 1.0, 0.75])
 
 
-def make_model(
-    mixer: str = "aaren", *, width: int = 16, max_timestep: int = 20, seed: int = 0, best_return: bool = False
-) -> DecisionModel:
+def make_model(mixer: str = "aaren", *, seed: int = 0, **changes) -> DecisionModel:
     torch.manual_seed(seed)
-    sizes = {"width": width, "layers": 2, "heads": 2, "max_timestep": max_timestep}
-    model = DecisionModel(ModelConfig(OBSERVATION, ACTION, mixer, best_return=best_return, **sizes))
+    sizes = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 20, "timestep_std": 0.5}
+    model = DecisionModel(ModelConfig(OBSERVATION, ACTION, mixer, **sizes | changes))
     for parameter in model.parameters():  # norms and biases that are 1 and 0 would hide where they are left out
         parameter.data += 0.1 * torch.randn_like(parameter)
     return model
 
 
+def unit_scaling(model: DecisionModel) -> Scaling:
+    """Of an environment whose units are the model's own."""
+    sizes, place = (model.config.observation_dim, model.config.action_dim), {"device": model.head.weight.device}
+    (zeros, ones), (middle, half) = ((torch.zeros(n, **place), torch.ones(n, **place)) for n in sizes)
+    return Scaling(zeros, ones, 1.0, middle, half)
+
+
 def make_policy(mixer: str = "aaren", rollout: str = "carry", context_length: int = 8, **model) -> Policy:
-    return Policy(make_model(mixer, **model), MEAN, STD, SCALE, rollout, context_length, LOW, HIGH)
+    return Policy(make_model(mixer, **model), MEAN, STD, SCALE, rollout, context_length, LOW, HIGH, RANGE)
 
 
 def make_card(model: DecisionModel, **changes) -> PolicyCard:
@@ -78,7 +85,7 @@ class InFloat64:
     """A decision model that computes its steps in float64 and answers in float32, as a float64 export does."""
 
     def __init__(self, model: DecisionModel) -> None:
-        self._model = fused(copy.deepcopy(model).double())
+        self._model = copy.deepcopy(model).double()
 
     def initial_state(self, batch_size):
         return self._model.initial_state(batch_size)
@@ -92,7 +99,7 @@ class InFloat64:
 
 def in_float64(policy: Policy) -> Policy:
     """The policy computed in float64."""
-    statistics = policy.observation_mean.double(), policy.observation_std.double()
-    exact = dataclasses.replace(policy, observation_mean=statistics[0], observation_std=statistics[1])
-    object.__setattr__(exact, "_stepper", InFloat64(policy.model))
+    names = "observation_mean", "observation_std", "action_low", "action_high"
+    exact = dataclasses.replace(policy, **{name: torch.as_tensor(getattr(policy, name)).double() for name in names})
+    object.__setattr__(exact, "_stepper", PlainStep(InFloat64(policy.model), exact._scaling))
     return exact

@@ -34,7 +34,7 @@ from ..train.trainer import Stopwatch, Trainer
 from .learning_result import Curve, LearningResult, Point
 from .learning_show import format_learning
 
-RECIPES = ("default:decision-aaren", "default:decision-aaren-rsa", "default:decision-transformer", "v0:decision-aaren")
+RECIPES = ("default:decision-aaren", "default:decision-aaren-rsa", "default:decision-transformer")
 POINTS = 7  # evaluations of a recipe, the last after all its updates
 FIRST = 1 / 16  # of the updates, at the first evaluation
 HELD_OUT = 0.05  # of the episodes

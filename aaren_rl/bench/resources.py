@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ..agents import DecisionModel, ModelConfig, Trunk
-from ..agents.fast.rollout import fused
 from ..agents.model.block import TrunkState
 from ..cli import Parser, positive
 from ..errors import UsageError
@@ -75,14 +74,14 @@ class ResourcesResult:
 
 @torch.no_grad()
 def check(model: DecisionModel, tokens: int = CHECKED_TOKENS) -> float:
-    """The largest difference between the tokens one by one, in the form for rollouts, and all in parallel in float64.
+    """The largest difference between the tokens one by one and all in parallel in float64.
 
     Raises:
         NumericsError: it is above 1e-5, or not a number.
     """
     x = torch.randn(1, tokens, model.config.width, generator=torch.Generator().manual_seed(1))
     exact, _ = copy.deepcopy(model).double().trunk(x.double())
-    trunk, outputs = fused(model).trunk, []
+    trunk, outputs = model.trunk, []
     state = model.trunk.initial_state(1)
     for token in x.unbind(1):
         y, state = _step(trunk, token, state)
@@ -102,7 +101,7 @@ def measure_resources(tokens: int, width: int, layers: int, heads: int) -> Resou
     torch.manual_seed(0)
     models = {agent: DecisionModel(ModelConfig(1, 1, AGENTS[agent], width, layers, heads)).eval() for agent in TRUNKS}
     differences = {agent: check(model) for agent, model in models.items()}
-    trunks = {agent: fused(model).trunk for agent, model in models.items()}
+    trunks = {agent: model.trunk for agent, model in models.items()}
     stops = sorted({round(tokens * k / POINTS) for k in range(1, POINTS + 1)} - {0})
     states = {agent: model.trunk.initial_state(1) for agent, model in models.items()}
     took = dict.fromkeys(trunks, 0.0)

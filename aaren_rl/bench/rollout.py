@@ -25,6 +25,7 @@ from ..cli import Parser, positive
 from ..errors import UsageError
 from ..machine import Machine, resident_bytes, state_bytes
 from ..policies.names import AGENTS, label
+from ..train.settings import build_config, load_preset
 from .timing import CPU, Work, add_model_size, in_turns, model_size, ratio, require, without_collection
 
 Array: TypeAlias = npt.NDArray[np.float32]
@@ -120,6 +121,16 @@ class Episode:
         return self.observations[t], self.rewards[t - 1] if t else np.zeros(1, np.float32)
 
 
+def model_config(agent: str, width: int, layers: int, heads: int) -> ModelConfig:
+    """An agent's model as `train` makes it, for the sizes of the benchmark.
+
+    Raises:
+        ValueError: no such agent can be made.
+    """
+    tokens = build_config(agent, 0, load_preset("default", agent)).network.tokens_per_step
+    return ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[agent], width, layers, heads, tokens_per_step=tokens)
+
+
 def make_policy(config: ModelConfig, rollout: str = "carry") -> Policy:
     """A policy with freshly drawn weights: they do not change the cost of an action."""
     torch.manual_seed(0)
@@ -144,7 +155,7 @@ def check(policy: Policy, episode: Episode, steps: int = CHECKED_STEPS) -> float
     for t in range(steps):
         action, state = policy.act(*episode.step(t), state)
         actions.append(torch.tensor(action))
-        to_go.append(state.return_to_go / policy.return_scale)
+        to_go.append(torch.from_numpy(state.return_to_go / policy.return_scale))
     observations = torch.from_numpy(episode.observations[:steps]).transpose(0, 1).double()
     tokens = (
         (observations - policy.observation_mean) / policy.observation_std,
@@ -210,8 +221,7 @@ def measure_rollout(modes: list[str], steps: int, width: int, layers: int, heads
     episode, probes = Episode(), []
     for name in modes:
         agent, rollout = name.split(":")
-        config = ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[agent], width, layers, heads)
-        probes.append(_Probe(name, make_policy(config, rollout), episode, stops))
+        probes.append(_Probe(name, make_policy(model_config(agent, width, layers, heads), rollout), episode, stops))
     works = {(probe, which): work for probe in probes for which, work in enumerate(probe.blocks())}
     with without_collection():
         times = in_turns(works, repeats=REPEATS, device=CPU, budget=math.inf, to_and_fro=True)

@@ -55,6 +55,7 @@ class Steered:
         achieved: mean return of every asked one, run by run.
         auto: mean return when the best in reach is asked for, run by run; None where there is no estimate.
         rank_correlation: of asked returns and achieved ones' means over runs.
+        difference: mean of |achieved - asked| / |asked| over asked returns, of the achieved ones' means over runs.
     """
 
     agent: str
@@ -64,6 +65,7 @@ class Steered:
     achieved: list[list[float]]
     auto: list[float] | None
     rank_correlation: float
+    difference: float
 
     @property
     def means(self) -> list[float]:
@@ -161,6 +163,7 @@ def _steered(agent: str, asked: list[float], played: list[tuple[PolicyCard, list
         achieved=achieved,
         auto=auto if len(auto) == len(played) else None,
         rank_correlation=rank_correlation(asked, np.mean(achieved, axis=0)),
+        difference=float(np.mean(np.abs(np.mean(achieved, axis=0) - asked) / np.abs(asked))),
     )
 
 
@@ -196,6 +199,7 @@ def format_steering(result: SteeringResult) -> str:
             f"{result.points(agent.means[-1]) - result.points(agent.means[0]):>26.1f}" for agent in agents
         ],
         "rank correlation": [f"{agent.rank_correlation:>26.3f}" for agent in agents],
+        "|achieved - asked|": [f"{f'{agent.difference:.1%} of asked':>26}" for agent in agents],
         "training seeds": [f"{', '.join(map(str, agent.seeds)):>26}" for agent in agents],
         "updates": [f"{', '.join(sorted({f'{n:,}' for n in agent.updates})):>26}" for agent in agents],
         "rollout": [f"{agent.rollout:>26}" for agent in agents],

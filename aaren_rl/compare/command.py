@@ -95,6 +95,8 @@ def compare(arguments: argparse.Namespace) -> int:
         return code
     cells = _gather(jobs, arguments)
     check_comparable(cells)
+    for note in _notes(jobs, arguments.target_returns):
+        print(note, file=sys.stderr)
     here = Machine.here()
     settings = {
         "command": arguments.line,
@@ -159,6 +161,16 @@ def _tasks(names: Sequence[str] | None, sources: Sequence[str], env_id: str | No
             "need a file and a name each"
         )
     return list(zip(names, sources, strict=True))
+
+
+def _notes(jobs: Sequence[CellJob], target_returns: Sequence[float] | None) -> list[str]:
+    """What was asked for above the training data's best, a line for each dataset."""
+    from ..evaluate.scores import above_data
+    from ..policies.folder import read_card
+
+    cards = [read_card(job.run) for job in jobs]
+    found = {card.env: above_data([card.target_return, *(target_returns or ())], card) for card in cards[::-1]}
+    return [f"{env}: {note}" for env, note in found.items() if note is not None]
 
 
 def _gather(jobs: Sequence[CellJob], arguments: argparse.Namespace) -> list[Cell]:

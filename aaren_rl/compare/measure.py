@@ -28,8 +28,8 @@ from .cells import ActionCost, Cell, CurvePoint
 MEAN_OF = 3  # last evaluations that are averaged
 COST_STEPS = (10, 20, 50, 100, 200, 500, 1000)
 COST_NEIGHBOURS = 4  # on either side of a step, whose median is taken
-SWEEP = (0.25, 0.5, 0.75, 1.0, 1.25)  # of the asked return
-FORMAT = 3
+SWEEP = (0.25, 0.5, 0.75, 1.0, 1.25)  # of the best return in the training data
+FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     metrics = _metrics(run / "metrics.jsonl")
     curve = [CurvePoint(line["update"], _headline(line)) for line in metrics if "eval/return_mean" in line]
     plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed, on_step)
-    most = card.data_returns["best_tenth"] if card.target_return is None else card.target_return
+    most = card.data_returns["best_tenth"] if card.return_range is None else card.return_range.high[0]
     asked = how.target_returns or [part * most for part in SWEEP]
     sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
     (last,) = score_policy(policy, card, plan)

@@ -21,7 +21,7 @@ from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED
 from ..runtime import load
 from .held_out import HeldOut, kept_episodes, measure_action_error
 from .play import EpisodePlan, ScoredPolicy, guided, play
-from .scores import Score, format_overview, format_table, mismatch, write_episodes
+from .scores import Score, above_data, format_overview, format_table, mismatch, write_episodes
 from .video import EPISODES, open_video
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace) -> list[Score]:
         card = dataclasses.replace(
             card, env_id=arguments.env_id, reference=None, reference_returns=None, data_returns={}
         )
+    asked = arguments.target_return or [card.target_return]
     if note := mismatch(card.context, card.context_length, policy.rollout, policy.context_length):
         print(note, file=sys.stderr)
     recorder = None if arguments.record_minari is None else Recorder()
@@ -147,13 +148,15 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace) -> list[Score]:
         plan = EpisodePlan(
             weights,
             arguments.episodes,
-            arguments.target_return or [card.target_return],
+            asked,
             arguments.seed,
             on_action=None if video is None else video.note,
             recorder=recorder,
         )
         scores = play(policy, card, plan)
         print(format_table(scores), end="\n\n" if len(arguments.runs) > 1 else "\n")
+        if note := above_data(asked, card):
+            print(note, file=sys.stderr)
         if held_out is not None:
             error = measure_action_error(policy, held_out, card)
             scores = [dataclasses.replace(score, action_error=error) for score in scores]

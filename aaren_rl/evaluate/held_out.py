@@ -168,16 +168,11 @@ def _play(
         predicted, state = policy.act(episodes.observations[rows], rewards, state)
         executed = episodes.actions[rows]
         sums[:running] += np.square((predicted.astype(np.float64) - executed) / half).mean(1)
-        state = state._replace(previous_action=_like(executed, state.previous_action))
+        state = state._replace(previous_action=executed)
         rewards = episodes.rewards[rows]
         if on_step is not None:
             on_step(running)
     return sums
-
-
-def _like(executed: npt.NDArray[np.float32], known: Any) -> Any:  # noqa: ANN401  an array or a tensor
-    """The executed actions as the policy keeps them: a tensor on its device, or an array."""
-    return executed if isinstance(known, np.ndarray) else known.new_tensor(executed)
 
 
 def measure_action_error(policy: ScoredPolicy[Any], held_out: HeldOut, card: PolicyCard) -> ActionError:

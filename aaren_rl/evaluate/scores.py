@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from ..envs import Reference, normalized_score
 from ..errors import CheckpointError
 from ..files import write_text
 from ..policies.names import SOURCES, asked_words
+
+if TYPE_CHECKING:
+    from ..policies.card import PolicyCard
 
 
 @dataclass(frozen=True)
@@ -229,6 +232,20 @@ def write_episodes(file: Path, scores: Sequence[tuple[str, Score]]) -> None:
             row = name, score.env_id, target, score.seed + i, repr(value), length
             table.writerow((*row, "" if normalised is None else repr(normalised)))
     write_text(file, text.getvalue())
+
+
+def above_data(target_returns: Iterable[float | None], card: PolicyCard) -> str | None:
+    """A remark where a return is asked for that no episode of the training data had, or nothing."""
+    if card.return_range is None:
+        return None
+    best = card.return_range.high[0]
+    above = [target for target in target_returns if target is not None and target > best]
+    if not above:
+        return None
+    return (
+        f"note: the target return {max(above):,g} is above the best in the training data, {best:,.0f}: at every step "
+        "the model is fed no more than the data had at that step"
+    )
 
 
 def mismatch(context: str, context_length: int, rollout: str, rollout_context: int | None = None) -> str | None:

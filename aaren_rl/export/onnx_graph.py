@@ -6,11 +6,12 @@ next_timestep, next_memory; the next previous_action is the action, or whatever 
 begins with timestep 0**, the asked return as return_to_go and reward 0; the memory and the previous action are ignored
 then, so that an environment is reset by these three numbers.
 
-Each step brings a row of features (previous action, return-to-go, observation), which become three tokens in this
-order.
+Each step brings a row of features (previous action, return-to-go, observation), which become one token, or three in
+this order.
 
-Shape suffixes: B environments, S states of an environment, N = B S, T steps of context, F = A + 1 + O features,
-C channels, L layers, H heads, D = C / H channels a head, Q positions whose outputs are wanted, M attended ones.
+Shape suffixes: B environments, S states of an environment, N = B S, T steps of context, J tokens per step,
+F = A + 1 + O features, C channels, L layers, H heads, D = C / H channels a head, Q positions whose outputs are wanted,
+M attended ones.
 """
 
 from __future__ import annotations
@@ -23,14 +24,13 @@ import onnx
 from .._version import __version__
 from ..agents import Aaren, Encoded, Policy
 from ..errors import UsageError
-from .onnx_layers import Layers
+from .onnx_layers import NOTHING, Layers
 from .onnx_nodes import Array
-from .onnx_weights import TOKENS, action_range, embedding, encoding_maps, exact, layer
+from .onnx_weights import action_range, embedding, encoding_maps, exact, layer
 
 EXPORTED = ("aaren", "attention", "aaren-rsa")  # mixers
 # Finite, unlike -inf: a position that may attend to nothing, and that nobody reads, then gives a number and not NaN.
 MASKED = {"float32": -1e30, "float64": -1e300}
-NEVER = -(2**40)  # a time before any episode
 
 
 def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto:
@@ -86,53 +86,51 @@ class _Graph(Layers):
     """The whole step; `window` or `recurrent` once."""
 
     def recurrent(self) -> tuple[str, list[int | str]]:
-        """The rollouts "carry" and "rolling": the scan's states, memory (B, S, L, H, D + 2) with w, u, m.
+        """The rollouts "carry" and "rolling": the scan's states, memory (B, S, L, H, D + 1), mean and level.
 
         With recurrence encoding, the sums of every head stand behind them, F D numbers more.
         """
-        nodes, states = self.nodes, 2 if self.policy.rollout == "rolling" else 1
+        nodes, states, tokens = self.nodes, 2 if self.policy.rollout == "rolling" else 1, self.tokens
         layers, heads, size = len(self.blocks), self.heads, self.size
         encodings = [block.mixer.encoding for block in self.blocks if isinstance(block.mixer, Encoded)]
-        sums = encoding_maps(encodings[0], heads)[0].shape[-1] if encodings else 0
-        kept = size + 2 + sums * size  # numbers a head
-        x = self._embed(nodes.add("Unsqueeze", self._features(), np.array([1])), 1)
-        fresh = nodes.add("Equal", "timestep", np.array(0))
-        memory = "memory"
+        sums = encoding_maps(encodings[0], heads, tokens)[0].shape[-1] if encodings else 0
+        kept = size + 1 + sums * size  # numbers a head
+        rows, times, memory = self._features(), nodes.reshape("timestep", -1, 1), "memory"
+        first = nodes.add("Equal", times, np.array(0))
         if states == 2:
-            x, fresh, memory = self._stagger(x)
-        x = nodes.reshape(x, -1, self.width)
-        fresh = nodes.reshape(fresh, -1, 1, 1, 1)
-        causal = _causal(TOKENS, TOKENS + 1, "float64")
-        begin = causal.copy()
-        begin[:, :2] = MASKED["float64"]  # no state yet, and no action before
-        mask = nodes.add("Where", fresh, begin, causal)
-        last = nodes.add("Where", fresh, begin[-1:], causal[-1:])
+            first, memory = self._stagger(first)
+            rows = nodes.reshape(nodes.add("Concat", rows, rows, axis=1), -1, self._feature_count)
+            times = nodes.reshape(nodes.add("Concat", times, times, axis=1), -1, 1)
+        x = self._embed(rows, first, times)
+        fresh = nodes.reshape(first, -1, 1, 1, 1)
+        ignored = nodes.add("And", fresh, np.eye(3, 1, dtype=bool).reshape(3, 1, 1)) if tokens == 3 else None
 
-        parts = nodes.split(
-            nodes.reshape(memory, -1, layers * heads, 1, kept), [size + 1, 1, *([sums * size] if sums else [])], -1
-        )
+        sizes = [size, 1, *([sums * size] if sums else [])]
+        parts = nodes.split(nodes.reshape(memory, -1, layers, heads, kept), sizes, -1)
+        parts[1] = nodes.add("Where", fresh, np.array(NOTHING), parts[1])
         if sums:
-            parts[2] = nodes.reshape(parts[2], -1, layers * heads, sums, size)
             parts[2] = nodes.add("Where", fresh, np.array(0.0), parts[2])
-        old = [nodes.split(part, [heads] * layers, 1) if layers > 1 else [part] for part in parts]
+        old = [nodes.split(part, [1] * layers, 1) if layers > 1 else [part] for part in parts]
         new: list[tuple[str, ...]] = []
         for i, block in enumerate(self.blocks):
-            final, mixer = i == layers - 1, block.mixer
-            inner = mixer.inner if isinstance(mixer, Encoded) else mixer
-            mixed, values, state = self.scan(
-                cast(Aaren, inner), x, (old[0][i], old[1][i]), last if final else mask, final
-            )
-            after = list(state)
+            mixer = block.mixer
+            inner = cast(Aaren, mixer.inner if isinstance(mixer, Encoded) else mixer)
+            outputs, values, level = self.scan(inner, x, old[0][i], old[1][i], ignored)
+            after = [outputs[-1], level]
             if isinstance(mixer, Encoded):
-                mixed, encoded = self.encode(mixer.encoding, mixed, values, old[2][i], fresh, final)
-                after.append(nodes.reshape(encoded, -1, heads, 1, sums * size))
+                before = nodes.reshape(old[2][i], -1, heads, sums, size)
+                if ignored is not None:
+                    values = nodes.add("Where", ignored, np.array(0.0), values)
+                outputs, encoded = self.encode(mixer.encoding, outputs, values, before)
+                after.append(nodes.reshape(encoded, -1, 1, heads, sums * size))
             new.append(tuple(after))
-            if final:
-                x = self.last_token(x, TOKENS)
-            x = self.rest(block, x, self.join_heads(self.as_type(mixed, self.dtype, "float64")))
+            if i == layers - 1:
+                x, outputs = self.last_token(x, tokens), outputs[-1:]
+            mixed = outputs[0] if len(outputs) == 1 else nodes.add("Concat", *outputs, axis=1)
+            x = self.rest(i, x, nodes.reshape(self.as_type(mixed, self.dtype, "float64"), -1, self.width))
         joined = [nodes.add("Concat", *parts, axis=1) for parts in zip(*new, strict=True)]
         self._finish(
-            x if states == 1 else self.last_token(x, states, 0),
+            self.last_token(x, states, 0),
             nodes.reshape(nodes.add("Concat", *joined, axis=-1), -1, states, layers, heads, kept),
         )
         return "float64", [states, layers, heads, kept]
@@ -140,19 +138,25 @@ class _Graph(Layers):
     def window(self) -> tuple[str, list[int | str]]:
         """The rollout "window": memory (B, K - 1, F) with the features of the steps before, scaled but not centred."""
         nodes, length = self.nodes, self.policy.context_length
-        features = self._features()
-        rows = nodes.add("Concat", "memory", nodes.add("Unsqueeze", features, np.array([1])), axis=1)
-        x = nodes.reshape(self._embed(rows, length), -1, self.width)
-        seen = nodes.add("GreaterOrEqual", self._times(length), np.array(0))
-        seen = nodes.reshape(seen, -1, 1, 1, TOKENS * length)
+        count = self.tokens * length
+        rows = nodes.add("Concat", "memory", nodes.add("Unsqueeze", self._features(), np.array([1])), axis=1)
+        times = nodes.add("Add", nodes.reshape("timestep", -1, 1), np.arange(1 - length, 1))
+        first = nodes.add("Or", nodes.add("Equal", times, np.array(0)), np.arange(length) == 0)
+        x = self._embed(nodes.reshape(rows, -1, self._feature_count), first, nodes.reshape(times, -1, 1))
+        seen = nodes.reshape(nodes.add("GreaterOrEqual", times, np.array(0)), -1, length, 1)
+        if self.tokens == 3:
+            # Not the action before the window's or the episode's first step.
+            action = nodes.add("And", nodes.reshape(first, -1, length, 1), np.array([True, False, False]))
+            seen = nodes.add("And", seen, nodes.add("Not", action))
+        seen = nodes.reshape(seen, -1, 1, 1, count)
         before = nodes.add("Where", seen, self.constant(0), self.constant(MASKED[self.dtype]))
-        mask = nodes.add("Add", before, _causal(TOKENS * length, TOKENS * length, self.dtype))
+        mask = nodes.add("Add", before, _causal(count, self.dtype))
         for i, block in enumerate(self.blocks):
             final = i == len(self.blocks) - 1
             attend = self.attend_fixed if isinstance(block.mixer, Aaren) else self.attend
-            queried = self.last_token(x, TOKENS * length) if final else x
-            mixed = attend(block.mixer, x, queried, before if final else mask, TOKENS * length)
-            x = self.rest(block, queried, mixed)
+            queried = self.last_token(x, count) if final else x
+            mixed = attend(block.mixer, x, queried, before if final else mask, count)
+            x = self.rest(i, queried, mixed)
         self._finish(x, nodes.part(rows, 1, 1, length))
         return "float32", [length - 1, self._feature_count]
 
@@ -167,55 +171,78 @@ class _Graph(Layers):
         to_go = nodes.add("Sub", "return_to_go", "reward")
         nodes.name(to_go, "next_return_to_go")
         nodes.name(nodes.add("Add", "timestep", np.array(1)), "next_timestep")
-        scaled = nodes.cast(self._asked(nodes.add("Div", to_go, np.array(self.policy.return_scale))), "float32")
-        return nodes.add("Concat", "previous_action", nodes.reshape(scaled, -1, 1), "observation", axis=1)
+        scaled = nodes.add("Div", self._clamped(self._asked(to_go)), np.array(self.policy.return_scale))
+        scaled = nodes.reshape(nodes.cast(scaled, "float32"), -1, 1)
+        return nodes.add("Concat", "previous_action", scaled, "observation", axis=1)
 
-    def _asked(self, scaled: str) -> str:
-        """What the model sees, (B,): the return-to-go, or the estimate of the best in reach where that is infinite."""
+    def _clamped(self, to_go: str) -> str:
+        """As `ReturnRange.clamp`."""
+        nodes, limits = self.nodes, self.policy.return_range
+        if limits is None:
+            return to_go
+        interval = nodes.add("Div", "timestep", np.array(limits.every))
+        row = nodes.add("Min", interval, np.array(len(limits.bounds) - 1))
+        low, high = (nodes.add("Gather", bounds, row, axis=0) for bounds in exact(limits.bounds).T)
+        return nodes.add("Min", nodes.add("Max", to_go, low), high)
+
+    def _asked(self, to_go: str) -> str:
+        """What is asked for, (B,): the return-to-go, or the estimate of the best in reach where that is infinite."""
         nodes, best = self.nodes, self.policy.model.best_return
         if best is None:
-            return scaled
-        mean, std = (x.cpu().numpy() for x in (self.policy.observation_mean, self.policy.observation_std))
-        x = nodes.cast(nodes.add("Div", nodes.add("Sub", "observation", mean), std), "float64")
-        for module in (best.first, best.second, best.last):
-            weight, bias = layer(module)
-            x = nodes.add("Add", nodes.add("MatMul", x, weight), bias)  # in float64, as `Policy` has it
-            x = x if module is best.last else nodes.add("Relu", x)
-        return nodes.add("Where", nodes.add("IsInf", scaled, detect_negative=0), nodes.reshape(x, -1), scaled)
+            return to_go
 
-    def _times(self, length: int) -> str:
-        """The timestep of every token, (B, T, 3); below 0 where there was none."""
-        offsets = np.arange(1 - length, 1)[:, None] + np.array([-1, 0, 0])
-        if length > 1:
-            offsets[0, 0] = NEVER  # the action before the window's first step is not in it
-        return self.nodes.add("Add", self.nodes.reshape("timestep", -1, 1, 1), offsets)
+        def best_in_reach() -> str:
+            mean, std = (x.cpu().numpy() for x in (self.policy.observation_mean, self.policy.observation_std))
+            x = nodes.cast(nodes.add("Div", nodes.add("Sub", "observation", mean), std), "float64")
+            for module in (best.first, best.second, best.last):
+                weight, bias = layer(module)
+                x = nodes.add("Add", nodes.add("MatMul", x, weight), bias)  # in float64, as `Policy` has it
+                x = x if module is best.last else nodes.add("Relu", x)
+            estimate = nodes.add("Mul", nodes.reshape(x, -1), np.array(self.policy.return_scale))
+            return nodes.add("Where", nodes.add("IsInf", to_go, detect_negative=0), estimate, to_go)
 
-    def _embed(self, rows: str, length: int) -> str:
-        """Rows (B, T, F) to normalised tokens (B, T, 3, C)."""
+        def as_it_is() -> str:
+            return nodes.add("Identity", to_go)
+
+        largest = nodes.add("ReduceMax", to_go, keepdims=0)
+        return nodes.either(nodes.add("IsInf", largest, detect_negative=0), best_in_reach, as_it_is, "float64")
+
+    def _embed(self, rows: str, first: str, times: str) -> str:
+        """Rows (R, F) of the time steps (R, 1) to normalised tokens (R J, C).
+
+        If a step is one token, the action has no effect on it where `first`, bool of R elements. If it is three, the
+        action's own is ignored later.
+        """
         nodes, model = self.nodes, self.policy.model
         center, weights = embedding(self.policy)
-        features = nodes.reshape(
-            nodes.add("Sub", self.as_type(rows, self.dtype, "float32"), self.constant(center)), -1, len(center)
-        )
-        tokens = nodes.reshape(self.gemm(features, weights), -1, length, TOKENS, self.width)
-        rows_of_table = nodes.add("Clip", self._times(length), np.array(0), np.array(model.config.max_timestep - 1))
-        time = nodes.add("Gather", self.constant(exact(model.embed_timestep.weight)), rows_of_table, axis=0)
-        return self.norm(nodes.add("Add", tokens, time), model.norm)
+        if self.tokens == 1:
+            action = np.arange(len(center)) < model.config.action_dim
+            ignored = nodes.add("And", nodes.reshape(first, -1, 1), action)
+            rows = nodes.add("Where", ignored, center.astype(np.float32), rows)
+        features = nodes.add("Sub", self.as_type(rows, self.dtype, "float32"), self.constant(center))
+        x = self.gemm(features, weights)
+        if self.tokens == 3:
+            x = nodes.reshape(x, -1, self.width)
+        if model.config.timestep_embedding:
+            each = nodes.add("Add", times, np.array([-1, 0, 0])) if self.tokens == 3 else times  # (R, J)
+            each = nodes.add("Clip", each, np.array(0), np.array(model.config.max_timestep - 1))
+            time = nodes.add("Gather", self.constant(exact(model.embed_timestep.weight)), each, axis=0)
+            x = nodes.add("Add", x, nodes.reshape(time, -1, self.width))
+        return self.norm(x, model.norm, self.shift(0))
 
-    def _stagger(self, x: str) -> tuple[str, str, str]:
+    def _stagger(self, begin: str) -> tuple[str, str]:
         """The rollout "rolling": every K / 2 steps the younger state takes the older's place, and a fresh one begins.
 
         Returns:
-            The tokens and which states begin, for both states, and the memory to start from. The younger state of the
-            first K / 2 steps, which `Policy` leaves out, is a copy of the older and takes its place without effect.
+            Which states begin, (B, 2), and the memory to start from. The younger state of the first K / 2 steps, which
+            `Policy` leaves out, is a copy of the older and takes its place without effect.
         """
         nodes, half = self.nodes, self.policy.context_length // 2
         turn = nodes.add("Equal", nodes.add("Mod", "timestep", np.array(half)), np.array(0))
-        begin = nodes.add("Equal", "timestep", np.array(0))
-        fresh = nodes.add("Concat", nodes.reshape(begin, -1, 1), nodes.reshape(turn, -1, 1), axis=1)
+        fresh = nodes.add("Concat", begin, nodes.reshape(turn, -1, 1), axis=1)
         older, younger = nodes.split("memory", [1, 1], 1)
         older = nodes.add("Where", nodes.reshape(turn, -1, 1, 1, 1, 1), younger, older)
-        return nodes.add("Concat", x, x, axis=1), fresh, nodes.add("Concat", older, younger, axis=1)
+        return fresh, nodes.add("Concat", older, younger, axis=1)
 
     def _finish(self, x: str, memory: str) -> None:
         """The action from the observation's token (B, C), in the environment's units."""
@@ -227,7 +254,6 @@ class _Graph(Layers):
         nodes.name(memory, "next_memory")
 
 
-def _causal(queries: int, attended: int, dtype: str) -> Array:
-    """Added to scores (Q, M): 0 up to the query's own position, the last query's being the last, else MASKED."""
-    allowed = np.tri(queries, attended, attended - queries, dtype=bool)
-    return np.where(allowed, 0, MASKED[dtype]).astype(dtype)
+def _causal(count: int, dtype: str) -> Array:
+    """Added to scores (M, M): 0 up to the query's own position, else MASKED."""
+    return np.where(np.tri(count, dtype=bool), 0, MASKED[dtype]).astype(dtype)

@@ -1,7 +1,11 @@
 """A policy's layers as ONNX nodes, each of two-dimensional tokens (rows, C).
 
-Shape suffixes: N states of the scan, M tokens of one, Q of them whose outputs are wanted, C channels, H heads,
-D = C / H channels a head.
+A node takes longer than what most of them compute. So a residual connection is the third input of the product that it
+is added to. The bias that would stand there is added by the layer normalisation before; what else reads that one's
+outputs takes it off again, in its own bias (`Linear.less`).
+
+Shape suffixes: N states of the scan, J tokens per step, M tokens, Q of them whose outputs are wanted, C channels,
+H heads, D = C / H channels a head.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from ..agents.mixers.rsa.encoding import GatedEncoding
 from .onnx_nodes import Array, Nodes, Value
 from .onnx_weights import (
     ERFC,
-    TOKENS,
+    Doubles,
     Linear,
     beside,
     encoding_maps,
@@ -28,6 +32,8 @@ from .onnx_weights import (
     scaled_query,
     scores_and_values,
 )
+
+NOTHING = -1e300  # the level of no tokens, and a score beside which every other is larger; finite, unlike -inf
 
 
 class Layers:
@@ -43,59 +49,62 @@ class Layers:
         self.nodes, self.policy, self._quantize = Nodes(), policy, precision == "int8"
         self.dtype = "float64" if precision == "float64" else "float32"
         model = policy.model
-        self.width, self.heads = model.config.width, model.config.heads
+        self.width, self.heads, self.tokens = model.config.width, model.config.heads, model.config.tokens_per_step
         self.size = self.width // self.heads
         self.blocks = [cast(Block, block) for block in model.trunk.blocks]
 
-    def scan(
-        self, mixer: Aaren, x: str, state: tuple[str, str], mask: str, final: bool
-    ) -> tuple[str, str, tuple[str, str]]:
-        """Three tokens (3 N, C) of the scan, all prefixes as one small product in float64: `_dense` of agents/scan.
+    def scan(self, mixer: Aaren, x: str, mean: str, level: str, ignored: str | None) -> tuple[list[str], str, str]:
+        """A step's tokens (N J, C) one after another, in float64.
 
-        `state` and the last of what comes out: w and u side by side (N, H, 1, D + 1), and m (N, H, 1, 1). Before it
-        the heads' outputs (N, H, Q, D), and the tokens' values with a one behind each (N, H, 3, D + 1).
+        A state is the mean of the values, o = w / u (N, 1, H, D), and the level L = m + log u of their scores
+        (N, 1, H, 1). After a token with value v and score s,
+
+            L' = log(exp L + exp s)        o' = v + exp(L - L') (o - v)
+
+        Returns:
+            Every token's outputs, which are the means after it; the tokens' values (N, J, H, D); the level after them.
+            Tokens that are `ignored`, bool (N, J, 1, 1), are overwritten by the next.
         """
-        nodes, size = self.nodes, self.size
-        leaves = self.as_type(self.linear(x, scores_and_values(mixer)), "float64")
-        leaves = nodes.add("Transpose", nodes.reshape(leaves, -1, TOKENS, self.heads, size + 2), perm=[0, 2, 1, 3])
-        values, scores = nodes.split(leaves, [size + 1, 1], -1)
-        scores = nodes.add("Concat", state[1], nodes.reshape(scores, 0, 0, 1, TOKENS), axis=-1)
-        scores = nodes.add("Add", scores, mask)
-        m = nodes.add("ReduceMax", scores, np.array([-1]), keepdims=1)
-        shares = nodes.add("Exp", nodes.add("Sub", scores, m))
-        w_and_u = nodes.add("MatMul", shares, nodes.add("Concat", state[0], values, axis=2))
-        # Of what a position may attend to the largest has share 1, so u is at least 1.
-        mixed = nodes.add("Div", *nodes.split(w_and_u, [size, 1], -1))
-        if not final:
-            w_and_u, m = (nodes.part(part, 2, TOKENS - 1, TOKENS) for part in (w_and_u, m))
-        return mixed, values, (w_and_u, m)
+        nodes, size, tokens = self.nodes, self.size, self.tokens
+        leaves = self.as_type(self.linear(x, scores_and_values(mixer).less(exact(mixer.output.bias))), "float64")
+        values, scores = nodes.split(nodes.reshape(leaves, -1, tokens, self.heads, size + 1), [size, 1], -1)
+        if ignored is not None:
+            scores = nodes.add("Where", ignored, np.array(NOTHING), scores)
+        each = [nodes.split(part, [1] * tokens, 1) if tokens > 1 else [part] for part in (values, scores)]
+        outputs = []
+        for value, score in zip(*each, strict=True):
+            after = nodes.add("ReduceLogSumExp", nodes.add("Concat", level, score, axis=-1), np.array([-1]))
+            kept = nodes.add("Exp", nodes.add("Sub", level, after))
+            mean = nodes.add("Add", value, nodes.add("Mul", kept, nodes.add("Sub", mean, value)))
+            level = after
+            outputs.append(mean)
+        return outputs, values, level
 
-    def encode(
-        self, encoding: GatedEncoding, mixed: str, values: str, sums: str, fresh: str, final: bool
-    ) -> tuple[str, str]:
-        """The gate of recurrence encoding around the scan's outputs; also its sums (N, H, F, D) after three tokens.
+    def encode(self, encoding: GatedEncoding, outputs: list[str], values: str, sums: str) -> tuple[list[str], str]:
+        """The gate of recurrence encoding around the scan's outputs; also its sums (N, H, F, D) after the tokens.
 
-        A head's outputs and next sums are linear in its sums and values. Where a state is `fresh` (N, 1, 1, 1) there
-        is no first token: as long as all sums are zero, one of value zero changes nothing but their places.
+        A head's outputs and next sums are linear in its sums and values.
         """
-        nodes = self.nodes
-        of_sums, of_values, gates = encoding_maps(encoding, self.heads)
-        first = np.array([True, False, False]).reshape(TOKENS, 1)
-        ignored = nodes.add("And", fresh, first)
-        values = nodes.add("Where", ignored, np.array(0.0), nodes.part(values, 3, 0, self.size))
+        nodes, tokens = self.nodes, self.tokens
+        of_sums, of_values, gates = encoding_maps(encoding, self.heads, tokens)
+        values = nodes.add("Transpose", values, perm=[0, 2, 1, 3])
         both = nodes.add("Add", nodes.add("MatMul", of_sums, sums), nodes.add("MatMul", of_values, values))
-        encoded, after = nodes.split(both, [TOKENS, of_sums.shape[-1]], 2)
-        if final:
-            encoded = nodes.part(encoded, 2, TOKENS - 1, TOKENS)
-        return nodes.add("Add", mixed, nodes.add("Mul", nodes.add("Sub", encoded, mixed), gates)), after
+        *encoded, after = nodes.split(both, [1] * tokens + [of_sums.shape[-1]], 2)
+        gated = []
+        for mixed, recurrent in zip(outputs, encoded, strict=True):
+            recurrent = nodes.reshape(recurrent, -1, 1, self.heads, self.size)
+            less = nodes.add("Sub", recurrent, mixed)
+            gated.append(nodes.add("Add", mixed, nodes.add("Mul", less, gates.reshape(-1, 1))))
+        return gated, after
 
     def attend_fixed(self, mixer: nn.Module, x: str, queried: str, mask: str, length: int) -> str:
         """Aaren over a window (B M, C): softmax attention of the learned query."""
         assert isinstance(mixer, Aaren)
         nodes, size = self.nodes, self.size
-        leaves = nodes.reshape(self.linear(x, scores_and_values(mixer)), -1, length, self.heads, size + 2)
+        leaves = self.linear(x, scores_and_values(mixer).less(exact(mixer.output.bias)))
+        leaves = nodes.reshape(leaves, -1, length, self.heads, size + 1)
         leaves = nodes.add("Transpose", leaves, perm=[0, 2, 1, 3])
-        values, _, scores = nodes.split(leaves, [size, 1, 1], -1)
+        values, scores = nodes.split(leaves, [size, 1], -1)
         scores = nodes.add("Add", nodes.reshape(scores, 0, 0, 1, length), mask)
         return self.join_heads(nodes.add("MatMul", nodes.add("Softmax", scores, axis=-1), values))
 
@@ -103,22 +112,29 @@ class Layers:
         """Self-attention of the `queried` tokens over a window (B M, C)."""
         assert isinstance(mixer, Attention)
         nodes, heads, size = self.nodes, self.heads, self.size
-        pairs = nodes.reshape(self.linear(x, beside(layer(mixer.key), layer(mixer.value))), -1, length, 2 * heads, size)
+        shift = exact(mixer.output.bias)
+        pairs = self.linear(x, beside(layer(mixer.key), layer(mixer.value)).less(shift))
+        pairs = nodes.reshape(pairs, -1, length, 2 * heads, size)
         keys, values = nodes.split(nodes.add("Transpose", pairs, perm=[0, 2, 1, 3]), [heads, heads], 1)
-        queries = self.linear(queried, scaled_query(mixer))
+        queries = self.linear(queried, scaled_query(mixer).less(shift))
         queries = nodes.reshape(queries, -1, length if queried == x else 1, heads, size)
         queries = nodes.add("Transpose", queries, perm=[0, 2, 1, 3])
         scores = nodes.add("MatMul", queries, nodes.add("Transpose", keys, perm=[0, 1, 3, 2]))
         shares = nodes.add("Softmax", nodes.add("Add", scores, mask), axis=-1)
         return self.join_heads(nodes.add("MatMul", shares, values))
 
-    def rest(self, block: Block, x: str, mixed: str) -> str:
+    def rest(self, number: int, x: str, mixed: str) -> str:
         """The block after its mixer's heads: `Block._rest` of tokens (N Q, C)."""
-        nodes, mlp, mixer = self.nodes, block.mlp, block.mixer
-        inner = mixer.inner if isinstance(mixer, Encoded) else mixer
-        x = self.norm(nodes.add("Add", x, self.linear(mixed, layer(inner.output))), block.norm1)
-        hidden = self.gelu(self.linear(x, layer(cast(nn.Linear, mlp[0]))))
-        return self.norm(nodes.add("Add", x, self.linear(hidden, layer(cast(nn.Linear, mlp[2])))), block.norm2)
+        block = self.blocks[number]
+        widen, _, narrow = cast(tuple[nn.Linear, nn.Module, nn.Linear], tuple(block.mlp))
+        shift = exact(narrow.bias)
+        x = self.norm(self.linear(mixed, layer(_inner(block).output), x), block.norm1, shift)
+        hidden = self.gelu(self.linear(x, layer(widen).less(shift)))
+        return self.norm(self.linear(hidden, layer(narrow), x), block.norm2, self.shift(number + 1))
+
+    def shift(self, number: int) -> Doubles:
+        """What is added to the input of a block, and of none to what follows the last."""
+        return exact(_inner(self.blocks[number]).output.bias) if number < len(self.blocks) else np.zeros(self.width)
 
     def gelu(self, x: str) -> str:
         """x (1 + erf(x / sqrt(2))) / 2."""
@@ -150,18 +166,20 @@ class Layers:
 
     def last_token(self, x: str, length: int, position: int = -1) -> str:
         """Of tokens (N M, C) one of every M, (N, C)."""
+        if length == 1:
+            return x
         x = self.nodes.reshape(x, -1, length, self.width)
         return self.nodes.add("Gather", x, np.array(position), axis=1)
 
-    def norm(self, x: str, norm: nn.LayerNorm) -> str:
-        """Layer normalisation of the last dimension."""
-        weights = (self.constant(exact(part)) for part in (norm.weight, norm.bias))
+    def norm(self, x: str, norm: nn.LayerNorm, shift: Doubles) -> str:
+        """Layer normalisation of the last dimension, and `shift` (C,) on top."""
+        weights = self.constant(exact(norm.weight)), self.constant(exact(norm.bias) + shift)
         return self.nodes.add("LayerNormalization", x, *weights, axis=-1, epsilon=norm.eps)
 
-    def linear(self, x: str, weights: Linear) -> str:
-        """A layer of the trunk, (rows, inputs) -> (rows, outputs)."""
+    def linear(self, x: str, weights: Linear, onto: str | None = None) -> str:
+        """A layer of the trunk, (rows, inputs) -> (rows, outputs), added to `onto` instead of to its bias."""
         if not self._quantize:
-            return self.gemm(x, weights)
+            return self.gemm(x, weights, onto)
         nodes, blocks = self.nodes, in_blocks(weights.weight)
         inputs, outputs = weights.weight.shape
         # Activations are rounded to 8 bits row by row (accuracy level 4), so that a row's result is its own.
@@ -177,8 +195,14 @@ class Layers:
             block_size=blocks.values.shape[-1],
             accuracy_level=4,
         )
-        return nodes.add("Add", product, self.constant(weights.bias))
+        return nodes.add("Add", product, self.constant(weights.bias) if onto is None else onto)
 
-    def gemm(self, x: str, weights: Linear) -> str:
+    def gemm(self, x: str, weights: Linear, onto: str | None = None) -> str:
         """A layer whose weights are never quantized."""
-        return self.nodes.add("Gemm", x, *(self.constant(part) for part in weights))
+        bias = self.constant(weights.bias) if onto is None else onto
+        return self.nodes.add("Gemm", x, self.constant(weights.weight), bias)
+
+
+def _inner(block: Block) -> Aaren | Attention:
+    """A block's mixer, without the encoding around it."""
+    return block.mixer.inner if isinstance(block.mixer, Encoded) else block.mixer

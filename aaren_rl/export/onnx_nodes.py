@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +24,8 @@ class Nodes:
     def __init__(self) -> None:
         """An empty graph."""
         self._nodes: list[onnx.NodeProto] = []
+        self._count = 0  # nodes so far, those of branches too
+        self._names: dict[str, str] = {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._tensors: list[TensorProto] = []
 
@@ -47,9 +49,19 @@ class Nodes:
         """The value in another type."""
         return self.add("Cast", x, to=DTYPES[dtype])
 
+    def either(self, condition: str, then: Callable[[], str], otherwise: Callable[[], str], dtype: str) -> str:
+        """What `then` adds, or `otherwise`: only one of them is computed. A value of this type each."""
+        branches, around = [], self._nodes
+        for branch in (then, otherwise):
+            self._nodes = []
+            output = helper.make_tensor_value_info(branch(), DTYPES[dtype], None)
+            branches.append(helper.make_graph(self._nodes, branch.__name__, [], [output]))
+        self._nodes = around
+        return self.add("If", condition, then_branch=branches[0], else_branch=branches[1])
+
     def name(self, x: str, name: str) -> None:
         """Gives a value the name that users of the graph see."""
-        self._nodes.append(helper.make_node("Identity", [x], [name], name=name))
+        self._names[x] = name
 
     def model(
         self,
@@ -62,17 +74,26 @@ class Nodes:
             [helper.make_tensor_value_info(name, DTYPES[dtype], shape) for name, dtype, shape in side]
             for side in (inputs, outputs)
         )
+        self._rename(self._nodes)
         graph = helper.make_graph(self._nodes, "policy_step", taken, given, self._tensors)
         opsets = [helper.make_opsetid("", OPSET)]
         if any(node.domain for node in self._nodes):
             opsets.append(helper.make_opsetid("com.microsoft", 1))
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name=producer)
 
+    def _rename(self, nodes: Iterable[onnx.NodeProto]) -> None:
+        for node in nodes:
+            for names in (node.input, node.output):
+                names[:] = [self._names.get(name, name) for name in names]
+            for attribute in node.attribute:
+                self._rename(attribute.g.node)  # of a branch
+
     def _add(
         self, op: str, inputs: Sequence[Value], outputs: int, domain: str, attributes: dict[str, Any]
     ) -> list[str]:
         names = [x if isinstance(x, str) else self._constant(x) for x in inputs]
-        made = [f"{op.lower()}_{len(self._nodes)}" + (f"_{i}" if outputs > 1 else "") for i in range(outputs)]
+        made = [f"{op.lower()}_{self._count}" + (f"_{i}" if outputs > 1 else "") for i in range(outputs)]
+        self._count += 1
         self._nodes.append(helper.make_node(op, names, made, name=made[0], domain=domain, **attributes))
         return made
 

@@ -1,7 +1,7 @@
 """A policy's weights as its ONNX graph has them: numpy, with what is constant folded together in float64.
 
-Shape suffixes: A action, O observation, F = A + 1 + O features of a step, C channels, H heads, D = C / H channels a
-head.
+Shape suffixes: A action, O observation, F = A + 1 + O features of a step, J tokens per step, C channels, H heads,
+D = C / H channels a head.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from ..agents import Aaren, Attention, Policy
 from ..agents.mixers.rsa.encoding import GatedEncoding, Recurrence
 
-TOKENS = 3  # a step
 BLOCK = 128  # weights that share a scale; a quarter of it takes half as long again and is hardly more exact
 Doubles: TypeAlias = npt.NDArray[np.float64]
 
@@ -35,6 +34,10 @@ class Linear(NamedTuple):
 
     weight: Doubles
     bias: Doubles
+
+    def less(self, shift: Doubles) -> Linear:
+        """The same outputs for inputs to which `shift` (inputs,) was added."""
+        return Linear(self.weight, self.bias - shift @ self.weight)
 
 
 def _erfc_coefficients(degree: int) -> Doubles:
@@ -56,8 +59,9 @@ def exact(tensor: Tensor | float, size: int | None = None) -> Doubles:
 
 
 def layer(module: nn.Linear) -> Linear:
-    """One layer."""
-    return Linear(exact(module.weight).T, exact(module.bias))
+    """One layer; without a bias, one of zeros."""
+    weight = exact(module.weight).T
+    return Linear(weight, np.zeros(weight.shape[1]) if module.bias is None else exact(module.bias))
 
 
 def beside(*layers: Linear) -> Linear:
@@ -73,7 +77,7 @@ def action_range(policy: Policy) -> tuple[Doubles, Doubles]:
 
 
 def embedding(policy: Policy) -> tuple[Doubles, Linear]:
-    """The embedding of a step's features (action, return-to-go, observation), side by side (F,) -> (3 C).
+    """The embedding of a step's features (action, return-to-go, observation), side by side (F,) -> (J C).
 
     Returns:
         What is subtracted from the features first, (F,), and the layer after it, which divides by the rest of the
@@ -90,46 +94,46 @@ def embedding(policy: Policy) -> tuple[Doubles, Linear]:
         block[row : row + len(scale)] = part.weight / scale[:, None]
         blocks.append(Linear(block, part.bias))
         row += len(scale)
+    if model.config.tokens_per_step == 1:
+        return center, Linear(*(np.sum(parts, 0) for parts in zip(*blocks, strict=True)))
     return center, beside(*blocks)
 
 
 def scores_and_values(mixer: Aaren) -> Linear:
-    """Everything the scan takes from a token, (C,) -> (H (D + 2)): of each head its value, a one and its score.
+    """Everything the scan takes from a token, (C,) -> (H (D + 1)): of each head its value and its score.
 
-    The query is the same for every token, so q . (W_k x) = (W_k^T q) . x. The one is the u of the token's state.
+    The query is the same for every token, so q . (W_k x) = (W_k^T q) . x.
     """
     heads, size = mixer.heads, mixer.head_dim
     width = heads * size
     score = Linear(*(exact(part).T for part in copy.deepcopy(mixer).double().score_projection()))
     value = layer(mixer.value)
-    weight = np.zeros((width, heads, size + 2))
-    bias = np.zeros((heads, size + 2))
-    weight[..., :size], weight[..., -1] = value.weight.reshape(width, heads, size), score.weight
-    bias[:, :size], bias[:, size], bias[:, -1] = value.bias.reshape(heads, size), 1.0, score.bias
+    weight = np.concatenate([value.weight.reshape(width, heads, size), score.weight[..., None]], -1)
+    bias = np.concatenate([value.bias.reshape(heads, size), score.bias[:, None]], -1)
     return Linear(weight.reshape(width, -1), bias.reshape(-1))
 
 
-def encoding_maps(encoding: GatedEncoding, heads: int) -> tuple[Doubles, Doubles, Doubles]:
-    """A step of recurrence encoding as linear maps, for every head: its sums and three values to outputs and sums.
+def encoding_maps(encoding: GatedEncoding, heads: int, tokens: int) -> tuple[Doubles, Doubles, Doubles]:
+    """A step of recurrence encoding as linear maps, for every head: its sums and J values to outputs and sums.
 
     Returns:
-        What the F sums of a head (the oldest token's first) and its three values give: three outputs and the F sums
-        after them, (H, 3 + F, F) and (H, 3 + F, 3); and the gates (H, 1, 1), 0 for a head without an encoding.
+        What the F sums of a head (the oldest token's first) and its `tokens` J values give: J outputs and the F sums
+        after them, (H, J + F, F) and (H, J + F, J); and the gates (H, 1, 1), 0 for a head without an encoding.
     """
     groups = [cast(Recurrence, group) for group in encoding.groups]
     count = max(group.dilation * group.rows for group in groups)
-    maps, gates = np.zeros((heads, TOKENS + count, count + TOKENS)), np.zeros((heads, 1, 1))
+    maps, gates = np.zeros((heads, tokens + count, count + tokens)), np.zeros((heads, 1, 1))
     head = 0
     for group in groups:
         for own_row, z in zip(group.own_rows(), exact(group.powers(torch.ones(1))[:, 0]), strict=True):
             rows, dilation = group.rows, group.dilation
-            sums = list(np.eye(count, count + TOKENS)[: rows * dilation].reshape(dilation, rows, -1))
-            for token in range(TOKENS):
+            sums = list(np.eye(count, count + tokens)[: rows * dilation].reshape(dilation, rows, -1))
+            for token in range(tokens):
                 recurrent = z @ sums[token]
                 maps[head, token] = recurrent[own_row]
                 recurrent[0, count + token] += 1
                 sums.append(recurrent)
-            maps[head, TOKENS : TOKENS + rows * dilation] = np.concatenate(sums[TOKENS : TOKENS + dilation])
+            maps[head, tokens : tokens + rows * dilation] = np.concatenate(sums[tokens : tokens + dilation])
             gates[head] = float(encoding.mu.detach().double().sigmoid())
             head += 1
     return maps[..., :count], maps[..., count:], gates

@@ -198,6 +198,7 @@ def _build(
             max_timestep=tensors["embed_timestep.weight"].shape[0],
             block=block,
             activation=activation,
+            tokens_per_step=3,
         )
         model = DecisionModel(config)
         model.load_state_dict(tensors)

@@ -23,6 +23,27 @@ _LEAST = 1e-37  # a float32 that is no denormal number
 
 
 @dataclass(frozen=True)
+class ReturnBounds:
+    """The smallest and largest returns-to-go of the training data, by time step, in the environment's units.
+
+    Attributes:
+        every: time steps of an interval.
+        low: the smallest of every interval; later steps have the last one's.
+        high: the largest, likewise; the first is the return of the best episode.
+    """
+
+    every: int
+    low: list[float]
+    high: list[float]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where they are no bounds."""
+        pairs = list(zip(self.low, self.high, strict=False))
+        if self.every < 1 or not pairs or len(self.low) != len(self.high) or any(low > high for low, high in pairs):
+            raise ValueError("return_range must have intervals of at least 1 step, and bounds that rise for each")
+
+
+@dataclass(frozen=True)
 class PolicyCard:
     """How a policy was made, and what it needs to act: policy.json.
 
@@ -44,6 +65,7 @@ class PolicyCard:
         rollout: the rollout mode it was trained for.
         rollout_context: K of the modes rolling and window.
         target_return: asked for by default; None: at every step the best in reach.
+        return_range: of the training data: the model is fed no return-to-go outside of it. None: it is fed any.
         return_scale: returns-to-go are divided by this.
         observation_mean: (O,).
         observation_std: (O,).
@@ -90,6 +112,7 @@ class PolicyCard:
     action_error: float | None = None
     action_error_floor: float | None = None
     data_returns: dict[str, float] = field(default_factory=dict)
+    return_range: ReturnBounds | None = None
 
 
 def card_from_json(tree: dict[str, Any]) -> PolicyCard:

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..agents import DecisionModel, ModelConfig, Policy
+from ..agents import DecisionModel, ModelConfig, Policy, ReturnRange
 from ..envs.errors import one_line
 from ..envs.files import sha256
 from ..errors import CheckpointError
 from ..files import is_there, read_small, write_folder, write_json
-from .card import PolicyCard, card_from_json
+from .card import PolicyCard, ReturnBounds, card_from_json
 from .names import asked_number
 from .tensors import FORMAT, WEIGHTS, load_tensors, save_tensors
 
@@ -134,9 +134,14 @@ def make_policy(
         rollout_context or card.rollout_context,
         vector(card.action_low),
         vector(card.action_high),
+        None if card.return_range is None else _return_range(card.return_range, device),
         target_return=asked_number(card.target_return),
         card=card,
     )
+
+
+def _return_range(bounds: ReturnBounds, device: torch.device) -> ReturnRange:
+    return ReturnRange(bounds.every, torch.tensor([bounds.low, bounds.high], dtype=torch.float64, device=device).T)
 
 
 def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..envs.errors import one_line
 from ..errors import CheckpointError
 
-FORMAT = 2
+FORMAT = 3
 WEIGHTS = {"raw": "weights.safetensors", "average": "weights_average.safetensors"}
 
 

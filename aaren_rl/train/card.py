@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ import torch
 from ..envs import Episodes, Task, get_task
 from ..envs.behaviour.noise import mode_returns
 from ..evaluate.scores import ActionError
-from ..policies.card import PolicyCard, task_fields, versions
+from ..policies.card import PolicyCard, ReturnBounds, task_fields, versions
 from .config import RunConfig
 from .trainer import Trainer
+
+INTERVALS = 50  # of time steps, for which a card has the range of returns-to-go
 
 
 def make_card(
@@ -41,6 +44,7 @@ def make_card(
         versions=versions(_device_name(trainer.data.device)),
         held_out=config.data.held_out,
         data_returns=dict(data_returns),
+        return_range=return_bounds(episodes) if trainer.model.config.return_conditioned else None,
     )
 
 
@@ -50,6 +54,16 @@ def _target_return(config: RunConfig, task: Task) -> float | None:
     if isinstance(asked, str):
         return None  # "auto"
     return task.target_returns[0] if asked is None else asked
+
+
+def return_bounds(episodes: Episodes) -> ReturnBounds:
+    """The returns-to-go of the data by time step, in at most 50 intervals."""
+    every = math.ceil(episodes.lengths.max() / INTERVALS)
+    place, to_go = episodes.timesteps() // every, episodes.returns_to_go().astype(np.float64)
+    low, high = np.full(place.max() + 1, np.inf), np.full(place.max() + 1, -np.inf)
+    np.minimum.at(low, place, to_go)
+    np.maximum.at(high, place, to_go)
+    return ReturnBounds(every, low.tolist(), high.tolist())
 
 
 def data_returns(episodes: Episodes) -> dict[str, float]:

@@ -79,10 +79,11 @@ class NetworkConfig:
     layers: int = _help(3, "number of blocks", COUNT)
     heads: int = _help(4, "heads of a mixer", COUNT)
     dropout: float = _help(0.1, "dropout probability", BELOW_1)
+    tokens_per_step: int = _help(1, "1, or 3: return-to-go, observation and action apart (Decision Transformer)")
     rem_counts: str = _help(
         "auto", "of the -rsa agents: heads with each recurrence encoding, k1,...,k6 (RSA, section 3)"
     )
-    rem_dilation: int = _help(3, "dilation of k4 to k6, in tokens; a step is three", COUNT)
+    rem_dilation: int = _help(2, "dilation of k4 to k6, in environment steps", COUNT)
     rem_max_power: int | None = _help(
         None, "mask larger powers; 0: none (default: 200 for decision-rsa, else 0)", COUNT_FROM_0
     )
@@ -125,6 +126,7 @@ class NetworkConfig:
             typical_return=self.typical_return and return_conditioned,
             tree_budget=self.tree_budget,
             tree_sampler=self.tree_sampler,
+            tokens_per_step=self.tokens_per_step,
         )
 
 

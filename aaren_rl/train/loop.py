@@ -14,11 +14,11 @@ import yaml
 from ..cli import StopRequest, progress_bar
 from ..envs import Episodes, Task
 from ..evaluate.held_out import hold_out
-from ..evaluate.scores import Score, format_table, mismatch
+from ..evaluate.scores import Score, above_data, format_table, mismatch
 from ..policies.names import SOURCES
 from ..runs.metrics import Metrics
 from .acceleration import keep_freed_memory
-from .card import data_returns
+from .card import data_returns, make_card
 from .checkpoint import find_checkpoint
 from .config import RunConfig
 from .contexts.batches import StepData
@@ -166,8 +166,13 @@ def announce(run: Run) -> None:
         print(f"{trainer.ranks.size} processes share every update")
     print(f"run folder: {run.path}")
     acting = config.evaluation.rollout, config.evaluation.rollout_context
-    if note := mismatch(config.data.context, config.data.context_length, *acting):
-        print(note, file=sys.stderr)
+    card = make_card(config, run.task, episodes, trainer, run.data_returns)
+    for note in (
+        mismatch(config.data.context, config.data.context_length, *acting),
+        above_data([card.target_return], card),
+    ):
+        if note is not None:
+            print(note, file=sys.stderr)
     # What an evaluation that is owed will log again is dropped.
     run.metrics = Metrics(run.path, trainer.update - run.owes_evaluation)
     run.metrics.text("config", f"```yaml\n{yaml.safe_dump(to_dict(config), sort_keys=False)}```")

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..agents import Block, DecisionModel, Encoded, kernels
-from ..agents.fast.squared_error import squared_error
-from ..agents.fast.training import for_training
+from ..agents import Block, DecisionModel, Encoded
+from ..agents.fast.first_use import captures_are_right
 from ..agents.model.block import TrunkState
 from ..agents.model.return_estimate import BEST, TYPICAL
 from ..envs.errors import one_line
@@ -38,8 +37,6 @@ def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | 
         mask: bool (B, T), False where padded.
         count: real positions of the whole batch, where this is a part of it: the parts' errors add up to the batch's.
     """
-    if (error := squared_error(predicted, target, mask, count)) is not None:
-        return error
     errors = (predicted.float() - target).square().mean(-1)
     return torch.where(mask, errors, 0.0).sum() / (mask.sum() if count is None else count)
 
@@ -104,7 +101,7 @@ class Trainer:
         # Modules look their parameters up anew every time, for a percent of a small model's update.
         self._parameters: list[Tensor] = list(self.model.parameters())
         self._averages: list[Tensor] = list(self.average.parameters())
-        self._forward = ranks.wrap(for_training(self.model), data.device)
+        self._forward = ranks.wrap(self.model, data.device)
         if compiled:
             self._forward = compile_model(self._forward, data.device)
         dtype = torch.bfloat16 if uses_bfloat16(config.optimizer, data.device) else torch.float32
@@ -118,7 +115,9 @@ class Trainer:
         )
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
         alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1 and not compiled
-        self._on_device = alone_on_a_gpu and config.mixer in NEVER_WAIT if on_device is None else on_device
+        if on_device is None:
+            on_device = alone_on_a_gpu and config.mixer in NEVER_WAIT and captures_are_right(data.device)
+        self._on_device = on_device
         self.carried: Carried | None = None
         if isinstance(self.sampler, StreamSampler):
             mine = self._rows(ranks.rank)
@@ -200,7 +199,13 @@ class Trainer:
         before = None if self.carried is None else self.carried.state
         with autocast(self.config.optimizer, self.data.device):
             actions, after = self._forward(
-                batch.observations, batch.actions, batch.returns_to_go, batch.timesteps, before, starts=batch.starts
+                batch.observations,
+                batch.actions,
+                batch.returns_to_go,
+                batch.timesteps,
+                before,
+                starts=batch.starts,
+                previous_action=batch.previous_action,
             )
         count = None if batch is whole else whole.mask.sum()
         return masked_mse(actions, batch.actions, batch.mask, count), after
@@ -211,15 +216,8 @@ class Trainer:
 
     def _clip(self) -> Tensor:
         """Clips the gradient; its norm before."""
-        most = self.config.optimizer.clip_norm
-        if kernels.choose(self._parameters[0]) != "triton":
-            return torch.nn.utils.clip_grad_norm_(self._parameters, most).detach()
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        norms = torch.stack(list(torch._foreach_norm(gradients)))
-        norm: Tensor
-        norm, factor = kernels.load_kernels("cuda.clipping").join(norms, most)
-        torch._foreach_mul_(gradients, factor)
-        return norm
+        limit = self.config.optimizer.clip_norm
+        return torch.nn.utils.clip_grad_norm_(self._parameters, limit, foreach=True).detach()
 
     @torch.no_grad()
     def _average(self, rates: Rates, bad: Tensor | None) -> None:

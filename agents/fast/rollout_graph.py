@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..kernels.cuda_graphs import call_aside, capture
 from ..model.decision import DecisionModel
+from ..model.scaling import Array, Scaling, Step, to_array
 from ..scan.rows import each, tensors
 
 STEPS, WINDOWS = ("aaren",), ("aaren", "attention")  # mixers: their states do not grow; nothing waits in them
@@ -71,44 +73,35 @@ class GraphedCallable:
 
 
 class GraphedStep:
-    """`DecisionModel.step` of a model whose state does not grow; a state of all layers is one tensor, (E, F)."""
+    """The steps of a model whose state does not grow; a state of all layers is one tensor, (E, F)."""
 
-    def __init__(self, model: DecisionModel, record: Callable[[Replay], Replay] = cuda_graph) -> None:
+    def __init__(self, model: DecisionModel, scaling: Scaling, record: Callable[[Replay], Replay] = cuda_graph) -> None:
         """Records nothing yet; `model` is not changed while this stands for it."""
-        self._model = model
-        self._form = model.initial_state(1)
+        self._model, self._scaling, self._form = model, scaling, model.initial_state(1)
         self._recorded = GraphedCallable(self._step, record)
 
     def initial_state(self, batch_size: int) -> Tensor:
         """The state before any step."""
         return _joined(self._model.initial_state(batch_size))
 
-    def step(
-        self,
-        observation: Tensor,
-        return_to_go: Tensor,
-        timestep: int | Tensor,
-        previous_action: Tensor | None,
-        state: Tensor,
-        begins: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """As `DecisionModel.step`."""
-        batch, first = len(observation), previous_action is None
-        if previous_action is None:
-            previous_action = observation.new_zeros(batch, self._model.config.action_dim)
-        if not isinstance(timestep, Tensor):
-            timestep = torch.full((batch,), timestep, device=observation.device)
+    @torch.no_grad()
+    def step(self, step: Step, state: Tensor, begins: Array | None = None) -> tuple[Array, Tensor]:
+        """As `PlainStep.step`."""
+        batch, previous = len(step.observation), step.previous_action
         if begins is None:
-            begins = torch.full((batch,), first, device=observation.device)
-        action, after = self._recorded(observation, return_to_go, timestep, previous_action, state, begins)
-        return action, after
+            begins = np.full(batch, previous is None)
+        if previous is None:
+            previous = np.zeros((batch, self._model.config.action_dim), np.float32)
+        given = step.observation, step.return_to_go, step.times(), previous, begins
+        action, after = self._recorded(*(torch.tensor(part, device=state.device) for part in given), state)
+        return to_array(action), after
 
     def _step(
-        self, observation: Tensor, to_go: Tensor, timestep: Tensor, previous: Tensor, state: Tensor, begins: Tensor
+        self, observation: Tensor, to_go: Tensor, timestep: Tensor, previous: Tensor, begins: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
-        parts = self._apart(state)
-        action, after = self._model.step(observation, to_go, timestep, previous, parts, begins)
-        return action, _joined(after)
+        given = self._scaling.scale(observation, to_go, timestep, previous)
+        action, after = self._model.step(*given, self._apart(state), begins)
+        return self._scaling.from_model(action), _joined(after)
 
     def _apart(self, joined: Tensor) -> Any:  # noqa: ANN401  the model's own
         """The model's state of one tensor (E, F)."""

@@ -1,9 +1,9 @@
-"""`DecisionModel.step` of a Decision-Aaren, with recurrence encoding or without, on the CPU as one compiled call."""
+"""The steps of a Decision-Aaren, with recurrence encoding or without, on the CPU as one compiled call each."""
 
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -14,33 +14,16 @@ from ..mixers import Aaren, AarenRsa
 from ..mixers.rsa.encoding import Recurrence
 from ..model.block import Block
 from ..model.decision import DecisionModel
-from ..scan.state import STATE_DTYPE, ScanState
-
-if TYPE_CHECKING:
-    from ..kernels.compiling.bfloat16 import Array
-
-
-class StepState(NamedTuple):
-    """The state of all layers of E sequences, in float64.
-
-    Attributes:
-        m: (E, L, H), as in `ScanState`.
-        u: (E, L, H), likewise.
-        w: (E, L, H, D), likewise.
-        sums: (E, L, F), the recurrence encoding's: of every head (d, P, D), as in `EncodingState`; F = 0 without one.
-    """
-
-    m: Tensor
-    u: Tensor
-    w: Tensor
-    sums: Tensor
+from ..model.scaling import Array, Scaling, Step
+from ..scan.state import STATE_DTYPE
 
 
 def can_compile(model: DecisionModel) -> bool:
-    """Whether `CompiledStep` can stand for this model: Aaren, REMs not masked, a width in fours, float32, CPU."""
+    """Whether `CompiledStep` can stand for this model: one token per step, Aaren, no masked REMs, float32 on a CPU."""
     config, weight = model.config, model.head.weight
     return (
         (config.mixer == "aaren" or (config.mixer == "aaren-rsa" and not config.rem_max_power))
+        and config.tokens_per_step == 1
         and config.width % 4 == 0
         and config.activation in ("gelu", "relu")
         and weight.device.type == "cpu"
@@ -50,93 +33,77 @@ def can_compile(model: DecisionModel) -> bool:
 
 
 class CompiledStep:
-    """The same step as the model's, with the weights that it has now, many times sooner for few environments.
+    """As `PlainStep`, with the weights that the model has now, in a fraction of the time for few environments.
 
-    An environment's actions do not depend on how many others are stepped with it, to the last bit.
+    An environment's actions do not depend on how many others are stepped with it, to the last bit. A state is one
+    float64 tensor (E, L, S), of every layer w (H, D), u (H) and m (H) of `ScanState`, and the sums of the recurrence
+    encoding (F), of every head (d, P, D) as in `EncodingState`; S = H (D + 2) + F.
     """
 
-    def __init__(self, model: DecisionModel) -> None:
+    def __init__(self, model: DecisionModel, scaling: Scaling) -> None:
         """Packs the weights, and compiles where that has not been done on this machine."""
         config, blocks = model.config, [cast("Block", block) for block in model.trunk.blocks]
-        self.config = config
-        self._shape = (len(blocks), config.heads, config.width // config.heads)
-        self._actions, self._moments = config.action_dim, _copy(model.embed_timestep.weight)
-        # Of every step up to one beyond the table; and whether a sequence begins, for one environment.
-        times = torch.arange(len(self._moments) + 1)
-        self._pairs = _copy(torch.stack((times - 1, times), 1).clamp(0, len(self._moments) - 1))
-        self._flags = (torch.zeros(1, dtype=torch.long).numpy(), torch.ones(1, dtype=torch.long).numpy())
-        embeddings = [model.embed_action, model.embed_return, model.embed_observation]
-        biases = _copy(torch.stack([layer.bias for layer in embeddings]))
-        self._embedding = (*(_copy(layer.weight.T) for layer in embeddings), biases)
-        self._blocks = _packed(blocks)
+        seen = torch.cat([model.embed_return.weight, model.embed_observation.weight], 1)
+        moments = model.embed_timestep.weight + model.embed_observation.bias
         norms = [model.norm, *(norm for block in blocks for norm in (block.norm1, block.norm2)), model.trunk.norm]
-        self._norms = _copy(torch.stack([_scale_and_shift(norm, config.width) for norm in norms]))
-        self._head = (_copy(model.head.weight.T), _copy(model.head.bias))
-        self._encoding = _packed_encoding(blocks)
-        self._form = (config.block == "pre-norm", config.activation == "gelu")
-        # Of observation, return-to-go, action and a state's parts, for each environment.
-        state = [part.shape[1:] for part in self.initial_state(1)]
-        self._shapes = ((config.observation_dim,), (), (config.action_dim,), *state)
-        nothing = torch.zeros(1, config.observation_dim)
-        self.step(nothing, nothing[:, 0], 0, None, self.initial_state(1))
+        encoding = _packed_encoding(blocks)
+        self._scaling = _packed_scaling(scaling)
+        self._model = (
+            (_copy(moments), _copy(model.embed_action.weight.T), _copy(seen.T)),
+            _packed(blocks),
+            _copy(torch.stack([_scale_and_shift(norm, config.width) for norm in norms])),
+            (_copy(model.head.weight.T), _copy(model.head.bias)),
+            (config.heads, config.block == "pre-norm", config.activation == "gelu"),
+            encoding,
+        )
+        self._step = kernels.load_kernels("step").step
+        self._sizes = config.observation_dim, config.action_dim
+        self._state = len(blocks), config.width + 2 * config.heads + int(encoding[2][-1])
+        self._maxima = slice(config.width + config.heads, config.width + 2 * config.heads)
+        nothing = np.zeros((1, config.observation_dim), np.float32)
+        self.step(Step(nothing, np.zeros(1), 0, None), self.initial_state(1))
 
-    def initial_state(self, batch_size: int) -> StepState:
+    def initial_state(self, batch_size: int) -> Tensor:
         """The state before any step."""
-        scan = ScanState.identity((batch_size, *self._shape[:2]), self._shape[2])
-        begins = self._encoding[2]
-        return StepState(*scan, torch.zeros(batch_size, self._shape[0], int(begins[-1]), dtype=STATE_DTYPE))
+        state = torch.zeros(batch_size, *self._state, dtype=STATE_DTYPE)
+        state[:, :, self._maxima] = torch.finfo(STATE_DTYPE).min
+        return state
 
-    def step(
-        self,
-        observation: Tensor,
-        return_to_go: Tensor,
-        timestep: int | Tensor,
-        previous_action: Tensor | None,
-        state: StepState,
-        begins: Tensor | None = None,
-    ) -> tuple[Tensor, StepState]:
-        """As `DecisionModel.step`; all layers' states are in one.
+    def step(self, step: Step, state: Tensor, begins: Array | None = None) -> tuple[Array, Tensor]:
+        """As `PlainStep.step`.
 
         Raises:
             ValueError: the shapes do not fit one another: the compiled code would read other memory.
         """
-        batch = len(observation)
-        when = self._when(timestep, batch)
-        first = self._flags[previous_action is None].repeat(batch) if begins is None else begins.long().numpy()
-        if previous_action is None:
-            previous_action = torch.zeros(batch, self._actions)
-        wanted = [(batch, *shape) for shape in self._shapes]
-        given = [tuple(part.shape) for part in (observation, return_to_go, previous_action, *state)]
-        if given != wanted or len(when) != batch or len(first) != batch:
-            raise ValueError(f"observation, return-to-go, action and state have the shapes {given}, not {wanted}")
-        after = tuple(np.empty(part.shape) for part in state)
-        actions = np.empty((batch, self._actions), np.float32)
-        kernels.load_kernels("step").step(
-            (_view(previous_action), _view(return_to_go)[:, None], _view(observation)),
-            self._moments,
-            when,
-            self._embedding,
-            self._blocks,
-            self._norms,
-            self._head,
-            first,
-            *self._form,
-            self._encoding,
-            tuple(_view(part, STATE_DTYPE) for part in state),
-            after,
-            actions,
-        )
-        return torch.from_numpy(actions), StepState(*map(torch.from_numpy, after))
-
-    def _when(self, timestep: int | Tensor, batch: int) -> Array:
-        """The rows of time's embedding at t - 1 and t, (E, 2); those beyond the table are its first and last."""
-        last = len(self._pairs) - 1
-        if isinstance(timestep, Tensor):
-            rows: Array = self._pairs[timestep.clamp(0, last).numpy()]
+        observed, to_go, timestep, previous = step
+        batch, (observations, actions) = len(observed), self._sizes
+        # For a few numbers, an operation that does little is most of what this costs.
+        if begins is None:
+            begins = np.empty(batch, np.bool_)
+            begins.fill(previous is None)
+        if previous is None:
+            previous = np.zeros((batch, actions), np.float32)
+        if isinstance(timestep, int):
+            times = np.empty(batch, np.int64)
+            times.fill(timestep)
         else:
-            place = min(max(timestep, 0), last)
-            rows = self._pairs[place : place + 1].repeat(batch, 0)
-        return rows
+            times = timestep
+        old = state.numpy()
+        given = observed.shape, previous.shape, to_go.shape, times.shape, begins.shape, old.shape
+        if given != ((batch, observations), (batch, actions), (batch,), (batch,), (batch,), (batch, *self._state)):
+            raise ValueError(f"observation, action, return-to-go, time, begin, state: shapes that do not fit, {given}")
+        after, acted = np.empty(old.shape), np.empty(previous.shape, np.float32)
+        self._step((observed, to_go, times, previous, begins), self._scaling, *self._model, old, after, acted)
+        return acted, torch.from_numpy(after)
+
+
+def _packed_scaling(scaling: Scaling) -> tuple[Array, ...]:
+    """Mean and deviation of observations; middle and half of actions; scale, interval and bounds of returns-to-go."""
+    limits = scaling.return_range
+    bounds = torch.zeros(0, 2, dtype=torch.float64) if limits is None else limits.bounds
+    numbers = torch.tensor([scaling.return_scale, 1 if limits is None else limits.every], dtype=torch.float64)
+    tensors = scaling.observation_mean, scaling.observation_std, scaling.action_middle, scaling.action_half
+    return *(_copy(tensor.float()) for tensor in tensors), _copy(numbers), _copy(bounds.double())
 
 
 def _packed(blocks: list[Block]) -> tuple[Array, ...]:
@@ -203,11 +170,3 @@ def _scale_and_shift(norm: nn.Module, width: int) -> Tensor:
 def _copy(x: Tensor) -> Array:
     """A contiguous array of its own."""
     return x.detach().clone(memory_format=torch.contiguous_format).numpy()
-
-
-def _view(x: Tensor, dtype: torch.dtype = torch.float32) -> Array:
-    """A contiguous array, a copy where it has to be one."""
-    # Asked first: of a few hundred numbers, an operation of PyTorch that does nothing is most of what this costs.
-    if x.dtype != dtype or x.requires_grad or not x.is_contiguous():
-        x = x.detach().to(dtype).contiguous()
-    return x.numpy()

@@ -44,11 +44,6 @@ def on_gpu(x: Tensor) -> bool:
     return x.is_cuda
 
 
-def callable_on(x: Tensor) -> bool:
-    """Whether Numba's kernels can be called on this tensor: not while a model is traced or compiled by torch."""
-    return not torch.compiler.is_compiling() and choose(x) == "numba"
-
-
 def load(name: str) -> ModuleType:
     """The back end's module, with `forward` and `backward` as `scan/fused.py` calls them.
 

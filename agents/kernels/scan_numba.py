@@ -9,7 +9,7 @@ into stretches: at starts, which nothing passes, so that no stretch waits for th
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numba
 import numpy as np
@@ -19,7 +19,6 @@ from torch import Tensor
 
 from .compiling.bfloat16 import Array, as_array, narrow, widen
 from .compiling.decorators import compiled
-from .compiling.openmp import OpenMP, run_in_team
 from .compiling.threads import Kernel, count_parts, share
 from .layout import flatten_batch, rows_of_channels
 
@@ -77,7 +76,6 @@ def _piece(
 
 @compiled("contract", "reassoc", "nsz")
 def _forward(
-    _: int,
     first: int,
     last: int,
     group: int,
@@ -131,14 +129,8 @@ def _forward(
             m[state + i], u[state + i] = most[i], total[i]
 
 
-@compiled()
-def _forward_in_team(openmp: OpenMP, parts: int, rows: int, arguments: tuple[Any, ...]) -> None:
-    run_in_team(_forward, openmp, parts, rows, arguments)
-
-
 @compiled("contract", "reassoc", "nsz")
 def _backward(
-    _: int,
     first: int,
     last: int,
     group: int,
@@ -183,11 +175,6 @@ def _backward(
                 g[state + i, d] *= keep[i]
 
 
-@compiled()
-def _backward_in_team(openmp: OpenMP, parts: int, rows: int, arguments: tuple[Any, ...]) -> None:
-    run_in_team(_backward, openmp, parts, rows, arguments)
-
-
 def forward(
     scores: Tensor, values: Tensor, m: Tensor, u: Tensor, w: Tensor, mask: Tensor, starts: Tensor
 ) -> tuple[Tensor, ...]:
@@ -215,7 +202,7 @@ def forward(
     m, u, w = (part.clone(memory_format=torch.contiguous_format) for part in (m, u, w))
     arrays = (*flat[:4], at, stride, flat[4], weights.view(-1, n).numpy())
     state = m.view(-1).numpy(), u.view(-1).numpy(), w.view(-1, dim).numpy()
-    _share(_forward, _forward_in_team, values, group, stretches, *arrays, *state)
+    _share(_forward, values, group, stretches, *arrays, *state)
     return outputs, weights, *((m, u, w) if stretches == 1 else (m[-1], u[-1], w[-1]))
 
 
@@ -227,7 +214,6 @@ def backward(
     g: Tensor,
     c: Tensor,
     starts: Tensor,
-    d_values: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """Gradients of scores (..., N) and values (..., N, D), and g (..., D) and c (...) before the first position.
 
@@ -239,11 +225,10 @@ def backward(
         g: (..., D), float64, after the last position; `scan/fused.py` says what it is.
         c: (...), float64, likewise.
         starts: bool (..., N).
-        d_values: where to write the values' gradient: of their type, (..., N, D), the channels side by side.
     """
     values, d_outputs = rows_of_channels(values), rows_of_channels(d_outputs)
     d_scores = torch.empty(weights.shape, dtype=outputs.dtype)
-    d_values = torch.empty_like(values) if d_values is None else d_values
+    d_values = torch.empty_like(values)
     flat, at, stride = _flat(values, outputs, d_outputs, starts, d_values)
     n, dim = values.shape[-2:]
     group, stretches = _split(values)
@@ -252,7 +237,7 @@ def backward(
     else:
         g, c = (part.clone(memory_format=torch.contiguous_format) for part in (g, c))
     arrays = (weights.view(-1, n).numpy(), *flat[:4], at, stride, d_scores.view(-1, n).numpy(), flat[4])
-    _share(_backward, _backward_in_team, values, group, stretches, *arrays, g.view(-1, dim).numpy(), c.view(-1).numpy())
+    _share(_backward, values, group, stretches, *arrays, g.view(-1, dim).numpy(), c.view(-1).numpy())
     # Nothing passes a start: all but the first stretch's are zero.
     return d_scores, d_values, *((g, c) if stretches == 1 else (g.sum(0), c.sum(0)))
 
@@ -279,7 +264,7 @@ def _split(values: Tensor) -> tuple[int, int]:
     return group, threads if math.prod(batch) < group * threads else 1
 
 
-def _share(kernel: Kernel, in_team: Kernel, values: Tensor, group: int, stretches: int, *arrays: Array) -> None:
+def _share(kernel: Kernel, values: Tensor, group: int, stretches: int, *arrays: Array) -> None:
     """Runs the kernel over the stretches of all rows, none of which needs another, on several threads if it pays."""
     pieces = values.shape[:-2].numel() // group * stretches
-    share(kernel, in_team, count_parts(pieces, values.numel()), pieces, group, stretches, *arrays)
+    share(kernel, count_parts(pieces, values.numel()), pieces, group, stretches, *arrays)

@@ -14,7 +14,6 @@ import triton
 from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
-from .cuda.launching import MOST_REGISTERS, launch
 from .layout import dense_batches, rows_of_channels, two_batch_dimensions
 from .scan_triton_backward import carry_gradients, scan_gradients, sum_gradients
 from .scan_triton_forward import carry_states, scan_outputs, sum_chunks
@@ -22,22 +21,20 @@ from .scan_triton_forward import carry_states, scan_outputs, sum_chunks
 CHUNK = 64  # positions of a program
 TURN = 16  # positions whose channels a warp has in its registers, at most
 CARRIED = 32  # channels of a program that carries something from chunk to chunk
+MOST_REGISTERS = 255  # of a thread: without this, ptxas would rather spill some than use more than 32 or 128
 
 
 def forward(
-    scores: Tensor, values: Tensor, m: Tensor, u: Tensor, w: Tensor, mask: Tensor, starts: Tensor,
-    dtype: torch.dtype = torch.float32,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    scores: Tensor, values: Tensor, m: Tensor, u: Tensor, w: Tensor, mask: Tensor, starts: Tensor
+) -> tuple[Tensor, ...]:
     """As `scan_numba.forward`, of float32 scores and float32 or bfloat16 values; the weights are float32.
-
-    The outputs are computed in float32, and written as `dtype`.
 
     Raises:
         ValueError: values of another type (float16 is converted before), or not on a CUDA device.
     """
     _check(values)
     values = dense_batches(rows_of_channels(values))
-    outputs = torch.empty_like(values, dtype=dtype)
+    outputs = torch.empty_like(values, dtype=torch.float32)
     weights = torch.empty(scores.shape, dtype=torch.float32, device=values.device)
     before = [part.contiguous() for part in (m, u, w)]
     after = [torch.empty_like(part) for part in before]
@@ -59,13 +56,12 @@ def forward(
 
 
 def backward(
-    weights: Tensor, values: Tensor, outputs: Tensor, d_outputs: Tensor, g: Tensor, c: Tensor, starts: Tensor,
-    d_values: Tensor | None = None,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """As `scan_numba.backward`, into `d_values` if it is given, whose channels are side by side."""
+    weights: Tensor, values: Tensor, outputs: Tensor, d_outputs: Tensor, g: Tensor, c: Tensor, starts: Tensor
+) -> tuple[Tensor, ...]:
+    """As `scan_numba.backward`."""
     values, d_outputs = dense_batches(rows_of_channels(values)), rows_of_channels(d_outputs)
     weights, d_scores = weights.contiguous(), torch.empty_like(weights)
-    d_values = torch.empty_like(values) if d_values is None else d_values
+    d_values = torch.empty_like(values)
     after = [part.contiguous() for part in (g, c)]
     before = [torch.empty_like(part) for part in after]
     given = (values, outputs, d_outputs, starts.view(torch.uint8), d_values)
@@ -111,6 +107,11 @@ def _carry(kernel: Any, arguments: Sequence[Any], rows: int, *, dim: int, **size
     channels = min(CARRIED, triton.next_power_of_2(dim))
     grid = (rows, triton.cdiv(dim, channels))
     launch(kernel, grid, *arguments, **sizes, DIM=dim, CHANNELS=channels, CHUNK=CHUNK, TURN=TURN)
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, num_warps: int = 1, **sizes: Any) -> None:  # noqa: ANN401  as Triton takes them
+    """Launches a kernel; a product and a sum may be one instruction, and Triton 3.9 warns where that is not said."""
+    kernel[grid](*arguments, **sizes, num_warps=num_warps, enable_fp_fusion=True)
 
 
 def _check(values: Tensor) -> None:

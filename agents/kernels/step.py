@@ -1,14 +1,14 @@
 """One environment step of a Decision-Aaren, with recurrence encoding or without, on the CPU in one call: compiled by
-Numba on first use.
+Numba on first use. A step is one token.
 
 For one environment a step is a few hundred thousand multiplications; called operation by operation it would take
 several times as long. What is computed for an environment does not depend, to the last bit, on how many others there
 are: every row of a product is summed in the same order, and no operation joins environments.
 
-Environments may be at different steps of their episodes: each has its own rows of time's embedding, and one whose
+Environments may be at different steps of their episodes: each has its own row of time's embedding, and one whose
 sequence begins counts neither its state nor an action before.
 
-Names: E environments, R = 3 E token rows in the order (a_{t-1}, R_t, s_t), C channels, H heads, D = C / H, L layers.
+Names: E environments, C channels, H heads, D = C / H, L layers.
 """
 
 from __future__ import annotations
@@ -31,23 +31,22 @@ P0, P1, P2, P3, P4, P5 = (
 Q1, Q2, Q3, Q4, Q5 = (np.float32(c) for c in (0.504857543, 0.115350079, 0.015207273, 0.00118557643, 3.74203542e-05))
 ONE, HALF, ROOT_HALF, FOUR = (np.float32(x) for x in (1.0, 0.5, math.sqrt(0.5), 4.0))
 ZERO = np.float32(0.0)
-LEAST = float(np.finfo(np.float64).min)  # m of a state before any token
 
 
 @compiled("contract")
-def _linear(x: Array, rows: int, weight: Array, bias: Array, out: Array) -> None:
-    """out[r] = x[r] @ weight + bias for the first `rows` rows, rounded up to a multiple of three.
+def _linear(x: Array, weight: Array, bias: Array, out: Array) -> None:
+    """out = x @ weight + bias.
 
-    Three rows and four inputs at a time keep the weights in registers; the inputs must be a multiple of four.
+    Four rows and four inputs at a time keep the weights in registers; the inputs must be a multiple of four. Every sum
+    is one chain of fused multiply-adds, input by input: the rows that are left over have the same one.
     """
-    inputs, outputs = weight.shape
-    for r in range(0, rows, 3):
+    (inputs, outputs), rows = weight.shape, len(x)
+    together = rows // 4 * 4
+    for r in range(0, together, 4):
         # Slices, not offsets: Numba would allow for a negative index in every element, and use no vectors.
-        y0, y1, y2 = out[r][:outputs], out[r + 1][:outputs], out[r + 2][:outputs]
+        y0, y1, y2, y3 = out[r][:outputs], out[r + 1][:outputs], out[r + 2][:outputs], out[r + 3][:outputs]
         for j in range(outputs):
-            y0[j] = bias[j]
-            y1[j] = bias[j]
-            y2[j] = bias[j]
+            y0[j], y1[j], y2[j], y3[j] = bias[j], bias[j], bias[j], bias[j]
         for k in range(0, inputs, 4):
             w0, w1, w2, w3 = (
                 weight[k][:outputs],
@@ -58,17 +57,27 @@ def _linear(x: Array, rows: int, weight: Array, bias: Array, out: Array) -> None
             a0, a1, a2, a3 = x[r, k], x[r, k + 1], x[r, k + 2], x[r, k + 3]
             b0, b1, b2, b3 = x[r + 1, k], x[r + 1, k + 1], x[r + 1, k + 2], x[r + 1, k + 3]
             c0, c1, c2, c3 = x[r + 2, k], x[r + 2, k + 1], x[r + 2, k + 2], x[r + 2, k + 3]
+            d0, d1, d2, d3 = x[r + 3, k], x[r + 3, k + 1], x[r + 3, k + 2], x[r + 3, k + 3]
             for j in range(outputs):
                 p0, p1, p2, p3 = w0[j], w1[j], w2[j], w3[j]
-                y0[j] += a0 * p0 + a1 * p1 + a2 * p2 + a3 * p3
-                y1[j] += b0 * p0 + b1 * p1 + b2 * p2 + b3 * p3
-                y2[j] += c0 * p0 + c1 * p1 + c2 * p2 + c3 * p3
+                y0[j] = a3 * p3 + (a2 * p2 + (a1 * p1 + (a0 * p0 + y0[j])))
+                y1[j] = b3 * p3 + (b2 * p2 + (b1 * p1 + (b0 * p0 + y1[j])))
+                y2[j] = c3 * p3 + (c2 * p2 + (c1 * p1 + (c0 * p0 + y2[j])))
+                y3[j] = d3 * p3 + (d2 * p2 + (d1 * p1 + (d0 * p0 + y3[j])))
+    for r in range(together, rows):
+        y = out[r][:outputs]
+        for j in range(outputs):
+            y[j] = bias[j]
+        for k in range(inputs):  # one after the other, as they lie in memory, is fastest for one row
+            a, w = x[r, k], weight[k][:outputs]
+            for j in range(outputs):
+                y[j] = a * w[j] + y[j]
 
 
 @compiled("contract", "reassoc", "nsz")
-def _normalise(x: Array, rows: int, scale_shift: Array, out: Array) -> None:
-    """Layer norm of the first `rows` rows; scale_shift (2, C). `out` may be x."""
-    channels = x.shape[1]
+def _normalise(x: Array, scale_shift: Array, out: Array) -> None:
+    """Layer norm of every row; scale_shift (2, C). `out` may be x."""
+    rows, channels = x.shape
     scale, shift = scale_shift[0], scale_shift[1]
     share = ONE / np.float32(channels)
     for r in range(rows):
@@ -86,9 +95,9 @@ def _normalise(x: Array, rows: int, scale_shift: Array, out: Array) -> None:
 
 
 @compiled("contract")
-def _activate(x: Array, rows: int, gelu: bool) -> None:
-    """GELU, or ReLU, of the first `rows` rows, in place."""
-    channels = x.shape[1]
+def _activate(x: Array, gelu: bool) -> None:
+    """GELU, or ReLU, in place."""
+    rows, channels = x.shape
     for r in range(rows):
         row = x[r][:channels]
         if gelu:
@@ -105,68 +114,49 @@ def _activate(x: Array, rows: int, gelu: bool) -> None:
 
 
 @compiled("contract")
-def _clear(row: Array) -> None:
-    for i in range(len(row)):
-        row[i] = 0.0
-
-
-@compiled("contract")
-def _attend(
-    mixed: Array,
-    begins: Array,
-    only_last: bool,
-    layer: int,
-    before: tuple[Array, ...],
-    after: tuple[Array, ...],
-    out: Array,
-) -> None:
-    """Aaren's recurrence (section 3.1 of the paper) over every environment's tokens.
+def _attend(mixed: Array, begins: Array, heads: int, before: Array, after: Array, out: Array) -> None:
+    """Aaren's recurrence (section 3.1 of the paper): one more token for every environment.
 
     Args:
-        mixed: rows (R, C + H or more): values, then scores.
-        begins: (E,), 1 where a sequence begins: after no tokens, and without the action's; else 0.
-        only_last: outputs of the last tokens only, in the first E rows of `out`.
-        layer: which part of the states is meant.
-        before: m (E, L, H), u (E, L, H), w (E, L, H, D), float64.
+        mixed: rows (E, C + H): values, then scores.
+        begins: bool (E,), True where a sequence begins: after no tokens.
+        heads: H.
+        before: the layer's states (E, S), which begin with w (C), u (H) and m (H); float64.
         after: likewise, written.
-        out: rows (R, C) of outputs w / u.
+        out: rows (E, C) of outputs w / u.
     """
-    environments, _, heads, dim = before[2].shape
+    environments, channels = out.shape
+    dim = channels // heads
     for e in range(environments):
-        first = begins[e]
         for h in range(heads):
-            m, u = before[0][e, layer, h], before[1][e, layer, h]
-            old, w = before[2][e, layer, h][:dim], after[2][e, layer, h][:dim]
-            for d in range(dim):
-                w[d] = old[d]
-            if first:
-                m, u = LEAST, 0.0
-                _clear(w)
-            for t in range(first, 3):
-                score = float(mixed[3 * e + t, heads * dim + h])
-                value = mixed[3 * e + t][h * dim :][:dim]
-                shrink, p = 1.0, 1.0
+            u, m = before[e, channels + h], before[e, channels + heads + h]
+            old, w = before[e][h * dim :][:dim], after[e][h * dim :][:dim]
+            value, y = mixed[e][h * dim :][:dim], out[e][h * dim :][:dim]
+            score = float(mixed[e, channels + h])
+            shrink, p = 1.0, 1.0
+            if begins[e]:
+                m, u = score, 0.0
+                p = math.exp(score - m)  # 1, or NaN
+                for d in range(dim):
+                    w[d] = p * value[d]
+            else:
                 if score > m:
                     shrink, m = math.exp(m - score), score
                 else:
                     p = math.exp(score - m)
-                u = u * shrink + p
-                inverse = 1.0 / u
-                if only_last and t < 2:
-                    for d in range(dim):
-                        w[d] = w[d] * shrink + p * value[d]
-                else:
-                    y = out[e if only_last else 3 * e + t][h * dim :][:dim]
-                    for d in range(dim):
-                        w[d] = w[d] * shrink + p * value[d]
-                        y[d] = w[d] * inverse
-            after[0][e, layer, h], after[1][e, layer, h] = m, u
+                for d in range(dim):
+                    w[d] = old[d] * shrink + p * value[d]
+            u = u * shrink + p
+            inverse = 1.0 / u
+            for d in range(dim):
+                y[d] = w[d] * inverse
+            after[e, channels + h], after[e, channels + heads + h] = u, m
 
 
 @compiled("contract")
-def _add(x: Array, y: Array, rows: int) -> None:
-    """x += y in the first `rows` rows."""
-    channels = x.shape[1]
+def _add(x: Array, y: Array) -> None:
+    """x += y."""
+    rows, channels = x.shape
     for r in range(rows):
         to, other = x[r][:channels], y[r][:channels]
         for c in range(channels):
@@ -174,101 +164,101 @@ def _add(x: Array, y: Array, rows: int) -> None:
 
 
 @compiled("contract")
-def _embed(
-    inputs: Array, weight: Array, bias: Array, moments: Array, when: Array, place: int, token: int, x: Array
-) -> None:
-    """One of the three token rows of every environment: inputs (E, I) @ weight (I, C) + bias + its moment."""
-    channels = weight.shape[1]
-    for e in range(inputs.shape[0]):
-        to, moment = x[3 * e + token][:channels], moments[when[e, place]][:channels]
-        for c in range(channels):
-            to[c] = bias[c] + moment[c]
-        for k in range(weight.shape[0]):
-            a, row = inputs[e, k], weight[k][:channels]
-            for c in range(channels):
-                to[c] += a * row[c]
+def _embed(given: tuple[Array, ...], scaling: tuple[Array, ...], embedding: tuple[Array, ...], x: Array) -> None:
+    """The tokens (E, C) before their layer norm: the step in the model's units (`Scaling.to_model`), embedded."""
+    observations, to_go, times, previous, begins = given
+    mean, std, middle, half, numbers, bounds = scaling
+    moments, of_action, of_rest = embedding
+    channels = x.shape[1]
+    for e in range(len(x)):
+        token, moment = x[e][:channels], moments[min(max(times[e], 0), len(moments) - 1)][:channels]
+        wanted = to_go[e]
+        if len(bounds) and math.isfinite(wanted):
+            limits = bounds[min(times[e] // int(numbers[1]), len(bounds) - 1)]
+            wanted = min(max(wanted, limits[0]), limits[1])
+        scaled = np.float32(wanted / numbers[0])
+        _add_scaled(scaled, of_rest[0], moment, token)  # type: ignore[arg-type]  # a float32 in compiled code
+        for k in range(len(mean)):
+            _add_scaled((observations[e, k] - mean[k]) / std[k], of_rest[1 + k], token, token)
+        if not begins[e]:
+            for k in range(len(middle)):
+                _add_scaled((previous[e, k] - middle[k]) / half[k], of_action[k], token, token)
+
+
+@compiled("contract")
+def _add_scaled(a: float, row: Array, x: Array, out: Array) -> None:
+    """out = x + a row."""
+    for c in range(len(out)):
+        out[c] = x[c] + a * row[c]
 
 
 @compiled("contract")
 def step(
-    inputs: tuple[Array, ...],
-    moments: Array,
-    when: Array,
+    given: tuple[Array, ...],
+    scaling: tuple[Array, ...],
     embedding: tuple[Array, ...],
     blocks: tuple[Array, ...],
     norms: Array,
     head: tuple[Array, ...],
-    begins: Array,
-    pre_norm: bool,
-    gelu: bool,
+    form: tuple[int, bool, bool],
     encoding: tuple[Array, ...],
-    before: tuple[Array, ...],
-    after: tuple[Array, ...],
+    before: Array,
+    after: Array,
     actions: Array,
 ) -> None:
-    """Pushes (a_{t-1}, R_t, s_t) of every environment and predicts a_t.
+    """Takes in a_{t-1}, R_t, s_t of every environment and predicts a_t, in the environment's units.
 
     Args:
-        inputs: a_{t-1} (E, A), R_t (E, 1), s_t (E, O).
-        moments: time's embedding (T, C).
-        when: its rows of t - 1 and t, (E, 2).
-        embedding: weights (A, C), (1, C), (O, C) of the three, and biases (3, C).
+        given: s_t (E, O), R_t (E,) in float64, t (E,), a_{t-1} (E, A), and bool (E,), True where a sequence begins:
+            neither its state nor its a_{t-1} counts.
+        scaling: mean and deviation of observations (O,), middle and half of actions (A,), then in float64 the scale and
+            the interval of returns-to-go (2,) and their bounds (K, 2), K = 0 where there are none.
+        embedding: of time with the token's bias (T, C), and weights (A, C) of a_{t-1} and (1 + O, C) of R_t and s_t.
         blocks: weights (L, in, out) and biases (L, out): values and scores; output; MLP up; MLP down.
         norms: (1 + 2 L + 1, 2, C): the embedding's, every block's two, and the trunk's own, which "pre-norm" has.
         head: weight (C, A) and bias (A,).
-        begins: (E,), 1 where a sequence begins: its state does not count, and no action is pushed; else 0.
-        pre_norm: the blocks' form; post-norm otherwise.
-        gelu: the MLPs' activation; ReLU otherwise.
+        form: H; whether blocks are pre-norm, or post-norm; whether MLPs have GELU, or ReLU.
         encoding: of recurrence encoding, see `encode`; of no heads where there is none.
-        before: m (E, L, H), u (E, L, H), w (E, L, H, D) and the encoding's sums (E, L, F), float64.
+        before: states (E, L, S), float64: w (C), u (H), m (H), and the encoding's sums (F).
         after: likewise, written.
-        actions: (E, A), written: in (-1, 1).
+        actions: (E, A), written.
     """
     mix, mix_bias, output, output_bias, up, up_bias, down, down_bias = blocks
+    heads, pre_norm, gelu = form
     layers, channels = mix.shape[0], mix.shape[1]
-    environments = actions.shape[0]
-    count = 3 * environments
-    rounded = (environments + 2) // 3 * 3
-    x = np.empty((count, channels), np.float32)
-    y = np.zeros((count, channels), np.float32)  # not all rows are written before they are read
-    z = np.empty((count, channels), np.float32)
-    mixed = np.empty((count, mix.shape[2]), np.float32)
-    hidden = np.empty((count, up.shape[2]), np.float32)
-    answers = np.empty((rounded, actions.shape[1]), np.float32)
-    _embed(inputs[0], embedding[0], embedding[3][0], moments, when, 0, 0, x)
-    _embed(inputs[1], embedding[1], embedding[3][1], moments, when, 1, 1, x)
-    _embed(inputs[2], embedding[2], embedding[3][2], moments, when, 1, 2, x)
-    _normalise(x, count, norms[0], x)
-    rows = count
+    environments, begins = len(actions), given[4]
+    x = np.empty((environments, channels), np.float32)
+    y = np.empty((environments, channels), np.float32)
+    z = np.empty((environments, channels), np.float32)
+    mixed = np.empty((environments, mix.shape[2]), np.float32)
+    hidden = np.empty((environments, up.shape[2]), np.float32)
+    _embed(given, scaling, embedding, x)
+    _normalise(x, norms[0], x)
     for layer in range(layers):
-        last = layer == layers - 1
         if pre_norm:
-            _normalise(x, count, norms[1 + 2 * layer], y)
-            _linear(y, count, mix[layer], mix_bias[layer], mixed)
+            _normalise(x, norms[1 + 2 * layer], y)
+            _linear(y, mix[layer], mix_bias[layer], mixed)
         else:
-            _linear(x, count, mix[layer], mix_bias[layer], mixed)
-        _attend(mixed, begins, last, layer, before, after, y)
-        encode(mixed, begins, last, layer, before[2].shape[3], encoding, before[3], after[3], y)
-        if last:  # the action is read from the observation's token alone
-            rows = rounded
-            for e in range(environments):
-                x[e] = x[3 * e + 2]
-        _linear(y, rows, output[layer], output_bias[layer], z)
-        _add(x, z, rows)
+            _linear(x, mix[layer], mix_bias[layer], mixed)
+        old, new = before[:, layer], after[:, layer]
+        _attend(mixed, begins, heads, old, new, y)
+        encode(mixed, begins, layer, channels // heads, encoding, old, new, y)
+        _linear(y, output[layer], output_bias[layer], z)
+        _add(x, z)
         if pre_norm:
-            _normalise(x, rows, norms[2 + 2 * layer], y)
-            _linear(y, rows, up[layer], up_bias[layer], hidden)
+            _normalise(x, norms[2 + 2 * layer], y)
+            _linear(y, up[layer], up_bias[layer], hidden)
         else:
-            _normalise(x, rows, norms[1 + 2 * layer], x)
-            _linear(x, rows, up[layer], up_bias[layer], hidden)
-        _activate(hidden, rows, gelu)
-        _linear(hidden, rows, down[layer], down_bias[layer], z)
-        _add(x, z, rows)
+            _normalise(x, norms[1 + 2 * layer], x)
+            _linear(x, up[layer], up_bias[layer], hidden)
+        _activate(hidden, gelu)
+        _linear(hidden, down[layer], down_bias[layer], z)
+        _add(x, z)
         if not pre_norm:
-            _normalise(x, rows, norms[2 + 2 * layer], x)
+            _normalise(x, norms[2 + 2 * layer], x)
     if pre_norm:
-        _normalise(x, rows, norms[2 * layers + 1], x)
-    _linear(x, rows, head[0], head[1], answers)
+        _normalise(x, norms[2 * layers + 1], x)
+    _linear(x, head[0], head[1], actions)
     for e in range(environments):
         for a in range(actions.shape[1]):
-            actions[e, a] = math.tanh(answers[e, a])
+            actions[e, a] = scaling[2][a] + scaling[3][a] * np.float32(math.tanh(actions[e, a]))

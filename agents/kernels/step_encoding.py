@@ -1,4 +1,4 @@
-"""Recurrence encoding in a compiled environment step: `encoding.py`'s recurrence, a token after the other.
+"""Recurrence encoding in a compiled environment step: `encoding.py`'s recurrence, one token further.
 
 Names as in `step.py`; R heads have an encoding, and a state holds F numbers of them.
 """
@@ -31,8 +31,7 @@ def _recur(source: Array, value: Array, column: Array, pushed: Array, own_row: i
 @compiled("contract")
 def encode(
     mixed: Array,
-    fresh: Array,
-    only_last: bool,
+    begins: Array,
     layer: int,
     dim: int,
     encoding: tuple[Array, ...],
@@ -43,36 +42,31 @@ def encode(
     """The gate of equation (4) around attention's outputs.
 
     Args:
-        mixed: rows (3 E, C or more), which begin with the tokens' values.
-        fresh: (E,), 1 where a sequence begins: after no tokens, and without the action's; else 0.
-        only_last: outputs of the last tokens only, in the first E rows of `out`.
-        layer: which part of the states is meant.
+        mixed: rows (E, C or more), which begin with the tokens' values.
+        begins: bool (E,), True where a sequence begins: after no tokens.
+        layer: whose encoding is meant.
         dim: D.
         encoding: the gates (L,); the first columns of Z (L, R, 2); where a head's sums begin in a state, (R + 1,);
             their rows P, (R,); the row that is its output, (R,).
-        sums: h + v of a head's last d tokens, the oldest first, (d, P, D) each: (E, L, F), float64.
+        sums: the layer's states (E, S), float64; their last F numbers are h + v of every head's last d tokens, the
+            oldest first, (d, P, D) each.
         after: likewise, written.
-        out: rows of attention's outputs, (3 E, C) or more; those of R heads are changed.
+        out: rows of attention's outputs, (E, C); those of R heads are changed.
     """
-    gates, columns, begins, rows, own_rows = encoding
-    gate, nothing = gates[layer], np.zeros(sums.shape[2])
-    pushed, h = np.empty((3, 2 * dim)), np.empty(dim)
-    for e in range(sums.shape[0]):
-        skipped = fresh[e]
-        count, source_sums = 3 - skipped, nothing if skipped else sums[e, layer]
+    gates, columns, starts, rows, own_rows = encoding
+    count = starts[-1]
+    gate, nothing, h = gates[layer], np.zeros(count), np.empty(dim)
+    first = sums.shape[1] - count
+    for e in range(len(sums)):
+        source_sums = nothing if begins[e] else sums[e][first:]
         for r in range(len(rows)):
             size = rows[r] * dim  # of a token
-            old, new = source_sums[begins[r] : begins[r + 1]], after[e, layer, begins[r] : begins[r + 1]]
-            dilation = len(old) // size
-            for i in range(count):
-                # The tokens' sums in order: first those of the state, then the new ones.
-                source = old[i * size :][:size] if i < dilation else pushed[i - dilation][:size]
-                token = 3 * e + skipped + i
-                _recur(source, mixed[token][r * dim :][:dim], columns[layer, r], pushed[i], own_rows[r], h)
-                if not only_last or i == count - 1:
-                    y = out[e if only_last else token][r * dim :][:dim]
-                    for k in range(dim):
-                        y[k] += gate * (h[k] - y[k])
-            for j in range(dilation):
-                at = j + count
-                new[j * size :][:size] = old[at * size :][:size] if at < dilation else pushed[at - dilation][:size]
+            old, new = source_sums[starts[r] : starts[r + 1]], after[e][first:][starts[r] : starts[r + 1]]
+            later = len(old) - size
+            for k in range(later):
+                new[k] = old[size + k]
+            value = mixed[e][r * dim :][:dim]
+            _recur(old[:size], value, columns[layer, r], new[later:], own_rows[r], h)
+            y = out[e][r * dim :][:dim]
+            for k in range(dim):
+                y[k] += gate * (h[k] - y[k])

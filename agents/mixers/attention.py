@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..kernels.packed_attention import attend, can_attend
 from ..scan.rows import Ragged, run_lengths, run_mask
 
 
@@ -92,8 +91,6 @@ class Attention(nn.Module):
         if state is not None:
             cache = AttentionState(torch.cat([state.keys, keys], -2), torch.cat([state.values, values], -2))
         dropout = self.dropout if self.training else 0.0
-        if state is None and starts is not None and can_attend(values, dropout):
-            return attend(queries, keys, values, starts, keep), values, cache
         plain = state is None and starts is None and keep == slice(None)
         mixed = F.scaled_dot_product_attention(
             queries,

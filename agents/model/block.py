@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from torch import Tensor, nn
 
 from ..mixers import Aaren, AarenRsa, Attention, AttentionState, Encoded, EncodedState, Rsa
 from ..mixers.rsa.config import RemConfig
 from ..scan.state import ScanState
-from .layers import ResidualNorm
 
 Mixer: TypeAlias = Aaren | Attention | Encoded
 MixerState: TypeAlias = ScanState | AttentionState | EncodedState
@@ -58,10 +57,10 @@ class Block(nn.Module):
         """Builds mixer, layer norms and MLP; raises ValueError if `heads` does not divide `width`."""
         super().__init__()
         self.mixer = MIXERS[mixer](width, heads, dropout, rems)
-        self.norm1: nn.LayerNorm = ResidualNorm(width, dropout)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         hidden = 4 * width if mlp_width is None else mlp_width
         self.mlp = nn.Sequential(nn.Linear(width, hidden), ACTIVATIONS[activation](), nn.Linear(hidden, width))
-        self.norm2: nn.LayerNorm = ResidualNorm(width, dropout)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(
         self, x: Tensor, state: MixerState | None, starts: Tensor | None = None, keep: slice | None = None
@@ -76,20 +75,13 @@ class Block(nn.Module):
         return self._rest(x, y), state
 
     def _rest(self, x: Tensor, y: Tensor) -> Tensor:
-        x = self.norm1(x, y)
-        out: Tensor = self.norm2(x, self.mlp(x))
+        x = self.norm1(x + self.dropout(y))
+        out: Tensor = self.norm2(x + self.dropout(self.mlp(x)))
         return out
 
 
 class PreNormBlock(Block):
     """x = x + mixer(LN1(x)); x = x + MLP(LN2(x)): the block of GPT-2 and of Hugging Face's Decision Transformer."""
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401  those of Block
-        """As `Block`."""
-        super().__init__(*arguments, **named)
-        assert isinstance(self.norm1, ResidualNorm)
-        width, self.dropout = self.norm1.normalized_shape, self.norm1.dropout
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
 
     def forward(
         self, x: Tensor, state: MixerState | None, starts: Tensor | None = None, keep: slice | None = None

@@ -1,7 +1,14 @@
-"""The decision model: (return-to-go, observation, action) tokens -> trunk -> next action (Chen et al. 2021).
+"""The decision model: tokens of environment steps -> trunk -> next action.
 
-Shape suffixes: B batch, T environment steps, O observation, A action, C channels. A step is three tokens, in the order
-return-to-go, observation, action; the action is predicted from the observation's token.
+A step is one token or three:
+
+* 3, Decision Transformer (Chen et al. 2021): return-to-go, observation, action, in this order. The action is predicted
+  from the observation's token.
+* 1, for a recurrent trunk (Decision S4, David et al. 2023, has the same three in one): LayerNorm(W_r R_t + W_s s_t + b
+  + W_a a_{t-1}), plus the embedding of the time step where there is one. The action is predicted from this token.
+  Where a sequence begins, the term of the previous action is 0.
+
+Shape suffixes: B batch, T environment steps, O observation, A action, C channels, J tokens per step.
 """
 
 from __future__ import annotations
@@ -18,9 +25,8 @@ from .block import ACTIVATIONS, BLOCKS, MIXERS, TrunkState
 from .return_estimate import ReturnEstimate
 from .trunk import Trunk
 
-TOKENS = 3  # a step
-OBSERVATION = 1  # the observation's place among them
-ACTED_ON = slice(OBSERVATION, None, TOKENS)  # the tokens that actions are predicted from
+# Per number of tokens in a step: the tokens that actions are predicted from. With three, those of the observations.
+ACTED_ON = {1: slice(None), 3: slice(1, None, 3)}
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class ModelConfig:
         dropout: probability, after the embedding and inside the blocks.
         max_timestep: rows of the timestep embedding; later steps use the last row.
         rem_counts: recurrence encoding, of the mixers that have one: "auto" or "k1,...,k6"; see `parse_counts`.
-        rem_dilation: of the dilated ones, in tokens; a step is three.
+        rem_dilation: of the dilated ones, in environment steps.
         rem_max_power: powers beyond are masked; 0: none are. None: 200 for "rsa", 0 for "aaren-rsa".
         rem_gate: mu before training; sigmoid(mu) is the encoding's share.
         block: "post-norm" (min-decision-transformer, the paper's code base) or "pre-norm" (GPT-2).
@@ -49,6 +55,7 @@ class ModelConfig:
             the model clones behaviour.
         best_return: whether the model holds an estimate of the best return in reach, which a policy can ask for.
         typical_return: whether it holds one of the return to expect, which guidance goes away from.
+        tokens_per_step: J, 1 or 3.
         tree_budget: E, of the mixer "tree": l^E terms for l tokens at rollout.
         tree_sampler: a name in SAMPLERS, likewise.
     """
@@ -62,7 +69,7 @@ class ModelConfig:
     dropout: float = 0.1
     max_timestep: int = 1000
     rem_counts: str = "auto"
-    rem_dilation: int = 3
+    rem_dilation: int = 2
     rem_max_power: int | None = None
     rem_gate: float = 0.0
     block: str = "post-norm"
@@ -74,6 +81,7 @@ class ModelConfig:
     tree_sampler: str = "edh"
     best_return: bool = False
     typical_return: bool = False
+    tokens_per_step: int = 1
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field that does not fit."""
@@ -85,6 +93,8 @@ class ModelConfig:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        if self.tokens_per_step not in ACTED_ON:
+            raise ValueError(f"tokens_per_step must be 1 or 3, not {self.tokens_per_step}")
         if not 0 <= self.timestep_std <= 10:
             raise ValueError(f"timestep_std must be in [0, 10], not {self.timestep_std}")
         if not 0 <= self.dropout < 1:
@@ -95,7 +105,8 @@ class ModelConfig:
     def rems(self) -> RemConfig:
         """Recurrence encoding of a layer, for the mixers that have one; raises ValueError where it does not fit."""
         counts = parse_counts(self.rem_counts, self.heads)
-        return RemConfig(counts, self.rem_dilation, self.rem_max_power, self.rem_gate)
+        dilation = self.rem_dilation * self.tokens_per_step
+        return RemConfig(counts, dilation, self.rem_max_power, self.rem_gate)
 
     def tree(self) -> TreeConfig:
         """Tree attention at rollout, of the mixer "tree"; raises ValueError where it does not fit."""
@@ -112,9 +123,10 @@ class DecisionModel(nn.Module):
         """Builds the model of `config` with freshly drawn weights."""
         super().__init__()
         self.config = config
-        self.embed_return = nn.Linear(1, config.width)
+        # One bias per token.
+        self.embed_return = nn.Linear(1, config.width, bias=config.tokens_per_step == 3)
         self.embed_observation = nn.Linear(config.observation_dim, config.width)
-        self.embed_action = nn.Linear(config.action_dim, config.width)
+        self.embed_action = nn.Linear(config.action_dim, config.width, bias=config.tokens_per_step == 3)
         self.embed_timestep = nn.Embedding(config.max_timestep, config.width)
         # nn.Embedding draws with a deviation of 1.
         self.embed_timestep.weight.data *= config.timestep_std if config.timestep_embedding else 0.0
@@ -147,6 +159,7 @@ class DecisionModel(nn.Module):
         state: TrunkState | None = None,
         *,
         starts: Tensor | None = None,
+        previous_action: Tensor | None = None,
     ) -> tuple[Tensor, TrunkState]:
         """Predicts the action of every step from what came before it, in parallel.
 
@@ -157,15 +170,24 @@ class DecisionModel(nn.Module):
             timesteps: (B, T) integers, steps since the episode's begin.
             state: state of the trunk before these steps.
             starts: bool (B, T), True where a new sequence begins.
+            previous_action: (B, A), the action of the step before the first one; None: there was none. Not read with
+                three tokens per step, where `state` has seen it.
 
         Returns:
-            Actions (B, T, A) in (-1, 1), and the state of the trunk after the last action.
+            Actions (B, T, A) in (-1, 1), and the state of the trunk: after the last action with three tokens per step,
+            before it with one.
         """
-        time = self.embed_timestep(timesteps.clamp(max=self.config.max_timestep - 1))
-        sources = returns_to_go.unsqueeze(-1), observations, actions
-        each = [layer(source) + time for layer, source in zip(self.token_layers(), sources, strict=True)]
-        tokens = self.norm(torch.stack(each, dim=2).flatten(1, 2))
-        x, state = self.trunk(tokens, state, starts=token_starts(starts), keep=ACTED_ON)
+        # A return-to-go has more digits than bfloat16.
+        with torch.autocast(observations.device.type, enabled=False):
+            time = self.embed_timestep(timesteps.clamp(max=self.config.max_timestep - 1))
+            to_go, seen = self.embed_return(returns_to_go.unsqueeze(-1)), self.embed_observation(observations)
+            if self.config.tokens_per_step == 1:
+                tokens = to_go + seen + self.embed_action(_shift(actions, previous_action, starts)) + time
+            else:
+                tokens = torch.stack([to_go + time, seen + time, self.embed_action(actions) + time], 2).flatten(1, 2)
+                starts = None if starts is None else F.pad(starts.unsqueeze(2), (0, 2)).flatten(1)
+            tokens = self.norm(tokens)
+        x, state = self.trunk(tokens, state, starts=starts, keep=ACTED_ON[self.config.tokens_per_step])
         return torch.tanh(self.head(x)), state
 
     def step(
@@ -177,7 +199,7 @@ class DecisionModel(nn.Module):
         state: TrunkState,
         begins: Tensor | None = None,
     ) -> tuple[Tensor, TrunkState]:
-        """One environment step: pushes (a_{t-1}, R_t, s_t) and predicts a_t.
+        """One environment step: predicts a_t from a_{t-1}, R_t, s_t and the state.
 
         Args:
             observation: s_t (B, O), normalised.
@@ -192,22 +214,26 @@ class DecisionModel(nn.Module):
             The action (B, A) in (-1, 1), and the state of the trunk after s_t.
         """
         now = self._moment(timestep)
-        tokens = [self.embed_return(return_to_go.unsqueeze(-1)) + now, self.embed_observation(observation) + now]
-        if previous_action is not None:
-            tokens.insert(0, self.embed_action(previous_action) + self._moment(timestep - 1))
+        to_go, seen = self.embed_return(return_to_go.unsqueeze(-1)), self.embed_observation(observation)
+        if self.config.tokens_per_step == 1:
+            tokens = [to_go + seen + now]
+            if previous_action is not None:
+                before = previous_action if begins is None else previous_action.masked_fill(begins.unsqueeze(1), 0.0)
+                tokens = [tokens[0] + self.embed_action(before)]
+        else:
+            tokens = [to_go + now, seen + now]
+            if previous_action is not None:
+                tokens.insert(0, self.embed_action(previous_action) + self._moment(timestep - 1))
         starts = None
-        if begins is not None:
-            starts = F.pad(begins.unsqueeze(1), (len(tokens) - 2, 1))  # at the return-to-go
+        if begins is not None:  # at the return-to-go, behind which there are at most two tokens of the step
+            first = max(0, len(tokens) - 2)
+            starts = F.pad(begins.unsqueeze(1), (first, len(tokens) - first - 1))
         x, state = self.trunk(self.norm(torch.stack(tokens, 1)), state, starts=starts, keep=slice(-1, None))
         return torch.tanh(self.head(x[:, 0])), state
 
     def initial_state(self, batch_size: int) -> TrunkState:
         """The trunk's state before any step."""
         return self.trunk.initial_state(batch_size)
-
-    def token_layers(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
-        """The layers of a step's tokens, in their order."""
-        return self.embed_return, self.embed_observation, self.embed_action
 
     def _moment(self, timestep: int | Tensor) -> Tensor:
         """The embedding (C,) of one time step, or (B, C) of each row's."""
@@ -217,8 +243,8 @@ class DecisionModel(nn.Module):
         return self.embed_timestep.weight[min(timestep, newest)]
 
 
-def token_starts(starts: Tensor | None) -> Tensor | None:
-    """Where sequences begin among the tokens, bool (B, 3 T), of where they begin among the steps, (B, T)."""
-    if starts is None:
-        return None
-    return torch.stack([starts, torch.zeros_like(starts), torch.zeros_like(starts)], 2).flatten(1)
+def _shift(actions: Tensor, previous: Tensor | None, starts: Tensor | None) -> Tensor:
+    """The action before every step, (B, T, A): zeros where there is none."""
+    first = torch.zeros_like(actions[:, 0]) if previous is None else previous.to(actions.dtype)
+    before = torch.cat([first.unsqueeze(1), actions[:, :-1]], 1)
+    return before if starts is None else before.masked_fill(starts.unsqueeze(-1), 0.0)

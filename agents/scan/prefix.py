@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
+from .first_use import choose_method
 from .fused import fused_scan
 from .parallel import PARALLEL
 from .state import STATE_DTYPE, ScanState, combine, keep_where, make_leaves, without_gradient_in_m
@@ -76,7 +77,7 @@ def prefix_scan(
     mask = None if mask is None else mask.expand(*mask.shape[:-1], scores.shape[-1])
     starts = None if starts is None else starts.expand(*starts.shape[:-1], scores.shape[-1])
     if method == "auto":
-        method = kernels.choose(values)
+        method = choose_method(values)
     if method == "sequential":
         return _sequential(scores, values, state, mask, starts)
     if method in kernels.BACKENDS:

@@ -18,12 +18,12 @@ every_mixer = pytest.mark.parametrize("mixer", MIXERS)
 every_rollout = pytest.mark.parametrize("rollout", ROLLOUTS)
 
 
-def make(mixer: str = "aaren", rollout: str = "carry", context_length: int = 8) -> Policy:
+def make(mixer: str = "aaren", rollout: str = "carry", context_length: int = 8, tokens_per_step: int = 1) -> Policy:
     torch.manual_seed(0)
     shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 40}
     # A tree of as many terms as tokens: what acts is the tree, and what it must equal is the model.
-    model = DecisionModel(ModelConfig(OBSERVATION, ACTION, mixer=mixer, tree_budget=1.0, **shape))
-    return Policy(model, MEAN, STD, SCALE, rollout, context_length)
+    config = ModelConfig(OBSERVATION, ACTION, mixer, tree_budget=1.0, tokens_per_step=tokens_per_step, **shape)
+    return Policy(DecisionModel(config), MEAN, STD, SCALE, rollout, context_length)
 
 
 def episode(length: int, batch: int = 2) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +70,7 @@ def test_carry_is_the_model_stepped_by_hand(mixer: str) -> None:
         observed = (torch.from_numpy(observations[t]) - MEAN) / STD
         action, memory = policy.model.step(observed, (to_go / SCALE).float(), t, previous, memory)
         torch.testing.assert_close(actions[:, t], action, rtol=0, atol=1e-6)  # the policy has its own, faster step
-        assert torch.equal(states[t].return_to_go, to_go)
+        assert np.array_equal(states[t].return_to_go, to_go)
         assert states[t].timestep == t + 1
         previous = actions[:, t]
     assert float(to_go[0]) == pytest.approx(TARGET - rewards[:, 0].sum(), abs=1e-4)
@@ -243,9 +243,9 @@ def test_states_are_values(rollout: str) -> None:
     first, _ = policy.act(observations[12], rewards[12], states[-1])
     again, state = policy.act(observations[12], rewards[12], states[-1])
     assert np.array_equal(first, again)
-    kept = state.previous_action.clone()
+    kept = state.previous_action.copy()
     again[:] = 7.0
-    assert torch.equal(state.previous_action, kept)
+    assert np.array_equal(state.previous_action, kept)
 
 
 @every_rollout
@@ -255,7 +255,7 @@ def test_arrays_and_tensors_in_float32_arrays_out(rollout: str) -> None:
     assert isinstance(expected, np.ndarray) and expected.dtype == np.float32 and expected.shape == (2, ACTION)
     for convert in (np.float64, torch.from_numpy, lambda x: torch.from_numpy(x).double()):
         action, state = policy.act(convert(observations[0]), convert(rewards[0]), policy.initial_state(2, TARGET))
-        assert np.array_equal(action, expected) and not state.previous_action.requires_grad
+        assert np.array_equal(action, expected) and isinstance(state.previous_action, np.ndarray)
 
 
 @pytest.mark.faults(26)
@@ -272,8 +272,8 @@ def test_a_nan_weight_is_noticed_before_the_action_is_used(mixer: str, rollout: 
 
 
 def tensors(state: object) -> Iterator[Tensor]:
-    if isinstance(state, Tensor):
-        yield state
+    if isinstance(state, Tensor | np.ndarray):
+        yield torch.as_tensor(state)
     elif isinstance(state, tuple):
         for part in state:
             yield from tensors(part)
@@ -304,7 +304,7 @@ def test_dropout_is_off_and_no_graph_is_kept() -> None:
     first, states = play(policy, observations, rewards)
     assert torch.equal(first, play(policy, observations, rewards)[0])
     found = list(tensors(states[-1]))
-    assert len(found) > 4 and not any(part.requires_grad for part in found)
+    assert len(found) > 2 and not any(part.requires_grad for part in found)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ MODES = [("aaren", "carry", 8), *(("aaren", "rolling", k) for k in (2, 3, 8)), (
 MODES += [("attention", "window", k) for k in (2, 8)]
 MODES += [("aaren-rsa", "carry", 8), ("aaren-rsa", "rolling", 8)]
 every_mode = pytest.mark.parametrize(("mixer", "rollout", "context_length"), MODES)
+tokens = pytest.mark.parametrize("tokens_per_step", [1, 3])
 
 
 def runner_of(policy: Policy) -> Runner:
@@ -65,7 +66,7 @@ def assert_equal(policy: Policy, runner: Runner, batch: int, *, tolerance: float
         action, exported = runner.act(observation, reward, exported)
         assert action.dtype == np.float32
         np.testing.assert_allclose(action, wanted, rtol=0, atol=tolerance, err_msg=f"step {t}")
-        np.testing.assert_array_equal(exported.return_to_go, state.return_to_go.numpy())
+        np.testing.assert_array_equal(exported.return_to_go, state.return_to_go)
         assert exported.timestep == state.timestep == t + 1
         if t % 3 == 0:
             state = state._replace(previous_action=torch.from_numpy(executed))
@@ -73,10 +74,13 @@ def assert_equal(policy: Policy, runner: Runner, batch: int, *, tolerance: float
 
 
 @every_mode
+@tokens
 @pytest.mark.parametrize("batch", [1, 3, 16])
-def test_the_exported_step_is_the_policy(mixer: str, rollout: str, context_length: int, batch: int) -> None:
+def test_the_exported_step_is_the_policy(
+    mixer: str, rollout: str, context_length: int, batch: int, tokens_per_step: int
+) -> None:
     """Longer than the timestep embedding's table (20 rows), with action ranges that are not -1 to 1."""
-    policy = make_policy(mixer, rollout, context_length)
+    policy = make_policy(mixer, rollout, context_length, tokens_per_step=tokens_per_step)
     assert_equal(policy, runner_of(policy), batch)
 
 
@@ -97,10 +101,12 @@ def test_a_mixer_without_a_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("counts", ["2,0,0,0,0,0", "0,1,2,0,0,0", "0,0,1,1,1,1"])
 @pytest.mark.parametrize("dilation", [2, 3, 7])
-def test_recurrence_encoding_of_every_kind(counts: str, dilation: int) -> None:
+@tokens
+def test_recurrence_encoding_of_every_kind(counts: str, dilation: int, tokens_per_step: int) -> None:
     """As many sums as the dilation asks for, fewer or more than a step has tokens; some heads without."""
     torch.manual_seed(0)
-    config = ModelConfig(OBSERVATION, ACTION, "aaren-rsa", 16, 2, 4, rem_counts=counts, rem_dilation=dilation)
+    rems = {"rem_counts": counts, "rem_dilation": dilation, "tokens_per_step": tokens_per_step}
+    config = ModelConfig(OBSERVATION, ACTION, "aaren-rsa", 16, 2, 4, **rems)
     model = DecisionModel(config).eval()
     for parameter in model.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)

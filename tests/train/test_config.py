@@ -191,7 +191,7 @@ def test_every_setting_has_an_option_and_a_help() -> None:
 @pytest.mark.defect(28)
 @pytest.mark.parametrize(
     ("given", "k", "optimizer"),
-    [([], "40", "muon"), (["--agent", "decision-transformer"], "20", "muon"), (["--preset", "v0"], "40", "adamw")],
+    [([], "40", "muon"), (["--agent", "decision-transformer"], "20", "muon"), (["--preset", "paper"], "40", "adamw")],
 )
 def test_help_all_shows_the_values_of_the_agent_and_the_preset(
     given: list[str], k: str, optimizer: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -145,5 +145,5 @@ def test_a_small_table_of_time_steps() -> None:
     large = DecisionModel(ModelConfig(5, 2, width=32, timestep_std=1.0)).embed_timestep.weight.detach()
     torch.testing.assert_close(small, 0.02 * large)
     assert 0.9 < float(large.std()) < 1.1
-    preset = build_config("decision-aaren", 0, load_preset("v0", "decision-aaren"))
+    preset = build_config("decision-aaren", 0, load_preset("paper", "decision-aaren"))
     assert (preset.network.timestep_std, preset.optimizer.optimizer, preset.data.held_out) == (1.0, "adamw", 0.0)

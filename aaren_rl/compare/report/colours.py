@@ -15,6 +15,7 @@ PAGE = "#fffffe"  # the page's own, around a text that lines run behind
 _FIXED = {
     "decision-aaren": ("#0072b2", "o"),
     "decision-transformer": ("#d55e00", "s"),
+    "decision-transformer-1token": ("#aa3377", "d"),
     "decision-aaren-rsa": ("#56b4e9", "v"),
     "decision-rsa": ("#cc79a7", "D"),
     "decision-transformer-tree": ("#e69f00", "P"),
@@ -32,6 +33,7 @@ DARK = {
     "#0072b2": "#4aa8ec",
     "#56b4e9": "#a9dcff",
     "#d55e00": "#ff8b45",
+    "#aa3377": "#e07bb0",
     "#000000": "#ffffff",
 }
 

@@ -19,12 +19,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ...agents import kernels
 from ...envs.errors import DataError
 
 if TYPE_CHECKING:
@@ -46,6 +45,8 @@ class Batch:
         mask: bool (B, T), False where a row is padded.
         starts: bool (B, T), True at the first step of every sequence in a row; None where a row is one sequence. With
             several rows a first step that is not one goes on from what the model carries.
+        previous_action: (B, A), the action before the first step of every row, scaled; None where all rows begin
+            sequences.
     """
 
     observations: Tensor
@@ -54,6 +55,7 @@ class Batch:
     timesteps: Tensor
     mask: Tensor
     starts: Tensor | None
+    previous_action: Tensor | None = None
 
 
 def part(batch: Batch, index: int, count: int) -> Batch:
@@ -73,6 +75,8 @@ def part(batch: Batch, index: int, count: int) -> Batch:
         here = slice(0, 1)
     places = (slice(None),) * where + (here,)
     tensors = {name: value[places] for name, value in vars(batch).items() if value is not None}
+    if where == 1 and batch.previous_action is not None:  # of rows, not of steps
+        tensors["previous_action"] = batch.previous_action
     if empty:
         tensors["mask"] = torch.zeros_like(tensors["mask"])
     return Batch(**{"starts": None, **tensors})
@@ -152,28 +156,20 @@ class StepData:
             torch.tensor(values, dtype=torch.float32, device=self.device) for values in (mean, std)
         )
 
-    def kernel(self) -> Any:  # noqa: ANN401  a module
-        """The kernels that make batches on a GPU; None where they cannot be used."""
-        # Asked for first: on a CPU `choose` imports Numba, which reading data does not need.
-        usable = kernels.on_gpu(self.observations) and kernels.choose(self.observations) == "triton"
-        return kernels.load_kernels("cuda.batches") if usable else None
-
-    def source(self) -> Any:  # noqa: ANN401  of the kernels
-        """The data set as they take it."""
-        steps = self.observations, self.actions, self.returns_to_go, self.timesteps, self.end
-        scales = self.observation_mean, self.observation_std, self._action_middle, self._action_half
-        return kernels.load_kernels("cuda.batches").Source(*steps, *scales)
-
     def rows(self, index: Tensor, mask: Tensor) -> Batch:
         """The steps at `index` (B, T), one sequence a row, normalised here, so that no second copy is kept."""
         return Batch(
             (self.observations[index] - self.observation_mean) / self.observation_std,
-            (self.actions[index] - self._action_middle) / self._action_half,
+            self.scaled_actions(index),
             self.returns_to_go[index],
             self.timesteps[index],
             mask,
             None,
         )
+
+    def scaled_actions(self, index: Tensor) -> Tensor:
+        """The actions at `index` (...) in units in which they span [-1, 1], (..., A)."""
+        return (self.actions[index] - self._action_middle) / self._action_half
 
     def filled(self, begins: Tensor, lengths: Tensor, steps: int) -> Batch:
         """Stretches of `lengths` (S,) steps from the steps `begins` (S,), end to end in one row of `steps` steps.
@@ -182,8 +178,6 @@ class StepData:
         what was drawn: nothing waits for the device, and a captured graph can draw.
         """
         after = lengths.cumsum(0)
-        if (kernel := self.kernel()) is not None:
-            return Batch(*kernel.take(self.source(), begins, (1, steps), after))
         place = torch.arange(steps, device=self.device)
         stretch = torch.searchsorted(after, place, right=True)
         since = place - (after - lengths)[stretch]
@@ -237,8 +231,6 @@ class WindowSampler(Sampler):
     def draw(self, generator: torch.Generator, rows: int) -> Batch:
         """So many rows."""
         begins = torch.randint(len(self.data), (rows, 1), generator=generator, device=self.data.device)
-        if (kernel := self.data.kernel()) is not None:
-            return Batch(*kernel.take(self.data.source(), begins, (rows, self.context_length)))
         index = begins + torch.arange(self.context_length, device=self.data.device)
         mask = index < self.data.end[begins]
         return self.data.rows(index.where(mask, begins), mask)
@@ -308,9 +300,6 @@ class MixedSampler(Sampler):
         begins = torch.randint(len(self.data), shape, generator=generator, device=device)
         low, high = math.log(min(SHORTEST_MIXED, self.horizon)), math.log(self.horizon)
         uniform = torch.rand(shape, generator=generator, device=device)
-        if (kernel := self.data.kernel()) is not None:
-            source = self.data.source()
-            return Batch(*kernel.take(source, begins, (1, steps), kernel.ends(begins, uniform, source, low, high)))
         lengths = torch.exp(low + (high - low) * uniform).round().long()
         lengths = lengths.minimum(self.data.end[begins] - begins)
         return self.data.filled(begins, lengths, steps)

@@ -59,7 +59,9 @@ class StreamSampler(Sampler):
         another = data.first[torch.randint(len(data.first), (rows,), generator=generator, device=device)]
         self.next.copy_(another.where(ended, last + 1))  # in place: a captured graph goes on from there
         batch = data.rows(index, torch.ones(shape, dtype=torch.bool, device=device))
-        return Batch(**{**batch.__dict__, "starts": starts})
+        # Where a row begins an episode, the step before it is another episode's, and `starts` leaves its action out.
+        before = data.scaled_actions((index[:, 0] - 1).clamp(min=0))
+        return Batch(**{**batch.__dict__, "starts": starts, "previous_action": before})
 
 
 class Carried:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from policies import unit_scaling
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
 from aaren_rl.agents.fast import rollout_graph
-from aaren_rl.agents.fast.rollout import fused
 from aaren_rl.agents.fast.rollout_graph import GraphedCallable, GraphedStep
+from aaren_rl.agents.model.scaling import PlainStep, Step
 
 Results = tuple[Tensor, ...]
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -38,7 +39,7 @@ def model(device: str = "cpu", mixer: str = "aaren") -> DecisionModel:
 
 
 def recorded(of: DecisionModel, device: str) -> GraphedStep:
-    return GraphedStep(of, rollout_graph.cuda_graph if device == "cuda" else again)
+    return GraphedStep(of, unit_scaling(of), rollout_graph.cuda_graph if device == "cuda" else again)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -46,25 +47,27 @@ def recorded(of: DecisionModel, device: str) -> GraphedStep:
 @torch.no_grad()
 def test_it_is_the_step(batch: int, device: str) -> None:
     """From the first step to behind the table of time, others' first steps in between, and no state is written to."""
-    true = fused(model(device))
-    mine = recorded(true, device)
+    of = model(device)
+    true, mine = PlainStep(of, unit_scaling(of)), recorded(of, device)
     states, actions = [mine.initial_state(batch)], []
+    kept = [states[0].clone()]
     wanted = true.initial_state(batch)
-    previous, generator = None, torch.Generator(device).manual_seed(0)
-    times: int | Tensor = 0
-    for step in range(25):
-        observation = torch.randn(batch, 3, generator=generator, device=device)
-        to_go, begins = torch.randn(batch, generator=generator, device=device), None
-        if step == 7:
-            begins = torch.arange(batch, device=device) % 2 == 0
-            times = torch.full((batch,), step, device=device).masked_fill(begins, 0)
-        action, wanted = true.step(observation, to_go, times, previous, wanted, begins)
-        got, state = mine.step(observation, to_go, times, previous, states[-1], begins)
-        torch.testing.assert_close(got, action, rtol=0, atol=1e-6)
-        kept = [x.clone() for x in (*states, *actions)]
+    previous, rng = None, np.random.default_rng(0)
+    times: int | np.ndarray = 0
+    for number in range(25):
+        observation, to_go, begins = rng.normal(size=(batch, 3)).astype(np.float32), rng.normal(size=batch), None
+        if number == 7:
+            begins = np.arange(batch) % 2 == 0
+            times = np.where(begins, 0, number)
+        step = Step(observation, to_go, times, previous)
+        action, wanted = true.step(step, wanted, begins)
+        got, state = mine.step(step, states[-1], begins)
+        np.testing.assert_allclose(got, action, rtol=0, atol=1e-6)
+        assert all(torch.equal(a, b) for a, b in zip(kept, states, strict=True))
         states.append(state)
-        actions.append(got)
-        assert all(torch.equal(a, b) for a, b in zip(kept, (*states[:-1], *actions[:-1]), strict=True))
+        kept.append(state.clone())
+        actions.append((got, got.copy()))
+        assert all(np.array_equal(a, b) for a, b in actions)
         previous, times = action, times + 1
 
 
@@ -88,9 +91,11 @@ def test_sizes_are_powers_of_two() -> None:
 def test_what_is_recorded_asks_for_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors have no memory there: a number that is asked for, or a shape made from one, is an error."""
     monkeypatch.setattr("aaren_rl.agents.kernels.choose", lambda values: "blocked")  # Numba's would read the memory
-    step, windows = recorded(fused(model()), "cpu"), [model(mixer=mixer) for mixer in rollout_graph.WINDOWS]
+    step, windows = recorded(model(), "cpu"), [model(mixer=mixer) for mixer in rollout_graph.WINDOWS]
     with FakeTensorMode(allow_non_fake_inputs=True):
-        step.step(torch.zeros(3, 3), torch.zeros(3), torch.zeros(3, dtype=torch.long), None, step.initial_state(3))
+        times, begins = torch.zeros(3, dtype=torch.long), torch.zeros(3, dtype=torch.bool)
+        given = torch.zeros(3, 3), torch.zeros(3, dtype=torch.float64), times, torch.zeros(3, 2), begins
+        step._step(*given, step.initial_state(3))
         for whole in windows:
             whole(torch.zeros(3, 5, 3), torch.zeros(3, 5, 2), torch.zeros(3, 5), torch.zeros(3, 5).long())
 
@@ -102,6 +107,7 @@ def test_a_policy_acts_by_it(rollout: str, device: str, monkeypatch: pytest.Monk
     made = []
     if device == "cpu":
         monkeypatch.setattr("aaren_rl.agents.kernels.on_gpu", lambda x: True)
+        monkeypatch.setattr("aaren_rl.agents.fast.rollout.captures_are_right", lambda device: True)
         monkeypatch.setattr("aaren_rl.agents.fast.rollout.can_compile", lambda model: False)
         monkeypatch.setattr(GraphedCallable.__init__, "__defaults__", (again,))
         monkeypatch.setattr(GraphedStep.__init__, "__defaults__", (again,))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from policies import unit_scaling
 from torch import Tensor
 
 from aaren_rl.agents import MIXERS, DecisionModel, ModelConfig
 from aaren_rl.agents.fast.rollout import for_rollout
+from aaren_rl.agents.model.scaling import Step
 
 OBSERVATION, ACTION = 5, 2
 every_mixer = pytest.mark.parametrize("mixer", MIXERS)
+tokens = pytest.mark.parametrize("tokens_per_step", [1, 3])
 Steps = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
@@ -44,28 +48,32 @@ def stepwise(model: DecisionModel, data: Steps) -> Tensor:
     return torch.stack(outputs, 1)
 
 
+@tokens
 @every_mixer
-def test_without_the_timestep_embedding_it_does_not_matter_when(mixer: str) -> None:
-    (early, late), model = (steps(30, first=first) for first in (0, 500)), make(mixer, timestep_embedding=False)
+def test_without_the_timestep_embedding_it_does_not_matter_when(mixer: str, tokens_per_step: int) -> None:
+    (early, late), sizes = (steps(30, first=first) for first in (0, 500)), {"tokens_per_step": tokens_per_step}
+    model = make(mixer, timestep_embedding=False, **sizes)
     loss = (model(*early)[0] - early[1]).square().mean()
     loss.backward()
     torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1).step()
     assert not model.embed_timestep.weight.any() and model.embed_observation.weight.grad is not None
     with torch.no_grad():
         assert torch.equal(model(*early)[0], model(*late)[0])
-        rollout = for_rollout(model)
-        first, _ = rollout.step(early[0][:, 0], early[2][:, 0], 0, None, rollout.initial_state(2))
-        later, _ = rollout.step(early[0][:, 0], early[2][:, 0], 700, None, rollout.initial_state(2))
-        assert torch.equal(first, later)
-        told = make(mixer)
+        rollout = for_rollout(model, unit_scaling(model))
+        given = early[0][:, 0].numpy(), early[2][:, 0].double().numpy()
+        first, _ = rollout.step(Step(*given, 0, None), rollout.initial_state(2))
+        later, _ = rollout.step(Step(*given, 700, None), rollout.initial_state(2))
+        assert np.array_equal(first, later)
+        told = make(mixer, **sizes)
         assert not torch.equal(told(*early)[0], told(*late)[0])
 
 
+@tokens
 @every_mixer
 @pytest.mark.parametrize("length", [1, 2, 100])
 @torch.no_grad()
-def test_forward_is_step_by_step(mixer: str, length: int) -> None:
-    model, data = make(mixer), steps(length, first=3)
+def test_forward_is_step_by_step(mixer: str, length: int, tokens_per_step: int) -> None:
+    model, data = make(mixer, tokens_per_step=tokens_per_step), steps(length, first=3)
     parallel, _ = model(*data)
     assert parallel.shape == (2, length, ACTION) and float(parallel.abs().max()) < 1
     torch.testing.assert_close(parallel, stepwise(model, data), rtol=0, atol=1e-5)
@@ -92,14 +100,47 @@ def test_pre_norm_blocks_are_those_of_gpt2(mixer: str, activation: str) -> None:
         torch.testing.assert_close(y, model.trunk.norm(expected)[:, t], rtol=0, atol=1e-5)
 
 
+@tokens
+@every_mixer
+def test_gradients_are_those_step_by_step(mixer: str, tokens_per_step: int) -> None:
+    """In float64, of all steps of one sequence."""
+    model = make(mixer, tokens_per_step=tokens_per_step).double()
+    data = tuple(part.double() if part.is_floating_point() else part for part in steps(20))
+    both = []
+    for actions in (model(*data)[0], stepwise(model, data)):
+        both.append(torch.autograd.grad((actions - data[1]).square().mean(), list(model.parameters())))
+    torch.testing.assert_close(*both, rtol=1e-7, atol=1e-10)
+
+
+@tokens
 @every_mixer
 @torch.no_grad()
-def test_forward_continues_from_a_state(mixer: str) -> None:
-    model, data = make(mixer), steps(40)
+def test_forward_continues_from_a_state(mixer: str, tokens_per_step: int) -> None:
+    model, data = make(mixer, tokens_per_step=tokens_per_step), steps(40)
     whole, _ = model(*data)
     first, state = model(*(part[:, :23] for part in data))
-    second, _ = model(*(part[:, 23:] for part in data), state)
+    second, _ = model(*(part[:, 23:] for part in data), state, previous_action=data[1][:, 22])
     torch.testing.assert_close(torch.cat([first, second], 1), whole, rtol=0, atol=1e-5)
+    without, _ = model(*(part[:, 23:] for part in data), state)
+    assert torch.equal(without, second) == (tokens_per_step == 3)  # of which the state has seen it
+
+
+@every_mixer
+@torch.no_grad()
+def test_no_action_comes_before_a_start(mixer: str) -> None:
+    """Where a row of a stream begins an episode, the action that it is given is another episode's."""
+    model, data = make(mixer), steps(8)
+    starts = torch.zeros(2, 8, dtype=torch.bool)
+    starts[0, 0] = starts[:, 5] = True
+    given = torch.full((2, ACTION), 0.7)
+    actions, _ = model(*data, starts=starts, previous_action=given)
+    alone, _ = model(*(part[:1] for part in data), starts=starts[:1])
+    torch.testing.assert_close(actions[:1], alone, rtol=0, atol=1e-6)
+    assert bool(
+        (actions[1:, :5] - model(*(part[1:] for part in data), starts=starts[1:])[0][:, :5]).abs().gt(1e-5).any()
+    )
+    later, _ = model(*(part[:, 5:] for part in data))
+    torch.testing.assert_close(actions[:, 5:], later, rtol=0, atol=1e-6)
 
 
 @every_mixer
@@ -114,11 +155,12 @@ def test_timesteps_beyond_the_table_use_its_last_row(mixer: str) -> None:
     assert not torch.equal(parallel, below)
 
 
+@tokens
 @every_mixer
 @torch.no_grad()
-def test_what_each_prediction_sees(mixer: str) -> None:
+def test_what_each_prediction_sees(mixer: str, tokens_per_step: int) -> None:
     """The prediction of step t sees observation, return and time of step t, and the action only from t + 1 on."""
-    model, data, t = make(mixer), steps(10), 4
+    model, data, t = make(mixer, tokens_per_step=tokens_per_step), steps(10), 4
     before, _ = model(*data)
     for kind in range(3):
         changed = [part.clone() for part in data]
@@ -129,10 +171,12 @@ def test_what_each_prediction_sees(mixer: str) -> None:
         assert bool(difference[:, first_seen:].gt(1e-6).all())
 
 
+@tokens
 @every_mixer
 @torch.no_grad()
-def test_packed_rows_are_separate_rows(mixer: str) -> None:
-    model, parts = make(mixer), [steps(n, batch=1, first=n) for n in (3, 1, 30, 7)]
+def test_packed_rows_are_separate_rows(mixer: str, tokens_per_step: int) -> None:
+    model = make(mixer, tokens_per_step=tokens_per_step)
+    parts = [steps(n, batch=1, first=n) for n in (3, 1, 30, 7)]
     starts = torch.zeros(1, 41, dtype=torch.bool)
     starts[0, [0, 3, 4, 34]] = True
     packed, _ = model(*(torch.cat(kind, 1) for kind in zip(*parts, strict=True)), starts=starts)
@@ -142,9 +186,26 @@ def test_packed_rows_are_separate_rows(mixer: str) -> None:
 
 @every_mixer
 @torch.no_grad()
-def test_tokens_are_return_observation_action(mixer: str) -> None:
-    """Against the trunk fed by hand, in the order the paper gives."""
+def test_one_token_is_return_observation_and_the_action_before(mixer: str) -> None:
+    """Against the trunk fed by hand: LayerNorm(W_r R_t + W_s s_t + b + W_a a_{t-1} + time)."""
     model, (observations, actions, returns_to_go, timesteps) = make(mixer), steps(3)
+    before = torch.cat([torch.zeros(2, 1, ACTION), actions[:, :-1]], 1)
+    tokens = (
+        returns_to_go.unsqueeze(-1) @ model.embed_return.weight.T
+        + observations @ model.embed_observation.weight.T
+        + model.embed_observation.bias
+        + before @ model.embed_action.weight.T
+        + model.embed_timestep.weight[timesteps]
+    )
+    by_hand = torch.tanh(model.head(model.trunk(model.norm(tokens))[0]))
+    torch.testing.assert_close(model(observations, actions, returns_to_go, timesteps)[0], by_hand, rtol=0, atol=1e-6)
+
+
+@every_mixer
+@torch.no_grad()
+def test_three_tokens_are_return_observation_action(mixer: str) -> None:
+    """Against the trunk fed by hand, in the order the paper gives."""
+    model, (observations, actions, returns_to_go, timesteps) = make(mixer, tokens_per_step=3), steps(3)
     time = model.embed_timestep(timesteps)
     tokens = []
     for t in range(3):
@@ -158,9 +219,10 @@ def test_tokens_are_return_observation_action(mixer: str) -> None:
     torch.testing.assert_close(model(observations, actions, returns_to_go, timesteps)[0], by_hand, rtol=0, atol=1e-6)
 
 
+@tokens
 @every_mixer
-def test_every_parameter_gets_a_gradient(mixer: str) -> None:
-    model, data = make(mixer), steps(6)
+def test_every_parameter_gets_a_gradient(mixer: str, tokens_per_step: int) -> None:
+    model, data = make(mixer, tokens_per_step=tokens_per_step), steps(6)
     model(*data)[0].square().mean().backward()
     without = [name for name, p in model.named_parameters() if p.grad is None or not bool(torch.isfinite(p.grad).all())]
     assert without == []
@@ -173,6 +235,7 @@ def test_every_parameter_gets_a_gradient(mixer: str) -> None:
         ({"block": "sandwich"}, "block 'sandwich' is not one of post-norm, pre-norm"),
         ({"activation": "silu"}, "activation 'silu' is not one of gelu, gelu-tanh, relu"),
         ({"width": 30, "heads": 4}, "width 30 is not a multiple of heads 4"),
+        ({"tokens_per_step": 2}, "tokens_per_step must be 1 or 3, not 2"),
         ({"dropout": 1.0}, "dropout must be in"),
         ({"dropout": -0.1}, "dropout must be in"),
         ({"dropout": float("nan")}, "dropout must be in"),

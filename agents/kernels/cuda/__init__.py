@@ -1,1 +1,0 @@
-"""Triton kernels that train blocks of Decision-Aaren on CUDA devices: what the CPU's kernels beside this folder do."""

@@ -1,0 +1,154 @@
+"""What lies between an environment's units and the model's: observations, actions, and the return that is asked for.
+
+Shape suffixes: B environments, O observation, A action, K intervals of time steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+class Step(NamedTuple):
+    """One environment step of B environments, as a policy's caller has it: in the environment's units.
+
+    Attributes:
+        observation: s_t (B, O), float32.
+        return_to_go: R_t (B,), float64.
+        timestep: t, one for all or int64 (B,).
+        previous_action: a_{t-1} as executed, (B, A), float32; None at the first step the state sees.
+    """
+
+    observation: Array
+    return_to_go: Array
+    timestep: int | Array
+    previous_action: Array | None
+
+    def times(self) -> Array:
+        """The time step of every environment, (B,)."""
+        return np.broadcast_to(np.asarray(self.timestep, np.int64), len(self.observation))
+
+    def begins(self) -> Array | None:
+        """Where environments that are at different steps begin an episode, bool (B,); None where all are at one."""
+        return self.timestep == 0 if isinstance(self.timestep, np.ndarray) else None
+
+
+class ModelStep(NamedTuple):
+    """The same in the model's units: the arguments of `DecisionModel.step`, but the state."""
+
+    observation: Tensor
+    return_to_go: Tensor
+    timestep: int | Tensor
+    previous_action: Tensor | None
+
+
+class ReturnRange(NamedTuple):
+    """The smallest and the largest return-to-go that the training data have at a time step.
+
+    A model of one token per step adds the return-to-go to the observation, and a value far outside of what it was
+    trained on drowns the observation. So a policy feeds its model no return-to-go outside of this range.
+
+    Attributes:
+        every: time steps of an interval, at least 1.
+        bounds: (K, 2), float64, the smallest and the largest of every interval; later steps use the last one.
+    """
+
+    every: int
+    bounds: Tensor
+
+    def clamp(self, return_to_go: Tensor, timestep: int | Tensor) -> Tensor:
+        """Returns-to-go (B,), those that are finite moved into the range of their time step."""
+        last = len(self.bounds) - 1
+        if isinstance(timestep, Tensor):
+            low, high = self.bounds[(timestep // self.every).clamp(max=last)].unbind(-1)
+        else:
+            low, high = self.bounds[min(timestep // self.every, last)].unbind(-1)
+        return torch.where(return_to_go.isfinite(), return_to_go.maximum(low).minimum(high), return_to_go)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How a policy's model sees its environment.
+
+    Attributes:
+        observation_mean: (O,), of the training data.
+        observation_std: (O,), of the training data.
+        return_scale: returns-to-go are divided by it.
+        action_middle: (A,), of the environment's actions; the model's 0.
+        action_half: (A,), half of their range.
+        return_range: of the training data, in the environment's units; None: returns-to-go are fed as they are.
+    """
+
+    observation_mean: Tensor
+    observation_std: Tensor
+    return_scale: float
+    action_middle: Tensor
+    action_half: Tensor
+    return_range: ReturnRange | None = None
+
+    def to_model(self, step: Step) -> ModelStep:
+        """A step in the model's units, on its device."""
+        device, timestep, previous = self.observation_mean.device, step.timestep, step.previous_action
+        times = torch.tensor(timestep, device=device) if isinstance(timestep, np.ndarray) else timestep
+        to_go = torch.tensor(step.return_to_go, device=device)
+        given = torch.tensor(step.observation, device=device), to_go, times
+        return self.scale(*given, None if previous is None else torch.tensor(previous, device=device))
+
+    def scale(self, observation: Tensor, to_go: Tensor, timestep: int | Tensor, previous: Tensor | None) -> ModelStep:
+        """As `to_model`, of tensors on its device."""
+        if self.return_range is not None:
+            to_go = self.return_range.clamp(to_go, timestep)
+        return ModelStep(
+            (observation - self.observation_mean) / self.observation_std,
+            (to_go / self.return_scale).float(),
+            timestep,
+            None if previous is None else (previous - self.action_middle) / self.action_half,
+        )
+
+    def from_model(self, action: Tensor) -> Tensor:
+        """Actions (B, A) of the model in the environment's units."""
+        return self.action_middle + self.action_half * action
+
+
+class PlainStep:
+    """`DecisionModel.step` in the environment's units.
+
+    Args:
+        model: what computes the step: a decision model, in evaluation mode.
+        scaling: of its policy.
+    """
+
+    def __init__(self, model: Any, scaling: Scaling) -> None:  # noqa: ANN401  a DecisionModel, which imports this
+        """Copies nothing."""
+        self.model, self.scaling = model, scaling
+
+    def initial_state(self, batch_size: int) -> Any:  # noqa: ANN401  the model's own
+        """As `DecisionModel.initial_state`."""
+        return self.model.initial_state(batch_size)
+
+    @torch.no_grad()
+    def step(self, step: Step, state: Any, begins: Array | None = None) -> tuple[Array, Any]:  # noqa: ANN401
+        """The actions (B, A), float32, and the new state.
+
+        Args:
+            step: in the environment's units.
+            state: from `initial_state` or the last `step`.
+            begins: bool (B,), True where a sequence begins: neither its state nor its previous action counts.
+        """
+        given = self.scaling.to_model(step)
+        started = None if begins is None else torch.tensor(begins, device=given.observation.device)
+        action, state = self.model.step(*given, state, started)
+        return to_array(self.scaling.from_model(action)), state
+
+
+def to_array(action: Tensor) -> Array:
+    """Actions as float32 in the processor's memory."""
+    array: Array = action.detach().cpu().numpy().astype(np.float32, copy=False)
+    return array
