@@ -94,6 +94,7 @@ def check(policy: Policy, runner: Runner, card: PolicyCard, seed: int) -> float:
         for step in progress_bar(iterable=range(CHECKED_STEPS), desc="check", unit="step", leave=False):
             action, state = policy.act(observations, rewards, state)
             other, exported = runner.act(observations, rewards, exported)
+            exported = exported._replace(previous_action=action)  # which is what was executed
             largest = max(largest, difference := float((np.abs(other - action) / half).max()))
             if not difference <= TOLERANCE:
                 raise NumericsError(
