@@ -20,26 +20,26 @@ def format_learning(result: LearningResult) -> str:
         f"episodes, {result.held_out_steps:,} steps; seed {result.seed}",
         f"error of the data's mean action {result.trivial:.4f}{floor}; to come down to: {result.error:.4f}",
         "",
-        f"{'recipe':<30}{'updates':>9}{'seconds':>9}{'error':>9}{'interval':>19}{'above floor':>13}",
+        f"{'recipe':<36}{'updates':>9}{'seconds':>9}{'error':>9}{'interval':>19}{'above floor':>13}",
     ]
     for curve in result.curves:
         for point in curve.points:
             above = "-" if result.floor is None else f"{point.error - result.floor:.4f}"
             interval = f"[{point.low:.4f}, {point.high:.4f}]"
             lines.append(
-                f"{curve.recipe:<30}{point.updates:>9,}{point.seconds:>9.1f}{point.error:>9.4f}{interval:>19}{above:>13}"
+                f"{curve.recipe:<36}{point.updates:>9,}{point.seconds:>9.1f}{point.error:>9.4f}{interval:>19}{above:>13}"
             )
     last = result.curves[-1]
     lines += [
         "",
-        f"{'to an error of ' + format(result.error, '.4f'):<30}{'updates':>9}{'seconds':>9}{'of ' + last.recipe:>24}",
+        f"{'to an error of ' + format(result.error, '.4f'):<36}{'updates':>9}{'seconds':>9}{'of ' + last.recipe:>24}",
     ]
     for curve in result.curves:
         if curve.seconds_to is None or curve.updates_to is None:
-            lines.append(f"{curve.recipe:<30}{'-':>9}{'-':>9}{'-':>24}")
+            lines.append(f"{curve.recipe:<36}{'-':>9}{'-':>9}{'-':>24}")
             continue
         share = "-" if last.seconds_to is None else f"{curve.seconds_to / last.seconds_to:.3f}"
-        lines.append(f"{curve.recipe:<30}{curve.updates_to:>9,.0f}{curve.seconds_to:>9.1f}{share:>24}")
+        lines.append(f"{curve.recipe:<36}{curve.updates_to:>9,.0f}{curve.seconds_to:>9.1f}{share:>24}")
     return "\n".join(lines)
 
 

@@ -177,7 +177,7 @@ def format_steering(result: SteeringResult) -> str:
     show = "{:,.0f} ({:.1f})" if result.reference else "{:,.1f}"
 
     def cell(value: float) -> str:
-        return f"{show.format(value, result.points(value)):>26}"
+        return f"{show.format(value, result.points(value)):>28}"
 
     agents = result.agents
     lines = [
@@ -186,23 +186,23 @@ def format_steering(result: SteeringResult) -> str:
         f"{result.seed}; means over training seeds{_guided(result.guidance)}",
         f"the data's mean return is {show.format(result.data_mean, result.points(result.data_mean))}",
         "",
-        f"{'asked':<20}" + "".join(f"{agent.agent:>26}" for agent in agents),
+        f"{'asked':<20}" + "".join(f"{agent.agent:>28}" for agent in agents),
     ]
     lines += [
         f"{f'{asked:,.0f}':<20}" + "".join(cell(agent.means[k]) for agent in agents)
         for k, asked in enumerate(result.asked)
     ]
     summary: dict[str, list[str]] = {
-        "auto": [f"{'-':>26}" if agent.auto is None else cell(float(np.mean(agent.auto))) for agent in agents],
+        "auto": [f"{'-':>28}" if agent.auto is None else cell(float(np.mean(agent.auto))) for agent in agents],
         "best asked": [cell(max(agent.means)) for agent in agents],
         "least to most, points": [
-            f"{result.points(agent.means[-1]) - result.points(agent.means[0]):>26.1f}" for agent in agents
+            f"{result.points(agent.means[-1]) - result.points(agent.means[0]):>28.1f}" for agent in agents
         ],
-        "rank correlation": [f"{agent.rank_correlation:>26.3f}" for agent in agents],
-        "|achieved - asked|": [f"{f'{agent.difference:.1%} of asked':>26}" for agent in agents],
-        "training seeds": [f"{', '.join(map(str, agent.seeds)):>26}" for agent in agents],
-        "updates": [f"{', '.join(sorted({f'{n:,}' for n in agent.updates})):>26}" for agent in agents],
-        "rollout": [f"{agent.rollout:>26}" for agent in agents],
+        "rank correlation": [f"{agent.rank_correlation:>28.3f}" for agent in agents],
+        "|achieved - asked|": [f"{f'{agent.difference:.1%} of asked':>28}" for agent in agents],
+        "training seeds": [f"{', '.join(map(str, agent.seeds)):>28}" for agent in agents],
+        "updates": [f"{', '.join(sorted({f'{n:,}' for n in agent.updates})):>28}" for agent in agents],
+        "rollout": [f"{agent.rollout:>28}" for agent in agents],
     }
     return "\n".join([*lines, "", *(f"{name:<22}{''.join(row)[2:]}" for name, row in summary.items())])
 

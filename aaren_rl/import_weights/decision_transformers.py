@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -250,8 +249,10 @@ def _read(file: Path) -> dict[str, Tensor]:
         return load_tensors(file)
     try:
         tree = torch.load(file, map_location="cpu", weights_only=True)
+    except MemoryError:  # says nothing of the file
+        raise
     # Damaged and foreign files make torch raise almost anything; nothing in them has been executed.
-    except (OSError, EOFError, pickle.UnpicklingError, RuntimeError, ValueError, KeyError, AttributeError) as error:
+    except Exception as error:
         # What torch says of others' files is how to execute them all the same.
         reason = f" ({one_line(error)})" if isinstance(error, OSError) else ""
         raise CheckpointError(f"{file}: not readable as tensors alone{reason}; nothing was executed") from error

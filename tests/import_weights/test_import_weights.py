@@ -217,6 +217,8 @@ def test_nothing_is_executed_and_bad_files_are_one_line(tmp_path: Path, monkeypa
     file = tmp_path / "dt.pt"
     torch.save({"a": Touch()}, file)
     refused(file, "not readable as tensors alone")
+    file.write_bytes(b"0")  # torch's reader: an IndexError
+    refused(file, "not readable as tensors alone")
     assert not Path("owned").exists()
     tensors = min_dt(file).state_dict()
     whole = file.read_bytes()
