@@ -32,14 +32,14 @@ def format_learning(result: LearningResult) -> str:
     last = result.curves[-1]
     lines += [
         "",
-        f"{'to an error of ' + format(result.error, '.4f'):<36}{'updates':>9}{'seconds':>9}{'of ' + last.recipe:>24}",
+        f"{'to an error of ' + format(result.error, '.4f'):<36}{'updates':>9}{'seconds':>9}{'of ' + last.recipe:>40}",
     ]
     for curve in result.curves:
         if curve.seconds_to is None or curve.updates_to is None:
-            lines.append(f"{curve.recipe:<36}{'-':>9}{'-':>9}{'-':>24}")
+            lines.append(f"{curve.recipe:<36}{'-':>9}{'-':>9}{'-':>40}")
             continue
         share = "-" if last.seconds_to is None else f"{curve.seconds_to / last.seconds_to:.3f}"
-        lines.append(f"{curve.recipe:<36}{curve.updates_to:>9,.0f}{curve.seconds_to:>9.1f}{share:>24}")
+        lines.append(f"{curve.recipe:<36}{curve.updates_to:>9,.0f}{curve.seconds_to:>9.1f}{share:>40}")
     return "\n".join(lines)
 
 
