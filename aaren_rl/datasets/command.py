@@ -10,7 +10,7 @@ from pathlib import Path
 from ..cli import Parser, Subparser, import_registering, positive, run
 from ..envs import DataError
 from ..envs.behaviour.local_sets import cache_dir
-from ..envs.data.download.pins import pin_path, sha256
+from ..envs.data.download import pin_path, sha256
 from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
 from ..envs.data.minari.spec import minari_dataset_dir
 from ..envs.data.names import Origin, Reading, is_own, resolve

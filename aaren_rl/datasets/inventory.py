@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..envs.behaviour.local_sets import local_levels
-from ..envs.data.download.pins import pin_path
+from ..envs.data.download import pin_path
 from ..envs.data.minari.spec import MinariSpec, check_minari_id, minari_data_dir, minari_dataset_dir, read_spec
 from ..envs.data.names import data_files
 from ..envs.errors import DataError, EnvsError

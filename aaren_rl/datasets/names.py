@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ..envs import DataError, Episodes, Reference, get_task
-from ..envs.data.download.pins import verify_pin
+from ..envs.data.download import verify_pin
 from ..envs.data.hdf5.d4rl import read_hdf5
 from ..envs.data.hdf5.guard import try_file
 from ..envs.data.load import load_of_table

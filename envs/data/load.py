@@ -10,8 +10,7 @@ from ..behaviour.local_sets import local_levels, make_local
 from ..errors import DataError, UsageError
 from ..tasks.own import own_task
 from ..tasks.table import TASKS, D4RLTask, Reference, Task, get_task
-from .download.fetch import fetch
-from .download.pins import verify_pin
+from .download import fetch, verify_pin
 from .episodes import Episodes
 from .hdf5.d4rl import d4rl_url, read_hdf5
 from .hdf5.guard import try_file

@@ -11,7 +11,7 @@ from pathlib import Path
 from ...errors import DataError, one_line
 from ...files import alone, sha256, sync, writing
 from ...lifeline import start_child
-from ..download.pins import write_pin
+from ..download import write_pin
 from .spec import WAY_OUT, minari_data_dir
 
 # A process of its own: the package can only be told by an environment variable where to put a dataset, prints on stdout

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from ...errors import DataError
 from ...tasks.table import get_task
 from ..checks import hold_to_bounds, not_finite
-from ..download.pins import verify_pin
+from ..download import verify_pin
 from ..episodes import Episodes
 from ..hdf5.guard import try_file
 from ..hdf5.opening import check_size, claimed_bytes, open_hdf5, plain_dataset, plain_group

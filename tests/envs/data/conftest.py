@@ -7,7 +7,7 @@ import pytest
 from d4rl_server import Server, image
 from minari_sets import ID
 
-from aaren_rl.envs.data.download import fetch as download_module
+from aaren_rl.envs.data import download as download_module
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from d4rl_server import NAME, STEPS, TASK, fetched, image, names, refused
 
 from aaren_rl.envs import TASKS, DataError, load_episodes
-from aaren_rl.envs.data.download.fetch import fetch
+from aaren_rl.envs.data.download import fetch
 from aaren_rl.envs.data.hdf5.d4rl import d4rl_url
 
 
@@ -55,7 +55,7 @@ def test_auto_prefers_the_local_set(server, folder, monkeypatch, capsys):
 def test_40_a_dropped_connection_is_resumed(server, folder):
     half = len(server.content) // 2
     server.cuts = [half]
-    fetch(server.url, folder / NAME, progress=False)
+    fetch(server.url, folder / NAME, check=lambda path: None, progress=False)
     assert fetched(server, folder)
     assert server.range_headers == [None, f"bytes={half}-"]
     assert sum(server.sent) == len(server.content), "bytes were fetched twice"
@@ -64,7 +64,7 @@ def test_40_a_dropped_connection_is_resumed(server, folder):
 @pytest.mark.faults(40)
 def test_40_a_reset_connection_is_resumed(server, folder):
     server.cuts, server.reset = [len(server.content) // 2], True
-    fetch(server.url, folder / NAME, progress=False)
+    fetch(server.url, folder / NAME, check=lambda path: None, progress=False)
     assert len(server.requests) == 2
     assert fetched(server, folder)
 
@@ -100,13 +100,13 @@ def test_40_a_short_body_of_unknown_length(server, folder):
 
 def test_a_server_without_ranges(server, folder):
     server.cuts, server.ranges = [50_000], False
-    fetch(server.url, folder / NAME, progress=False)
+    fetch(server.url, folder / NAME, check=lambda path: None, progress=False)
     assert server.range_headers == [None, "bytes=50000-"]
     assert fetched(server, folder)
 
 
 @pytest.mark.parametrize("longer", [False, True])
-def test_a_file_that_changed_between_two_calls_is_fetched_anew(server, folder, tmp_path, longer):
+def test_a_file_that_changed_between_two_calls_is_fetched_from_the_start(server, folder, tmp_path, longer):
     server.cuts = [50_000] + [0] * 5
     refused("broke off")
     server.etag = '"two"'
@@ -121,7 +121,7 @@ def test_a_file_that_changed_between_two_calls_is_fetched_anew(server, folder, t
 
 def test_a_range_of_another_copy_is_not_appended(server, folder):
     server.cuts, server.if_range, server.etags = [50_000], False, ['"an older one"']
-    fetch(server.url, folder / NAME, progress=False)
+    fetch(server.url, folder / NAME, check=lambda path: None, progress=False)
     assert server.range_headers == [None, "bytes=50000-", None]
     assert fetched(server, folder)
 
@@ -129,17 +129,17 @@ def test_a_range_of_another_copy_is_not_appended(server, folder):
 @pytest.mark.parametrize("etag", [None, 'W/"weak"'])
 def test_without_a_strong_etag_a_break_means_starting_over(server, folder, etag):
     server.cuts, server.etag = [50_000], etag
-    fetch(server.url, folder / NAME, progress=False)
+    fetch(server.url, folder / NAME, check=lambda path: None, progress=False)
     assert server.range_headers == [None, None]
     assert fetched(server, folder)
 
 
-@pytest.mark.parametrize("note", ["", "[]", "{}", '{"url": 1, "validator": 2, "total": 3}'])
+@pytest.mark.parametrize("note", ["", "[]", "{}", "[1, 2, 3]"])
 def test_a_part_of_unknown_origin_is_not_continued(server, folder, note):
     folder.mkdir()
     (folder / f".{NAME}.part").write_bytes(b"x" * 1000)
     (folder / f".{NAME}.part.json").write_text(note)
-    fetch(server.url, folder / NAME, progress=False)
+    fetch(server.url, folder / NAME, check=lambda path: None, progress=False)
     assert server.range_headers == [None]
     assert fetched(server, folder)
 
@@ -148,8 +148,8 @@ def test_a_part_from_another_address_is_not_continued(server, folder):
     server.cuts = [50_000] + [0] * 5
     refused("broke off")
     note = folder / f".{NAME}.part.json"
-    note.write_text(json.dumps(json.loads(note.read_text()) | {"url": "http://example.org"}))
-    fetch(server.url, folder / NAME, progress=False)
+    note.write_text(json.dumps(["http://example.org", *json.loads(note.read_text())[1:]]))
+    fetch(server.url, folder / NAME, check=lambda path: None, progress=False)
     assert server.range_headers[-1] is None
     assert fetched(server, folder)
 
@@ -160,7 +160,7 @@ def test_a_complete_part_needs_no_request(server, folder):
     refused("broke off")
     (folder / f".{NAME}.part").write_bytes(server.content)
     requests = len(server.requests)
-    fetch(server.url, folder / NAME, progress=False)
+    fetch(server.url, folder / NAME, check=lambda path: None, progress=False)
     assert len(server.requests) == requests
     assert fetched(server, folder)
 

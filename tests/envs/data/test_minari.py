@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from minari_sets import ID, refused, small
 
 from aaren_rl.envs import DataError, UnknownTaskError, UsageError, make_env
-from aaren_rl.envs.data.download.pins import write_pin
+from aaren_rl.envs.data.download import write_pin
 from aaren_rl.envs.data.minari.read import minari_id, read_minari
 from aaren_rl.envs.data.minari.spec import read_spec
 from aaren_rl.envs.data.minari.write import write_minari
