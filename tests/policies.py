@@ -76,8 +76,8 @@ def make_card(model: DecisionModel, **changes) -> PolicyCard:
 def save_run(folder: Path, mixer: str = "aaren", **changes) -> Path:
     """A run folder with a policy in it; raw and averaged weights differ."""
     model = make_model(mixer)
-    weights = (make_model(mixer, seed=seed).state_dict() for seed in (1, 0))
-    save_policy(folder / "policy", make_card(model, **changes), *weights)
+    states = {name: make_model(mixer, seed=seed).state_dict() for name, seed in (("raw", 1), ("average", 0))}
+    save_policy(folder / "policy", make_card(model, **changes), states)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""What a collecting run leaves behind to go on from: checkpoints/<steps>/ and the experience in replay/."""
+"""What a collecting run leaves behind to go on from: checkpoints/<steps>.pt and the experience in replay/."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..envs.files import writing
-from ..errors import CheckpointError, DamagedCheckpointError, one_line
-from ..runs.checkpoints import Kind, Manifest, add_checkpoint, newest_whole, read_states
+from ..errors import DamagedCheckpointError, one_line
+from ..runs.checkpoints import Saved as File
+from ..runs.checkpoints import add_checkpoint, newest_whole
 from .replay import Chunk, Replay, read_chunks
 from .target import Evaluation
-
-KIND = Kind(format=1, clock="steps", digits=10)
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def save_run(run: Path, steps: int, trainer: dict[str, Any], progress: Progress)
     Raises:
         OSError: the disk is full or the folder cannot be written; the checkpoints that were there still are.
     """
-    add_checkpoint(run / "checkpoints", KIND, Manifest(steps, progress.to_json()), trainer)
+    add_checkpoint(run / "checkpoints", steps, progress.to_json(), trainer)
 
 
 def load_run(run: Path) -> Saved | None:
@@ -81,15 +80,15 @@ def load_run(run: Path) -> Saved | None:
     Raises:
         CheckpointError: all are damaged; the message names what is wrong with the newest.
     """
-    return newest_whole(run / "checkpoints", KIND, lambda folder, manifest: _read(folder, manifest, run / "replay"))
+    return newest_whole(run / "checkpoints", {}, lambda file: _read(file, run / "replay"))
 
 
-def _read(folder: Path, manifest: Manifest, replay: Path) -> Saved:
+def _read(file: File, replay: Path) -> Saved:
     try:
-        progress = Progress.from_json(manifest.progress)
-        return Saved(manifest.number, read_states(folder), read_chunks(replay, progress.chunks), progress)
-    except (CheckpointError, KeyError, TypeError, ValueError) as error:
-        raise DamagedCheckpointError(f"{folder}: not readable: {one_line(error)}") from error
+        progress = Progress.from_json(file.progress)
+        return Saved(file.number, file.states, read_chunks(replay, progress.chunks), progress)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedCheckpointError(f"{file.file}: not readable: {one_line(error)}") from error
 
 
 def saving(path: Path) -> AbstractContextManager[None]:

@@ -16,7 +16,7 @@ from ..envs.simulation.recording import Recorder
 from ..errors import CheckpointError, UsageError
 from ..files import check_writable, write_json
 from ..policies.card import PolicyCard, card_from_json
-from ..policies.names import ROLLOUTS, asked_words
+from ..policies.names import ROLLOUTS, WEIGHTS, asked_words
 from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED
 from ..runtime import load
 from .held_out import HeldOut, kept_episodes, measure_action_error
@@ -41,8 +41,7 @@ Play episodes with a trained policy and print its returns and D4RL-normalised sc
   python -m aaren_rl.evaluate policy.onnx                 # an exported policy, without PyTorch
 """
 
-# As in aaren_rl.agents and aaren_rl.policies.folder, which import torch; an exported policy is scored without it.
-WEIGHTS = ("average", "raw")
+# As in aaren_rl.agents, which imports torch; an exported policy is scored without it.
 SAMPLERS = ("uniform", "edh", "align", "pos-align", "rff", "favor", "favor-relu")
 FIXED = {"rollout": "--rollout", "rollout_context": "--rollout-context", "weights": "--weights"}
 

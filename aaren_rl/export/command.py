@@ -16,7 +16,7 @@ from ..evaluate.play import EpisodePlan, ScoredPolicy, check_fits, play
 from ..evaluate.scores import describe_rollout
 from ..policies.card import PolicyCard
 from ..policies.folder import load_policy, read_card
-from ..policies.tensors import WEIGHTS
+from ..policies.names import WEIGHTS
 from ..ranges import CONTEXT
 from ..ranges import SEED as SEEDS
 from . import model as policy_model

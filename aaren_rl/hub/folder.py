@@ -1,4 +1,4 @@
-"""A policy in the layout of the Hugging Face hub: written, and read again."""
+"""A policy ready for the Hugging Face hub: a policy folder with a model card."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from ..agents import Policy
 from ..errors import CheckpointError, UsageError, one_line
 from ..evaluate.scores import Score
-from ..files import check_free, is_there, read_small, write_folder, write_text
-from ..policies.folder import HUB_CARD, HUB_WEIGHTS, load_policy, read_card, write_card
-from ..policies.tensors import save_tensors
+from ..files import check_free, read_small
+from ..policies.folder import load_policy, save_policy
 from .model_card import model_card
 
 if TYPE_CHECKING:
@@ -38,17 +37,15 @@ def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Sco
     """
     folder = Path(folder)
     check_free(folder)
-    policy, card = load_policy(run), read_card(run)
-    card = dataclasses.replace(card, source_path=PurePath(card.source_path).name)
+    policy = load_policy(run)
+    card = dataclasses.replace(policy.card, source_path=PurePath(policy.card.source_path).name)
+    own = (card.agent, card.env, card.updates, card.seed, card.weights)
     for score in scores:
-        _check_own(score, card.agent, card.env, card.updates, card.seed, card.weights)
-
-    def fill(fresh: Path) -> None:
-        save_tensors(policy.model.state_dict(), fresh / HUB_WEIGHTS)
-        write_card(fresh / HUB_CARD, card, [HUB_WEIGHTS])
-        write_text(fresh / "README.md", model_card(card, scores, folder.resolve().name, license))
-
-    write_folder(folder, fill)
+        found = (score.agent, score.env, score.updates, score.training_seed, score.weights)
+        if found != own:
+            raise CheckpointError(f"the score is of {found}, the policy is {own}; evaluate this policy")
+    readme = model_card(card, scores, folder.resolve().name, license)
+    save_policy(folder, card, {card.weights: policy.model.state_dict()}, readme)
     return folder
 
 
@@ -70,9 +67,6 @@ def from_pretrained(
     Raises:
         CheckpointError: a file is missing or damaged, or they do not fit together.
     """
-    for name in (HUB_CARD, HUB_WEIGHTS):
-        if not is_there(Path(folder, name)):
-            raise CheckpointError(f"{folder}: no {name} here; give a folder that save_pretrained wrote")
     return load_policy(folder, rollout=rollout, rollout_context=rollout_context, device=device)
 
 
@@ -93,9 +87,3 @@ def read_scores(file: Path) -> list[Score]:
         return scores
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{file}: not what evaluate --json writes ({one_line(error)})") from error
-
-
-def _check_own(score: Score, *own: object) -> None:
-    found = (score.agent, score.env, score.updates, score.training_seed, score.weights)
-    if found != own:
-        raise CheckpointError(f"the score is of {found}, the policy is {own}; evaluate this policy")

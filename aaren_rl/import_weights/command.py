@@ -84,8 +84,7 @@ def take_over(arguments: argparse.Namespace) -> int:
     if arguments.target_return is None and not task.target_returns:
         raise UsageError(f"{task.env_id} is not in the table; say which return to ask for with --target-return")
     card = _card(arguments, imported, task, mean, std)
-    weights = imported.model.state_dict()
-    save_policy(arguments.folder, card, weights, weights)
+    save_policy(arguments.folder, card, {"average": imported.model.state_dict()})
     shape = f"{config.layers} layers of width {config.width}, K = {card.context_length}"
     print(f"{arguments.folder}: {imported.origin}, {shape}")
     print(f"score it with: python -m aaren_rl.evaluate {arguments.folder}")

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..agents import DecisionModel, ModelConfig
 from ..errors import CheckpointError, one_line
 from ..files import read_small
-from ..policies.tensors import load_tensors
+from ..policies.folder import load_tensors
 
 HUGGING_FACE, MIN_DT = "Hugging Face's DecisionTransformerModel", "min-decision-transformer"
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")

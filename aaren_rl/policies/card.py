@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import platform
 from dataclasses import dataclass, field
@@ -45,7 +44,7 @@ class ReturnBounds:
 
 @dataclass(frozen=True)
 class PolicyCard:
-    """How a policy was made, and what it needs to act: policy.json.
+    """How a policy was made, and what it needs to act: config.json.
 
     Attributes:
         agent: "decision-aaren", "decision-transformer", ...
@@ -107,7 +106,6 @@ class PolicyCard:
     seed: int
     weights: str
     versions: dict[str, str]
-    # Cards that were written before these were there have none.
     held_out: float = 0.0
     action_error: float | None = None
     action_error_floor: float | None = None
@@ -115,39 +113,36 @@ class PolicyCard:
     return_range: ReturnBounds | None = None
 
 
-def card_from_json(tree: dict[str, Any]) -> PolicyCard:
+def card_from_json(tree: object) -> PolicyCard:
     """A card from the values of a file, whose origin may be unknown.
 
     Raises:
-        ValueError: keys are missing or unknown, or a value is not what it should be; the message names them.
+        ValueError: a key is missing or unknown, or a value is not what it should be; the message names it.
     """
-    fields = dataclasses.fields(PolicyCard)
-    needed = {field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING}
-    if wrong := needed - set(tree) | set(tree) - {field.name for field in fields}:
-        raise ValueError(f"missing or unknown keys: {', '.join(sorted(wrong))[:200]}")
     card = read(PolicyCard, tree)
-    for name, value in card.env_kwargs.items():
-        if not is_plain_argument(name, value):
-            raise ValueError(f"env_kwargs has {name!r:.80} = {value!r:.80}, which may name a file or a module")
-    if not is_safe_name(card.env):
-        raise ValueError(f"env is no name: {card.env!r:.80}")
-    if problem := _problem(card):
+    if problem := _problem_of_words(card) or _problem_of_numbers(card):
         raise ValueError(problem)
-    for name in ("agent", "env_id", "dataset", "source", "context", "rollout", "reference"):
-        if not (tree[name] or "").isprintable():  # it is shown on the terminal
-            raise ValueError(f"{name} is not a line of text: {tree[name]!r:.80}")
     return card
 
 
-def _problem(card: PolicyCard) -> str | None:
+def _problem_of_words(card: PolicyCard) -> str | None:
+    for name, value in card.env_kwargs.items():
+        if not is_plain_argument(name, value):
+            return f"env_kwargs has {name!r:.80} = {value!r:.80}, which may name a file or a module"
+    if not is_safe_name(card.env):
+        return f"env is no name: {card.env!r:.80}"
+    for name in ("agent", "env_id", "dataset", "source", "context", "rollout", "reference"):
+        if not (getattr(card, name) or "").isprintable():  # it is shown on the terminal
+            return f"{name} is not a line of text: {getattr(card, name)!r:.80}"
+    return None
+
+
+def _problem_of_numbers(card: PolicyCard) -> str | None:
     """What of a card's numbers cannot be, whatever the model is."""
-    for name, value, least in (
-        ("horizon", card.horizon, 1),
-        ("return_scale", card.return_scale, _LEAST),
-        *((f"observation_std[{i}]", std, _LEAST) for i, std in enumerate(card.observation_std)),
-    ):
-        if value < least:
-            return f"{name} must be above 0, not {value}"
+    deviations = {f"observation_std[{i}]": std for i, std in enumerate(card.observation_std)}
+    for name, number in {"return_scale": card.return_scale, "horizon": card.horizon, **deviations}.items():
+        if number < _LEAST:
+            return f"{name} must be above 0, not {number}"
     if len(card.action_low) != len(card.action_high):
         return f"action_low has {len(card.action_low)} values, action_high {len(card.action_high)}"
     for i, (low, high) in enumerate(zip(card.action_low, card.action_high, strict=True)):

@@ -1,72 +1,90 @@
-"""What a run leaves behind for others: the policy folder.
+"""The policy folder, in the layout of the Hugging Face hub.
 
-It holds policy.json (how the policy was made, all it needs to act, and the SHA-256 of the other files),
-weights.safetensors (the raw weights) and weights_average.safetensors (their moving average). Nothing that is read here
-is executed: JSON and safetensors.
+It holds config.json (how the policy was made, all it needs to act, and the SHA-256 of the other files) and
+model.safetensors (the weights that it acts with); in a run also model_raw.safetensors, the weights without the moving
+average. Nothing that is read here is executed: JSON and safetensors.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from ..agents import DecisionModel, ModelConfig, Policy, ReturnRange
-from ..envs.errors import one_line
-from ..envs.files import sha256
-from ..errors import CheckpointError
-from ..files import is_there, read_small, write_folder, write_json
+from ..errors import CheckpointError, one_line
+from ..files import is_there, read_small, write_folder, write_json, write_text
 from .card import PolicyCard, ReturnBounds, card_from_json
-from .names import asked_number
-from .tensors import FORMAT, WEIGHTS, load_tensors, save_tensors
+from .names import WEIGHTS, asked_number
 
-CARD = "policy.json"
-# The same card, and the weights that it names, as the Hugging Face hub has them (`aaren_rl.hub`).
-HUB_CARD, HUB_WEIGHTS = "config.json", "model.safetensors"
+FORMAT = 4
+CARD = "config.json"
 FOLDERS = ("policy", "policy_best")  # of a run
 
 
-def save_policy(folder: Path, card: PolicyCard, raw: Mapping[str, Tensor], average: Mapping[str, Tensor]) -> None:
-    """Writes a policy folder, whole or not at all; one that stood there is replaced."""
+def save_policy(
+    folder: Path, card: PolicyCard, states: Mapping[str, Mapping[str, Tensor]], readme: str | None = None
+) -> None:
+    """Writes a policy folder, whole or not at all; one that stood there is replaced.
+
+    Args:
+        folder: the folder.
+        card: how the policy was made.
+        states: "average" or "raw" -> the model's weights; those that the card names must be among them.
+        readme: the text of README.md; None: there is none.
+    """
 
     def fill(fresh: Path) -> None:
-        save_tensors(raw, fresh / WEIGHTS["raw"])
-        save_tensors(average, fresh / WEIGHTS["average"])
-        write_card(fresh / CARD, card, WEIGHTS.values())
+        for weights, tensors in states.items():
+            content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+            (fresh / _weights_file(card, weights)).write_bytes(content)
+        _write_card(fresh, card)
+        if readme is not None:
+            write_text(fresh / "README.md", readme)
 
     write_folder(folder, fill)
 
 
-def write_card(file: Path, card: PolicyCard, weights: Iterable[str]) -> None:
-    """Writes a card as `read_card` reads it, with the SHA-256 of the files of weights beside it."""
-    digests = {name: sha256(file.with_name(name)) for name in weights}
-    write_json(file, {"format": FORMAT, "sha256": digests, **dataclasses.asdict(card)})
-
-
 def amend_card(folder: Path, **changes: Any) -> None:  # noqa: ANN401  values of fields
-    """Writes a policy folder's card anew with other values of some fields; the weights stay.
+    """Writes a policy folder's card again with other values of some fields; the weights stay.
 
     Raises:
         CheckpointError: no policy, or not readable.
     """
-    write_card(folder / CARD, dataclasses.replace(read_card(folder), **changes), WEIGHTS.values())
+    _write_card(folder, dataclasses.replace(read_card(folder), **changes))
+
+
+def _weights_file(card: PolicyCard, weights: str) -> str:
+    return "model.safetensors" if weights == card.weights else f"model_{weights}.safetensors"
+
+
+def _write_card(folder: Path, card: PolicyCard) -> None:
+    digests = {file.name: _sha256(file.read_bytes()) for file in folder.glob("*.safetensors")}
+    write_json(folder / CARD, {"format": FORMAT, "sha256": digests, **dataclasses.asdict(card)})
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def policy_folder(path: str | Path) -> Path:
-    """The policy folder meant by a run folder or by itself; one in the hub's layout is a policy folder too.
+    """The policy folder meant by a run folder or by itself.
 
     Raises:
         CheckpointError: there is none.
     """
     path = Path(path)
     for folder in (path, path / FOLDERS[0]):
-        if is_there(folder / CARD) or is_there(folder / HUB_CARD):
+        if is_there(folder / CARD):
             return folder
     raise CheckpointError(f"{path}: no policy here; give a run folder or its policy/ (is its training finished?)")
 
@@ -78,7 +96,7 @@ def read_card(path: str | Path) -> PolicyCard:
         CheckpointError: no policy, not readable, or of another format.
     """
     folder = policy_folder(path)
-    with _offering_the_other(folder):
+    with _naming_the_other(folder):
         return _read_json(folder)[0]
 
 
@@ -103,13 +121,20 @@ def load_policy(
         CheckpointError: the folder is missing, damaged or does not fit together, or an argument is unknown.
     """
     folder = policy_folder(path)
-    with _offering_the_other(folder):
+    with _naming_the_other(folder):
         card, digests = _read_json(folder)
-        model = _load_model(folder, card, digests, weights or card.weights)
-    try:
-        return make_policy(model.to(device), card, rollout=rollout, rollout_context=rollout_context)
-    except (TypeError, ValueError, RuntimeError, AssertionError) as error:  # torch asserts that there is CUDA
-        raise CheckpointError(f"{folder}: {one_line(str(error))}") from error
+        weights = weights or card.weights
+        file = folder / _weights_file(card, weights)
+        if weights not in WEIGHTS:
+            raise CheckpointError(f"weights {weights!r} is not one of {', '.join(WEIGHTS)}")
+        if weights != card.weights and not file.exists():
+            raise CheckpointError(f"{folder}: holds the {card.weights} weights only; {weights} ones are in its run")
+        tensors = load_tensors(file, digests.get(file.name))
+        try:
+            model = _make_model(ModelConfig(**card.model), tensors)
+            return make_policy(model.to(device), card, rollout=rollout, rollout_context=rollout_context)
+        except (TypeError, ValueError, RuntimeError, OverflowError, AssertionError) as error:  # torch asserts CUDA
+            raise CheckpointError(f"{folder}: {one_line(error)}") from error
 
 
 def make_policy(
@@ -140,13 +165,33 @@ def make_policy(
     )
 
 
+def load_tensors(file: Path, digest: str | None = None) -> dict[str, Tensor]:
+    """Reads safetensors.
+
+    Args:
+        file: the file.
+        digest: the SHA-256 that it must have; None: any.
+
+    Raises:
+        CheckpointError: missing or damaged.
+    """
+    try:
+        content = file.read_bytes()
+        tensors = load(content)
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{file}: not readable: {one_line(error)}") from error
+    if digest is not None and _sha256(content) != digest:
+        raise CheckpointError(f"{file}: damaged (its SHA-256 is not the card's)")
+    return tensors
+
+
 def _return_range(bounds: ReturnBounds, device: torch.device) -> ReturnRange:
     return ReturnRange(bounds.every, torch.tensor([bounds.low, bounds.high], dtype=torch.float64, device=device).T)
 
 
 def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:
-    """The card, and the SHA-256 of the other files; a policy of an older version has none."""
-    file = folder / (CARD if (folder / CARD).is_file() else HUB_CARD)
+    """The card, and the SHA-256 of the other files."""
+    file = folder / CARD
     try:
         tree = json.loads(read_small(file))
         if not isinstance(tree, dict) or tree.pop("format", None) != FORMAT:
@@ -156,59 +201,28 @@ def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:
             raise ValueError("sha256 is not an object")
         return card_from_json(tree), digests
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file}: not readable: {one_line(str(error))}") from error
+        raise CheckpointError(f"{file}: not readable: {one_line(error)}") from error
 
 
-def _load_model(folder: Path, card: PolicyCard, digests: dict[str, Any], weights: str) -> DecisionModel:
-    if weights not in WEIGHTS:
-        raise CheckpointError(f"weights {weights!r} is not one of {', '.join(WEIGHTS)}")
-    file = folder / WEIGHTS[weights]
-    if not (folder / CARD).is_file():
-        if weights != card.weights:
-            raise CheckpointError(f"{folder}: holds the {card.weights} weights only; {weights} ones are in its run")
-        file = folder / HUB_WEIGHTS
-    tensors = load_tensors(file)
-    if file.name in digests and sha256(file) != digests[file.name]:
-        raise CheckpointError(f"{file}: damaged (its SHA-256 is not the card's)")
-    try:
-        config = ModelConfig(**card.model)
-        _check_shapes(config, tensors)
-        model = DecisionModel(config)
-        model.load_state_dict(tensors)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise CheckpointError(f"{folder}: {one_line(str(error))}") from error
-    return model
-
-
-def _check_shapes(config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
-    """Refuses a description that the weights do not bear out, before memory is taken for the model described."""
+def _make_model(config: ModelConfig, tensors: dict[str, Tensor]) -> DecisionModel:
+    """Refuses a description that the weights do not fit before memory is taken for the model described."""
     if config.layers > len(tensors):
         raise ValueError(f"the model has {config.layers} layers, its weights are {len(tensors)} tensors")
     with torch.device("meta"):
-        wanted = {name: tensor.shape for name, tensor in DecisionModel(config).state_dict().items()}
-    for name in sorted({*wanted, *tensors}):
-        shape = tensors[name].shape if name in tensors else None
-        if shape != wanted.get(name):
-            raise ValueError(f"weight {name!r:.60} is of shape {shape}, the model described needs {wanted.get(name)}")
+        DecisionModel(config).load_state_dict(tensors, assign=True)
+    model = DecisionModel(config)
+    model.load_state_dict(tensors)
+    return model
 
 
 @contextmanager
-def _offering_the_other(folder: Path) -> Iterator[None]:
-    """Adds to the error of a damaged policy that the run's other one is whole, where it is."""
+def _naming_the_other(folder: Path) -> Iterator[None]:
+    """Adds to the error of a policy that its run has another one."""
     try:
         yield
     except CheckpointError as error:
-        for other in (folder.parent / name for name in FOLDERS if folder.name in FOLDERS and name != folder.name):
-            if _is_whole(other):
-                raise CheckpointError(f"{error}; {other} is whole") from error
+        for name in FOLDERS:
+            other = folder.with_name(name)
+            if folder.name in FOLDERS and other != folder and is_there(other / CARD):
+                raise CheckpointError(f"{error}; its run has {other}, too") from error
         raise
-
-
-def _is_whole(folder: Path) -> bool:
-    try:
-        card, digests = _read_json(folder)
-        for weights in WEIGHTS:
-            _load_model(folder, card, digests, weights)
-    except CheckpointError:
-        return False
-    return True

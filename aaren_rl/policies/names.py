@@ -22,6 +22,7 @@ RECURRENT_MIXERS = ("aaren", "aaren-rsa")
 UNCONDITIONED = ("bc", "bc-10")
 
 ROLLOUTS = ("carry", "rolling", "window")  # as in `agents`, which imports torch
+WEIGHTS = ("average", "raw")
 CONTEXTS = ("window", "episode", "mixed", "stream")  # of training
 
 SOURCES = {

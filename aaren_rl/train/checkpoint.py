@@ -9,12 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import CheckpointError, DamagedCheckpointError
-from ..policies.tensors import FORMAT, WEIGHTS, load_tensors, save_tensors
-from ..runs.checkpoints import Kind, Manifest, add_checkpoint, newest_whole, read_states
+from ..errors import CheckpointError
+from ..runs.checkpoints import Saved, add_checkpoint, newest_whole
 
-KIND = Kind(FORMAT, "update", digits=8, files=tuple(WEIGHTS.values()))
-STATES = {"optimizer": dict, "sampler": Tensor, "recent": Tensor, "torch": Tensor}  # what trainer.pt must hold
+WEIGHTS = {"raw": dict, "average": dict}
+STATES = WEIGHTS | {"optimizer": dict, "sampler": Tensor, "recent": Tensor, "torch": Tensor}  # what one must hold
 
 
 @dataclass(frozen=True)
@@ -37,19 +36,13 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Adds `checkpoint` to a run's checkpoints folder; the last few and the best one (`progress["best"]`) are kept.
+    """Adds `checkpoint` to a run's checkpoints folder; the last two are kept.
 
     Raises:
         OSError: the disk is full or the folder cannot be written; the checkpoints that were there still are.
     """
-
-    def fill(fresh: Path) -> None:
-        save_tensors(checkpoint.raw, fresh / WEIGHTS["raw"])
-        save_tensors(checkpoint.average, fresh / WEIGHTS["average"])
-
-    manifest, best = Manifest(checkpoint.update, checkpoint.progress), checkpoint.progress.get("best")
-    keep = () if best is None else (best["updates"],)
-    add_checkpoint(folder, KIND, manifest, checkpoint.trainer, fill, keep=keep)
+    weights = {"raw": dict(checkpoint.raw), "average": dict(checkpoint.average)}
+    add_checkpoint(folder, checkpoint.update, checkpoint.progress, weights | checkpoint.trainer)
 
 
 def find_checkpoint(folder: Path) -> Checkpoint | None:
@@ -60,7 +53,7 @@ def find_checkpoint(folder: Path) -> Checkpoint | None:
     Raises:
         CheckpointError: all are damaged, or the newest is whole but lacks a part.
     """
-    return newest_whole(folder, KIND, _read_checkpoint)
+    return newest_whole(folder, STATES, _read_checkpoint)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:
@@ -75,9 +68,6 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     return found
 
 
-def _read_checkpoint(folder: Path, manifest: Manifest) -> Checkpoint:
-    try:
-        raw, average = (load_tensors(folder / WEIGHTS[weights]) for weights in ("raw", "average"))
-    except CheckpointError as error:
-        raise DamagedCheckpointError(str(error)) from error
-    return Checkpoint(manifest.number, raw, average, read_states(folder, STATES), manifest.progress)
+def _read_checkpoint(saved: Saved) -> Checkpoint:
+    weights = {name: saved.states.pop(name) for name in WEIGHTS}
+    return Checkpoint(saved.number, **weights, trainer=saved.states, progress=saved.progress)

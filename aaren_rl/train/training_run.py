@@ -154,10 +154,10 @@ def evaluate(run: Run) -> None:
     run.bar.write(f"update {trainer.update}: {run.headline} {last.headline:.1f}{imitation}")
     card = dataclasses.replace(card, **error_fields(last.action_error))
     states = {weights: model.state_dict() for weights, model in models.items()}
-    save_policy(run.path / "policy", card, **states)
+    save_policy(run.path / "policy", card, states)
     if run.best is None or run.last.headline > run.best.headline:
         run.best = run.last
-        save_policy(run.path / "policy_best", card, **states)
+        save_policy(run.path / "policy_best", card, states)
     elif at_end:  # it was saved before the behaviour's mode was known
         amend_card(run.path / "policy_best", data_returns=run.data_returns)
 

@@ -189,7 +189,7 @@ def _cards(world: World) -> Iterator[Case]:
         "weights": ["../weights", "", "best", None, 3],
         "context_length": [0, -1, "4", None],
         "versions": [None, {"a": 1}, []],
-        "sha256": [[], {"weights_average.safetensors": 5}, {"weights_average.safetensors": "0" * 64}],
+        "sha256": [[], {"model.safetensors": 5}, {"model.safetensors": "0" * 64}],
         "held_out": [2, -1, "x"],
         "data_returns": [{"mean": "x"}, [], {"mean": float("nan")}],
         "format": [None, 1, "99", [1]],
@@ -209,7 +209,7 @@ def _cards(world: World) -> Iterator[Case]:
             told |= (field, i) in (("rollout_context", 4), ("rollout_context", 5), ("return_scale", 3), ("sha256", 0))
             codes = POLICY | ({0} if told or field == "target_return" else set()) | {7}
             shown = f"{value!r:.30}".encode("ascii", "backslashreplace").decode()
-            yield _case(f"card: {field} {i} {shown}", world.policy, "policy.json", spoil, argv, codes)
+            yield _case(f"card: {field} {i} {shown}", world.policy, "config.json", spoil, argv, codes)
     for name, value in {"width": 0, "layers": 10**9, "heads": 3, "mixer": "magic", "max_timestep": 10**12,
                         "dropout": 2, "observation_dim": 4, "block": "round", "rem_counts": 5, "nobody": 1}.items():  # fmt: skip
 
@@ -218,13 +218,13 @@ def _cards(world: World) -> Iterator[Case]:
             tree["model"][name] = value
             path.write_text(json.dumps(tree))
 
-        yield _case(f"card: model {name} {value}", world.policy, "policy.json", change, _playing, {4})
+        yield _case(f"card: model {name} {value}", world.policy, "config.json", change, _playing, {4})
     texts = {"cut": '{"agent": ', "a list": "[]", "deep": "[" * 100_000, "a number": "1e999", "twice": '{"a":1}{"a":1}',
              "UTF-16": '{"format": "1"}'.encode("utf-16"), "long number": '{"seed": ' + "1" * 5000 + "}"}  # fmt: skip
     for what, text in texts.items():
         content = text if isinstance(text, bytes) else text.encode()
         yield _case(
-            f"card: {what}", world.policy, "policy.json", lambda path, c=content: path.write_bytes(c), _playing, {4}
+            f"card: {what}", world.policy, "config.json", lambda path, c=content: path.write_bytes(c), _playing, {4}
         )
         yield _case(
             f"hub card: {what}", world.hub, "config.json", lambda path, c=content: path.write_bytes(c), _playing, {4}
@@ -264,7 +264,7 @@ def _weights(world: World) -> Iterator[Case]:
 
     def spoiled(content: bytes) -> Spoil:
         def spoil(folder: Path) -> None:
-            card = folder / ("policy.json" if (folder / "policy.json").exists() else "config.json")
+            card = folder / "config.json"
             card.write_text(json.dumps({**json.loads(card.read_text()), "sha256": {}}))
             for file in folder.glob("*.safetensors"):
                 file.write_bytes(content)
@@ -279,12 +279,12 @@ def _weights(world: World) -> Iterator[Case]:
         def spoil(folder: Path) -> None:
             from safetensors.torch import load_file, save_file
 
-            file = folder / "weights_average.safetensors"
+            file = folder / "model.safetensors"
             tensors = load_file(file)
             for name, tensor in tensors.items():
                 tensors[name] = (tensor.double() if dtype == "double" else tensor.long() if dtype else tensor) + value
             save_file(tensors, file)
-            card = folder / "policy.json"
+            card = folder / "config.json"
             card.write_text(json.dumps({**json.loads(card.read_text()), "sha256": {}}))
 
         return spoil
@@ -320,10 +320,8 @@ def _runs(world: World) -> Iterator[Case]:
     spoils: dict[str, tuple[str, Spoil]] = {
         "metrics that are none": ("metrics.jsonl", lambda p: p.write_text("{]\n\x00")),
         "a folder for metrics": ("metrics.jsonl", lambda p: (p.unlink(), p.mkdir())),
-        "a checkpoint's manifest": ("checkpoints/00000002/manifest.json", lambda p: p.write_text("[]")),
-        "a checkpoint's weights": ("checkpoints/00000002/weights.safetensors", lambda p: p.write_bytes(b"")),
-        "a checkpoint's trainer": ("checkpoints/00000002/trainer.pt", lambda p: p.write_bytes(b"PK\x03\x04")),
-        "a checkpoint that is a file": ("checkpoints/00000009", lambda p: p.write_text("x")),
+        "a checkpoint": ("checkpoints/00000002.pt", lambda p: p.write_bytes(b"PK\x03\x04")),
+        "a checkpoint that is a folder": ("checkpoints/00000009.pt", lambda p: p.mkdir()),
         "a checkpoint beyond": ("checkpoints/99999999999999", lambda p: p.mkdir()),
         "a file for the checkpoints": ("checkpoints", lambda p: (p.rename(p.with_name("old")), p.write_text("x"))),
         "a folder for the config": ("config.yaml", lambda p: (p.unlink(), p.mkdir())),

@@ -86,7 +86,7 @@ def test_runs_of_two_environments_are_refused(trained_run: Path, tmp_path: Path,
     (other / "policy").mkdir(parents=True)
     for file in (trained_run / "policy").iterdir():
         (other / "policy" / file.name).write_bytes(file.read_bytes())
-    card = other / "policy" / "policy.json"
+    card = other / "policy" / "config.json"
     card.write_text(card.read_text().replace('"env": "hopper-medium"', '"env": "hopper-expert"'))
     assert bench(["steering", str(trained_run), str(other)]) == 2
     assert "several environments or sources: hopper-expert, hopper-medium" in capsys.readouterr().err

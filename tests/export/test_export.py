@@ -18,7 +18,6 @@ from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.export import model as module
 from aaren_rl.export.command import main as export
 from aaren_rl.policies.folder import load_policy, read_card
-from aaren_rl.policies.tensors import WEIGHTS
 from aaren_rl.runtime import load
 
 onnx = pytest.importorskip("onnx")
@@ -183,5 +182,4 @@ def test_a_full_disk_leaves_what_was_there(run: Path, tmp_path: Path, capsys, mo
 def test_evaluates_choices_are_the_packages() -> None:
     """They are written out there, because what they come from imports torch."""
     assert evaluate_module.ROLLOUTS == ROLLOUTS
-    assert set(evaluate_module.WEIGHTS) == set(WEIGHTS)
     assert evaluate_module.SAMPLERS == tuple(SAMPLERS)

@@ -49,7 +49,7 @@ def test_the_same_policy_comes_back(trained_run: Path, saved: Path) -> None:
 
 
 def test_nothing_of_this_machine_is_published(trained_run: Path, saved: Path) -> None:
-    assert str(Path(read_card(trained_run).source_path).parent) in (trained_run / "policy" / "policy.json").read_text()
+    assert str(Path(read_card(trained_run).source_path).parent) in (trained_run / "policy" / "config.json").read_text()
     for file in saved.iterdir():
         assert str(Path(read_card(trained_run).source_path).parent).encode() not in file.read_bytes()
     assert read_card(saved).source_path == "hopper.hdf5"
@@ -140,7 +140,7 @@ def spoil(folder: Path, **changes: object) -> None:
         ({"weights": ["average"]}, "weights"),
         ({"rollout": "os.system"}, "rollout 'os.system' is not one of"),
         ({"format": 99}, "not a policy of format"),
-        ({"auto_map": {"AutoModel": "x.Y"}}, "unknown keys: auto_map"),
+        ({"auto_map": {"AutoModel": "x.Y"}}, "unknown key auto_map"),
     ],
 )
 def test_bad_cards_are_refused_by_one_line(saved: Path, changes: dict[str, object], message: str) -> None:
@@ -165,17 +165,15 @@ def test_bad_files_are_refused_by_one_line(saved: Path) -> None:
     refused("not readable")
     save_file({name: tensor for name, tensor in tensors.items() if name != "head.bias"}, weights)
     refused("damaged")
-    spoil(saved, sha256={})  # as of an older version, which had no checksums
+    spoil(saved, sha256={})
     refused("head.bias")
     weights.unlink()
-    refused("no model.safetensors here")
+    refused("model.safetensors: not readable")
     (saved / "config.json").write_text("{")
     weights.write_bytes(whole)
     refused("not readable")
     shutil.rmtree(saved)
-    refused("no config.json here")
-    with pytest.raises(CheckpointError, match="no policy here"):
-        load_policy(saved)
+    refused("no policy here")
 
 
 def test_only_its_own_weights_are_there(saved: Path) -> None:

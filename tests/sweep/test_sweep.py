@@ -256,7 +256,9 @@ def test_no_run_outlives_a_sweep_that_is_killed(hopper_file: Path, tmp_path: Pat
     plain = json.dumps([(cell.arguments, str(cell.run)) for cell in cells])
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, plain, ""], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and not all((cell.run / "checkpoints" / "00000001").exists() for cell in cells):
+    while time.monotonic() < deadline and not all(
+        (cell.run / "checkpoints" / "00000001.pt").exists() for cell in cells
+    ):
         time.sleep(0.1)
     time.sleep(1)
     runs = [process_of(cell.run, tmp_path) for cell in cells]

@@ -123,7 +123,7 @@ def test_a_policy_from_before_there_was_a_typical_return_is_gone_on_from(hopper_
     """Its card does not name what it has not."""
     old = run(tmp_path / "old", hopper_file, "--no-typical-return")
     for name in ("policy", "policy_best"):
-        file = old / name / "policy.json"
+        file = old / name / "config.json"
         tree = json.loads(file.read_text())
         del tree["model"]["typical_return"]
         file.write_text(json.dumps(tree))

@@ -60,7 +60,7 @@ def two(command: list[str], code: int = 0) -> tuple[str, str]:
 
 def same(one: Path, other: Path, without: str, most: float = 1e-6) -> None:
     """Equal weights to `most`, raw and averaged; those whose name ends in `without` are left out."""
-    for name in ("weights", "weights_average"):
+    for name in ("model", "model_raw"):
         a, b = (load_file(run / "policy" / f"{name}.safetensors") for run in (one, other))
         assert a.keys() == b.keys()
         apart = {key: float((a[key] - b[key]).abs().max()) for key in a if not key.endswith(without)}

@@ -28,7 +28,7 @@ SMALL: dict[str, Any] = {
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "policy" / "weights.safetensors")
+    return load_file(run / "policy" / "model_raw.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -143,10 +143,10 @@ def test_a_file_that_is_none(text: str, tmp_path: Path) -> None:
 
 def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_path: Path) -> None:
     """Its size, its agent and its scale follow; its normalisation stays, whatever the new data are."""
-    card = json.loads((shutil.copytree(small, tmp_path / "old") / "policy" / "policy.json").read_text())
+    card = json.loads((shutil.copytree(small, tmp_path / "old") / "policy" / "config.json").read_text())
     card["observation_mean"] = [mean + 1 for mean in card["observation_mean"]]
     card["return_scale"] = 500.0
-    (tmp_path / "old" / "policy" / "policy.json").write_text(json.dumps(card))
+    (tmp_path / "old" / "policy" / "config.json").write_text(json.dumps(card))
     more = {"env": "hopper-medium", "source": str(hopper_file), "threads": 1, "steps_per_update": 160}
     more |= {"seed": 9, "eval_every": 1, "eval_episodes": 1, "final_episodes": 1, "warmup_updates": 0, "updates": 1}
     tuned = run(**more, start_from=str(tmp_path / "old"), out=tmp_path, learning_rate=1e-9, matrix_learning_rate=1e-9)

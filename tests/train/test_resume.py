@@ -71,14 +71,6 @@ def test_differences_are_noticed(hopper_file: Path, tmp_path: Path) -> None:
         assert any(name.startswith(part) for name in found), part
 
 
-@pytest.mark.faults(18)
-def test_18_the_best_checkpoint_stays(hopper_file: Path, tmp_path: Path) -> None:
-    assert train(arguments(hopper_file, tmp_path, "--eval-every", "4")) == 0
-    checkpoints = folder(tmp_path) / "checkpoints"
-    best = load_checkpoint(checkpoints).progress["best"]["updates"]
-    assert sorted(int(p.name) for p in checkpoints.iterdir()) == sorted({16, 20, best})
-
-
 @pytest.mark.defect(1)
 @pytest.mark.faults(24)
 def test_24_an_evaluation_that_fails_costs_no_updates(

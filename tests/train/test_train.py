@@ -47,9 +47,9 @@ def test_a_run_folder_has_all_its_parts(trained: Path) -> None:
     run = folder(trained)
     assert {p.name for p in run.iterdir()} >= {"config.yaml", "metrics.jsonl", "checkpoints", "policy", "policy_best"}
     assert {p.name for p in (run / "policy").iterdir()} == {
-        "policy.json",
-        "weights.safetensors",
-        "weights_average.safetensors",
+        "config.json",
+        "model.safetensors",
+        "model_raw.safetensors",
     }
     card = read_card(run)
     assert (card.agent, card.env, card.env_id, card.source) == (
@@ -93,7 +93,7 @@ def test_the_learnt_recurrence_is_logged(trained: Path, agent: str) -> None:
 def test_others_may_read_what_the_umask_lets_them(trained: Path) -> None:
     run, umask = folder(trained), os.umask(0)
     os.umask(umask)
-    for part in (run, run / "policy", run / "policy_best", *(run / "checkpoints").iterdir()):
+    for part in (run, run / "policy", run / "policy_best", run / "checkpoints"):
         assert part.stat().st_mode & 0o777 == 0o777 & ~umask
         assert all(file.stat().st_mode & 0o777 == 0o666 & ~umask for file in part.iterdir() if file.is_file())
 
@@ -185,8 +185,8 @@ def test_a_finished_run_can_be_resumed(trained: Path, hopper_file: Path, capsys:
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(trained: Path, tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     subprocess.run(["cp", "-r", folder(trained) / "checkpoints", checkpoints], check=True)
-    weights = checkpoints / "00000020" / "weights.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    file = checkpoints / "00000020.pt"
+    file.write_bytes(file.read_bytes()[:-1] + b"\1")
     assert load_checkpoint(checkpoints).update == 10
 
 
@@ -353,7 +353,7 @@ def test_a_damaged_policy_is_refused(
 ) -> None:
     policy = tmp_path / "policy"
     subprocess.run(["cp", "-r", folder(trained) / "policy", policy], check=True)
-    card, weights = policy / "policy.json", policy / "weights_average.safetensors"
+    card, weights = policy / "config.json", policy / "model.safetensors"
     if damage == "json":
         card.write_text(card.read_text()[:-20])
     elif damage == "key":
