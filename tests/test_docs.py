@@ -200,7 +200,6 @@ SMALL = {
     "bench rollout": "--steps 60 --width 16 --layers 1",
     "bench scan": "--lengths 64 128",
     "bench train": "--sizes 16x1 --repeats 1",
-    "bench resources": "--tokens 200",
 }
 RUNNING = [page for page in PAGES if "howto" in page.parts or page.name in ("tutorial.md", "benchmarks.md")]
 

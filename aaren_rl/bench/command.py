@@ -1,25 +1,26 @@
 """Measurements: `python -m aaren_rl.bench BENCHMARK`.
 
-Every benchmark first holds the code it times against a reference and prints nothing but an error if they differ: a
+Every benchmark first compares the code it times with a reference. If they differ, it prints nothing but an error: a
 wrong result is not fast.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from matplotlib.figure import Figure
 
 from ..cli import Parser, Subparser, run
 from ..files import check_writable, write_json
+from ..machine import Machine
 from ..ranges import THREADS
-from . import learning, learning_show, resources, rollout, scan, steering
-from .timing import check_plot, save_plot
-from .training import benchmark as train
+from . import learning, rollout, scan, steering, train
+from .harness import Figures, check_plot, save_plot
 
 
 class Benchmark(Protocol):
@@ -32,8 +33,14 @@ class Benchmark(Protocol):
     def add_arguments(self, parser: Parser) -> None:
         """Adds the benchmark's own options."""
 
-    def run(self, arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-        """Measures; returns the table to print and the figures for JSON."""
+    def measure(self, arguments: argparse.Namespace) -> Figures:
+        """Measures; the command adds the machine to the figures."""
+
+    def show(self, figures: Figures) -> list[str]:
+        """The lines to print below the machine's."""
+
+    def plot(self, figures: Figures) -> Figure:
+        """Draws the figures."""
 
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -42,17 +49,6 @@ BENCHMARKS: dict[str, Benchmark] = {
     "rollout": rollout,
     "train": train,
     "scan": scan,
-    "resources": resources,
-}
-
-
-PLOTS: dict[str, Callable[[dict[str, Any]], Figure]] = {
-    "learning": learning_show.plot,
-    "steering": steering.plot,
-    "rollout": rollout.plot,
-    "train": train.plot,
-    "scan": scan.plot,
-    "resources": resources.plot,
 }
 
 
@@ -66,30 +62,31 @@ def _parser() -> Parser:
         benchmark.add_arguments(own)
         own.add_argument("--threads", type=THREADS.integer, default=1, help="threads of torch (default: %(default)s)")
         own.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
-        if name in PLOTS:
-            own.add_argument("--plot", type=Path, metavar="FILE", help="also draw the figures here: .png, .svg or .pdf")
+        own.add_argument("--plot", type=Path, metavar="FILE", help="also draw the figures here: .png, .svg or .pdf")
         own.add_shared(register=False)
     return parser
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    files = {"json": arguments.json, "plot": getattr(arguments, "plot", None)}
-    for option, path in files.items():
-        check_writable(f"--{option}", path)
-    if files["plot"] is not None:
-        check_plot(files["plot"])  # before minutes of measuring
+    check_writable("--json", arguments.json)
+    check_writable("--plot", arguments.plot)
+    if arguments.plot is not None:
+        check_plot(arguments.plot)  # before minutes of measuring
     benchmark = BENCHMARKS[arguments.benchmark]
     threads = torch.get_num_threads()
     torch.set_num_threads(arguments.threads)
     try:
-        table, figures = benchmark.run(arguments)
+        figures = benchmark.measure(arguments)
+        machine = Machine.here()
     finally:
         torch.set_num_threads(threads)
-    print(table)
+    figures["machine"] = asdict(machine)
+    device = figures.get("device", "cpu")
+    print("\n".join([f"{machine}{'' if device == 'cpu' else f'; {device}'}", *benchmark.show(figures)]))
     if arguments.json is not None:
         write_json(arguments.json, figures)
-    if files["plot"] is not None:
-        save_plot(PLOTS[arguments.benchmark](figures), files["plot"])
+    if arguments.plot is not None:
+        save_plot(benchmark.plot(figures), arguments.plot)
     return 0
 
 

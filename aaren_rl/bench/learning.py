@@ -10,20 +10,19 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import torch
 import yaml
+from matplotlib.figure import Figure
 
 from ..agents import Policy
 from ..cli import Parser, positive, progress_bar
 from ..envs import TASKS, Episodes, load_episodes
 from ..errors import NumericsError, UsageError
 from ..evaluate.held_out import HeldOut, action_error, hold_out
-from ..machine import Machine
-from ..policies.names import AGENTS
+from ..evaluate.scores import aligned
+from ..policies.names import AGENTS, MARKS, label
 from ..ranges import POSITIVE, SEED
 from ..train.acceleration import keep_freed_memory
 from ..train.config import SECTIONS, RunConfig
@@ -31,14 +30,14 @@ from ..train.contexts.batches import StepData
 from ..train.contexts.sampling import settle_context
 from ..train.settings import Nested, build_config, load_preset, override
 from ..train.trainer import Stopwatch, Trainer
-from .learning_result import Curve, LearningResult, Point
-from .learning_show import format_learning
+from .harness import Figures, logarithmic
 
 RECIPES = ("default:decision-aaren", "default:decision-aaren-rsa", "default:decision-transformer")
 POINTS = 7  # evaluations of a recipe, the last after all its updates
 FIRST = 1 / 16  # of the updates, at the first evaluation
 HELD_OUT = 0.05  # of the episodes
 TURN = 25  # updates of a recipe before it is the next one's turn: all see the same machine
+COSTS = ("seconds", "updates")
 TOLERANCE = 1e-3  # of the error, relative: played step by step against in parallel
 
 HELP = "held-out action error against seconds and updates, recipes side by side"
@@ -77,22 +76,13 @@ def read_recipe(recipe: str, updates: int, seed: int) -> RunConfig:
 
 
 class Learner:
-    """One recipe in training.
-
-    Args:
-        recipe: as `read_recipe` has it.
-        training: the episodes to learn from.
-        horizon: the environment's time limit, in steps.
-        updates: of the whole training, which the schedule of the learning rate needs to know.
-        seed: of weights and batches.
-    """
+    """One recipe in training: recipe as `read_recipe` has it, updates of the whole training."""
 
     def __init__(self, recipe: str, training: Episodes, horizon: int, updates: int, seed: int) -> None:
-        """Draws weights."""
         self.recipe, self.config = recipe, settle_context(read_recipe(recipe, updates, seed), training)
         data = StepData(training, self.config.data.return_scale)
         self.trainer = Trainer(self.config, data, training.action_dim, horizon)
-        self.watch, self.points = Stopwatch(), list[Point]()
+        self.watch, self.points = Stopwatch(), list[Figures]()
 
     def train(self, updates: int) -> None:
         """Some more updates."""
@@ -102,20 +92,16 @@ class Learner:
 
     def policy(self) -> Policy:
         """What the averaged weights would act as now."""
-        data, how = self.trainer.data, self.config.evaluation
-        return Policy(
-            self.trainer.average,
-            data.observation_mean,
-            data.observation_std,
-            self.config.data.return_scale,
-            how.rollout,
-            how.rollout_context,
-        )
+        data, how, scale = self.trainer.data, self.config.evaluation, self.config.data.return_scale
+        model, mean, std = self.trainer.average, data.observation_mean, data.observation_std
+        return Policy(model, mean, std, scale, how.rollout, how.rollout_context)
 
     def evaluate(self, held_out: HeldOut) -> None:
         """Adds a point."""
         error = action_error(self.policy(), held_out)
-        self.points.append(Point(self.trainer.update, self.watch.seconds, error.mean, *error.interval()))
+        low, high = error.interval()
+        point = {"updates": self.trainer.update, "seconds": self.watch.seconds, "error": error.mean}
+        self.points.append({**point, "low": low, "high": high})
 
 
 def checkpoints(updates: int) -> list[int]:
@@ -124,31 +110,23 @@ def checkpoints(updates: int) -> list[int]:
     return sorted({round(number) for number in spaced})
 
 
-def measure_learning(
-    env: str, source: str, recipes: Sequence[str], *, updates: int, seed: int, error: float | None
-) -> LearningResult:
-    """Trains all recipes in turns.
-
-    Args:
-        env: a task of the table.
-        source: of its data, see `load_episodes`.
-        recipes: as `read_recipe` has them.
-        updates: of every recipe.
-        seed: of weights, batches and of which episodes are held out.
-        error: to come down to; None: the last one of the last recipe.
+def measure(arguments: argparse.Namespace) -> Figures:
+    """Trains all recipes in turns; errors are in units in which actions span [-1, 1].
 
     Raises:
+        EnvsError: the data cannot be loaded.
         UsageError: a recipe that is none, or too few episodes to hold any out.
         NumericsError: an error played step by step is not the model's own.
     """
-    for recipe in recipes:
+    env, updates, seed = arguments.env, arguments.updates, arguments.seed
+    for recipe in arguments.recipes:
         read_recipe(recipe, updates, seed)  # before the data: what is mistyped is said at once
-    episodes = load_episodes(env, source)
+    episodes = load_episodes(env, arguments.source)
     training, held_out = hold_out(episodes, HELD_OUT, seed)
     if held_out is None:
         raise UsageError(f"{env}: {len(episodes)} episodes are too few to hold any out")
     keep_freed_memory()
-    learners = [Learner(recipe, training, TASKS[env].horizon, updates, seed) for recipe in recipes]
+    learners = [Learner(recipe, training, TASKS[env].horizon, updates, seed) for recipe in arguments.recipes]
     _check(learners[0], held_out.episodes)
     with progress_bar(total=updates * len(learners), desc=f"{env}, {len(learners)} recipes", unit="update") as bar:
         for until in checkpoints(updates):
@@ -158,21 +136,28 @@ def measure_learning(
                     bar.update(min(TURN, until - done))
             for learner in learners:
                 learner.evaluate(held_out)
-    wanted = learners[-1].points[-1].error if error is None else error
-    return LearningResult(
-        env=env,
-        source=episodes.source,
-        steps=training.n_steps,
-        held_out_episodes=len(held_out.episodes),
-        held_out_steps=held_out.episodes.n_steps,
-        floor=held_out.floor,
-        trivial=float(np.square(held_out.episodes.actions - training.actions.mean(0)).mean()),
-        error=wanted,
-        seed=seed,
-        curves=[_curve(learner, wanted) for learner in learners],
-        machine=Machine.here(),
-        threads=torch.get_num_threads(),
-    )
+    wanted = learners[-1].points[-1]["error"] if arguments.error is None else arguments.error
+    curves = [
+        {
+            "recipe": learner.recipe,
+            "points": learner.points,
+            **{f"{cost}_to": reached([(p[cost], p["error"]) for p in learner.points], wanted) for cost in COSTS},
+        }
+        for learner in learners
+    ]
+    return {
+        "env": env,
+        "source": episodes.source,
+        "steps": training.n_steps,
+        "held_out_episodes": len(held_out.episodes),
+        "held_out_steps": held_out.episodes.n_steps,
+        "floor": held_out.floor,
+        # What a policy that learned nothing but the data's mean action has.
+        "trivial": float(np.square(held_out.episodes.actions - training.actions.mean(0)).mean()),
+        "error": wanted,
+        "seed": seed,
+        "curves": curves,
+    }
 
 
 def _check(learner: Learner, episodes: Episodes) -> None:
@@ -196,15 +181,6 @@ def _check(learner: Learner, episodes: Episodes) -> None:
         raise NumericsError(f"{learner.recipe}: the error played step by step is {played}, in parallel {parallel}")
 
 
-def _curve(learner: Learner, wanted: float) -> Curve:
-    return Curve(
-        learner.recipe,
-        learner.points,
-        reached([(point.seconds, point.error) for point in learner.points], wanted),
-        reached([(point.updates, point.error) for point in learner.points], wanted),
-    )
-
-
 def reached(points: Sequence[tuple[float, float]], wanted: float) -> float | None:
     """Where a curve of (cost, error) first comes down to an error, both logarithmic between points; None: nowhere."""
     for k, (cost, error) in enumerate(points):
@@ -217,36 +193,67 @@ def reached(points: Sequence[tuple[float, float]], wanted: float) -> float | Non
     return None
 
 
+def show(figures: Figures) -> list[str]:
+    """A table of errors, and one of what it took to come down to the error asked for."""
+    floor, error, curves = figures["floor"], figures["error"], figures["curves"]
+    errors = [("recipe", "updates", "seconds", "error", "interval", "above floor")]
+    errors += [
+        (
+            curve["recipe"],
+            f"{point['updates']:,}",
+            f"{point['seconds']:.1f}",
+            f"{point['error']:.4f}",
+            f"[{point['low']:.4f}, {point['high']:.4f}]",
+            "-" if floor is None else f"{point['error'] - floor:.4f}",
+        )
+        for curve in curves
+        for point in curve["points"]
+    ]
+    last = curves[-1]["seconds_to"]
+    costs = [(f"to an error of {error:.4f}", "updates", "seconds", f"of {curves[-1]['recipe']}")]
+    for curve in curves:
+        updates, taken = curve["updates_to"], curve["seconds_to"]
+        cells = ("-", "-") if taken is None else (f"{updates:,.0f}", f"{taken:.1f}")
+        costs.append((curve["recipe"], *cells, "-" if taken is None or last is None else f"{taken / last:.3f}"))
+    held_out = "error on {held_out_episodes} held-out episodes, {held_out_steps:,} steps; seed {seed}".format(**figures)
+    under = "" if floor is None else f", floor {floor:.4f}"
+    return [
+        f"{figures['env']} ({MARKS[figures['source']]}), {figures['steps']:,} steps; {held_out}",
+        f"error of the data's mean action {figures['trivial']:.4f}{under}; to come down to: {error:.4f}",
+        "",
+        *aligned(errors),
+        "",
+        *aligned(costs),
+    ]
+
+
+def plot(figures: Figures) -> Figure:
+    """Error against seconds and against updates, above the floor where it is known; all axes logarithmic."""
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    floor = figures["floor"] or 0.0
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, cost in zip(panels, COSTS, strict=True):
+        for k, curve in enumerate(figures["curves"]):
+            at = [point[cost] for point in curve["points"]]
+            errors = [point["error"] - floor for point in curve["points"]]
+            preset, _, agent = curve["recipe"].partition(":")
+            name = label(agent) if preset == "default" else f"{label(agent)}, preset {preset}"
+            axes.plot(at, errors, marker=".", color=f"C{k}", label=name)
+        axes.axhline(figures["error"] - floor, color="0.5", linewidth=0.8, linestyle="--")
+        axes.set(xlabel=f"{cost} of training")
+        logarithmic(axes)
+    panels[0].set_ylabel("held-out action error" + (" above the floor" if figures["floor"] else ""))
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=2, fontsize="small")
+    figure.suptitle(f"{figures['env']} ({figures['source']}), {figures['steps']:,} steps", fontsize="medium")
+    return figure
+
+
 def add_arguments(parser: Parser) -> None:
     """The benchmark's own options."""
     parser.add_argument("--env", choices=TASKS, metavar="NAME", default="hopper-medium", help="(default: %(default)s)")
     parser.add_argument("--source", metavar="NAME", default="auto", help="of the data, as train's (default: auto)")
-    parser.add_argument(
-        "--recipes",
-        nargs="+",
-        metavar="RECIPE",
-        default=list(RECIPES),
-        help="(default: %(default)s)",
-    )
+    parser.add_argument("--recipes", nargs="+", metavar="RECIPE", default=list(RECIPES), help="(default: %(default)s)")
     parser.add_argument("--updates", type=positive, default=1500, help="of every recipe (default: %(default)s)")
     parser.add_argument("--seed", type=SEED.integer, default=0, help="of weights and held-out episodes (default: 0)")
     parser.add_argument("--error", type=POSITIVE.number, metavar="X", help="to come down to (the last recipe's last)")
-
-
-def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Measures; returns the table to print and the figures for JSON.
-
-    Raises:
-        EnvsError: the data cannot be loaded.
-        UsageError: too few episodes to hold any out.
-        NumericsError: an error played step by step is not the model's own.
-    """
-    result = measure_learning(
-        arguments.env,
-        arguments.source,
-        arguments.recipes,
-        updates=arguments.updates,
-        seed=arguments.seed,
-        error=arguments.error,
-    )
-    return format_learning(result), asdict(result)

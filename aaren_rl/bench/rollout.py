@@ -1,6 +1,7 @@
 """The benchmark "rollout": time and memory of an action against the environment step, for every rollout mode.
 
-Every mode is first held against the model in float64, run in parallel over the steps that it looks back on.
+Every mode is first compared with the model in float64, run in parallel over the steps that it looks back on. Memory and
+time since the first action are figure 5 of "Attention as an RNN".
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import argparse
 import copy
 import itertools
 import math
-from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import median
 from typing import Any, TypeAlias
@@ -18,15 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from ..agents import DecisionModel, ModelConfig, Policy, PolicyState
 from ..cli import Parser, positive
 from ..errors import UsageError
-from ..machine import Machine, resident_bytes, state_bytes
+from ..evaluate.scores import aligned
+from ..machine import state_bytes
 from ..policies.names import AGENTS, label
 from ..train.settings import build_config, load_preset
-from .timing import CPU, Work, add_model_size, in_turns, model_size, ratio, require, without_collection
+from .harness import CPU, Figures, add_model_size, in_turns, logarithmic, model_size, ratio, require, seconds
 
 Array: TypeAlias = npt.NDArray[np.float32]
 
@@ -35,9 +35,10 @@ TARGET_RETURN, RETURN_SCALE = 3600.0, 1000.0
 CONTEXT = 20  # K of "rolling" and "window", in steps
 MODES = ("decision-aaren:carry", "decision-aaren:rolling", "decision-transformer:carry", "decision-transformer:window")
 EARLY = 10  # the step that all later ones are compared with
-CACHED = 1000  # the last step of those whose state grows: their time grows with its square
+CACHED = 1000  # the last step of those whose state grows, and of figure 5: their time grows with its square
 BLOCK = 100  # actions timed at a stretch
 REPEATS = 11  # blocks at every step, taken in turns
+POINTS = 24  # of figure 5
 CHECKED_STEPS, TOLERANCE = 200, 1e-5
 _COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito's
 
@@ -45,66 +46,19 @@ HELP = "cost of an action against the environment step, for every rollout mode"
 DESCRIPTION = f"""\
 Acts through one long episode of random observations of Hopper's size and times an action at steps {EARLY}, 100, ...,
 STEPS: medians of {REPEATS} blocks of {BLOCK} actions, taken in turns over all modes and steps. A mode whose state grows
-(decision-transformer:carry, a cache of keys and values) is followed to step {CACHED:,} at most."""
+(decision-transformer:carry, a cache of keys and values) is followed to step {CACHED:,} at most. Up to that step, memory
+and time since the first action are read as in figure 5 of "Attention as an RNN"; "grows as" is the exponent of steps
+between half of them and all. --plot draws both."""
 EPILOG = """\
 example:
-  python -m aaren_rl.bench rollout --steps 100000 --plot rollout.png"""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Of one action, at about one environment step.
-
-    Attributes:
-        step: the environment step at which every timed block begins.
-        microseconds: per action, median over the blocks.
-        fastest_microseconds: per action, in the fastest block.
-        ratio: median over the repeats of this time over the mode's own at step 10.
-        state_bytes: memory that the policy's state keeps alive.
-    """
-
-    step: int
-    microseconds: float
-    fastest_microseconds: float
-    ratio: float
-    state_bytes: int
-
-
-@dataclass(frozen=True)
-class Mode:
-    """An agent and the rollout mode that it acts in.
-
-    Attributes:
-        name: "agent:rollout".
-        costs: at rising steps.
-        share: median over the repeats of its time at step 10 over that of the last mode.
-        growth_bytes: of the process between the first and the last step; None where the system does not tell.
-        checked_difference: largest difference between the actions and the float64 reference.
-    """
-
-    name: str
-    costs: list[Cost]
-    share: float
-    growth_bytes: int | None
-    checked_difference: float
-
-
-@dataclass(frozen=True)
-class RolloutResult:
-    """The outcome of `measure_rollout`: all modes are of one size."""
-
-    width: int
-    layers: int
-    heads: int
-    modes: list[Mode]
-    machine: Machine
+  python -m aaren_rl.bench rollout --steps 100000 --plot rollout.png
+  python -m aaren_rl.bench rollout --steps 1000 --modes decision-{aaren,transformer}:carry --plot figure5.png"""
 
 
 class Episode:
     """An endless episode with observations and rewards drawn at random; no environment takes time or memory."""
 
     def __init__(self, length: int = 1024) -> None:
-        """Draws `length` steps, which then repeat."""
         rng = np.random.default_rng(0)
         self.observations: Array = rng.standard_normal((length, 1, OBSERVATION_DIM)).astype(np.float32)
         self.rewards: Array = rng.uniform(0, 4, (length, 1)).astype(np.float32)
@@ -121,27 +75,18 @@ class Episode:
         return self.observations[t], self.rewards[t - 1] if t else np.zeros(1, np.float32)
 
 
-def model_config(agent: str, width: int, layers: int, heads: int) -> ModelConfig:
-    """An agent's model as `train` makes it, for the sizes of the benchmark.
+def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
+    """The policy of "agent:rollout", made as `train` does; the weights are drawn: they do not change an action's cost.
 
     Raises:
         ValueError: no such agent can be made.
     """
+    agent, rollout = name.split(":")
     tokens = build_config(agent, 0, load_preset("default", agent)).network.tokens_per_step
-    return ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[agent], width, layers, heads, tokens_per_step=tokens)
-
-
-def make_policy(config: ModelConfig, rollout: str = "carry") -> Policy:
-    """A policy with freshly drawn weights: they do not change the cost of an action."""
+    config = ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[agent], width, layers, heads, tokens_per_step=tokens)
     torch.manual_seed(0)
-    mean, std = torch.zeros(config.observation_dim), torch.ones(config.observation_dim)
+    mean, std = torch.zeros(OBSERVATION_DIM), torch.ones(OBSERVATION_DIM)
     return Policy(DecisionModel(config), mean, std, RETURN_SCALE, rollout, CONTEXT)
-
-
-def begin(rollout: str, t: int) -> int:
-    """The first of the steps that the action of step t is computed from."""
-    half = CONTEXT // 2
-    return {"carry": 0, "rolling": max(0, t // half - 1) * half, "window": max(0, t + 1 - CONTEXT)}[rollout]
 
 
 @torch.no_grad()
@@ -163,7 +108,12 @@ def check(policy: Policy, episode: Episode, steps: int = CHECKED_STEPS) -> float
         torch.stack(to_go, 1),
         torch.arange(steps).unsqueeze(0),
     )
-    exact, begins = copy.deepcopy(policy.model).double(), [begin(policy.rollout, t) for t in range(steps)]
+    exact, half = copy.deepcopy(policy.model).double(), CONTEXT // 2
+    # Of every step, the first of those that its action is computed from.
+    begins = [
+        {"carry": 0, "rolling": max(0, t // half - 1) * half, "window": max(0, t + 1 - CONTEXT)}[policy.rollout]
+        for t in range(steps)
+    ]
     differences = []
     for first in sorted(set(begins)):
         at = [t for t in range(steps) if begins[t] == first]
@@ -173,104 +123,159 @@ def check(policy: Policy, episode: Episode, steps: int = CHECKED_STEPS) -> float
     return require("the policy's actions differ from the float64 reference", difference, TOLERANCE)
 
 
-class _Probe:
-    """One mode, and its states at some steps of the episode."""
-
-    def __init__(self, name: str, policy: Policy, episode: Episode, stops: list[int]) -> None:
-        self.name, self._policy, self._episode = name, policy, episode
-        self.difference = check(policy, episode)
-        self.states = [episode.play(policy, policy.initial_state(1, TARGET_RETURN), EARLY)]
-        episode.play(policy, self.states[0], BLOCK)  # warm: allocator, caches
-        before = resident_bytes()
-        for stop in stops:
-            self._reach(stop)
-        after = resident_bytes()
-        self.growth = None if before is None or after is None else after - before
-        self.times: list[list[float]] = []  # of an action, in microseconds: block by block of every state
-
-    def _reach(self, stop: int) -> None:
-        newest = self.states[-1]
+def states(policy: Policy, episode: Episode, stops: list[int]) -> list[PolicyState]:
+    """The policy's states at step 10 and at `stops`, as far as a state that grows is followed."""
+    found = [episode.play(policy, policy.initial_state(1, TARGET_RETURN), EARLY)]
+    for stop in stops:
+        newest = found[-1]
         # At step 100 every window is full: what grows after it grows on.
-        if stop > CACHED and state_bytes(newest) > state_bytes(self.states[1]):
-            return
-        if self._policy.rollout == "window":  # nothing before the last K steps is in the state: they are skipped
+        if stop > CACHED and state_bytes(newest) > state_bytes(found[1]):
+            break
+        if policy.rollout == "window":  # nothing before the last K steps is in the state: they are skipped
             newest = newest._replace(timestep=stop - CONTEXT)
-        self.states.append(self._episode.play(self._policy, newest, stop - int(newest.timestep)))
-
-    def blocks(self) -> list[Work]:
-        """What is timed: a block of actions from every state."""
-        return [partial(self._episode.play, self._policy, state, BLOCK) for state in self.states]
-
-    def result(self, last: _Probe) -> Mode:
-        """Its figures, beside those of another."""
-        costs = [
-            Cost(int(state.timestep), median(times), min(times), ratio(times, self.times[0]), state_bytes(state))
-            for state, times in zip(self.states, self.times, strict=True)
-        ]
-        return Mode(self.name, costs, ratio(self.times[0], last.times[0]), self.growth, self.difference)
+        found.append(episode.play(policy, newest, stop - int(newest.timestep)))
+    return found
 
 
-def measure_rollout(modes: list[str], steps: int, width: int, layers: int, heads: int) -> RolloutResult:
-    """Time and memory of an action at steps 10, 100, ..., `steps` of one episode.
+def grow(policies: dict[str, Policy], episode: Episode, steps: int) -> dict[str, Figures]:
+    """Figure 5: memory and time since the first action, a stretch of steps of one policy after one of the other's."""
+    stops = sorted({round(steps * k / POINTS) for k in range(1, POINTS + 1)} - {0})
+    found: dict[str, Figures] = {name: {"steps": stops, "state_bytes": [], "seconds": []} for name in policies}
+    now = {name: policy.initial_state(1, TARGET_RETURN) for name, policy in policies.items()}
+
+    def play(name: str, stop: int) -> None:
+        now[name] = episode.play(policies[name], now[name], stop - int(now[name].timestep))
+
+    for stop, (name, growth) in itertools.product(stops, found.items()):
+        taken = seconds(partial(play, name, stop), CPU)
+        growth["seconds"].append(taken + (growth["seconds"][-1] if growth["seconds"] else 0.0))
+        growth["state_bytes"].append(state_bytes(now[name]))
+    for growth in found.values():
+        for kind in ("state_bytes", "seconds"):
+            growth[f"{kind}_exponent"] = _exponent(stops, growth[kind])
+    return found
+
+
+def _exponent(steps: list[int], values: list[float]) -> float:
+    """e of steps^e between the middle and the end."""
+    middle = (len(steps) - 1) // 2
+    return math.log(values[-1] / values[middle]) / math.log(steps[-1] / steps[middle])
+
+
+def measure(arguments: argparse.Namespace) -> Figures:
+    """Time and memory of an action at steps 10, 100, ..., and figure 5 up to step CACHED.
 
     Raises:
-        ValueError: no such agent can be made.
+        UsageError: no such agent can be made, or the last step is not late.
         NumericsError: a policy's actions are wrong.
     """
+    steps, sizes = arguments.steps, model_size(arguments)
+    if steps < 2 * CONTEXT:
+        raise UsageError(f"--steps: must be at least {2 * CONTEXT}, not {steps}")
+    try:
+        policies = {name: make_policy(name, **sizes) for name in arguments.modes}
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    episode = Episode()
+    checked = {name: check(policy, episode) for name, policy in policies.items()}
+    growths = grow(policies, episode, min(steps, CACHED))
     stops = sorted({s for s in (100, 1000, 10_000, 100_000, CACHED) if s < steps} | {steps})
-    episode, probes = Episode(), []
-    for name in modes:
-        agent, rollout = name.split(":")
-        probes.append(_Probe(name, make_policy(model_config(agent, width, layers, heads), rollout), episode, stops))
-    works = {(probe, which): work for probe in probes for which, work in enumerate(probe.blocks())}
-    with without_collection():
-        times = in_turns(works, repeats=REPEATS, device=CPU, budget=math.inf, to_and_fro=True)
-    for (probe, _), taken in times.items():
-        probe.times.append([seconds / BLOCK * 1e6 for seconds in taken])
-    return RolloutResult(width, layers, heads, [probe.result(probes[-1]) for probe in probes], Machine.here())
-
-
-def format_rollout(result: RolloutResult) -> str:
-    """An aligned table with the machine's description above it."""
-    checked = max(mode.checked_difference for mode in result.modes)
-    lines = [
-        str(result.machine),
-        f"width {result.width}, layers {result.layers}, heads {result.heads}; one environment, K = {CONTEXT}",
-        f"checked against float64 over {CHECKED_STEPS} steps: {checked:.1e}",
-        f"{'':<28}{'step':>10}{'us/action':>12}{'fastest':>10}{'of step ' + str(EARLY):>12}{'state, bytes':>15}",
+    at = {name: states(policy, episode, stops) for name, policy in policies.items()}
+    works = {
+        (name, int(state.timestep)): partial(episode.play, policies[name], state, BLOCK)
+        for name, found in at.items()
+        for state in found
+    }
+    times = in_turns(works, repeats=REPEATS, device=CPU)
+    last = arguments.modes[-1]
+    modes = [
+        {
+            "name": name,
+            "costs": [
+                {
+                    "step": (step := int(state.timestep)),
+                    "microseconds": median(times[name, step]) / BLOCK * 1e6,
+                    "fastest_microseconds": min(times[name, step]) / BLOCK * 1e6,
+                    "ratio": ratio(times[name, step], times[name, EARLY]),
+                    "state_bytes": state_bytes(state),
+                }
+                for state in found
+            ],
+            "share": ratio(times[name, EARLY], times[last, EARLY]),
+            "growth": growths[name],
+            "checked_difference": checked[name],
+        }
+        for name, found in at.items()
     ]
-    for mode in result.modes:
-        lines += [
-            f"{mode.name:<28}{cost.step:>10,}{cost.microseconds:>12.1f}{cost.fastest_microseconds:>10.1f}"
-            f"{cost.ratio:>12.3f}{cost.state_bytes:>15,}"
-            for cost in mode.costs
+    return {**sizes, "modes": modes}
+
+
+def show(figures: Figures) -> list[str]:
+    """A table of actions, and one of what has grown since the first."""
+    modes, last = figures["modes"], figures["modes"][-1]["name"]
+    costs = [("", "step", "us/action", "fastest", f"of step {EARLY}", "state, bytes")]
+    grown = [("", "steps", "state, bytes", "grows as", "time, s", "grows as")]
+    for mode in modes:
+        costs += [
+            (
+                mode["name"],
+                f"{cost['step']:,}",
+                f"{cost['microseconds']:.1f}",
+                f"{cost['fastest_microseconds']:.1f}",
+                f"{cost['ratio']:.3f}",
+                f"{cost['state_bytes']:,}",
+            )
+            for cost in mode["costs"]
         ]
-        grown = "n/a" if mode.growth_bytes is None else f"{mode.growth_bytes / 1024:,.0f} KiB"
-        of = "" if mode is result.modes[-1] else f"; at step {EARLY} {mode.share:.3f} of {result.modes[-1].name}'s time"
-        lines.append(f"  the process grew by {grown}{of}")
-    return "\n".join(lines)
+        growth = mode["growth"]
+        grown.append(
+            (
+                f"  {mode['name']}",
+                f"{growth['steps'][-1]:,}",
+                f"{growth['state_bytes'][-1]:,}",
+                f"t^{growth['state_bytes_exponent']:.2f}",
+                f"{growth['seconds'][-1]:.3f}",
+                f"t^{growth['seconds_exponent']:.2f}",
+            )
+        )
+    checked = max(mode["checked_difference"] for mode in modes)
+    return [
+        "width {width}, layers {layers}, heads {heads}; one environment, K = ".format(**figures) + str(CONTEXT),
+        f"checked against float64 over {CHECKED_STEPS} steps: {checked:.1e}",
+        *aligned(costs),
+        *(f"  at step {EARLY} {mode['name']} takes {mode['share']:.3f} of {last}'s time" for mode in modes[:-1]),
+        "since the first action:",
+        *aligned(grown),
+    ]
 
 
-def plot(figures: dict[str, Any]) -> Figure:
-    """Time and memory of an action against the environment step, both logarithmic."""
-    figure = Figure(figsize=(7.6, 3.5), layout="constrained")
-    elapsed, memory = figure.subplots(1, 2)
-    for mode, color in zip(figures["modes"], itertools.cycle(_COLOURS)):
+def plot(figures: Figures) -> Figure:
+    """Time and memory of an action, both logarithmic; below, where it was measured, the paper's figure 5."""
+    modes = figures["modes"]
+    rows = 1 + ("growth" in modes[0])
+    figure = Figure(figsize=(7.6, 3.5 if rows == 1 else 6.3), layout="constrained")
+    panels = figure.subplots(rows, 2, squeeze=False)
+    elapsed, memory = panels[0]
+    for mode, color in zip(modes, itertools.cycle(_COLOURS)):
         at = [cost["step"] for cost in mode["costs"]]
         agent, _, rollout = mode["name"].partition(":")
         line: dict[str, Any] = {"color": color, "marker": "o", "markersize": 4}
         elapsed.plot(at, [cost["microseconds"] for cost in mode["costs"]], label=f"{label(agent)}, {rollout}", **line)
         memory.plot(at, [cost["state_bytes"] for cost in mode["costs"]], **line)
+        if rows == 2:
+            growth = mode["growth"]
+            panels[1, 0].plot(growth["steps"], growth["seconds"], color=color)
+            panels[1, 1].plot(growth["steps"], [size / 2**20 for size in growth["state_bytes"]], color=color)
     elapsed.set(title="time of an action (µs)")
     memory.set(title="memory of the state (bytes)")
-    for axes, decades in ((elapsed, (1, 2, 5)), (memory, (1,))):
-        axes.set(xlabel="environment step", xscale="log", yscale="log")
-        axes.yaxis.set_major_locator(LogLocator(subs=decades))
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-            axis.set_minor_formatter(NullFormatter())
+    logarithmic(elapsed)
+    logarithmic(memory, (1,))
+    for since, size in panels[1:]:
+        since.set(title="time since the first action (s)", xlim=(0, None), ylim=(0, None))
+        size.set(title="memory of the state (MiB)", xlim=(0, None), ylim=(0, None))
+    for axes in panels.flat:
+        axes.set(xlabel="environment step")
         axes.minorticks_off()
-        axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=2, fontsize="small", frameon=False)
     title = "width {width}, layers {layers}, heads {heads}, one environment".format(**figures)
@@ -286,19 +291,3 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--steps", type=positive, default=100_000, help="the last step (default: %(default)s)")
     add_model_size(parser)
-
-
-def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Measures; returns the table to print and the figures for JSON.
-
-    Raises:
-        UsageError: no such agent can be made, or the last step is not late.
-        NumericsError: a policy's actions are wrong.
-    """
-    if arguments.steps < 2 * CONTEXT:
-        raise UsageError(f"--steps: must be at least {2 * CONTEXT}, not {arguments.steps}")
-    try:
-        result = measure_rollout(arguments.modes, arguments.steps, **model_size(arguments))
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    return format_rollout(result), asdict(result)

@@ -6,10 +6,8 @@ Every method is first held against softmax attention in float64: outputs and gra
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import median
-from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -20,9 +18,10 @@ from ..agents import kernels, prefix_scan, reference
 from ..agents.scan.parallel import PARALLEL
 from ..cli import Parser, choose_device, positive
 from ..errors import UsageError
-from ..machine import Machine, device_name
+from ..evaluate.scores import aligned
+from ..machine import device_name
 from ..train.acceleration import keep_freed_memory
-from .timing import Work, in_turns, ratio, require
+from .harness import Figures, Work, in_turns, ratio, require
 
 METHODS = (*kernels.BACKENDS, *PARALLEL)
 ATTENTION = "attention"  # what the scan stands in for: quadratic in the length
@@ -41,54 +40,6 @@ example:
   python -m aaren_rl.bench scan --lengths 1024 4096 8192 --json scan.json --plot scan.png"""
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Of one method at one length.
-
-    Attributes:
-        length: N, positions.
-        method: of `prefix_scan`, "attention", or "copy" of the values.
-        forward_ms: median.
-        both_ms: forward and backward, median; None for a copy.
-        forward_copies: forward over one copy of the values, median over the rounds.
-        both_copies: forward and backward over one copy.
-        bandwidth_share: of the forward pass; None for attention.
-    """
-
-    length: int
-    method: str
-    forward_ms: float
-    both_ms: float | None
-    forward_copies: float
-    both_copies: float | None
-    bandwidth_share: float | None
-
-
-@dataclass(frozen=True)
-class ScanResult:
-    """The outcome of `measure_scan`.
-
-    Attributes:
-        batch: rows.
-        heads: of every row.
-        dim: D, channels of a value, float32.
-        timings: by length and method.
-        bandwidth: bytes a second read and written by a copy into memory that is already there, at the longest length.
-        checked_difference: largest difference of an output or gradient from the float64 reference, of every method.
-        machine: what it ran on.
-        device: cpu or the GPU's name.
-    """
-
-    batch: int
-    heads: int
-    dim: int
-    timings: list[Timing]
-    bandwidth: float
-    checked_difference: dict[str, float]
-    machine: Machine
-    device: str
-
-
 def check(method: str, device: torch.device, length: int = CHECKED_LENGTH) -> float:
     """The largest difference of outputs and gradients from those of float64 softmax attention.
 
@@ -102,11 +53,7 @@ def check(method: str, device: torch.device, length: int = CHECKED_LENGTH) -> fl
     results = []
     for exact in (False, True):
         leaves = [(x.double() if exact else x).detach().requires_grad_() for x in (scores, values)]
-        outputs = (
-            reference.masked_softmax(leaves[0], leaves[1])
-            if exact
-            else prefix_scan(leaves[0], leaves[1], method=method)[0]
-        )
+        outputs = reference.masked_softmax(*leaves) if exact else _apply(method, *leaves)
         results.append((outputs, *torch.autograd.grad(outputs, leaves, up.to(outputs.dtype))))
     difference = 0.0
     for mine, true in zip(*([x.detach() for x in result] for result in results), strict=True):
@@ -115,36 +62,52 @@ def check(method: str, device: torch.device, length: int = CHECKED_LENGTH) -> fl
     return require(f"the scan by {method} differs from the float64 reference", difference, TOLERANCE)
 
 
-def measure_scan(
-    lengths: list[int], methods: list[str], *, batch: int, heads: int, dim: int, repeats: int, device: torch.device
-) -> ScanResult:
-    """Times every method at every length, in turns with copies of the values."""
+def measure(arguments: argparse.Namespace) -> Figures:
+    """Times every method at every length, in turns with copies of the values.
+
+    Raises:
+        UsageError: a method's package is not installed, or there is no such device.
+        NumericsError: a method is wrong.
+    """
+    device = choose_device(arguments.device)
+    keep_freed_memory()  # as a training does
+    methods = arguments.methods
+    if methods is None:
+        methods = list(dict.fromkeys((kernels.choose(torch.empty(0, device=device)), "blocked", ATTENTION)))
+    for method in methods:
+        try:
+            if method in kernels.BACKENDS:
+                kernels.load(method)
+        except ImportError as error:
+            raise UsageError(f"--methods {method}: {error}; pip install {method}") from error
+    batch, heads, dim = arguments.batch, arguments.heads, arguments.dim
     differences = {method: check(method, device) for method in methods if method != ATTENTION}
     timings, bandwidth = [], 0.0
-    for length in sorted(lengths):
+    for length in sorted(arguments.lengths):
         scores, values, up = _inputs((batch, heads), length, dim, device)
         there = torch.empty_like(values)
         works: dict[str, Work] = {"copy": values.clone, "in place": partial(there.copy_, values)}
         for method in methods:
-            works[method] = _forward(method, scores, values)
+            works[method] = partial(_apply, method, scores, values)
             works[f"{method} both"] = _both(method, scores, values, up)
-        times = in_turns(works, repeats=repeats, device=device)
-        bandwidth = 2 * values.nbytes / median(times["in place"])
+        times = in_turns(works, repeats=arguments.repeats, device=device)
+        bandwidth = 2 * values.nbytes / median(times["in place"])  # bytes a second, read and written
         floor = (2 * values.nbytes + scores.nbytes) / bandwidth
         for name in ("copy", *methods):
             both = times.get(f"{name} both")
             timings.append(
-                Timing(
-                    length,
-                    name,
-                    forward_ms=median(times[name]) * 1e3,
-                    both_ms=None if both is None else median(both) * 1e3,
-                    forward_copies=ratio(times[name], times["copy"]),
-                    both_copies=None if both is None else ratio(both, times["copy"]),
-                    bandwidth_share=None if name == ATTENTION else floor / median(times[name]),
-                )
+                {
+                    "length": length,
+                    "method": name,
+                    "forward_ms": median(times[name]) * 1e3,
+                    "both_ms": None if both is None else median(both) * 1e3,
+                    "forward_copies": ratio(times[name], times["copy"]),
+                    "both_copies": None if both is None else ratio(both, times["copy"]),
+                    "bandwidth_share": None if name == ATTENTION else floor / median(times[name]),
+                }
             )
-    return ScanResult(batch, heads, dim, timings, bandwidth, differences, Machine.here(), device_name(device))
+    sizes = {"batch": batch, "heads": heads, "dim": dim, "device": device_name(device)}
+    return {**sizes, "timings": timings, "bandwidth": bandwidth, "checked_difference": differences}
 
 
 def _inputs(batch: tuple[int, ...], length: int, dim: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -155,45 +118,36 @@ def _inputs(batch: tuple[int, ...], length: int, dim: int, device: torch.device)
     return scores, values, up
 
 
-def _forward(method: str, scores: Tensor, values: Tensor) -> Work:
+def _apply(method: str, scores: Tensor, values: Tensor) -> Tensor:
     if method == ATTENTION:
-        return lambda: F.scaled_dot_product_attention(values, values, values, is_causal=True)
-    return lambda: prefix_scan(scores, values, method=method)
+        return F.scaled_dot_product_attention(values, values, values, is_causal=True)
+    return prefix_scan(scores, values, method=method)[0]
 
 
 def _both(method: str, scores: Tensor, values: Tensor, up: Tensor) -> Work:
-    leaves = (scores.detach().requires_grad_(), values.detach().requires_grad_())
-
-    def attention() -> object:
-        query = key = value = leaves[1]
-        return torch.autograd.grad(F.scaled_dot_product_attention(query, key, value, is_causal=True), leaves[1:], up)
-
-    def scan() -> object:
-        return torch.autograd.grad(prefix_scan(*leaves, method=method)[0], leaves, up)
-
-    return attention if method == ATTENTION else scan
+    leaves = [leaf.detach().requires_grad_() for leaf in (scores, values)]
+    used = leaves[1:] if method == ATTENTION else leaves
+    return lambda: torch.autograd.grad(_apply(method, *leaves), used, up)
 
 
-def format_scan(result: ScanResult) -> str:
-    """A table under the machine's description."""
-    checked = ", ".join(f"{method} {value:.0e}" for method, value in result.checked_difference.items())
-    lines = [
-        str(result.machine) + ("" if result.device == "cpu" else f"; {result.device}"),
-        f"{result.batch} x {result.heads} heads of {result.dim} channels, float32; memory bandwidth of a copy "
-        f"{result.bandwidth / 1e9:.1f} GB/s at the longest",
+def show(figures: Figures) -> list[str]:
+    """A table of times."""
+    checked = ", ".join(f"{method} {value:.0e}" for method, value in figures["checked_difference"].items())
+    rows = [("  length  method", "forward, ms", "copies", "bandwidth", "with backward", "copies")]
+    for t in figures["timings"]:
+        share = "" if t["bandwidth_share"] is None else f"{t['bandwidth_share']:.0%}"
+        both = ("", "") if t["both_ms"] is None else (f"{t['both_ms']:.2f}", f"{t['both_copies']:.1f}")
+        method = f"{t['length']:>8,}  {t['method']}"
+        rows.append((method, f"{t['forward_ms']:.2f}", f"{t['forward_copies']:.1f}", share, *both))
+    return [
+        "{batch} x {heads} heads of {dim} channels, float32; memory bandwidth of a copy ".format(**figures)
+        + f"{figures['bandwidth'] / 1e9:.1f} GB/s at the longest",
         f"checked against float64 over {CHECKED_LENGTH} positions: {checked}",
-        f"{'length':>8}  {'method':<16}{'forward, ms':>12}{'copies':>8}{'bandwidth':>11}"
-        f"{'with backward':>15}{'copies':>8}",
+        *aligned(rows),
     ]
-    for t in result.timings:
-        share = "" if t.bandwidth_share is None else f"{t.bandwidth_share:.0%}"
-        both = ("", "") if t.both_ms is None or t.both_copies is None else (f"{t.both_ms:.2f}", f"{t.both_copies:.1f}")
-        row = f"{t.length:>8,}  {t.method:<16}{t.forward_ms:>12.2f}{t.forward_copies:>8.1f}{share:>11}"
-        lines.append(f"{row}{both[0]:>15}{both[1]:>8}".rstrip())
-    return "\n".join(lines)
 
 
-def plot(figures: dict[str, Any]) -> Figure:
+def plot(figures: Figures) -> Figure:
     """Time against length on logarithmic axes: forward, and forward with backward."""
     figure = Figure(figsize=(9, 4), layout="constrained")
     methods = list(dict.fromkeys(t["method"] for t in figures["timings"]))
@@ -233,26 +187,3 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--dim", type=positive, default=64, help="channels of a value (default: %(default)s)")
     parser.add_argument("--repeats", type=positive, default=REPEATS, help="of each, in turns (default: %(default)s)")
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda (default: %(default)s)")
-
-
-def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Measures; returns the table to print and the figures for JSON.
-
-    Raises:
-        UsageError: a method's package is not installed, or there is no such device.
-        NumericsError: a method is wrong.
-    """
-    device = choose_device(arguments.device)
-    keep_freed_memory()  # as a training does
-    methods = arguments.methods
-    if methods is None:
-        methods = list(dict.fromkeys((kernels.choose(torch.empty(0, device=device)), "blocked", ATTENTION)))
-    for method in methods:
-        try:
-            if method in kernels.BACKENDS:
-                kernels.load(method)
-        except ImportError as error:
-            raise UsageError(f"--methods {method}: {error}; pip install {method}") from error
-    sizes = {name: getattr(arguments, name) for name in ("batch", "heads", "dim", "repeats")}
-    result = measure_scan(list(arguments.lengths), methods, device=device, **sizes)
-    return format_scan(result), asdict(result)

@@ -216,9 +216,15 @@ def format_overview(scores: Sequence[tuple[str, Score]]) -> str:
                 "-" if None in normalised else f"[{_cell(normalised[0])}, {_cell(normalised[1])}]",
             )
         )
+    legend = "intervals: bootstrap over episodes, which say nothing of other training seeds"
+    return "\n".join([*aligned(rows), "", legend])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table: the first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join([f"{row[0]:<{widths[0]}}", *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-    return "\n".join([*lines, "", "intervals: bootstrap over episodes, which say nothing of other training seeds"])
+    return [line.rstrip() for line in lines]
 
 
 def write_episodes(file: Path, scores: Sequence[tuple[str, Score]]) -> None:

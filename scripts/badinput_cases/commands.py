@@ -185,7 +185,6 @@ def _together(world: World, train: list[str]) -> Iterator[Case]:
         "runtime --sizes 0x0",
         "learning --plot x.xyz",
         "data --steps 1",
-        "resources --tokens 0",
         "vector --modes a",
         "vector --width 7 --heads 2",
         "rollout --plot missing/x.png",

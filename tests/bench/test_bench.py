@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aaren_rl.agents import DecisionModel
+from aaren_rl.agents import Attention, DecisionModel
 from aaren_rl.agents.fast.rollout_step import CompiledStep
 from aaren_rl.bench import command as bench
 from aaren_rl.bench import rollout as bench_rollout
@@ -44,6 +44,13 @@ def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     out, drawn = capsys.readouterr().out, files[1].read_text()
     assert f"torch {torch.__version__}, 1 threads" in out and "of decision-transformer:window's time" in out
     assert "environment step" in drawn
+    assert "since the first action:" in out and "time since the first action" in drawn  # the paper's figure 5
+    growths = {mode["name"]: mode["growth"] for mode in result["modes"]}
+    for growth in growths.values():
+        assert growth["steps"][-1] == 150 and len(growth["steps"]) == len(growth["seconds"]) == 24
+        assert growth["seconds"] == sorted(growth["seconds"])
+    assert growths["decision-aaren:carry"]["state_bytes_exponent"] == 0
+    assert growths["decision-transformer:carry"]["state_bytes_exponent"] == pytest.approx(1, abs=0.02)
 
 
 def test_aarens_state_is_constant_and_attentions_cache_is_not(tmp_path: Path) -> None:
@@ -60,11 +67,11 @@ def test_aarens_state_is_constant_and_attentions_cache_is_not(tmp_path: Path) ->
     assert sizes["decision-transformer:window"] == [20 * (4 * (11 + 3 + 1) + 8) + rest] * 4
 
 
-@pytest.mark.parametrize("wrong", ["forgets", "a little off", "no number"])
+@pytest.mark.parametrize("wrong", ["forgets", "a cache that forgets", "a little off", "no number"])
 def test_a_wrong_fast_path_gets_no_figures(
     wrong: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    step = CompiledStep.step
+    step, forward = CompiledStep.step, Attention.forward
 
     def wrong_step(stepper: CompiledStep, given: object, state: object, *rest: object) -> tuple[object, object]:
         if wrong == "forgets":
@@ -75,8 +82,13 @@ def test_a_wrong_fast_path_gets_no_figures(
     def no_number(model: DecisionModel, observations: Tensor, actions: Tensor, *_: object) -> tuple[Tensor, None]:
         return actions * torch.nan, None
 
+    def forgets(mixer: Attention, x: Tensor, state: object = None, **keywords: object) -> object:
+        return forward(mixer, x, None, **keywords)
+
     if wrong == "no number":
         monkeypatch.setattr(DecisionModel, "forward", no_number)
+    elif wrong == "a cache that forgets":
+        monkeypatch.setattr(Attention, "forward", forgets)
     else:
         monkeypatch.setattr(CompiledStep, "step", wrong_step)
     assert bench.main([*SMALL, "--json", str(tmp_path / "rollout.json")]) == 6

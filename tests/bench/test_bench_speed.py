@@ -1,4 +1,4 @@
-"""The benchmarks of scan, training and resources: what they give, and that they give nothing for what is wrong."""
+"""The benchmarks of scan and training: what they give, and that they give nothing for what is wrong."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from aaren_rl.agents import Attention
 from aaren_rl.agents.kernels import scan_numba as cpu
 from aaren_rl.bench import command as bench
+from aaren_rl.bench import harness
+from aaren_rl.bench import peers as bench_peers
 from aaren_rl.bench import scan as bench_scan
-from aaren_rl.bench import timing as bench_timing
-from aaren_rl.bench.training import benchmark as bench_train
-from aaren_rl.bench.training import peers as bench_peers
-from aaren_rl.bench.training import updates as bench_updates
+from aaren_rl.bench import train as bench_train
 from aaren_rl.train.acceleration import MIN_TORCH_TO_COMPILE
 from aaren_rl.train.contexts.batches import Batch
 
 SCAN = "scan --lengths 20 40 --methods numba blocked attention --batch 1 --heads 2 --dim 4 --repeats 2".split()
 TRAIN = "train --sizes 16x1 --heads 2 --batch 8 --repeats 1 --device cpu".split()
-RESOURCES = "resources --tokens 48 --width 16 --layers 1 --heads 2".split()
+
+PEERS = bench_peers.PEERS
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_timing, "PEAK_SIZE", 64)
-    monkeypatch.setattr(bench_timing, "FEWEST", 1)
+    monkeypatch.setattr(bench_train, "PEAK_SIZE", 64)
+    monkeypatch.setattr(harness, "FEWEST", 1)
     monkeypatch.setattr(bench_train, "STEPS", 3000)
     monkeypatch.setattr(bench_scan, "CHECKED_LENGTH", 100)
-    monkeypatch.setattr(bench_train, "PEERS", {})
+    monkeypatch.setattr(bench_peers, "PEERS", {})
 
 
 def measured(arguments: list[str], folder: Path) -> dict[str, object]:
@@ -69,7 +68,7 @@ def test_a_wrong_scan_gets_no_figures(
 def test_train_without_peers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench_train, "PEERS", bench_peers.PEERS)
+    monkeypatch.setattr(bench_peers, "PEERS", PEERS)
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setitem(sys.modules, "torchrl.modules", None)
     result = measured(TRAIN, tmp_path)
@@ -97,7 +96,6 @@ def test_train_without_peers(
 @pytest.mark.skipif(torch.__version__ < MIN_TORCH_TO_COMPILE, reason="torch is too old for --compile")
 def test_train_compiled_beside_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
-    monkeypatch.setattr(bench_train, "PEERS", {})
     make = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, mode: make(model, backend="aot_eager"))
     (size,) = measured([*TRAIN, "--compile"], tmp_path)["sizes"]
@@ -107,79 +105,43 @@ def test_train_compiled_beside_the_rest(tmp_path: Path, monkeypatch: pytest.Monk
         assert compiled["gflop"] == updates[agent]["gflop"] and compiled["milliseconds"] > 0
 
 
-def linear_peer(real: int) -> bench_updates.Measured:
+def linear_peer(real: int) -> bench_train.Measured:
     """Updates of one layer on 8 steps, of which `real` are no padding."""
     layer = torch.nn.Linear(11, 3)
     x, mask = torch.randn(1, 8, 14), torch.arange(8).unsqueeze(0) < real
     batch = Batch(x[..., :11], x[..., 11:], x[..., 0], mask.long(), mask, None)
-    device = torch.device("cpu")
-    peer = bench_peers.Peer(layer, lambda given: layer(given.observations), [batch], bfloat16=False, device=device)
-    return bench_updates.Measured(peer)
+    predict = lambda given: layer(given.observations)  # noqa: E731
+    return bench_train.Measured(bench_peers.make_update(layer, predict, [batch], bfloat16=False, device=harness.CPU))
 
 
 def test_operations_are_those_of_all_steps_and_ratios_those_of_real_ones() -> None:
     works = {("whole", "float32"): linear_peer(8), ("padded", "float32"): linear_peer(4)}
-    calls = {pair: work.update for pair, work in works.items()}
-    bench_timing.in_turns(calls, repeats=3, device=torch.device("cpu"), untimed=bench_updates.UNTIMED)
+    harness.in_turns(works, repeats=3, device=harness.CPU, untimed=bench_train.UNTIMED)
     times, peaks = {pair: [1.0, 2.0, 3.0] for pair in works}, {"float32": [3e3, 1e3, 1e3]}
-    whole, padded = bench_updates.tabulate(times, peaks, works, ("whole", "float32"))
+    whole, padded = bench_train.tabulate(times, peaks, works, ("whole", "float32"))
     # A product a weight and step forward, and one backward: the input needs no gradient.
-    assert whole.gflop == padded.gflop == pytest.approx(8 * 2 * (2 * 11 * 3) / 1e9)
-    assert (whole.steps, padded.steps) == (8, 4) and (whole.ratio, padded.ratio) == (1, 2)
-    assert whole.milliseconds == 2000
-    assert whole.peak_share == padded.peak_share == pytest.approx(8 * 2 * (2 * 11 * 3) / 3 / 1e3)
+    product = 8 * 2 * (2 * 11 * 3)
+    for update, steps, ratio in ((whole, 8, 1), (padded, 4, 2)):
+        assert (update["steps"], update["ratio"], update["milliseconds"]) == (steps, ratio, 2000)
+        assert update["gflop"] == pytest.approx(product / 1e9)
+        assert update["peak_share"] == pytest.approx(product / 3 / 1e3)
 
 
+@pytest.mark.parametrize(("precision", "factor"), [("float32", 1.001), ("bfloat16", 1.2)])
 def test_a_wrong_gradient_gets_no_figures(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    precision: str, factor: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(bench_train, "uses_bfloat16", lambda *_: precision == "bfloat16")  # where it is emulated, too
     right = cpu.backward
 
     def wrong(*tensors: Tensor) -> tuple[Tensor, ...]:
         scores, values, *state = right(*tensors)
-        return scores, values * 1.001, *state
+        return scores, values * factor if values.dtype == getattr(torch, precision) else values, *state
 
     monkeypatch.setattr(cpu, "backward", wrong)
     assert bench.main(TRAIN) == 6
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: gradients in float32 differ from the float64 reference by")
-
-
-def test_a_wrong_gradient_of_bfloat16_gets_no_figures(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(bench_train, "uses_bfloat16", lambda *_: True)  # where it is emulated, too
-    right = cpu.backward
-
-    def wrong(*tensors: Tensor) -> tuple[Tensor, ...]:
-        scores, values, *state = right(*tensors)
-        return scores, values * 1.2 if values.dtype == torch.bfloat16 else values, *state
-
-    monkeypatch.setattr(cpu, "backward", wrong)
-    assert bench.main(TRAIN) == 6
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: gradients in bfloat16 differ from the float64 reference by")
-
-
-def test_resources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = measured(RESOURCES, tmp_path)
-    aaren, transformer = result["growths"]
-    assert result["tokens"] == list(range(2, 49, 2))
-    assert set(aaren["state_bytes"]) == {8 * (2 + 2 + 16)} and aaren["state_exponent"] == 0
-    assert transformer["state_bytes"] == [2 * 16 * 4 * n for n in result["tokens"]]
-    assert transformer["state_exponent"] == pytest.approx(1)
-    assert aaren["seconds"] == sorted(aaren["seconds"]) and "t^0.00" in capsys.readouterr().out
-
-
-def test_a_wrong_cache_gets_no_figures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    right = Attention.forward
-
-    def forgets(mixer: Attention, x: Tensor, state: object = None, **keywords: object) -> object:
-        return right(mixer, x, None if x.shape[1] == 1 else state, **keywords)
-
-    monkeypatch.setattr(Attention, "forward", forgets)
-    assert bench.main(RESOURCES) == 6
-    assert capsys.readouterr().err.startswith("error: the tokens one by one differ")
+    assert out == "" and err.startswith(f"error: gradients in {precision} differ from the float64 reference by")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +150,6 @@ def test_a_wrong_cache_gets_no_figures(monkeypatch: pytest.MonkeyPatch, capsys: 
         ([*SCAN, "--plot", "x.doc"], "--plot x.doc: cannot draw a doc; use .png, .svg or .pdf"),
         ([*SCAN, "--plot", "/nowhere/x.png"], "--plot /nowhere/x.png: its folder does not exist; make it first"),
         ([*TRAIN, "--sizes", "128"], "--sizes 128: not WIDTHxLAYERS, for example 128x3"),
-        ([*RESOURCES, "--heads", "3"], "width 16 is not a multiple of heads 3"),
         ([*TRAIN, "--heads", "3"], "configuration: width 16 is not a multiple of heads 3"),
     ],
 )
@@ -198,10 +159,11 @@ def test_arguments_that_cannot_be(arguments: list[str], message: str, capsys: py
 
 
 def test_works_take_turns_and_slow_ones_drop_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_timing, "FEWEST", 2)
+    monkeypatch.setattr(harness, "FEWEST", 2)
+    monkeypatch.setattr(harness, "BUDGET", 10)
     calls: list[str] = []
     works = {name: lambda name=name: calls.append(name) for name in "ab"}
-    monkeypatch.setattr(bench_timing, "seconds", lambda work, device: (work(), {"a": 1.0, "b": 9.0}[calls[-1]])[1])
-    times = bench_timing.in_turns(works, repeats=4, device=torch.device("cpu"), budget=10)
-    assert "".join(calls) == "ab" + "abab" + "aa" and times == {"a": [1.0] * 4, "b": [9.0] * 2}
-    assert bench_timing.ratio(times["b"], times["a"]) == 9
+    monkeypatch.setattr(harness, "seconds", lambda work, device: (work(), {"a": 1.0, "b": 9.0}[calls[-1]])[1])
+    times = harness.in_turns(works, repeats=4, device=harness.CPU)
+    assert "".join(calls) == "ab" + "abba" + "aa" and times == {"a": [1.0] * 4, "b": [9.0] * 2}
+    assert harness.ratio(times["b"], times["a"]) == 9

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from aaren_rl.bench.command import main as bench
-from aaren_rl.bench.steering import Steered, SteeringResult, format_steering, plot, rank_correlation
+from aaren_rl.bench.steering import plot, rank_correlation, show
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.held_out import all_episodes
-from aaren_rl.machine import Machine
+
+FIGURES = {"env": "hopper-medium", "env_id": "Hopper-v4", "source": "local", "data_mean": 2.5}
+FIGURES |= {"episodes": 2, "seed": 5, "guidance": 1.0}
 
 
 @pytest.mark.parametrize("guidance", ["1", "1.5"])
@@ -37,22 +39,14 @@ def test_it_plays_what_evaluate_plays(trained_run: Path, tmp_path: Path, capsys,
 
 
 def test_the_table_sums_runs_up() -> None:
-    achieved = [[100.0, 300.0], [200.0, 600.0]]
-    steered = Steered("decision-aaren", [0, 1], [9, 9], "carry", achieved, [40.0, 60.0], 1.0, 0.25)
-    told = Steered("decision-transformer", [0], [9], "window", [[50.0, 40.0]], None, -1.0, 0.5)
-    result = SteeringResult(
-        "hopper-medium",
-        "Hopper-v4",
-        "local",
-        [0.0, 1000.0],
-        [90.0, 900.0],
-        250.0,
-        2,
-        5,
-        [steered, told],
-        Machine.here(),
-    )
-    lines = {line[:22].strip(): line[22:].split() for line in format_steering(result).splitlines() if line}
+    agents = [
+        {"agent": "decision-aaren", "seeds": [0, 1], "updates": [9, 9], "rollout": "carry", "auto": [40.0, 60.0]},
+        {"agent": "decision-transformer", "seeds": [0], "updates": [9], "rollout": "window", "auto": None},
+    ]
+    agents[0] |= {"achieved": [[100.0, 300.0], [200.0, 600.0]], "rank_correlation": 1.0, "difference": 0.25}
+    agents[1] |= {"achieved": [[50.0, 40.0]], "rank_correlation": -1.0, "difference": 0.5}
+    figures = {**FIGURES, "reference": [0.0, 1000.0], "asked": [90.0, 900.0], "agents": agents}
+    lines = {line[:22].strip(): line[22:].split() for line in show(figures) if line}
     assert lines["90"] == ["150", "(15.0)", "50", "(5.0)"] and lines["900"] == ["450", "(45.0)", "40", "(4.0)"]
     assert lines["auto"] == ["50", "(5.0)", "-"] and lines["best asked"] == ["450", "(45.0)", "50", "(5.0)"]
     assert lines["least to most, points"] == ["30.0", "-1.0"] and lines["rank correlation"] == ["1.000", "-1.000"]
@@ -67,15 +61,7 @@ def test_what_cannot_be_steered_has_no_rank_correlation() -> None:
 
 def test_the_picture_shows_every_seed_and_the_mean() -> None:
     agent = {"agent": "bc", "achieved": [[1.0, 2.0], [3.0, 6.0]], "auto": [5.0, 7.0]}
-    figures = {
-        "asked": [1, 9],
-        "data_mean": 2.5,
-        "agents": [agent],
-        "env": "e",
-        "source": "local",
-        "episodes": 3,
-        "guidance": 1.0,
-    }
+    figures = {**FIGURES, "asked": [1, 9], "agents": [agent]}
     (axes,) = plot(figures).axes
     drawn = [list(map(float, line.get_ydata())) for line in axes.lines]
     assert drawn == [[1, 9], [2.5, 2.5], [1, 2], [3, 6], [2, 4], [6, 6]]

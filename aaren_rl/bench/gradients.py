@@ -9,16 +9,17 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ...agents import DecisionModel
-from ...agents.model.decision import ACTED_ON
-from ...errors import NumericsError
-from ...train.acceleration import autocast
-from ...train.config import RunConfig
-from ...train.contexts.batches import Batch, StepData, part
-from ...train.trainer import Trainer, masked_mse
-from ..timing import WRONG, require
-from .data import TASK
+from ..agents import DecisionModel
+from ..agents.model.decision import ACTED_ON
+from ..envs import get_task
+from ..errors import NumericsError
+from ..train.acceleration import autocast
+from ..train.config import RunConfig
+from ..train.contexts.batches import Batch, StepData, part
+from ..train.trainer import Trainer, masked_mse
+from .harness import WRONG, require
 
+TASK = get_task("hopper-medium")
 TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-2}  # of a gradient, relative to the largest of its parameter's
 CHECKED_ROWS = 4
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
 
-from ...train.contexts.batches import Batch
-from ...train.trainer import masked_mse
+from ..train.contexts.batches import Batch
+from ..train.trainer import masked_mse
 
-Step = Callable[[], Tensor]
 Predict = Callable[[Batch], Tensor]
+Update = Callable[[], Tensor]  # returns which steps of its batch are real and no padding
 
 
-class Peer:
-    """A peer's model and its update.
+def make_update(
+    model: nn.Module, predict: Predict, batches: list[Batch], *, bfloat16: bool, device: torch.device
+) -> Update:
+    """An update of a peer.
 
     Args:
         model: the peer's own module.
@@ -28,28 +31,20 @@ class Peer:
         bfloat16: run the forward pass under autocast, as ours.
         device: what it trains on.
     """
+    optimizer = torch.optim.AdamW(model.to(device).train().parameters(), lr=1e-4, weight_decay=1e-4)
+    drawn = itertools.cycle(batches)
 
-    def __init__(
-        self, model: nn.Module, predict: Predict, batches: list[Batch], *, bfloat16: bool, device: torch.device
-    ) -> None:
-        """Moves the model to the device."""
-        self.model, self.predict, self.batches = model.to(device).train(), predict, batches
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=1e-4)
-        self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
-        self.updates, self.mask = 0, batches[0].mask  # updates done, and which of the last one's steps are real
+    def update() -> Tensor:
+        batch = next(drawn)
+        with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
+            predicted = predict(batch)
+        optimizer.zero_grad(set_to_none=True)
+        masked_mse(predicted, batch.actions, batch.mask).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+        optimizer.step()
+        return batch.mask
 
-    def step(self) -> Tensor:
-        """One update; returns its loss."""
-        batch = self.batches[self.updates % len(self.batches)]
-        self.updates, self.mask = self.updates + 1, batch.mask
-        with self.autocast:
-            predicted = self.predict(batch)
-        loss = masked_mse(predicted, batch.actions, batch.mask)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 0.25)
-        self.optimizer.step()
-        return loss.detach()
+    return update
 
 
 def hugging_face(sizes: dict[str, int], horizon: int) -> tuple[nn.Module, Predict]:
@@ -113,18 +108,17 @@ PEERS = {"transformers DecisionTransformerModel": hugging_face, "torchrl DTActor
 
 def make_peers(
     sizes: dict[str, int], horizon: int, batches: list[Batch], precisions: Iterable[str], device: torch.device
-) -> tuple[dict[tuple[str, str], Peer], list[str]]:
-    """Every peer by name and precision, and what to say of those that are not installed."""
-    peers, notes = {}, []
+) -> tuple[dict[tuple[str, str], Update], list[str]]:
+    """The update of every peer by name and precision, and what to say of those that are not installed."""
+    updates, notes = {}, []
     for name, make in PEERS.items():
         try:
             for precision in precisions:
-                model, predict = make(sizes, horizon)
                 half = precision == "bfloat16"
-                peers[name, precision] = Peer(model, predict, batches, bfloat16=half, device=device)
+                updates[name, precision] = make_update(*make(sizes, horizon), batches, bfloat16=half, device=device)
         except ImportError as error:
             notes.append(f"{name} is left out: {error}; pip install 'aaren-rl[bench]'")
-    return peers, notes
+    return updates, notes
 
 
 @contextlib.contextmanager

@@ -1,0 +1,292 @@
+"""The benchmark "train": time of an update beside other packages, and its share of the machine's matmul peak.
+
+A loss and its gradients are first compared with those of the tokens taken one by one in float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from functools import partial
+from statistics import mean, median
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from ..cli import Parser, choose_device, positive
+from ..envs import Episodes
+from ..errors import UsageError
+from ..evaluate.scores import aligned
+from ..machine import device_name
+from ..train.acceleration import keep_freed_memory, uses_bfloat16
+from ..train.contexts.batches import StepData
+from ..train.settings import Nested, build_config, load_preset
+from ..train.trainer import Trainer
+from .gradients import TASK, check_gradients
+from .harness import Figures, Work, in_turns, ratio
+from .peers import PEERS, make_peers
+
+Pair: TypeAlias = tuple[str, str]  # name and precision
+SIZES = ("128x3", "512x4")
+STEPS = 100_000  # of the data set, random numbers of Hopper's size
+MEAN_LENGTH = 457  # steps of an episode, about that of D4RL's hopper-medium
+RETURN_SCALE = 1000.0
+PEAK_SIZE = 2048  # rows and columns of the product that measures the peak
+PRODUCT = "product"  # among the names, with which the peak is measured
+UNTIMED = 1  # updates before every timed one, after which the processor's caches are this agent's
+REPEATS = 7
+BASE = "decision-aaren, window"  # what the contexts are compared with, and the peers
+
+HELP = "time of an update beside other packages, share of the matmul peak"
+DESCRIPTION = """\
+Times one update (draw a batch, forward, backward, clip, optimiser, moving average) of this package's agents, and the
+same of transformers' and TorchRL's Decision Transformers at the same width, layers, heads, batch and context; medians,
+in turns, each after one update that is not timed. The peers' batches are drawn beforehand. Everything runs in bfloat16
+autocast where the processor has it, and the peers in float32 as well, which is their default. "A step" is the
+time of an environment step, padding left out, over that of this package's first line. The share is the rate of the
+update's own matrix products over that of a product of 2048 x 2048 matrices in the same precision and round."""
+EPILOG = """\
+example:
+  pip install 'aaren-rl[bench]'       # the peers; without them this package is timed alone
+  python -m aaren_rl.bench train --threads 2 --json train.json --plot train.png"""
+
+
+def make_episodes(steps: int) -> Episodes:
+    """Random episodes of Hopper's size: the same ones for the same number of steps."""
+    rng = np.random.default_rng(0)
+    lengths = rng.gamma(4, MEAN_LENGTH / 4, size=steps // 100 + 10).round().clip(1, TASK.horizon).astype(np.int64)
+    ends = lengths.cumsum()
+    offsets = np.concatenate(([0], ends[ends < steps], [steps]))
+    # Columns of unequal size and offset, as joint angles and velocities are.
+    columns = np.arange(1, TASK.observation_dim + 1, dtype=np.float32)
+    observations = rng.standard_normal((steps, TASK.observation_dim), dtype=np.float32) * (columns / 4)
+    return Episodes(
+        observations=observations + columns[::-1] / 10,
+        actions=rng.uniform(-1, 1, (steps, TASK.action_dim)).astype(np.float32),
+        rewards=rng.normal(3, 1, steps).astype(np.float32),
+        offsets=offsets,
+        terminated=np.diff(offsets) < TASK.horizon,
+    )
+
+
+class Measured:
+    """An update that notes its environment steps, and counts its matrix products.
+
+    Args:
+        update: makes one, and returns which steps of its batch are real and no padding.
+        counted: the same in a form that torch's counter of operations can see into, where `update` is compiled.
+    """
+
+    def __init__(self, update: Callable[[], Tensor], counted: Callable[[], Tensor] | None = None) -> None:
+        self.update, self._counted = update, counted or update
+        self._masks: list[Tensor] = []
+
+    def __call__(self) -> None:
+        """One update."""
+        self._masks.append(self.update().clone())  # the next update's may lie there
+
+    def timed(self) -> list[Tensor]:
+        """The masks of the updates that `in_turns` timed: it begins with a call, and makes UNTIMED before each."""
+        return self._masks[1 + UNTIMED :: 1 + UNTIMED]
+
+    def operations(self) -> float:
+        """Floating-point operations a step, padding too, of an update's matrix products, as torch counts them."""
+        with FlopCounterMode(display=False) as counter:
+            mask = self._counted()
+        return float(counter.get_total_flops() / mask.numel())
+
+
+def own_update(trainer: Trainer) -> Tensor:
+    """An update of this package's, as `Measured` takes it."""
+    trainer.step()
+    return trainer.mask
+
+
+def tabulate(
+    times: Mapping[Pair, list[float]], peaks: Mapping[str, list[float]], works: Mapping[Pair, Measured], base: Pair
+) -> list[Figures]:
+    """Every work's figures beside those of `base`.
+
+    Args:
+        times: the rounds' seconds.
+        peaks: the rounds' operations a second of a large product, by precision.
+        works: what was timed.
+        base: one of them.
+    """
+    steps = {pair: [int(mask.sum()) for mask in work.timed()] for pair, work in works.items()}
+    a_step = {pair: [t / n for t, n in zip(times[pair], found, strict=True)] for pair, found in steps.items()}
+    updates = []
+    for pair, work in works.items():
+        operations = work.operations()
+        done = [operations * mask.numel() for mask in work.timed()]
+        rates = [operations / seconds for operations, seconds in zip(done, times[pair], strict=True)]
+        updates.append(
+            {
+                "name": pair[0],
+                "precision": pair[1],
+                "milliseconds": median(times[pair]) * 1e3,
+                "steps": mean(steps[pair]),
+                "gflop": mean(done) / 1e9,
+                "peak_share": ratio(rates, peaks[pair[1]]),
+                "ratio": ratio(a_step[pair], a_step[base]),
+            }
+        )
+    return updates
+
+
+def measure_size(width: int, layers: int, arguments: argparse.Namespace, data: StepData) -> tuple[Figures, list[str]]:
+    """Times the agents and the peers at one size; also says which peers are missing.
+
+    Raises:
+        NumericsError: the gradients are wrong.
+        UsageError: the heads do not divide `width`.
+    """
+    asked = {"width": width, "layers": layers, "heads": arguments.heads}
+    length, device = arguments.context_length, data.device
+
+    def trainer(agent: str, context: str, precision: str, *, compiled: bool = False) -> Trainer:
+        contexts = {"context": context, "context_length": length, "steps_per_update": arguments.batch * length}
+        tokens = build_config(agent, 0, load_preset("default", agent)).network.tokens_per_step
+        network = asked | {"tokens_per_step": tokens}
+        sections: Nested = {"data": contexts, "network": network, "optimizer": {"precision": precision}}
+        return Trainer(build_config(agent, 0, sections), data, TASK.action_dim, TASK.horizon, compiled=compiled)
+
+    plain = trainer("decision-aaren", "window", "float32")
+    native = uses_bfloat16(trainer("decision-aaren", "window", "auto").config.optimizer, device)
+    precisions = ("bfloat16", "float32") if native else ("float32",)
+    best = precisions[0]
+    differences = check_gradients(plain.config, data, precisions)
+    works: dict[Pair, Measured] = {}
+    for agent, context in (("aaren", "window"), ("aaren", "episode"), ("aaren", "mixed"), ("transformer", "window")):
+        update = partial(own_update, trainer(f"decision-{agent}", context, best))
+        works[f"decision-{agent}, {context}", best] = Measured(update)
+    for agent in ("aaren", "transformer") if arguments.compile else ():
+        name = f"decision-{agent}, window"
+        faster = partial(own_update, trainer(f"decision-{agent}", "window", best, compiled=True))
+        works[f"{name}, compiled", best] = Measured(faster, works[name, best].update)
+    works.setdefault((BASE, "float32"), Measured(partial(own_update, plain)))
+    batches = [plain.sampler.sample(plain.generator) for _ in range(4)]
+    dims = {"observation_dim": TASK.observation_dim, "action_dim": TASK.action_dim}
+    made, notes = make_peers({**asked, **dims}, TASK.horizon, batches, precisions, device)
+    works |= {pair: Measured(update) for pair, update in made.items()}
+    calls: dict[Pair, Work] = {**works}
+    for precision in precisions:
+        a, b = (torch.randn(PEAK_SIZE, PEAK_SIZE, device=device).to(getattr(torch, precision)) for _ in range(2))
+        calls[PRODUCT, precision] = partial(torch.matmul, a, b)
+    times = in_turns(calls, repeats=arguments.repeats, device=device, untimed=UNTIMED)
+    peaks = {p: [2 * PEAK_SIZE**3 / seconds for seconds in times[PRODUCT, p]] for p in precisions}
+
+    def fastest(precision: str) -> float | None:
+        shares = [ratio(times[BASE, best], times[pair]) for pair in made if pair[1] == precision]
+        return max(shares, default=None)
+
+    figures = {
+        **asked,
+        "updates": tabulate(times, peaks, works, (BASE, best)),
+        "peaks": [
+            {"precision": p, "gflops": median(found) / 1e9, "best": max(found) / 1e9} for p, found in peaks.items()
+        ],
+        "fastest_peer_ratio": fastest(best),
+        "fastest_peer_float32_ratio": fastest("float32"),
+        "checked_difference": differences,
+    }
+    return figures, notes
+
+
+def measure(arguments: argparse.Namespace) -> Figures:
+    """Times the agents and the peers at every size.
+
+    Raises:
+        UsageError: a size that cannot be, or no such device.
+        NumericsError: the gradients are wrong.
+    """
+    device = choose_device(arguments.device)
+    keep_freed_memory()  # as a training does
+    pairs = [parse_size(text) for text in arguments.sizes]
+    data = StepData(make_episodes(STEPS), RETURN_SCALE, device)
+    sizes, notes = zip(*(measure_size(width, layers, arguments, data) for width, layers in pairs), strict=True)
+    return {
+        "batch": arguments.batch,
+        "context_length": arguments.context_length,
+        "sizes": list(sizes),
+        "notes": list(dict.fromkeys(note for of_size in notes for note in of_size)),  # on peers that were left out
+        "device": device_name(device),
+    }
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Width and layers of a size such as 128x3.
+
+    Raises:
+        UsageError: it is none.
+    """
+    width, _, layers = text.partition("x")
+    if not (width.isdigit() and layers.isdigit()):
+        raise UsageError(f"--sizes {text}: not WIDTHxLAYERS, for example 128x3")
+    return int(width), int(layers)
+
+
+def show(figures: Figures) -> list[str]:
+    """A table a size."""
+    lines = ["batch {batch}, {context_length} steps".format(**figures), *figures["notes"]]
+    for size in figures["sizes"]:
+        checked = ", ".join(f"{precision} {value:.0e}" for precision, value in size["checked_difference"].items())
+        peaks = ", ".join("{precision} {gflops:,.0f} GFLOP/s (best {best:,.0f})".format(**p) for p in size["peaks"])
+        rows = [("", "precision", "update, ms", "steps", "a step", "GFLOP", "of peak")]
+        rows += [
+            (
+                u["name"],
+                u["precision"],
+                f"{u['milliseconds']:.1f}",
+                f"{u['steps']:.0f}",
+                f"{u['ratio']:.2f}",
+                f"{u['gflop']:.1f}",
+                f"{u['peak_share']:.0%}",
+            )
+            for u in size["updates"]
+        ]
+        lines += [
+            "\nwidth {width}, layers {layers}, heads {heads}".format(**size),
+            f"gradients checked against float64: {checked}",
+            f"peak, large matrix products: {peaks}",
+            *aligned(rows),
+        ]
+        if size["fastest_peer_ratio"] is not None:
+            lines.append(
+                f"{BASE} takes {size['fastest_peer_ratio']:.2f} of the fastest peer's time in the same precision, "
+                f"{size['fastest_peer_float32_ratio']:.2f} of the fastest's in float32"
+            )
+    return lines
+
+
+def plot(figures: Figures) -> Figure:
+    """A bar an agent and precision, a panel a size."""
+    figure = Figure(figsize=(9, 0.8 + 2.6 * len(figures["sizes"])), layout="constrained")
+    panels = figure.subplots(len(figures["sizes"]), 1, squeeze=False)[:, 0]
+    for axes, size in zip(panels, figures["sizes"], strict=True):
+        updates = size["updates"][::-1]
+        colours = ["#999999" if u["name"] in PEERS else "#0072B2" for u in updates]
+        bars = axes.barh(
+            [f"{u['name']}, {u['precision']}" for u in updates], [u["milliseconds"] for u in updates], color=colours
+        )
+        axes.bar_label(bars, [f"{u['milliseconds']:.0f} ms, {u['peak_share']:.0%} of peak" for u in updates], padding=3)
+        axes.set_xlim(0, 1.6 * max(u["milliseconds"] for u in updates))
+        axes.set(title="width {width}, layers {layers}, heads {heads}".format(**size), xlabel="ms an update")
+    return figure
+
+
+def add_arguments(parser: Parser) -> None:
+    """The benchmark's own options."""
+    parser.add_argument(
+        "--sizes", nargs="+", default=SIZES, metavar="WxL", help="width x layers (default: %(default)s)"
+    )
+    parser.add_argument("--heads", type=positive, default=4, help="heads of a mixer (default: %(default)s)")
+    parser.add_argument("--batch", type=positive, default=64, help="windows of an update (default: %(default)s)")
+    parser.add_argument("--context-length", type=positive, default=20, help="K, steps (default: %(default)s)")
+    parser.add_argument("--repeats", type=positive, default=REPEATS, help="of each, in turns (default: %(default)s)")
+    parser.add_argument("--compile", action="store_true", help="this package's agents through torch.compile as well")
+    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda (default: %(default)s)")

@@ -1,1 +1,0 @@
-"""The benchmark of training: an update beside other packages', and its gradients."""
