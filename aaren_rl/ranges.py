@@ -59,6 +59,7 @@ def _shown(bound: float) -> str:
 _LARGE = 2**53  # from here on not every integer is a float, nor JSON's
 
 COUNT = Range(1, _LARGE)
+ENVS = Range(1, 2**31)
 COUNT_FROM_0 = Range(0, _LARGE)
 CONTEXT = Range(2, 2**20)  # a rollout's window holds so many steps from the first on
 SEED = Range(0, _LARGE)

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import check_shape, numbers
+from .arrays import array, integer, targets
 from .errors import ArgumentError, CheckpointError, NonFiniteActionError, ResourcesError, one_line
 from .policies.names import asked_number
-from .ranges import THREADS, Range
+from .ranges import COUNT_FROM_0, ENVS, THREADS
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 FORMAT = "1"
 _INPUTS = {"observation", "reward", "return_to_go", "timestep", "previous_action", "memory"}
 _OUTPUTS = ("action", "next_return_to_go", "next_memory")
-_BATCH, _STEPS = Range(1, 2**31), Range(0, 2**53)
 
 
 class PolicyState(NamedTuple):
@@ -102,13 +101,13 @@ class Runner:
     def initial_state(self, batch_size: int, target_return: npt.ArrayLike | None = None) -> PolicyState:
         """The state at the begin of an episode in which `target_return` is asked for.
 
-        One number for all environments or one for each, (B,), in the environment's units. Infinity asks, at every step
-        anew, for the best return in reach as the training data had it. None asks for the card's `target_return`.
+        One number for all environments or one for each, (B,), in the environment's units. Infinity asks, at every step,
+        for the best return in reach as the training data had it. None asks for the card's `target_return`.
 
         Raises:
             ArgumentError: it is neither, not finite, or infinity is asked for and the policy holds no estimate of that.
         """
-        _integer("batch_size", batch_size, _BATCH)
+        integer("batch_size", batch_size, ENVS)
         wanted = self._targets(target_return, batch_size)
         return PolicyState(0, wanted, None, np.zeros((batch_size, *self._memory_shape), self._memory_dtype))
 
@@ -126,44 +125,10 @@ class Runner:
             ArgumentError: as `initial_state`, or an index is none of the state's.
         """
         state = self._checked(state)
-        batch = len(state.return_to_go)
-        index = _indices(rows, batch)
-        times = np.broadcast_to(np.asarray(state.timestep, np.int64), (batch,)).copy()
-        return_to_go = np.array(state.return_to_go, np.float64)
+        index = _indices(rows, len(state.return_to_go))
+        times, return_to_go = np.full(len(state.return_to_go), state.timestep), state.return_to_go.copy()
         times[index], return_to_go[index] = 0, self._targets(target_return, len(index))
         return state._replace(timestep=times, return_to_go=return_to_go)
-
-    def _checked(self, state: PolicyState) -> PolicyState:
-        """A state that a caller hands back, parts of it perhaps replaced, as arrays."""
-        if not isinstance(state, PolicyState):
-            raise ArgumentError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
-        to_go = numbers("state: return_to_go", state.return_to_go, np.float64)
-        shape = (len(to_go) if to_go.ndim == 1 else 1, *self._memory_shape)
-        check_shape("state: return_to_go", to_go, shape[:1])
-        memory = numbers("state: memory", state.memory, self._memory_dtype)
-        check_shape("state: memory", memory, shape)
-        timestep = state.timestep
-        if isinstance(timestep, np.ndarray):
-            check_shape("state: timestep", timestep, shape[:1])
-            timestep = numbers("state: timestep", timestep, np.int64)
-        else:
-            _integer("state: timestep", timestep, _STEPS)
-        return state._replace(timestep=timestep, return_to_go=to_go, memory=memory)
-
-    def _targets(self, target_return: npt.ArrayLike | None, batch_size: int) -> npt.NDArray[np.float64]:
-        """Asked returns, (B,)."""
-        wanted = numbers("target_return", self.target_return if target_return is None else target_return, np.float64)
-        if wanted.shape not in ((), (batch_size,)):
-            raise ArgumentError(f"target_return: must be a number or have shape ({batch_size},), not {wanted.shape}")
-        asking = np.isposinf(wanted)
-        if asking.any() and not self.card.get("model", {}).get("best_return"):
-            raise ArgumentError(
-                "this policy holds no estimate of the best return in reach: ask for a return, as a number"
-            )
-        small = np.abs(wanted / self.card["return_scale"]) <= np.finfo(np.float32).max  # False for NaN, too
-        if not (asking | small).all():
-            raise ArgumentError("target_return: must be finite, in float32 and divided by the return scale, too")
-        return np.broadcast_to(wanted, (batch_size,)).copy()
 
     def act(
         self, observation: npt.ArrayLike, reward: npt.ArrayLike, state: PolicyState
@@ -185,19 +150,12 @@ class Runner:
         """
         timestep, return_to_go, previous, memory = self._checked(state)
         batch = len(return_to_go)
-        observation, reward = numbers("observation", observation, np.float32), numbers("reward", reward, np.float64)
-        if previous is None:
-            previous = np.zeros((batch, self._action_dim), np.float32)
-        previous = numbers("previous_action", previous, np.float32)
-        check_shape("observation", observation, (batch, self._observation_dim))
-        check_shape("reward", reward, (batch,))
-        check_shape("previous_action", previous, (batch, self._action_dim))
         feed = {
-            "observation": observation,
-            "reward": reward,
+            "observation": array("observation", observation, np.float32, (batch, self._observation_dim)),
+            "reward": array("reward", reward, np.float64, (batch,)),
             "return_to_go": return_to_go,
             "timestep": np.full(batch, timestep, np.int64),
-            "previous_action": previous,
+            "previous_action": np.zeros((batch, self._action_dim), np.float32) if previous is None else previous,
             "memory": memory,
         }
         try:
@@ -205,7 +163,7 @@ class Runner:
         except Exception as error:  # ONNX Runtime's own classes, see `from_bytes`
             raise CheckpointError(f"the exported policy fails in ONNX Runtime: {one_line(error)}") from error
         # An infinite return-to-go asks for the best in reach, and what a reward made not finite for nothing.
-        if not math.isfinite(action.sum() + reward.sum()) or math.isnan(return_to_go.sum()):
+        if not math.isfinite(action.sum() + feed["reward"].sum()) or math.isnan(return_to_go.sum()):
             raise NonFiniteActionError(_blame(feed, action))
         # A copy: the caller may write to it.
         return action.copy(), PolicyState(timestep + 1, return_to_go, action, memory)
@@ -214,10 +172,36 @@ class Runner:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
         timestep, return_to_go, previous, memory = self._checked(state)
         index = _indices(rows, len(return_to_go))
-        if previous is not None:
-            previous = numbers("previous_action", previous, np.float32)[index]
         timestep = timestep[index] if isinstance(timestep, np.ndarray) else timestep
+        previous = None if previous is None else previous[index]
         return PolicyState(timestep, return_to_go[index], previous, memory[index])
+
+    def _checked(self, state: PolicyState) -> PolicyState:
+        """A state that a caller hands back, parts of it perhaps replaced, as arrays."""
+        if not isinstance(state, PolicyState):
+            raise ArgumentError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
+        timestep, return_to_go, previous, memory = state
+        memory = array("state: memory", memory, self._memory_dtype)
+        batch = memory.shape[:1]
+        array("state: memory", memory, memory.dtype, (*batch, *self._memory_shape))
+        if isinstance(timestep, np.ndarray):
+            timestep = array("state: timestep", timestep, np.int64, batch)
+        else:
+            integer("state: timestep", timestep, COUNT_FROM_0)
+        if previous is not None:
+            previous = array("previous_action", previous, np.float32, (*batch, self._action_dim))
+        return PolicyState(timestep, array("state: return_to_go", return_to_go, np.float64, batch), previous, memory)
+
+    def _targets(self, target_return: npt.ArrayLike | None, count: int) -> npt.NDArray[np.float64]:
+        wanted = targets(self.target_return if target_return is None else target_return, count)
+        infinite = np.isposinf(wanted)
+        if infinite.any() and not self.card.get("model", {}).get("best_return"):
+            raise ArgumentError(
+                "this policy holds no estimate of the best return in reach: ask for a return, as a number"
+            )
+        if (np.abs(wanted[~infinite] / self.card["return_scale"]) > np.finfo(np.float32).max).any():
+            raise ArgumentError("target_return: must be finite, in float32 and divided by the return scale, too")
+        return wanted
 
 
 def load(path: str | Path, *, threads: int = 1) -> Runner:
@@ -246,7 +230,7 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1) -> Runner:
         import onnxruntime
     except ImportError as error:
         raise ResourcesError("an exported policy needs ONNX Runtime: pip install 'aaren-rl[runtime]'") from error
-    _integer("threads", threads, THREADS)
+    integer("threads", threads, THREADS)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -262,26 +246,19 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1) -> Runner:
         raise CheckpointError(f"{name}: not a policy that `python -m aaren_rl.export` of this version wrote")
     try:
         return Runner(session, json.loads(found["policy"]), json.loads(found["export"]))
-    except (KeyError, ValueError, TypeError, RecursionError) as error:
+    except (LookupError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{name}: the description of the policy in it is damaged: {error}") from error
 
 
-def _integer(name: str, value: object, limits: Range) -> None:
-    if not isinstance(value, int | np.integer):
-        raise ArgumentError(f"{name}: must be an integer, not {type(value).__name__}")
-    if problem := limits.problem(int(value)):
-        raise ArgumentError(f"{name}: {problem}")
-
-
 def _indices(rows: npt.ArrayLike, batch: int) -> npt.NDArray[np.int64]:
-    found = numbers("rows", rows, np.float64)
-    if found.ndim != 1 or ((found < 0) | (found >= batch) | (found % 1 != 0)).any():
+    found = array("rows", rows, np.float64)
+    if found.ndim != 1 or not np.isin(found, np.arange(batch)).all():
         raise ArgumentError(f"rows: must be indices of {batch} environments, in one dimension")
     return found.astype(np.int64)
 
 
 def _blame(feed: dict[str, npt.NDArray[Any]], action: npt.NDArray[Any]) -> str:
-    """As `agents.arguments.blame`: why an action is not finite."""
+    """Why an action is not finite."""
     times = feed["timestep"]
     for name in ("observation", "reward", "previous_action", "return_to_go"):
         finite = np.isfinite(feed[name])

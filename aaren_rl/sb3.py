@@ -23,8 +23,9 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
+from .arrays import integer
 from .envs import make_env
-from .errors import ArgumentError
+from .ranges import ENVS, Range
 from .vector import SelectingPolicy, VectorPolicy
 
 
@@ -63,9 +64,8 @@ def make_vec_env(env_id: str, *, n_envs: int, seed: int, env_kwargs: Mapping[str
         SimulationError: the environment cannot be made.
         ArgumentError: the number of environments or the seed is none.
     """
-    for name, value, least in (("n_envs", n_envs, 1), ("seed", seed, 0)):
-        if not isinstance(value, int | np.integer) or not least <= value < 2**31:
-            raise ArgumentError(f"{name}: must be an integer from {least} to 2^31 - 1, not {value!r:.40}")
+    integer("n_envs", n_envs, ENVS)
+    integer("seed", seed, Range(0, 2**31 - 1))
     env = DummyVecEnv([lambda: Monitor(make_env(env_id, **(env_kwargs or {}))) for _ in range(n_envs)])
     env.seed(seed)
     return LastRewards(env)
@@ -115,15 +115,11 @@ class SB3Policy:
         Raises:
             ValueError: the observation is not the last one of `env`, so neither would the rewards be.
         """
-        observed = self._checked(observation)
-        started = None if episode_start is None else np.asarray(episode_start, bool)
-        return self._policy.act(observed, self._env.rewards, started, state)
-
-    def _checked(self, observation: Any) -> npt.NDArray[np.float32]:  # noqa: ANN401  whatever SB3 hands out
         last = self._env.observations
         if not isinstance(last, np.ndarray) or not np.array_equal(observation, last, equal_nan=True):
             raise ValueError(
                 "the observation is not the last one of the environments whose rewards are read; give the loop the "
                 "very LastRewards that the policy was made with"
             )
-        return np.asarray(observation, np.float32)
+        started = None if episode_start is None else np.asarray(episode_start, bool)
+        return self._policy.act(last, self._env.rewards, started, state)

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import check_shape, numbers
+from .arrays import array, integer, targets
 from .envs import SequencePolicy
 from .envs.simulation.rollout import padded, row_multiple
 from .errors import ArgumentError
+from .ranges import ENVS
 
 State = TypeVar("State")
 Rows = npt.NDArray[np.int64]
@@ -67,19 +68,12 @@ class VectorPolicy:
         """Raises ArgumentError, a ValueError, if an argument is not what it should be."""
         if not hasattr(policy, "act"):
             raise ArgumentError(f"policy: must have initial_state, act and select; a {type(policy).__name__} has not")
-        if not isinstance(n_envs, int | np.integer) or n_envs < 1:
-            raise ArgumentError(f"n_envs: must be an integer from 1, not {n_envs!r:.40}")
         self._policy, self._multiple = policy, row_multiple(policy)
         restarts = getattr(policy, "restarts", False)
         self._restart: Callable[..., Any] | None = getattr(policy, "restart", None) if restarts else None
         if target_return is None and (target_return := getattr(policy, "target_return", None)) is None:
             raise ArgumentError("target_return: this policy names none of its own; ask for one, as a number")
-        targets = numbers("target_return", target_return, np.float64)
-        if targets.shape not in ((), (n_envs,)):
-            raise ArgumentError(f"target_return: must be a number or have shape ({n_envs},), not {targets.shape}")
-        if np.isnan(targets).any() or np.isneginf(targets).any():
-            raise ArgumentError("target_return: must be finite, or infinity for the best in reach")
-        self._targets = np.broadcast_to(targets, (n_envs,))
+        self._targets = targets(target_return, integer("n_envs", n_envs, ENVS))
 
     def act(
         self,
@@ -103,20 +97,17 @@ class VectorPolicy:
             ArgumentError: an array is not of its shape, or the state is not this policy's.
         """
         envs = len(self._targets)
-        observed = numbers("observation", observation, np.float32)
-        if observed.ndim != 2:
-            raise ArgumentError(f"observation: must have shape ({envs}, O), not {observed.shape}")
-        check_shape("observation", observed, (envs, observed.shape[1]))
-        given = numbers("reward", reward, np.float64)
-        check_shape("reward", given, (envs,))
+        observed = array("observation", observation, np.float32)
+        array("observation", observed, np.float32, (envs, *observed.shape[1:]))
+        given = array("reward", reward, np.float64, (envs,))
         started = np.zeros(envs, bool) if started is None else np.asarray(started)
         if started.dtype != bool:
             raise ArgumentError(f"started: must be bool, not {started.dtype}")
-        check_shape("started", started, (envs,))
+        array("started", started, bool, (envs,))
         if state is None:
             started = np.ones(envs, bool)
-        else:
-            _check_own(state, envs)
+        elif sorted(int(e) for cohort in state for e in getattr(cohort, "environments", ())) != list(range(envs)):
+            raise ArgumentError(f"state: must be what act returned for {envs} environments, or None")
         rewards = np.where(started, 0, given).astype(np.float32)
         parts, cohorts = [], []
         for cohort in self._begun(state or (), started):
@@ -154,11 +145,3 @@ class VectorPolicy:
             targets = self._targets[padded(fresh, self._multiple)]
             cohorts.append(Cohort(fresh, self._policy.initial_state(len(targets), targets)))
         return tuple(cohorts)
-
-
-def _check_own(state: object, envs: int) -> None:
-    """Raises ArgumentError where a state is not that of a vector policy for so many environments."""
-    cohorts = state if isinstance(state, tuple) and all(isinstance(part, Cohort) for part in state) else ()
-    found = sorted(int(e) for cohort in cohorts for e in cohort.environments)
-    if found != list(range(envs)):
-        raise ArgumentError(f"state: must be what act returned for {envs} environments, or None")

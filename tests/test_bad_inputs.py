@@ -292,7 +292,7 @@ def test_what_a_policy_is_handed_is_checked(message: str, exported: bool) -> Non
 
 
 VECTORS: dict[str, Call] = {
-    "n_envs: must be an integer from 1": lambda policy: VectorPolicy(policy, n_envs=0, target_return=1.0),
+    "n_envs: must be at least 1": lambda policy: VectorPolicy(policy, n_envs=0, target_return=1.0),
     "policy: must have": lambda _: VectorPolicy("x", n_envs=1, target_return=1.0),  # type: ignore[arg-type]
     "target_return: must be numbers": lambda policy: VectorPolicy(policy, n_envs=1, target_return="best"),
     "target_return: must be finite": lambda policy: VectorPolicy(policy, n_envs=1, target_return=float("nan")),
@@ -327,5 +327,5 @@ def test_what_a_vector_policy_is_handed_is_checked(message: str) -> None:
 
 @pytest.mark.parametrize("given", [{"n_envs": 0, "seed": 0}, {"n_envs": 1, "seed": -1}, {"n_envs": 1.5, "seed": 0}])
 def test_environments_of_sb3(given: dict[str, Any]) -> None:
-    with pytest.raises(ArgumentError, match="must be an integer from"):
+    with pytest.raises(ArgumentError, match=r"must be (an integer|at least)"):
         make_vec_env("Hopper-v4", **given)

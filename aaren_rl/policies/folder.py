@@ -209,9 +209,9 @@ def _make_model(config: ModelConfig, tensors: dict[str, Tensor]) -> DecisionMode
     if config.layers > len(tensors):
         raise ValueError(f"the model has {config.layers} layers, its weights are {len(tensors)} tensors")
     with torch.device("meta"):
-        DecisionModel(config).load_state_dict(tensors, assign=True)
-    model = DecisionModel(config)
-    model.load_state_dict(tensors)
+        model = DecisionModel(config)
+    copies = {name: tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}
+    model.load_state_dict(copies, assign=True)
     return model
 
 
