@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from ..envs import DataError, Episodes, Reference, get_task
-from ..envs.data.download import verify_pin
 from ..envs.data.hdf5.d4rl import read_hdf5
-from ..envs.data.hdf5.guard import try_file
+from ..envs.data.hdf5.opening import check_file
 from ..envs.data.load import load_of_table
 from ..envs.data.minari.read import minari_id, read_minari
 from ..envs.data.minari.spec import minari_data_file
@@ -58,8 +57,7 @@ def load(
 
 def _read_file(path: Path, reading: Reading, env_id: str | None, any_actions: bool) -> Episodes:
     """A file in D4RL's layout, held to its pin and to the sizes and bounds of `env_id`."""
-    if not verify_pin(path):
-        try_file(path)
+    check_file(path)
     bound = np.inf if any_actions and not reading.clip_actions else 1.0
     own = None if env_id is None else own_task("data", env_id)
     episodes = read_hdf5(

@@ -10,10 +10,10 @@ from ..behaviour.local_sets import local_levels, make_local
 from ..errors import DataError, UsageError
 from ..tasks.own import own_task
 from ..tasks.table import TASKS, D4RLTask, Reference, Task, get_task
-from .download import fetch, verify_pin
+from .download import fetch
 from .episodes import Episodes
 from .hdf5.d4rl import d4rl_url, read_hdf5
-from .hdf5.guard import try_file
+from .hdf5.opening import check_file
 from .minari.read import read_minari
 from .names import OF_THE_TABLE, Origin, Reading, data_files, is_own, resolve, task_name
 
@@ -62,7 +62,7 @@ def load_of_table(task: D4RLTask, origin: Origin, reading: Reading) -> Episodes:
     reading.check_kind(origin.kind)
     if origin.kind == "file":
         kind, path = "file", Path(origin.name)
-        try_file(path)
+        check_file(path)
     else:
         kind, path = _table_file(task, origin.kind, reading)
     return replace(_read(task, path, reading), source=kind)
@@ -91,8 +91,7 @@ def _d4rl_file(task: D4RLTask, progress: bool) -> Path:
     """D4RL's file: the one that is there, if it is still the one that was fetched, else D4RL's server's."""
     path = data_files(task)["d4rl"]
     if path.is_file():
-        if not verify_pin(path):
-            try_file(path)
+        check_file(path)
         return path
     url = d4rl_url(task)
     print(f"{task.name}: fetching D4RL's file, which is not at {path}, from {url}", file=sys.stderr)
@@ -109,7 +108,7 @@ def _d4rl_file(task: D4RLTask, progress: bool) -> Path:
 
 def _check_download(task: D4RLTask, path: Path) -> None:
     """Refuse a file that is not the task's. What options of the load can mend is left to the load."""
-    try_file(path)
+    check_file(path)
     _read(task, path, Reading(clip_actions=True, max_episode_steps=task.horizon))
 
 
@@ -183,7 +182,7 @@ def load_task(
         own, episodes = _load_minari(name, origin.name, env_id, reference, reading)
     elif env_id is not None:
         own = own_task(name, env_id, reference=reference, max_episode_steps=max_episode_steps)
-        try_file(Path(origin.name))
+        check_file(Path(origin.name))
         episodes = _read(own, Path(origin.name), reading)
     else:
         return get_task(name), load_of_table(get_task(name), origin, reading)

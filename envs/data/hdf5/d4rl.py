@@ -12,12 +12,12 @@ import numpy.typing as npt
 from ...errors import DataError, UsageError, one_line
 from ...files import write_whole
 from ...tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM, D4RL_SERVER, D4RLTask
-from ..checks import hold_to_bounds, not_finite
-from ..episodes import Episodes, row_blocks
-from .opening import checked_datasets, open_hdf5
+from ..episodes import Episodes
+from .opening import check_size, hold_to_bounds, open_hdf5, plain_entry, read_flags, read_float32
 
 _REQUIRED = ("observations", "actions", "rewards")
-_OPTIONAL = ("terminals", "timeouts")
+_FLAGS = ("terminals", "timeouts")
+_LAYOUT = "D4RL's layout"
 
 
 def d4rl_dataset_dir() -> Path:
@@ -64,17 +64,23 @@ def read_hdf5(
     path = Path(path)
     notes: list[str] = []
     with open_hdf5(path) as file:
-        found = checked_datasets(file, path, _REQUIRED, _OPTIONAL)
-        _check_shapes(path, found)
-        columns = _observation_columns(path, found["observations"], observation_dim, notes)
-        _check_columns(path, "actions", found["actions"].shape[1], action_dim)
-        observations = _read_float32(path, found["observations"], columns)
-        actions = _read_float32(path, found["actions"], found["actions"].shape[1])
-        rewards = _read_float32(path, found["rewards"], None)
-        terminals = _read_flags(path, found, "terminals", len(rewards))
-        timeouts = _read_flags(path, found, "timeouts", len(rewards))
+        found = _datasets(file, path)
+        n_steps = len(found["rewards"])
+        observations, actions, rewards = (read_float32(found[key], n_steps) for key in _REQUIRED)
+        none = np.zeros(n_steps, np.bool_)
+        terminals, timeouts = (read_flags(found[key]) if key in found else none for key in _FLAGS)
         env_id = _text_attribute(file, "env_id")
         provenance = {name: _text_attribute(file, name) for name in ("origin", "policy")}
+    observations = _without_contact_forces(path, observations, observation_dim, notes)
+    for key, columns, wanted in (
+        ("observations", observations.shape[1], observation_dim),
+        ("actions", actions.shape[1], action_dim),
+    ):
+        if wanted not in (None, columns):
+            raise DataError(
+                f"{path}:{key} has {columns} columns, the environment has {wanted}; choose the task the file was made "
+                "for"
+            )
     bounds = np.asarray(action_low, dtype=np.float32), np.asarray(action_high, dtype=np.float32)
     hold_to_bounds(path, actions, bounds, clip_actions, notes)
     ends = _episode_ends(path, terminals | timeouts, max_episode_steps)
@@ -96,71 +102,42 @@ def read_hdf5(
     )
 
 
-def _check_shapes(path: Path, found: Mapping[str, h5py.Dataset]) -> None:
-    n_steps = found["rewards"].shape[0] if found["rewards"].ndim else 0
-    for key, data in found.items():
+def _datasets(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
+    """The datasets that are read, after all checks but those of their numbers."""
+    names = sorted(file)
+    if missing := [key for key in _REQUIRED if key not in names]:
+        found = ", ".join(map(ascii, names[:20])) or "nothing"
+        raise DataError(f"{path}: missing {', '.join(missing)} (found: {found}); use a file in {_LAYOUT}")
+    datasets = {key: plain_entry(file, key, h5py.Dataset, _LAYOUT) for key in (*_REQUIRED, *_FLAGS) if key in names}
+    n_rows = datasets["rewards"].shape[:1]
+    for key, data in datasets.items():
         wanted = 2 if key in ("observations", "actions") else 1
         if data.ndim != wanted:
-            raise DataError(f"{path}:{key} has shape {data.shape}, not {wanted} axes; use a file in D4RL's layout")
-        if len(data) != n_steps:
+            raise DataError(f"{path}:{key} has shape {data.shape}, not {wanted} axes; use a file in {_LAYOUT}")
+        if data.shape[:1] != n_rows:
             raise DataError(
-                f"{path}:{key} has {len(data):,} rows, rewards has {n_steps:,}; the file is damaged, get it again"
+                f"{path}:{key} has {len(data):,} rows, rewards has {n_rows[0]:,}; the file is damaged, get it again"
             )
         if 0 in data.shape:
             raise DataError(f"{path}:{key} has shape {data.shape}, so there are no steps; use a file with data")
+    check_size(path, list(datasets.values()))
+    return datasets
 
 
-def _check_columns(path: Path, key: str, columns: int, wanted: int | None) -> None:
-    if wanted is not None and columns != wanted:
+def _without_contact_forces(
+    path: Path, observations: npt.NDArray[np.float32], wanted: int | None, notes: list[str]
+) -> npt.NDArray[np.float32]:
+    if (wanted, observations.shape[1]) != (ANT_OBSERVATION_DIM, ANT_D4RL_OBSERVATION_DIM):
+        return observations
+    if observations[:, ANT_OBSERVATION_DIM:].any():
         raise DataError(
-            f"{path}:{key} has {columns} columns, the environment has {wanted}; choose the task the file was made for"
+            f"{path}:observations has {ANT_D4RL_OBSERVATION_DIM} columns and those from {ANT_OBSERVATION_DIM} on are "
+            f"not all zero, so it does not fit Ant-v4's {ANT_OBSERVATION_DIM}; use D4RL's file"
         )
-
-
-def _observation_columns(path: Path, data: h5py.Dataset, wanted: int | None, notes: list[str]) -> int:
-    """How many of the leading columns to read, after checking the others where they may be left out."""
-    columns = int(data.shape[1])
-    if (wanted, columns) != (ANT_OBSERVATION_DIM, ANT_D4RL_OBSERVATION_DIM):
-        _check_columns(path, "observations", columns, wanted)
-        return columns
-    # Whole chunks at a time: a chunk that is read in pieces is decompressed once for each of them.
-    blocks = data.iter_chunks() if data.chunks else ((rows, slice(None)) for rows in row_blocks(len(data)))
-    for rows, cols in blocks:
-        first = max(cols.start or 0, ANT_OBSERVATION_DIM)
-        last = cols.stop or columns
-        if first < last and np.any(data[rows, first:last]):
-            raise DataError(
-                f"{path}:observations has {columns} columns and those from {ANT_OBSERVATION_DIM} on are not all zero, "
-                f"so it does not fit Ant-v4's {ANT_OBSERVATION_DIM}; use D4RL's file"
-            )
-    notes.append(f"dropped {columns - ANT_OBSERVATION_DIM} all-zero observation columns (contact forces)")
-    return ANT_OBSERVATION_DIM
-
-
-def _read_float32(path: Path, data: h5py.Dataset, columns: int | None) -> npt.NDArray[np.float32]:
-    """Read straight into float32 (HDF5 converts as it goes) and refuse what is not finite."""
-    shape = (len(data),) if columns is None else (len(data), columns)
-    array = np.empty(shape, dtype=np.float32)
-    data.read_direct(array, source_sel=None if shape == data.shape else np.s_[:, :columns])
-    if (found := not_finite(array)) is not None:
-        bad, first, value = found
-        where = f"step {first[0]}" if columns is None else f"step {first[0]}, column {first[1]}"
-        raise DataError(
-            f"{path}:{data.name.lstrip('/')} has {bad:,} values that are not finite, the first ({value}) at {where}; "
-            "repair the file or get it again"
-        )
-    return array
-
-
-def _read_flags(path: Path, found: Mapping[str, h5py.Dataset], key: str, n_steps: int) -> npt.NDArray[np.bool_]:
-    """Terminals or timeouts as booleans; all false where the file has none."""
-    if key not in found:
-        return np.zeros(n_steps, dtype=np.bool_)
-    values = found[key][()]
-    flags: npt.NDArray[np.bool_] = values != 0
-    if not np.array_equal(values, flags):
-        raise DataError(f"{path}:{key} has values other than 0 and 1; the file is damaged, get it again")
-    return flags
+    notes.append(
+        f"dropped {ANT_D4RL_OBSERVATION_DIM - ANT_OBSERVATION_DIM} all-zero observation columns (contact forces)"
+    )
+    return observations[:, :ANT_OBSERVATION_DIM].copy()
 
 
 def _episode_ends(path: Path, ended: npt.NDArray[np.bool_], max_episode_steps: int | None) -> npt.NDArray[np.int64]:

@@ -1,16 +1,23 @@
-"""Opening HDF5 files of unknown origin: every check that must pass before a number is read or memory is taken."""
+"""HDF5 files of unknown origin: what must pass before a number is read or memory is taken, and the numbers themselves."""
 
 import math
-import os
-import resource
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
+import numpy.typing as npt
 
-from ...errors import DataError, one_line
+from ...errors import DataError, EnvsError, one_line
+from ...lifeline import start_child
+from ...memory import require_memory
+from ..download import verify_pin
+
+Bounds = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 _FETCH = "get the file again"
 
@@ -18,11 +25,15 @@ _FETCH = "get the file again"
 _MAX_EXPANSION = 1000
 _EXPANSION_SLACK_BYTES = 64 * 2**20
 
-# In D4RL's files, and as large as what is read of them.
+# In D4RL's files and Minari's, and as large as what is read of them.
 _UNUSED = ("next_observations", "infos", "metadata")
 
 # What h5py raises on a file whose structure is damaged depends on where the damage is.
 _HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
+
+# Reading is far faster than this, even where others keep the machine busy.
+_SECONDS, _BYTES_PER_SECOND = 60, 2**20
+_READ_ALL = f"import sys; from {__name__} import read_all; read_all(sys.argv[1])"
 
 
 @contextmanager
@@ -46,120 +57,152 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
         raise DataError(f"{path}: {cause} ({reason}); {_FETCH}") from error
 
 
-def checked_datasets(
-    file: h5py.File, path: Path, required: tuple[str, ...], optional: tuple[str, ...]
-) -> dict[str, h5py.Dataset]:
-    """The named top-level datasets, after checks of their links, storage, type and total size.
+def check_file(path: Path) -> None:
+    """Hold a file to its pin; where it has none, have another process read it first.
+
+    libhdf5 itself may crash, or never end, on a damaged file. A file that stays as it is is tried once.
 
     Raises:
-        DataError: one is missing, is a link or virtual or stored outside the file, is not numeric, or all together
-            claim far more bytes than the file can hold.
+        DataError: it is not the file that was pinned, or the process crashed or did not come to an end.
     """
-    found = sorted(file.keys())
-    missing = [key for key in required if key not in found]
-    if missing:
-        raise DataError(
-            f"{path}: missing {', '.join(missing)} (found: {', '.join(map(ascii, found[:20])) or 'nothing'}); "
-            "use a file in D4RL's layout"
-        )
-    datasets = {key: plain_dataset(file, path, key, "D4RL's layout") for key in (*required, *optional) if key in found}
-    shapes = ", ".join(f"{key} {dataset.shape}" for key, dataset in datasets.items())
-    check_size(path, sum(map(claimed_bytes, datasets.values())), shapes)
-    return datasets
+    if path.is_file() and not verify_pin(path):  # otherwise the reader says what is wrong
+        state = path.stat()
+        _try_once(str(path.absolute()), state.st_ino, state.st_size, state.st_mtime_ns)
 
 
-def plain_group(parent: h5py.Group, path: Path, key: str, layout: str) -> h5py.Group:
-    """The group `key` of `parent`, which must lie in the file itself.
+@lru_cache(maxsize=1024)
+def _try_once(path: str, _inode: int, size: int, _modified: int) -> None:
+    nothing = subprocess.DEVNULL
+    child = start_child(_READ_ALL, [path], flags=["-P"], stdin=nothing, stdout=nothing, stderr=nothing)
+    try:
+        code = child.wait(_SECONDS + size // _BYTES_PER_SECOND)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        code = child.wait()
+        did = "does not come to an end"
+    else:
+        did = "crashes"
+    if code not in (0, 1):  # 1: an error of Python's, which the reader names
+        raise DataError(f"{path}: the HDF5 library {did} on it, so it is damaged; do not trust it, {_FETCH}")
+
+
+def read_all(path: str) -> None:
+    """Read what any reader here would; what is wrong with the file otherwise is for that reader to say."""
+    with suppress(DataError), open_hdf5(Path(path)) as file:
+        dict(file.attrs)
+        _read_group(file, depth=2)
+
+
+def _read_group(group: h5py.Group, depth: int) -> None:
+    for key in set(group) - set(_UNUSED):
+        with suppress(*_HDF5_ERRORS, EnvsError):
+            if isinstance(group.get(key, getlink=True), h5py.HardLink) and isinstance(group[key], h5py.Group):
+                if depth:
+                    _read_group(group[key], depth - 1)
+            else:
+                data = plain_entry(group, key, h5py.Dataset)
+                check_size(Path(group.file.filename), [data])
+                data[()]
+
+
+def plain_entry(parent: h5py.Group, key: str, kind: type, layout: str = "this layout") -> Any:  # noqa: ANN401  a `kind`
+    """The group or the dataset of real numbers `key` of `parent`, which must lie in the file itself.
 
     `layout` ("D4RL's layout") says in the message what to use instead.
 
     Raises:
-        DataError: it is missing, a link, or not a group.
+        DataError: it is missing, a link, of another kind, virtual, stored outside the file, or not numeric.
     """
-    name = _hard_name(parent, path, key, layout)
-    group = parent[key]
-    if not isinstance(group, h5py.Group):
-        raise DataError(f"{path}:{name} is not a group; use a file in {layout}")
-    return group
-
-
-def plain_dataset(parent: h5py.Group, path: Path, key: str, layout: str) -> h5py.Dataset:
-    """The dataset `key` of `parent`, which must hold real numbers in the file itself; `layout` as in `plain_group`.
-
-    Raises:
-        DataError: it is missing, a link or a group, virtual, stored outside the file, or not numeric.
-    """
-    name = _hard_name(parent, path, key, layout)
-    dataset = parent[key]
-    if not isinstance(dataset, h5py.Dataset):
-        raise DataError(f"{path}:{name} is a group, not a dataset; use a file in {layout}")
-    if dataset.is_virtual:
-        raise DataError(
-            f"{path}:{name} is a virtual dataset (its data lie in other files); copy the data into the file"
-        )
-    if dataset.external:
-        raise DataError(f"{path}:{name} is kept in external storage; copy the data into the file itself")
-    if dataset.dtype.kind not in "biuf" or dataset.shape is None:
-        raise DataError(f"{path}:{name} holds {dataset.dtype}, not real numbers; use a file in {layout}")
-    return dataset
-
-
-def _hard_name(parent: h5py.Group, path: Path, key: str, layout: str) -> str:
-    """The full name of an entry, after a check that it is there and no link to elsewhere."""
-    name = f"{parent.name}/{key}".lstrip("/")
     link = parent.get(key, getlink=True)
     if link is None:
-        raise DataError(f"{path}: missing {name}; use a file in {layout}")
+        raise _fault(parent, "", f": missing {name_of(parent, key)}; use a file in {layout}")
     if not isinstance(link, h5py.HardLink):
-        kind = "an external link" if isinstance(link, h5py.ExternalLink) else "a soft link"
-        raise DataError(f"{path}:{name} is {kind}; copy the data into the file itself")
-    return name
+        which = "an external link" if isinstance(link, h5py.ExternalLink) else "a soft link"
+        raise _fault(parent, key, f" is {which}; copy the data into the file itself")
+    entry = parent[key]
+    if not isinstance(entry, kind):
+        found, wanted = ("a group", "a dataset") if kind is h5py.Dataset else ("not a group", "one")
+        raise _fault(parent, key, f" is {found}, {layout} has {wanted} there; use a file in {layout}")
+    if isinstance(entry, h5py.Dataset):
+        if entry.is_virtual or entry.external:
+            where = "a virtual dataset" if entry.is_virtual else "kept in external storage"
+            raise _fault(parent, key, f" is {where}, so its data lie in other files; copy them into the file itself")
+        if entry.dtype.kind not in "biuf" or entry.shape is None:
+            raise _fault(parent, key, f" holds {entry.dtype}, not real numbers; use a file in {layout}")
+    return entry
 
 
-def claimed_bytes(dataset: h5py.Dataset) -> int:
-    """How much memory reading a dataset may take."""
-    item = max(dataset.dtype.itemsize, np.dtype(np.float32).itemsize)
-    # HDF5 takes memory for whole chunks, which may be larger than the dataset.
-    chunk = math.prod(dataset.chunks) if dataset.chunks else 0
-    return int(item * max(math.prod(dataset.shape), chunk))
+def name_of(parent: h5py.Group, key: str = "") -> str:
+    """An entry's name inside its file, as a message has it."""
+    return f"{parent.name}/{key}".strip("/")
 
 
-def check_size(path: Path, claimed: int, shapes: str) -> None:
-    """Refuse a file whose datasets claim more bytes than it can hold or than the machine has.
+def _fault(parent: h5py.Group, key: str, text: str) -> DataError:
+    return DataError(f"{parent.file.filename}{f':{name_of(parent, key)}' if key else ''}{text}")
+
+
+def check_size(path: Path, datasets: list[h5py.Dataset], taken: int = 0) -> int:
+    """Refuse datasets that claim more bytes than the file can hold or than are free, `taken` ones before included.
+
+    Returns the bytes of all of them, as float32.
 
     Raises:
-        DataError: they do; `shapes` says in the message what is claimed.
+        DataError: the file cannot hold as much.
+        ResourcesError: there is not as much memory.
     """
-    size = path.stat().st_size
+    # HDF5 takes memory for whole chunks, which may be larger than the dataset.
+    sizes = [max(math.prod(data.shape), math.prod(data.chunks) if data.chunks else 0) for data in datasets]
+    claimed, size = taken + 4 * sum(sizes), path.stat().st_size
     if claimed > _MAX_EXPANSION * size + _EXPANSION_SLACK_BYTES:
-        raise DataError(f"{path}: claims {claimed:,} bytes ({shapes}) in a file of {size:,}; do not trust it, {_FETCH}")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if claimed > memory:
-        raise DataError(
-            f"{path}: needs {claimed:,} bytes of memory ({shapes}), this machine has {memory:,}; use a smaller file"
-        )
+        raise DataError(f"{path}: claims {claimed:,} bytes in a file of {size:,}; do not trust it, {_FETCH}")
+    require_memory(claimed, str(path), "use a smaller file")
+    return claimed
 
 
-def read_all(path: str, seconds: int) -> None:
-    """Body of the process that tries a file: reads what any reader here would, within so much processor time.
+def read_float32(data: h5py.Dataset, n_rows: int) -> npt.NDArray[np.float32]:
+    """The first rows of a dataset as float32 (HDF5 converts as it goes).
 
-    What is wrong with the file is for the reader to say; here it only matters whether this process survives.
+    Raises:
+        DataError: a value is not finite.
     """
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(DataError), open_hdf5(Path(path)) as file:
-        _read_group(file, Path(path), depth=2)
-        dict(file.attrs)
+    array = np.empty((n_rows, *data.shape[1:]), np.float32)
+    data.read_direct(array, source_sel=np.s_[:n_rows])
+    if not np.isfinite((array.min(), array.max())).all():
+        bad = np.argwhere(~np.isfinite(array))
+        value = "NaN" if np.isnan(array[tuple(bad[0])]) else "infinite or beyond float32"
+        where = f"step {bad[0][0]}" + (f", column {bad[0][1]}" if array.ndim == 2 else "")
+        raise DataError(
+            f"{data.file.filename}:{name_of(data)} has {len(bad):,} values that are not finite, the first ({value}) at "
+            f"{where}; repair the file or get it again"
+        )
+    return array
 
 
-def _read_group(group: h5py.Group, path: Path, depth: int) -> None:
-    for key in group:
-        if isinstance(group.get(key, getlink=True), h5py.HardLink) and key not in _UNUSED:
-            with suppress(*_HDF5_ERRORS, DataError):
-                item = group[key]
-                if isinstance(item, h5py.Group) and depth > 0:
-                    _read_group(item, path, depth - 1)
-                elif isinstance(item, h5py.Dataset):
-                    data = plain_dataset(group, path, key, "any layout")
-                    check_size(path, claimed_bytes(data), "")
-                    data[()]
+def read_flags(data: h5py.Dataset) -> npt.NDArray[np.bool_]:
+    """A dataset of zeros and ones.
+
+    Raises:
+        DataError: it has other values.
+    """
+    values = data[()]
+    flags: npt.NDArray[np.bool_] = values != 0
+    if not np.array_equal(values, flags):
+        raise DataError(f"{data.file.filename}:{name_of(data)} has values other than 0 and 1; {_FETCH}")
+    return flags
+
+
+def hold_to_bounds(path: Path, actions: npt.NDArray[np.float32], bounds: Bounds, clip: bool, notes: list[str]) -> None:
+    """Refuse actions (N, A) out of bounds, numbers or (A,); with `clip` change them in place, and note it.
+
+    Raises:
+        DataError: actions are out of bounds, and not to be clipped.
+    """
+    low, high = bounds
+    least, most = actions.min(axis=0), actions.max(axis=0)
+    if np.all(least >= low) and np.all(most <= high):
+        return
+    found, allowed = (f"[{a.min():.6g}, {b.max():.6g}]" for a, b in ((least, most), (low, high)))
+    if not clip:
+        raise DataError(f"{path}:actions range over {found}, outside {allowed}; pass --clip-actions to clip them")
+    np.clip(actions, low, high, out=actions)
+    notes.append(f"clipped actions from {found} to {allowed}")

@@ -1,6 +1,8 @@
-"""Minari datasets to episodes: the HDF5 file is read here, after the checks that any foreign file goes through."""
+"""Minari datasets to episodes: fetched by minari's client, read here after the checks of any foreign file."""
 
-from dataclasses import dataclass
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,22 +11,28 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from ...errors import DataError
+from ...errors import DataError, one_line
+from ...files import alone, sha256, sync, writing
 from ...tasks.table import get_task
-from ..checks import hold_to_bounds, not_finite
-from ..download import verify_pin
+from ..download import write_pin
 from ..episodes import Episodes
-from ..hdf5.guard import try_file
-from ..hdf5.opening import check_size, claimed_bytes, open_hdf5, plain_dataset, plain_group
-from .fetch import fetch_minari
-from .spec import MinariSpec, minari_data_dir, read_spec
+from ..hdf5.opening import (
+    check_file,
+    check_size,
+    hold_to_bounds,
+    name_of,
+    open_hdf5,
+    plain_entry,
+    read_flags,
+    read_float32,
+)
+from .spec import WAY_OUT, MinariSpec, minari_data_dir, read_spec
 
 # Of Minari's mujoco/* datasets; "simple" has no counterpart in D4RL's table.
 MINARI_LEVELS = ("simple", "medium", "expert")
 
 _LAYOUT = "Minari's layout"
-_ARRAYS = ("observations", "actions", "rewards")
-_FLAGS = ("terminations", "truncations")
+_AGAIN = "the dataset is damaged, get it again"
 
 
 class MinariData(NamedTuple):
@@ -70,197 +78,155 @@ def read_minari(
     """
     folder = minari_data_dir(dataset_id)
     if download and not folder.exists():
-        fetch_minari(dataset_id, check=lambda data: _check(dataset_id, data, progress), progress=progress)
+        _fetch(dataset_id, folder.parent, progress)
     if not folder.exists():
         raise DataError(
             f"{folder}: does not exist; fetch it with `python -m aaren_rl.datasets download {dataset_id} --source "
             "minari`, or set MINARI_DATASETS_PATH to the folder that has it"
         )
-    if not verify_pin(folder / "main_data.hdf5"):
-        try_file(folder / "main_data.hdf5")
     return _read(dataset_id, folder, progress, clip_actions)
 
 
-def _check(dataset_id: str, folder: Path, progress: bool) -> None:
-    try_file(folder / "main_data.hdf5")
-    _read(dataset_id, folder, progress, True)
+def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
+    """Fetch a dataset, by one process at a time: beside its place, where a later call goes on after a break; checked,
+    pinned in `main_data.hdf5.sha256`, and only then renamed.
+    """
+    with alone(target, "downloading", WAY_OUT), writing(target, WAY_OUT):
+        if target.exists():  # another process has fetched it meanwhile
+            return
+        remote = os.environ.get("MINARI_REMOTE") or "Hugging Face"
+        print(f"{dataset_id}: downloading from {remote} to {target}, where it is not yet", file=sys.stderr)
+        # Minari does not list hidden folders.
+        staging = target.with_name(f".{target.name}.part")
+        data = staging / dataset_id / "data"
+        if reason := _download(dataset_id, staging, progress):
+            raise DataError(
+                f"{dataset_id}: minari could not download it ({reason}); check the id and the network, name another "
+                f"remote in MINARI_REMOTE, or put the dataset's folder at {target}"
+            )
+        try:
+            _read(dataset_id, data, progress, clip_actions=True)
+        except DataError as error:
+            shutil.rmtree(staging)
+            reason = str(error).replace(str(data.parent), target.name)
+            raise DataError(f"{dataset_id}: what was downloaded was deleted: {reason}") from error
+        sync(data / "main_data.hdf5")
+        write_pin(data / "main_data.hdf5", sha256(data / "main_data.hdf5"))
+        os.replace(data.parent, target)
+        sync(target.parent)
+        shutil.rmtree(staging)
+
+
+def _download(dataset_id: str, folder: Path, progress: bool) -> str | None:
+    """Have minari's client put a dataset into `folder`; it loads nothing. Returns why that failed."""
+    import huggingface_hub.utils as hub  # on demand, as it takes half a second
+    from minari.storage.remotes import get_cloud_storage
+
+    shown, level = not hub.are_progress_bars_disabled(), hub.logging.get_verbosity()
+    hub.logging.set_verbosity_error()
+    if not progress:
+        hub.disable_progress_bars()
+    try:
+        get_cloud_storage().download_dataset(dataset_id, folder)
+    except Exception as error:  # the clients of minari's remotes raise errors of their own
+        while error.__cause__ is not None:  # the hub's wraps what happened into advice
+            error = error.__cause__
+        return one_line(f"{type(error).__name__}: {error}")
+    finally:
+        hub.logging.set_verbosity(level)
+        if shown:
+            hub.enable_progress_bars()
+    return None if (folder / dataset_id).exists() else "the remote has no such dataset"
 
 
 def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> MinariData:
     """Read the dataset in `folder`, its `data` folder, wherever that is."""
-    spec = read_spec(folder / "metadata.json")
     path = folder / "main_data.hdf5"
-    notes = list(spec.notes)
+    check_file(path)
+    spec = read_spec(folder / "metadata.json")
+    notes, claimed, columns = list(spec.notes), 0, (spec.observation_dim, spec.action_dim)
+    read: list[_Episode] = []
     with open_hdf5(path) as file:
-        episodes = _episodes(file, path, spec, dataset_id, progress)
-    _check_finite(path, episodes)
+        if len(file) != spec.total_episodes:
+            raise DataError(
+                f"{path}: has {len(file):,} entries, metadata.json counts {spec.total_episodes:,} episodes; {_AGAIN}"
+            )
+        # No bar for what takes less than a second.
+        every = range(len(file))
+        for e in tqdm(every, dataset_id, unit="episode", delay=1, mininterval=1, leave=False, disable=not progress):
+            parts = _parts(plain_entry(file, f"episode_{e}", h5py.Group, _LAYOUT), columns)
+            claimed = check_size(path, list(parts.values()), claimed)
+            read.append(_read_episode(parts))
+            columns = read[0].observations.shape[1], read[0].actions.shape[1]
+    if (total := sum(len(episode.rewards) for episode in read)) != spec.total_steps:
+        raise DataError(f"{path}: has {total:,} steps, metadata.json counts {spec.total_steps:,}; {_AGAIN}")
+    if read[-1].terminated is None:
+        notes.append(f"dropped {len(read.pop().rewards):,} steps of an unfinished last episode")
+    if not read:
+        raise DataError(f"{path}: its only episode is unfinished: neither terminated nor truncated; use more data")
+    if n_open := sum(episode.terminated is None for episode in read):  # it ended where the next one began
+        notes.append(f"took {n_open:,} episodes without a mark at their end for cut by a time limit")
+    actions = np.concatenate([episode.actions for episode in read])
     if spec.action_low is not None and spec.action_high is not None:
         bounds = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
-        hold_to_bounds(path, episodes.actions, bounds, clip_actions, notes)
-    episodes = _without_unfinished(path, episodes, notes)
-    return MinariData(
-        Episodes(
-            episodes.observations,
-            episodes.actions,
-            episodes.rewards,
-            episodes.offsets,
-            episodes.ends == _TERMINATED,
-            dataset=dataset_id,
-            source="minari",
-            path=str(path),
-            env_id=spec.env_id,
-            notes=tuple(notes),
-        ),
-        spec,
+        hold_to_bounds(path, actions, bounds, clip_actions, notes)
+    episodes = Episodes(
+        np.concatenate([episode.observations for episode in read]),
+        actions,
+        np.concatenate([episode.rewards for episode in read]),
+        np.cumsum([0, *(len(episode.rewards) for episode in read)]),
+        np.array([bool(episode.terminated) for episode in read]),
+        dataset=dataset_id,
+        source="minari",
+        path=str(path),
+        env_id=spec.env_id,
+        notes=tuple(notes),
     )
+    return MinariData(episodes, spec)
 
 
-_OPEN, _TRUNCATED, _TERMINATED = range(3)
-
-
-@dataclass(frozen=True)
-class _Raw:
-    """What the file holds; `ends` (E,) says how each episode ends."""
+class _Episode(NamedTuple):
+    """`terminated` is None where the episode has no mark at its end."""
 
     observations: npt.NDArray[np.float32]
     actions: npt.NDArray[np.float32]
     rewards: npt.NDArray[np.float32]
-    offsets: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int8]
+    terminated: bool | None
 
 
-def _episodes(file: h5py.File, path: Path, spec: MinariSpec, dataset_id: str, progress: bool) -> _Raw:
-    """Read every episode straight into the arrays of all of them, whose sizes are checked before they are made."""
-    lengths = _lengths(file, path, spec)
-    first = _parts(file, path, 0)
-    described = {"observations": spec.observation_dim, "actions": spec.action_dim}
-    columns = {key: _columns(path, first[key], wanted) for key, wanted in described.items()}
-    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-    n_steps = int(offsets[-1])
-    shapes = f"{n_steps:,} steps of {columns['observations']} observation and {columns['actions']} action columns"
-    check_size(path, n_steps * 4 * (sum(columns.values()) + 1), shapes)
-    raw = _Raw(
-        np.empty((n_steps, columns["observations"]), np.float32),
-        np.empty((n_steps, columns["actions"]), np.float32),
-        np.empty(n_steps, np.float32),
-        offsets,
-        np.zeros(len(lengths), np.int8),
-    )
-    claimed = 0
-    # No bar for what takes less than a second.
-    every = range(len(lengths))
-    for e in tqdm(every, dataset_id, unit="episode", delay=1, mininterval=1, leave=False, disable=not progress):
-        parts = _parts(file, path, e)
-        claimed += sum(map(claimed_bytes, parts.values()))
-        check_size(path, claimed, f"{e + 1} of {len(lengths)} episodes")
-        _read_episode(path, raw, e, parts)
-    return raw
-
-
-def _lengths(file: h5py.File, path: Path, spec: MinariSpec) -> npt.NDArray[np.int64]:
-    """Steps of each episode, (E,), after a check that the episodes are those that the metadata count."""
-    if len(file) != spec.total_episodes:
-        raise DataError(
-            f"{path}: has {len(file):,} entries, metadata.json counts {spec.total_episodes:,} episodes; the dataset is "
-            "damaged, get it again"
-        )
-    lengths = np.empty(spec.total_episodes, np.int64)
-    for e in range(len(lengths)):
-        rewards = plain_dataset(_group(file, path, e), path, "rewards", _LAYOUT)
-        if rewards.ndim != 1 or len(rewards) == 0:
-            raise DataError(f"{path}:{_name(rewards)} has shape {rewards.shape}, not one axis with steps; get it again")
-        lengths[e] = len(rewards)
-    if lengths.sum() != spec.total_steps:
-        raise DataError(
-            f"{path}: has {lengths.sum():,} steps, metadata.json counts {spec.total_steps:,}; the dataset is damaged, "
-            "get it again"
-        )
-    return lengths
-
-
-def _group(file: h5py.File, path: Path, episode: int) -> h5py.Group:
-    return plain_group(file, path, f"episode_{episode}", _LAYOUT)
-
-
-def _parts(file: h5py.File, path: Path, episode: int) -> dict[str, h5py.Dataset]:
-    group = _group(file, path, episode)
-    return {key: plain_dataset(group, path, key, _LAYOUT) for key in (*_ARRAYS, *_FLAGS)}
-
-
-def _name(data: h5py.Dataset) -> str:
-    return str(data.name).lstrip("/")
-
-
-def _columns(path: Path, data: h5py.Dataset, wanted: int | None) -> int:
-    if data.ndim != 2 or data.shape[1] == 0:
-        raise DataError(f"{path}:{_name(data)} has shape {data.shape}, not two axes; only vectors can be learnt from")
-    if wanted is not None and data.shape[1] != wanted:
-        raise DataError(
-            f"{path}:{_name(data)} has {data.shape[1]} columns, its space in metadata.json {wanted}; the dataset is "
-            "damaged, get it again"
-        )
-    return int(data.shape[1])
-
-
-def _read_episode(path: Path, raw: _Raw, episode: int, parts: dict[str, h5py.Dataset]) -> None:
-    start, end = raw.offsets[episode : episode + 2]
-    n_steps = int(end - start)
-    for key, rows in (("observations", n_steps + 1), *((key, n_steps) for key in ("actions", "rewards", *_FLAGS))):
-        columns = getattr(raw, key).shape[1:] if key in _ARRAYS else ()
-        if parts[key].shape != (rows, *columns):
+def _parts(group: h5py.Group, columns: tuple[int | None, int | None]) -> dict[str, h5py.Dataset]:
+    """The arrays of an episode, after all checks but those of their numbers."""
+    kinds = ("rewards", "observations", "actions", "terminations", "truncations")
+    parts = {key: plain_entry(group, key, h5py.Dataset, _LAYOUT) for key in kinds}
+    path, shape = group.file.filename, parts["rewards"].shape
+    if len(shape) != 1 or not shape[0]:
+        raise DataError(f"{path}:{name_of(parts['rewards'])} has shape {shape}, not one axis with steps; get it again")
+    (steps,) = shape
+    rows = {"observations": (steps + 1, columns[0]), "actions": (steps, columns[1])}
+    for key, data in parts.items():
+        wanted = rows.get(key, (steps,))
+        fits = len(data.shape) == len(wanted) and 0 not in data.shape
+        if not fits or any(w not in (None, found) for w, found in zip(wanted, data.shape, strict=True)):
+            shown = str(wanted).replace("None", "any number")
             raise DataError(
-                f"{path}:{_name(parts[key])} has shape {parts[key].shape}, {n_steps:,} rewards go with "
-                f"{(rows, *columns)}; the dataset is damaged, get it again"
+                f"{path}:{name_of(data)} has shape {data.shape}, {steps:,} rewards and the spaces in metadata.json go "
+                f"with {shown}; {_AGAIN}"
             )
-    for key in _ARRAYS:
-        # HDF5 converts to float32 as it goes. The observation behind the last step has no action: it stays behind.
-        parts[key].read_direct(getattr(raw, key), source_sel=np.s_[:n_steps], dest_sel=np.s_[start:end])
-    terminated, truncated = (_ends(path, parts[key]) for key in _FLAGS)
-    raw.ends[episode] = _TERMINATED if terminated else _TRUNCATED if truncated else _OPEN
+    return parts
 
 
-def _ends(path: Path, data: h5py.Dataset) -> bool:
-    """Whether a flag is set at the last step, after a check that it is nowhere else."""
-    values = data[()]
-    if not np.all((values == 0) | (values == 1)):
-        raise DataError(f"{path}:{_name(data)} has values other than 0 and 1; the dataset is damaged, get it again")
-    if values[:-1].any():
-        step = int(values.argmax())
-        raise DataError(
-            f"{path}:{_name(data)} is set at step {step}, before the episode's last step {len(values) - 1}; split the "
-            "episode there"
-        )
-    return bool(values[-1])
-
-
-def _check_finite(path: Path, raw: _Raw) -> None:
-    for key in _ARRAYS:
-        array: npt.NDArray[np.float32] = getattr(raw, key)
-        if (found := not_finite(array)) is None:
-            continue
-        bad, first, value = found
-        episode = int(np.searchsorted(raw.offsets, first[0], side="right")) - 1
-        where = f"step {first[0] - raw.offsets[episode]}" + (f", column {first[1]}" if len(first) == 2 else "")
-        raise DataError(
-            f"{path}:episode_{episode}/{key} is where the first of {bad:,} values that are not finite is ({value}) at "
-            f"{where}; repair the dataset or get it again"
-        )
-
-
-def _without_unfinished(path: Path, raw: _Raw, notes: list[str]) -> _Raw:
-    """Leave out a last episode that has no end; an earlier one ended where the next began, like at a time limit."""
-    keep = len(raw.ends) - (raw.ends[-1] == _OPEN)
-    if keep == 0:
-        raise DataError(f"{path}: its only episode is unfinished: neither terminated nor truncated; use more data")
-    n_steps = int(raw.offsets[keep])
-    if n_steps < len(raw.rewards):
-        notes.append(f"dropped {len(raw.rewards) - n_steps:,} steps of an unfinished last episode")
-    if n_open := int((raw.ends[:keep] == _OPEN).sum()):
-        notes.append(f"took {n_open:,} episodes without a mark at their end for cut by a time limit")
-    return _Raw(
-        raw.observations[:n_steps],
-        raw.actions[:n_steps],
-        raw.rewards[:n_steps],
-        raw.offsets[: keep + 1],
-        raw.ends[:keep],
-    )
+def _read_episode(parts: dict[str, h5py.Dataset]) -> _Episode:
+    steps = len(parts["rewards"])
+    # The observation behind the last step has no action: it is left out.
+    arrays = (read_float32(parts[key], steps) for key in ("observations", "actions", "rewards"))
+    ends = []
+    for data in (parts["terminations"], parts["truncations"]):
+        flags = read_flags(data)
+        if flags[:-1].any():
+            raise DataError(
+                f"{data.file.filename}:{name_of(data)} is set at step {flags.argmax()}, before the episode's last step "
+                f"{steps - 1}; split the episode there"
+            )
+        ends.append(bool(flags[-1]))
+    terminated, truncated = ends
+    return _Episode(*arrays, True if terminated else False if truncated else None)

@@ -6,7 +6,6 @@ only if Gymnasium's registry in this process has it under the same entry point.
 """
 
 import json
-import math
 import os
 import re
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import numpy.typing as npt
 
 from ...errors import DataError, UsageError, one_line
 from ...tasks.environment import entry_point_name, is_plain_argument
@@ -27,11 +25,11 @@ WAY_OUT = "set MINARI_DATASETS_PATH to another folder"
 _ID = re.compile(r"(?:[A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+-v[0-9]{1,9}")
 _MAX_ID = 200
 
-# Bounds of an image space are listed number by number, twice.
-_MAX_METADATA_BYTES = 64 * 2**20
-
 # Wrappers that change neither what an environment returns nor when it ends, so leaving them out changes no score.
 _PASSIVE_WRAPPERS = {"RecordEpisodeStatistics", "RecordVideo", "OrderEnforcing", "PassiveEnvChecker"}
+
+
+_Numbers = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -106,17 +104,15 @@ def read_spec(path: Path) -> MinariSpec:
             f"{path}:data_format is {_shown(metadata['data_format'])}; only hdf5 is read, convert it with minari"
         )
     notes: list[str] = []
-    observed, _ = _bounds(path, metadata, "observation_space") or (None, None)
-    low, high = _bounds(path, metadata, "action_space") or (None, None)
-    env = _env_spec(path, metadata, "env_spec") or {}
-    _env_spec(path, metadata, "eval_env_spec")  # not used, but a foreign one betrays the file
-    _check_wrappers(path, env, notes)
-    notes += [
-        f"{key}: {one_line(metadata[key])}" for key in ("algorithm_name", "description") if _is_text(metadata.get(key))
-    ]
+    env = _env_spec(path, metadata, notes)
+    observed, _ = _bounds(path, metadata, "observation_space")
+    low, high = _bounds(path, metadata, "action_space")
+    for key in ("algorithm_name", "description"):
+        if isinstance(text := metadata.get(key), str) and text:
+            notes.append(f"{key}: {one_line(text)}")
     return MinariSpec(
         env_id=env.get("id"),
-        env_kwargs=_kwargs(path, env, notes),
+        env_kwargs=env.get("kwargs", {}),
         max_episode_steps=None if env.get("max_episode_steps") is None else _count(path, env, "max_episode_steps"),
         reference_returns=_reference_returns(metadata, notes),
         observation_dim=None if observed is None else len(observed),
@@ -129,10 +125,6 @@ def read_spec(path: Path) -> MinariSpec:
     )
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
 def _shown(value: object) -> str:
     text = ascii(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -140,8 +132,6 @@ def _shown(value: object) -> str:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _MAX_METADATA_BYTES:
-            raise DataError(f"{path}: is over {_MAX_METADATA_BYTES:,} bytes; do not trust it, get the dataset again")
         metadata = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"{path}: does not exist, so this is no complete dataset; get the dataset again") from error
@@ -170,24 +160,24 @@ def _object(path: Path, metadata: dict[str, Any], key: str) -> dict[str, Any] | 
 
 def _count(path: Path, values: dict[str, Any], key: str) -> int:
     value = values.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**53:
+    if not isinstance(value, int) or not 0 < value < 2**53:
         raise DataError(f"{path}:{key} is {_shown(value)}, not a number of at least 1; use a dataset with data")
     return value
 
 
-def _bounds(path: Path, metadata: dict[str, Any], key: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+def _bounds(path: Path, metadata: dict[str, Any], key: str) -> tuple[_Numbers, _Numbers] | tuple[None, None]:
     """Lower and upper bounds of a space; None where the dataset does not describe it."""
     space = _object(path, metadata, key)
     if space is None:
-        return None
-    if space.get("type") != "Box" or not isinstance(shape := space.get("shape"), list) or len(shape) != 1:
-        kind = _shown(space.get("type")).strip("'")
-        shape_text = f" of shape {_shown(space['shape'])}" if "shape" in space else ""
+        return None, None
+    shape = space.get("shape")
+    if space.get("type") != "Box" or not isinstance(shape, list) or len(shape) != 1:
         raise DataError(
-            f"{path}:{key} is {kind}{shape_text}; only a Box with one axis (a vector of numbers) can be learnt from"
+            f"{path}:{key} is {_shown(space.get('type'))} of shape {_shown(shape)}; only a Box with one axis (a vector "
+            "of numbers) can be learnt from"
         )
     try:
-        low, high = (_numbers(space[side]) for side in ("low", "high"))
+        low, high = (np.array(space[side], np.float64) for side in ("low", "high"))
     except (KeyError, ValueError, TypeError, OverflowError):
         low = high = np.zeros(0)
     if low.shape != tuple(shape) or high.shape != tuple(shape) or not np.all(low <= high):
@@ -195,71 +185,52 @@ def _bounds(path: Path, metadata: dict[str, Any], key: str) -> tuple[tuple[float
     return tuple(low.tolist()), tuple(high.tolist())
 
 
-def _numbers(values: list[float]) -> npt.NDArray[np.float64]:
-    return np.array(values, dtype=np.float64)
+def _env_spec(path: Path, metadata: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """The environment's description, if Gymnasium knows that environment under the same entry point; {}: there is none.
 
-
-def _env_spec(path: Path, metadata: dict[str, Any], key: str) -> dict[str, Any] | None:
-    """The environment's description, if Gymnasium knows that environment under the same entry point."""
-    spec = _object(path, metadata, key)
+    What is left of its arguments is harmless.
+    """
+    spec = _object(path, metadata, "env_spec")
     if spec is None:
-        return None
+        return {}
     env_id, entry = spec.get("id"), spec.get("entry_point")
     if not isinstance(env_id, str) or env_id not in gym.registry:
         raise DataError(
-            f"{path}:{key} names the environment {_shown(env_id)} (entry point {_shown(entry)}, not imported), which "
-            "is not registered with Gymnasium; register it before (--register MODULE), or use another dataset"
+            f"{path}:env_spec names the environment {_shown(env_id)} (entry point {_shown(entry)}, not imported), "
+            "which is not registered with Gymnasium; register it before (--register MODULE), or use another dataset"
         )
     if entry != entry_point_name(env_id):
         raise DataError(
-            f"{path}:{key} gives {env_id} the entry point {_shown(entry)} (not imported), Gymnasium has "
+            f"{path}:env_spec gives {env_id} the entry point {_shown(entry)} (not imported), Gymnasium has "
             f"{entry_point_name(env_id)}; do not trust the dataset, get it from another place"
         )
-    return spec
-
-
-def _check_wrappers(path: Path, env: dict[str, Any], notes: list[str]) -> None:
-    wrappers = env.get("additional_wrappers") or []
-    listed = wrappers if isinstance(wrappers, list) else [wrappers]
-    names = [_shown(wrapper.get("name") if isinstance(wrapper, dict) else wrapper).strip("'") for wrapper in listed]
-    active = [name for name in names if name not in _PASSIVE_WRAPPERS]
-    if active:
+    wrappers, kwargs = spec.get("additional_wrappers") or [], spec.get("kwargs") or {}
+    if not isinstance(wrappers, list) or not isinstance(kwargs, dict):
+        raise DataError(f"{path}:env_spec.kwargs or additional_wrappers have no names; get the dataset again")
+    names = [str(wrapper.get("name") if isinstance(wrapper, dict) else wrapper) for wrapper in wrappers]
+    if not _PASSIVE_WRAPPERS.issuperset(names):
         raise DataError(
-            f"{path}:env_spec was recorded through wrappers ({', '.join(active[:9])}; not imported), without which "
-            f"{env['id']} is another task; register the wrapped environment under an id of its own and record on that"
+            f"{path}:env_spec was recorded through wrappers ({_shown(names)}; not imported), without which {env_id} is "
+            "another task; register the wrapped environment under an id of its own and record on that"
         )
     if names:
         notes.append(f"left out wrappers that only watch: {', '.join(names)}")
-
-
-def _kwargs(path: Path, env: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """The environment's arguments, of plain values only."""
-    kwargs = env.get("kwargs") or {}
-    if not isinstance(kwargs, dict):
-        raise DataError(f"{path}:env_spec.kwargs is not an object; get the dataset again")
+    if kwargs.pop("render_mode", None) is not None:
+        notes.append("left out the environment's render_mode")
     for key, value in kwargs.items():
         if not is_plain_argument(key, value):
             raise DataError(
                 f"{path}:env_spec.kwargs has {_shown(key)} = {_shown(value)}; only finite numbers, words and lists of "
                 "them are passed on to an environment, and nothing that names files or modules; use another dataset"
             )
-    if "render_mode" in kwargs:
-        notes.append("left out the environment's render_mode")
-    return {key: value for key, value in kwargs.items() if key != "render_mode"}
+    return {**spec, "kwargs": kwargs}
 
 
 def _reference_returns(metadata: dict[str, Any], notes: list[str]) -> tuple[float, float] | None:
-    values = [metadata.get(key) for key in ("ref_min_score", "ref_max_score")]
-    if values == [None, None]:
+    low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
+    if low is None and high is None:
         return None
-    low, high = (_number(v) for v in values)
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        notes.append(f"left out reference scores that do not rise from one number to another: {_shown(values)}")
-        return None
-    return low, high
-
-
-def _number(value: object) -> float:
-    """A number of JSON, which may be an integer of any size; NaN for what is none."""
-    plain = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-    return float(value) if plain and isinstance(value, int | float) else math.nan
+    if isinstance(low, int | float) and isinstance(high, int | float) and -1e300 < low < high < 1e300:
+        return float(low), float(high)
+    notes.append(f"left out reference scores that do not rise from one number to another: {_shown([low, high])}")
+    return None

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from ...errors import DataError, UsageError, one_line
 from ...files import sync, write_whole, writing
 from ...tasks.environment import close_env, entry_point_name, make_env
-from ..checks import hold_to_bounds
 from ..episodes import Episodes
+from ..hdf5.opening import hold_to_bounds
 from .spec import WAY_OUT, minari_data_dir
 
 _REPEATED = "the observation behind each episode's last step was not recorded: it repeats the one before"
@@ -50,6 +50,8 @@ def write_minari(
         SimulationError: the environment cannot be made.
         DataError: the episodes do not fit the environment, or the folder cannot be written; nothing is left behind.
     """
+    from minari.serialization import serialize_space  # on demand, as it takes a quarter of a second
+
     target = new_minari_folder(dataset_id)
     finals = None if final_observations is None else np.asarray(final_observations, np.float32)
     wanted = (len(episodes), episodes.observation_dim)
@@ -65,8 +67,8 @@ def write_minari(
         "total_steps": episodes.n_steps,
         "dataset_size": round(len(image) / 1e6, 1),
         "jpeg_encoding": True,
-        "observation_space": _space(gym.spaces.Box(-np.inf, np.inf, (episodes.observation_dim,), np.float32)),
-        "action_space": _space(action_space),
+        "observation_space": serialize_space(gym.spaces.Box(-np.inf, np.inf, (episodes.observation_dim,), np.float32)),
+        "action_space": serialize_space(action_space),
         **({} if env_spec is None else {"env_spec": env_spec}),
     }
     if text := "; ".join(filter(None, (None if finals is not None else _REPEATED, description))):
@@ -98,7 +100,9 @@ def _write(target: Path, image: memoryview, metadata: Mapping[str, Any]) -> None
             data.mkdir(parents=True)
             write_whole(data / "main_data.hdf5", image)
             write_whole(data / "metadata.json", json.dumps(metadata).encode())
-            _move(data.parent, target)
+            if target.exists():
+                raise UsageError(f"{target}: another process made it meanwhile; choose another id")
+            os.rename(data.parent, target)
         sync(target.parent)
 
 
@@ -152,24 +156,3 @@ def _image(episodes: Episodes, finals: npt.NDArray[np.float32] | None) -> memory
             ):
                 group.create_dataset(key, data=array, chunks=True, maxshape=(None, *array.shape[1:]))
     return image.getbuffer()
-
-
-def _space(space: gym.spaces.Box) -> str:
-    return json.dumps(
-        {
-            "type": "Box",
-            "dtype": str(space.dtype),
-            "shape": list(space.shape),
-            "low": space.low.tolist(),
-            "high": space.high.tolist(),
-        }
-    )
-
-
-def _move(whole: Path, target: Path) -> None:
-    try:
-        os.rename(whole, target)
-    except OSError as error:
-        if target.exists():
-            raise UsageError(f"{target}: another process made it meanwhile; choose another id") from error
-        raise

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import DataError
-from aaren_rl.envs.data.hdf5 import guard as hdf5_guard
-from aaren_rl.envs.data.hdf5.guard import try_file
+from aaren_rl.envs.data.hdf5 import opening
+from aaren_rl.envs.data.hdf5.opening import check_file
 from aaren_rl.envs.data.load import load_task
 
 
@@ -39,26 +39,25 @@ def test_3_a_file_that_crashes_the_library_is_refused(hopper_file: Path, tmp_pat
     ("script", "did"),
     [
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "crashes on it"),
-        (
-            "from resource import *; setrlimit(RLIMIT_CPU, (1, 2))\nwhile True: pass",
-            "does not come to an end",
-        ),
+        ("while True: pass", "does not come to an end"),
     ],
 )
 def test_3_a_crash_and_a_hang_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, did: str) -> None:
     path = tmp_path / "x.hdf5"
     path.write_bytes(b"x")
-    monkeypatch.setattr(hdf5_guard, "_SCRIPT", script)
+    monkeypatch.setattr(opening, "_READ_ALL", script)
+    monkeypatch.setattr(opening, "_SECONDS", 2)
     with pytest.raises(DataError, match=did) as caught:
-        try_file(path)
+        check_file(path)
     assert caught.value.exit_code == 3
 
 
 def test_what_is_wrong_otherwise_is_left_to_the_reader(tmp_path: Path) -> None:
-    try_file(tmp_path / "absent.hdf5")
+    check_file(tmp_path / "absent.hdf5")
     (tmp_path / "text.hdf5").write_text("no HDF5 at all")
-    try_file(tmp_path / "text.hdf5")
+    check_file(tmp_path / "text.hdf5")
     with h5py.File(tmp_path / "links.hdf5", "w") as file:
         file["elsewhere"] = h5py.ExternalLink("/etc/passwd", "/")
-        file["bomb"] = np.zeros(3)
-    try_file(tmp_path / "links.hdf5")
+        file["here"] = h5py.SoftLink("/numbers")
+        file["numbers"] = np.zeros(3)
+    check_file(tmp_path / "links.hdf5")

@@ -6,7 +6,7 @@ import re
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from loopback import LoopbackServer, QuietHandler
@@ -36,14 +36,9 @@ class Handler(QuietHandler):
         self.answer()
 
     def answer(self):
-        parts = urlsplit(self.path)
-        path = unquote(parts.path)
+        path = unquote(urlsplit(self.path).path)
         if self.command == "GET":
             self.server.paths.append(path)
-        if path == "/api/datasets":
-            asked = parse_qs(parts.query)
-            found = asked["author"] == ["farama-minari"]
-            return self.send_json([{"id": REPOSITORY}] if found else [])
         if path == f"/api/datasets/{REPOSITORY}/revision/main":
             return self.send_json({"id": REPOSITORY, "sha": COMMIT, "siblings": []})
         if path == f"/api/datasets/{REPOSITORY}/tree/{COMMIT}":
@@ -86,12 +81,19 @@ def oid(data):
     return hashlib.sha1(data, usedforsecurity=False).hexdigest()
 
 
+def point_at(address, monkeypatch):
+    """What HF_ENDPOINT does before huggingface_hub is imported."""
+    template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Minari's folder, empty; huggingface_hub's cache, and nobody at its address."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    point_at("http://127.0.0.1:1", monkeypatch)
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.delenv("MINARI_REMOTE", raising=False)
     return tmp_path / "datasets"
@@ -103,12 +105,10 @@ def hub(minari_recorded, tmp_path, folder, monkeypatch):
     shutil.copytree(minari_recorded, remote)
     top = remote / ID.split("/")[0]
     files = {path.relative_to(top).as_posix(): path.read_bytes() for path in top.rglob("*") if path.is_file()}
-    files["namespace_metadata.json"] = json.dumps({"datasets": [ID], "namespaces": ["test/hopper"]}).encode()
-    files["hopper/namespace_metadata.json"] = b"{}"
     with Hub(files) as hub:
         thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        point_at(hub.address, monkeypatch)
         yield hub
         hub.shutdown()
         thread.join()
@@ -171,8 +171,14 @@ def test_41_what_fails_the_checks_is_deleted_and_not_imported(hub, folder, tmp_p
     assert names(folder) == ["test/hopper/.random-v0.lock"] and not trace.exists()
 
 
+def test_the_remote_does_not_have_it(hub, folder):
+    hub.files = {name: data for name, data in hub.files.items() if "random" not in name}
+    refused("minari could not download it (the remote has no such dataset)")
+    assert not (folder / ID).exists()
+
+
 def test_no_network(folder, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     refused("minari could not download it", "offline", "check the id and the network")
     assert not (folder / ID).exists()
 

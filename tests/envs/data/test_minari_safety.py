@@ -51,14 +51,12 @@ def test_38_bombs(data):
         group.create_dataset("actions", shape, np.float32, maxshape=(None, 3), chunks=(10**8, 3), compression="gzip")
     refused("claims 1,20", "in a file of")
     with sets.episode(data) as group:
-        for key, columns in (("observations", (11,)), ("actions", (3,)), ("rewards", ())):
+        for key in list(group.keys() - {"infos"}):
+            columns = {"observations": (11,), "actions": (3,)}.get(key, ())
             del group[key]
             n = 10**11 + (key == "observations")
             group.create_dataset(key, (n, *columns), np.float32, chunks=(10**6, *columns), compression="gzip")
-        steps = 10**11 + sum(len(group.file[f"episode_{e}/rewards"]) for e in (0, 2, 3))
-    with sets.metadata(data) as values:
-        values["total_steps"] = steps
-    refused("100,000,0", "claims", "in a file of")
+    refused("claims 6,8", "in a file of")
 
 
 @pytest.fixture
@@ -73,7 +71,6 @@ def evil(tmp_path, monkeypatch):
 
 
 @pytest.mark.faults(41)
-@pytest.mark.parametrize("key", ["env_spec", "eval_env_spec"])
 @pytest.mark.parametrize(
     ("env_id", "entry"),
     [
@@ -86,14 +83,18 @@ def evil(tmp_path, monkeypatch):
         (None, None),
     ],
 )
-@pytest.mark.parametrize("spaces", [True, False])
-def test_41_a_foreign_entry_point_is_not_imported(data, evil, key, env_id, entry, spaces):
-    with sets.spec(data, key) as spec:
+def test_41_a_foreign_entry_point_is_not_imported(data, evil, env_id, entry):
+    with sets.spec(data) as spec:
         spec.update(id=env_id, entry_point=entry)
-    if not spaces:  # then minari makes the environment to ask it for them
-        with sets.metadata(data) as values:
-            del values["observation_space"], values["action_space"]
-    refused(f"metadata.json:{key}", entry if isinstance(env_id, str) and entry else "", "not imported")
+    with sets.metadata(data) as values:  # without them minari makes the environment to ask it for them
+        del values["observation_space"], values["action_space"]
+    refused("metadata.json:env_spec", entry if isinstance(env_id, str) and entry else "", "not imported")
+
+
+def test_41_the_environment_to_evaluate_in_is_not_looked_at(data, evil):
+    with sets.spec(data, "eval_env_spec") as spec:
+        spec["entry_point"] = "evil_module:Env"
+    assert read_minari(ID).spec.env_id == "Hopper-v5"
 
 
 @pytest.mark.faults(41)
