@@ -1,12 +1,12 @@
 """The models: the scan, the mixers, the decision model and the policy. Imports torch only."""
 
 from .guidance import GuidedPolicy, with_guidance
-from .mixers import Aaren, AarenRsa, Attention, Encoded, Rsa
+from .mixers import CONSTANT, GROWING, MIXERS, Aaren, AarenRsa, Attention, Encoded, Mixer, Rsa
 from .mixers.rsa.config import RemConfig
 from .mixers.tree.config import TreeConfig
 from .mixers.tree.mixer import TreeAttention
 from .mixers.tree.samplers import SAMPLERS
-from .model.block import MIXERS, Block
+from .model.block import Block
 from .model.decision import DecisionModel, ModelConfig
 from .model.return_estimate import ReturnEstimate, expectile_loss
 from .model.scaling import ReturnRange
@@ -19,6 +19,8 @@ from .scan.state import ScanState, combine
 from .tree_policy import tree_config, tree_state, with_softmax_attention, with_tree_attention
 
 __all__ = [
+    "CONSTANT",
+    "GROWING",
     "MIXERS",
     "ROLLOUTS",
     "SAMPLERS",
@@ -30,6 +32,7 @@ __all__ = [
     "DecisionModel",
     "Encoded",
     "GuidedPolicy",
+    "Mixer",
     "ModelConfig",
     "NonFiniteActionError",
     "Policy",

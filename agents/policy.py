@@ -18,6 +18,7 @@ from .arguments import blame, check_batch, check_index, check_inputs, check_stat
 from .fast.rollout import Stepper, for_rollout, for_windows
 from .fast.rollout_graph import GraphedCallable
 from .fast.rollout_step import CompiledStep
+from .mixers import CONSTANT
 from .model.decision import DecisionModel
 from .model.return_estimate import ReturnEstimate
 from .model.scaling import ReturnRange, Scaling, Step, to_array
@@ -109,9 +110,7 @@ class Policy:
         """Whether some environments can begin another episode while others go on, by `restart`: not where the memory
         grows with the episode, as attention's cache does.
         """
-        config = self.model.config
-        constant = config.mixer == "aaren" or (config.mixer == "aaren-rsa" and not config.rem_max_power)
-        return constant or self.rollout == "window"
+        return self.model.trunk.mixer.state_size == CONSTANT or self.rollout == "window"
 
     def initial_state(
         self, batch_size: int, target_return: float | npt.ArrayLike | Tensor | None = None

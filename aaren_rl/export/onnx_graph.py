@@ -22,13 +22,13 @@ import numpy as np
 import onnx
 
 from .._version import __version__
-from ..agents import Aaren, Encoded, Policy
+from ..agents import CONSTANT, Aaren, Encoded, Policy
 from ..errors import UsageError
 from .onnx_layers import NOTHING, Layers
 from .onnx_nodes import Array
 from .onnx_weights import action_range, embedding, encoding_maps, exact, layer
 
-EXPORTED = ("aaren", "attention", "aaren-rsa")  # mixers
+EXPORTED = ("aaren", "attention", "aaren-rsa")  # mixers whose layers are written here
 # Finite, unlike -inf: a position that may attend to nothing, and that nobody reads, then gives a number and not NaN.
 MASKED = {"float32": -1e30, "float64": -1e300}
 
@@ -47,7 +47,8 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     config = policy.model.config
     if config.mixer not in EXPORTED:
         raise UsageError(f"the mixer {config.mixer} has no ONNX graph yet; {', '.join(EXPORTED)} have")
-    if config.mixer == "aaren-rsa" and (policy.rollout == "window" or config.rem_max_power):
+    constant = policy.model.trunk.mixer.state_size == CONSTANT
+    if config.mixer == "aaren-rsa" and (policy.rollout == "window" or not constant):
         raise UsageError(
             "recurrence encoding has an ONNX graph without a mask (rem_max_power), in the rollouts carry and rolling; "
             "choose --rollout carry"
@@ -55,7 +56,7 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     graph = _Graph(policy, precision)
     if policy.rollout == "window":
         memory, shape = graph.window()
-    elif config.mixer in ("aaren", "aaren-rsa"):
+    elif constant:
         memory, shape = graph.recurrent()
     else:
         raise UsageError(

@@ -15,8 +15,6 @@ AGENTS = {
     "bc": "aaren",
     "bc-10": "aaren",
 }
-# Their state is of one size, however long the episode.
-RECURRENT_MIXERS = ("aaren", "aaren-rsa")
 # They see no return-to-go: behaviour cloning with Decision-Aaren's trunk, of all episodes and, as the 10 % BC of
 # Decision Transformer's paper, of the best tenth; baselines.
 UNCONDITIONED = ("bc", "bc-10")

@@ -6,7 +6,7 @@ import typing
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from ..policies.names import AGENTS, AUTO, CONTEXTS, RECURRENT_MIXERS, ROLLOUTS, UNCONDITIONED
+from ..policies.names import AGENTS, AUTO, CONTEXTS, ROLLOUTS, UNCONDITIONED
 from ..ranges import (
     BELOW_1,
     CONTEXT,
@@ -197,7 +197,7 @@ class RunConfig:
         _choice("agent", self.agent, AGENTS)
         if self.evaluation.target_return == AUTO and not (self.network.best_return and self.agent not in UNCONDITIONED):
             raise ValueError("target_return: auto needs best_return, and an agent that sees returns")
-        if self.data.context == "stream" and self.mixer not in RECURRENT_MIXERS:
+        if self.data.context == "stream" and not self.constant_state:
             raise ValueError(f"context: stream needs a state of one size, which {self.agent} has not; use window")
 
     def model(self, observation_dim: int, action_dim: int, horizon: int) -> ModelConfig:
@@ -209,6 +209,13 @@ class RunConfig:
     def mixer(self) -> str:
         """The agent's token mixer."""
         return AGENTS[self.agent]
+
+    @property
+    def constant_state(self) -> bool:
+        """Whether that mixer's state is of one size, however long the episode."""
+        from ..agents import CONSTANT, MIXERS
+
+        return MIXERS[self.mixer].state_size == CONSTANT
 
 
 SECTIONS: dict[str, type] = {

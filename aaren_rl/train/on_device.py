@@ -14,7 +14,6 @@ from .config import OptimizerConfig
 from .optimizers import Rates, rates_at
 
 EAGER = 2  # updates of a size before it is recorded: kernels are compiled in them, and moments made
-NEVER_WAIT = ("aaren", "attention", "tree")  # mixers; of those with recurrence encoding it was not shown
 MOST = 32  # sizes that are recorded; a graph keeps its memory
 
 Found = tuple[Tensor, Tensor, Tensor]  # loss, norm of the gradient, mask

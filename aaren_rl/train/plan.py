@@ -11,7 +11,7 @@ from ..cli import Parser, import_registering
 from ..envs import is_own, task_name
 from ..envs.data.names import default_name
 from ..errors import UsageError
-from ..policies.names import AGENTS, AUTO, RECURRENT_MIXERS, UNCONDITIONED
+from ..policies.names import AGENTS, AUTO, UNCONDITIONED
 from ..ranges import COUNT, SEED, THREADS
 from .config import RunConfig
 from .settings import (
@@ -136,7 +136,7 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
 def remarks(plan: Plan) -> list[str]:
     """A line for every setting that stood on the command line and does nothing for this agent."""
     config, found = plan.config, []
-    windows = ("window",) if config.mixer in RECURRENT_MIXERS else ("window", AUTO)
+    windows = ("window",) if config.constant_state else ("window", AUTO)
     idle = {
         "rollout_context": config.evaluation.rollout == "carry" and "the rollout carry",
         "context_length": config.data.context not in windows and f"{config.data.context} contexts",

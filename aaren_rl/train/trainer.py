@@ -22,7 +22,7 @@ from .config import RunConfig
 from .contexts.batches import Batch, StepData, part, part_of_rows
 from .contexts.sampling import make_sampler
 from .contexts.stream import Carried, StreamSampler
-from .on_device import NEVER_WAIT, DeviceRates, Found, Graphs
+from .on_device import DeviceRates, Found, Graphs
 from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
 from .return_estimates import MOST_UPDATES, fit_return
@@ -116,7 +116,7 @@ class Trainer:
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
         alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1 and not compiled
         if on_device is None:
-            on_device = alone_on_a_gpu and config.mixer in NEVER_WAIT and captures_are_right(data.device)
+            on_device = alone_on_a_gpu and self.model.trunk.mixer.recordable and captures_are_right(data.device)
         self._on_device = on_device
         self.carried: Carried | None = None
         if isinstance(self.sampler, StreamSampler):

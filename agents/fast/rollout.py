@@ -6,11 +6,12 @@ import copy
 from typing import Any, Protocol
 
 from .. import kernels
+from ..mixers import CONSTANT
 from ..mixers.tree.mixer import plant_trees
 from ..model.decision import DecisionModel
 from ..model.scaling import Array, PlainStep, Scaling, Step
 from .first_use import captures_are_right
-from .rollout_graph import STEPS, WINDOWS, GraphedCallable, GraphedStep
+from .rollout_graph import GraphedCallable, GraphedStep
 from .rollout_step import CompiledStep, can_compile
 
 
@@ -40,18 +41,18 @@ def for_rollout(model: DecisionModel, scaling: Scaling, *, compiled: bool = True
     copied = copy.deepcopy(model).eval().requires_grad_(False)
     if model.config.mixer == "tree":
         plant_trees(copied.trunk, model.config.tree())
-    if compiled and model.config.mixer in STEPS and _can_record(model):
+    if compiled and model.trunk.mixer.state_size == CONSTANT and _can_record(model):
         return GraphedStep(copied, scaling)
     return PlainStep(copied, scaling)
 
 
 def for_windows(model: DecisionModel) -> GraphedCallable | None:
     """On a GPU, the actions of `model.forward` by recorded graphs, where the model can be recorded."""
-    if model.config.mixer in WINDOWS and _can_record(model):
+    if _can_record(model):
         return GraphedCallable(lambda *window: model(*window)[:1])
     return None
 
 
 def _can_record(model: DecisionModel) -> bool:
     weight = model.head.weight
-    return kernels.on_gpu(weight) and captures_are_right(weight.device)
+    return model.trunk.mixer.recordable and kernels.on_gpu(weight) and captures_are_right(weight.device)

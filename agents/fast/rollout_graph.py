@@ -18,7 +18,6 @@ from ..model.decision import DecisionModel
 from ..model.scaling import Array, Scaling, Step, to_array
 from ..scan.rows import each, tensors
 
-STEPS, WINDOWS = ("aaren",), ("aaren", "attention")  # mixers: their states do not grow; nothing waits in them
 MOST = 1024  # environments; more are work enough for a GPU without a graph
 EAGER = 2  # calls before one is recorded
 

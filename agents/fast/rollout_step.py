@@ -19,10 +19,10 @@ from ..scan.state import STATE_DTYPE
 
 
 def can_compile(model: DecisionModel) -> bool:
-    """Whether `CompiledStep` can stand for this model: one token per step, Aaren, no masked REMs, float32 on a CPU."""
+    """Whether `CompiledStep` can stand for this model: one token per step, a mixer that it has, float32 on a CPU."""
     config, weight = model.config, model.head.weight
     return (
-        (config.mixer == "aaren" or (config.mixer == "aaren-rsa" and not config.rem_max_power))
+        model.trunk.mixer.compiled_step
         and config.tokens_per_step == 1
         and config.width % 4 == 0
         and config.activation in ("gelu", "relu")

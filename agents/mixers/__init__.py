@@ -1,14 +1,48 @@
-"""Token mixers, one file or folder each, with one contract.
+"""Token mixers, one file or folder each, with one contract. B is the batch, N tokens, C channels:
 
-    y, state = mixer(x, state=None)    x (B, N, C) -> y (B, N, C): all tokens in parallel, after those in `state`
-    y, state = mixer.step(x, state)    x (B, C)    -> y (B, C):    one token
+    mixer    = MIXERS[name](width, heads, dropout, rems)
+    y, state = mixer(x, state=None, starts=, keep=, lengths=)    x (B, N, C) -> y (B, N, C): all tokens in parallel
+    y, state = mixer.step(x, state, mask=)                       x (B, C)    -> y (B, C):    one token
     state    = mixer.initial_state(batch_size)
 
-The two ways are equal to rounding. The state is a value that is passed in and returned, never kept on the module.
+The two ways are equal to rounding. The state is a value, a tensor or a tuple of states with the batch as the first
+dimension of all its tensors; it is passed in and returned, never kept on the module, never changed.
+
+* `starts`, bool (B, N): a new sequence begins there, and everything before is forgotten, `state` included.
+* `keep`, a slice of the positions whose outputs are wanted: y has no others; the state is that after all N.
+* `lengths`, integers (B,): tokens of each row, the rest is padding. `mask`, bool (B,): the rows that have a token.
+  `RowModule` does both for every mixer.
+
+**To add a mixer** write a subclass of `Mixer` in a file of its own, with `run` (all tokens), `run_one` (one token) and
+`initial_state`, and put it into `MIXERS`. It declares there what it is: `state_size`, `compiled_step`, `recordable`.
+What is not declared falls back: a step runs in PyTorch's operations, and `aaren_rl.export` says that there is no graph.
+An agent that is trained from the command line is one more line in `aaren_rl/policies/names.py`.
 """
 
 from .aaren import Aaren
 from .attention import Attention, AttentionState
+from .base import CONSTANT, GROWING, HeadMixer, Mixer
 from .rsa.mixer import AarenRsa, Encoded, EncodedState, Rsa
 
-__all__ = ["Aaren", "AarenRsa", "Attention", "AttentionState", "Encoded", "EncodedState", "Rsa"]
+MIXERS: dict[str, type[Mixer]] = {
+    "aaren": Aaren,
+    "attention": Attention,
+    "aaren-rsa": AarenRsa,
+    "rsa": Rsa,
+    "tree": Attention,  # as it is trained; at rollout `fast/rollout.py` puts trees in its place
+}
+
+__all__ = [
+    "CONSTANT",
+    "GROWING",
+    "MIXERS",
+    "Aaren",
+    "AarenRsa",
+    "Attention",
+    "AttentionState",
+    "Encoded",
+    "EncodedState",
+    "HeadMixer",
+    "Mixer",
+    "Rsa",
+]

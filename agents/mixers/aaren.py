@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..scan.prefix import prefix_scan, scan_step
-from ..scan.rows import Ragged, run_lengths, run_mask
 from ..scan.state import ScanState
+from .base import CONSTANT, HeadMixer
 
 
-class Aaren(nn.Module):
+class Aaren(HeadMixer):
     """Token mixer of section 3.3: y_k = W_o Attention(q, x_1..k), q = W_q of a learned query token.
 
     Its parameters are those of self-attention plus the C numbers of the query token (section 4.5).
@@ -24,52 +24,20 @@ class Aaren(nn.Module):
     Args:
         width: C, channels of a token.
         heads: H, must divide C. Scores are scaled by 1 / sqrt(D).
+        dropout: of no effect: every mixer is built alike.
+        rems: likewise.
     """
 
-    def __init__(self, width: int, heads: int) -> None:
+    state_size, compiled_step, recordable = CONSTANT, True, True
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: object = None) -> None:
         """Builds the projections; raises ValueError if `heads` does not divide `width`."""
-        super().__init__()
-        if width % heads:
-            raise ValueError(f"width {width} is not a multiple of heads {heads}")
-        self.heads, self.head_dim = heads, width // heads
+        super().__init__(width, heads)
         self.query_token = nn.Parameter(torch.randn(width))  # as large as a layer-normalised token
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
         self.value = nn.Linear(width, width)
         self.output = nn.Linear(width, width)
-
-    def forward(
-        self,
-        x: Tensor,
-        state: ScanState | None = None,
-        *,
-        starts: Tensor | None = None,
-        keep: slice | None = None,
-        lengths: Tensor | None = None,
-    ) -> tuple[Tensor, ScanState]:
-        """All tokens of a sequence in parallel.
-
-        Args:
-            x: tokens (B, N, C).
-            state: state of the tokens before, m and u of shape (B, H), w of shape (B, H, D).
-            starts: bool (B, N), True where a new sequence begins.
-            keep: the positions whose outputs are wanted; all by default.
-            lengths: integers (B,), see `run_lengths`: tokens of each row, the rest is padding; `keep` counts in them.
-
-        Returns:
-            Outputs (B, N or fewer, C) and the state after the last token, in float64.
-        """
-        if lengths is not None or isinstance(state, Ragged):
-            return run_lengths(self, x, state, lengths, self.initial_state, starts=starts, keep=keep)
-        mixed, _, state = self.mix(x, state, starts=starts, keep=keep)
-        return self.project(mixed.transpose(1, 2)), state
-
-    def step(self, x: Tensor, state: ScanState, *, mask: Tensor | None = None) -> tuple[Tensor, ScanState]:
-        """One token (B, C) with the state of those before: its output (B, C), the new state; `mask`: `run_mask`."""
-        if mask is not None or isinstance(state, Ragged):
-            return run_mask(self.step, x, state, mask)
-        mixed, _, state = self.mix_step(x, state)
-        return self.project(mixed), state
 
     def mix(
         self, x: Tensor, state: ScanState | None, *, starts: Tensor | None = None, keep: slice | None = None
@@ -85,11 +53,6 @@ class Aaren(nn.Module):
         value = self.value(x).unflatten(-1, (self.heads, self.head_dim))
         mixed, state = scan_step(self._scores(x), value, state)
         return mixed, value, state
-
-    def project(self, mixed: Tensor) -> Tensor:
-        """The heads' outputs (..., H, D) joined, through W_o: (..., C)."""
-        out: Tensor = self.output(mixed.flatten(-2))
-        return out
 
     def initial_state(self, batch_size: int) -> ScanState:
         """The state before any token, in float64."""

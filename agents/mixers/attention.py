@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..scan.rows import Ragged, run_lengths, run_mask
+from .base import HeadMixer
 
 
 class AttentionState(NamedTuple):
@@ -26,59 +26,26 @@ class AttentionState(NamedTuple):
     values: Tensor
 
 
-class Attention(nn.Module):
+class Attention(HeadMixer):
     """Masked softmax self-attention, y_k = W_o Attention(W_q x_k, x_1..k).
 
     Args:
         width: C, channels of a token.
         heads: H, must divide C. Scores are scaled by 1 / sqrt(D).
         dropout: probability, on the attention weights (min-decision-transformer).
+        rems: of no effect: every mixer is built alike.
     """
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+    recordable = True
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: object = None) -> None:
         """Builds the projections; raises ValueError if `heads` does not divide `width`."""
-        super().__init__()
-        if width % heads:
-            raise ValueError(f"width {width} is not a multiple of heads {heads}")
-        self.heads, self.head_dim = heads, width // heads
+        super().__init__(width, heads)
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
         self.value = nn.Linear(width, width)
         self.output = nn.Linear(width, width)
         self.dropout = dropout
-
-    def forward(
-        self,
-        x: Tensor,
-        state: AttentionState | None = None,
-        *,
-        starts: Tensor | None = None,
-        keep: slice | None = None,
-        lengths: Tensor | None = None,
-    ) -> tuple[Tensor, AttentionState]:
-        """All tokens of a sequence in parallel.
-
-        Args:
-            x: tokens (B, N, C).
-            state: keys and values of the tokens before.
-            starts: bool (B, N), True where a new sequence begins.
-            keep: the positions whose outputs are wanted; all by default.
-            lengths: integers (B,), see `run_lengths`: tokens of each row, the rest is padding; `keep` counts in them.
-
-        Returns:
-            Outputs (B, N or fewer, C) and the cache with the N tokens appended.
-        """
-        if lengths is not None or isinstance(state, Ragged):
-            return run_lengths(self, x, state, lengths, self.initial_state, starts=starts, keep=keep)
-        mixed, _, state = self.mix(x, state, starts=starts, keep=keep)
-        return self.project(mixed.transpose(1, 2)), state
-
-    def step(self, x: Tensor, state: AttentionState, *, mask: Tensor | None = None) -> tuple[Tensor, AttentionState]:
-        """One token (B, C) with the cache of those before: its output (B, C), the new cache; `mask`: `run_mask`."""
-        if mask is not None or isinstance(state, Ragged):
-            return run_mask(self.step, x, state, mask)
-        mixed, _, state = self.mix_step(x, state)
-        return self.project(mixed), state
 
     def mix(
         self, x: Tensor, state: AttentionState | None, *, starts: Tensor | None = None, keep: slice | None = None
@@ -105,11 +72,6 @@ class Attention(nn.Module):
         """`step` up to the heads' outputs (B, H, D); the value (B, H, D); the new cache."""
         mixed, values, state = self.mix(x.unsqueeze(1), state)
         return mixed.squeeze(2), values.squeeze(2), state
-
-    def project(self, mixed: Tensor) -> Tensor:
-        """The heads' outputs (..., H, D) joined, through W_o: (..., C)."""
-        out: Tensor = self.output(mixed.flatten(-2))
-        return out
 
     def initial_state(self, batch_size: int) -> AttentionState:
         """The cache before any token: M = 0."""

@@ -8,27 +8,16 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
-from ..mixers import Aaren, AarenRsa, Attention, AttentionState, Encoded, EncodedState, Rsa
+from ..mixers import MIXERS, Mixer
 from ..mixers.rsa.config import RemConfig
-from ..scan.state import ScanState
+from ..scan.rows import State
 
-Mixer: TypeAlias = Aaren | Attention | Encoded
-MixerState: TypeAlias = ScanState | AttentionState | EncodedState
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "gelu-tanh": partial(nn.GELU, approximate="tanh"),
     "relu": nn.ReLU,
 }
-MIXERS: dict[str, Callable[..., Mixer]] = {  # of width, heads, dropout inside the mixer, recurrence encoding
-    "aaren": lambda width, heads, _dropout=0.0, _rems=None: Aaren(width, heads),
-    "attention": lambda width, heads, dropout=0.0, _rems=None: Attention(width, heads, dropout),
-    "aaren-rsa": lambda width, heads, _dropout=0.0, rems=None: AarenRsa(width, heads, rems=rems),
-    "rsa": lambda width, heads, dropout=0.0, rems=None: Rsa(width, heads, dropout, rems),
-    # Trained as "attention"; at rollout `fast/rollout.py` puts trees in its place.
-    "tree": lambda width, heads, dropout=0.0, _rems=None: Attention(width, heads, dropout),
-}
-
-TrunkState: TypeAlias = tuple[MixerState, ...]
+TrunkState: TypeAlias = tuple[State, ...]  # of every mixer
 
 
 class Block(nn.Module):
@@ -56,23 +45,27 @@ class Block(nn.Module):
     ) -> None:
         """Builds mixer, layer norms and MLP; raises ValueError if `heads` does not divide `width`."""
         super().__init__()
-        self.mixer = MIXERS[mixer](width, heads, dropout, rems)
+        self.mixer: Mixer = MIXERS[mixer](width, heads, dropout, rems)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         hidden = 4 * width if mlp_width is None else mlp_width
         self.mlp = nn.Sequential(nn.Linear(width, hidden), ACTIVATIONS[activation](), nn.Linear(hidden, width))
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, x: Tensor, state: MixerState | None, starts: Tensor | None = None, keep: slice | None = None
-    ) -> tuple[Tensor, MixerState]:
+        self, x: Tensor, state: State | None, starts: Tensor | None = None, keep: slice | None = None
+    ) -> tuple[Tensor, State]:
         """Tokens (B, N, C) in parallel; with `keep`, nothing after the mixer is computed for other positions."""
-        y, state = self.mixer(x, state, starts=starts, keep=keep)
+        y, state = self.mixer(self._read(x), state, starts=starts, keep=keep)
         return self._rest(x if keep is None else x[:, keep], y), state
 
-    def step(self, x: Tensor, state: MixerState) -> tuple[Tensor, MixerState]:
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """One token (B, C)."""
-        y, state = self.mixer.step(x, state)  # type: ignore[arg-type]  # the state is this mixer's own
+        y, state = self.mixer.step(self._read(x), state)
         return self._rest(x, y), state
+
+    def _read(self, x: Tensor) -> Tensor:
+        """What the mixer sees."""
+        return x
 
     def _rest(self, x: Tensor, y: Tensor) -> Tensor:
         x = self.norm1(x + self.dropout(y))
@@ -83,17 +76,9 @@ class Block(nn.Module):
 class PreNormBlock(Block):
     """x = x + mixer(LN1(x)); x = x + MLP(LN2(x)): the block of GPT-2 and of Hugging Face's Decision Transformer."""
 
-    def forward(
-        self, x: Tensor, state: MixerState | None, starts: Tensor | None = None, keep: slice | None = None
-    ) -> tuple[Tensor, MixerState]:
-        """Tokens (B, N, C) in parallel; with `keep`, nothing after the mixer is computed for other positions."""
-        y, state = self.mixer(self.norm1(x), state, starts=starts, keep=keep)
-        return self._rest(x if keep is None else x[:, keep], y), state
-
-    def step(self, x: Tensor, state: MixerState) -> tuple[Tensor, MixerState]:
-        """One token (B, C)."""
-        y, state = self.mixer.step(self.norm1(x), state)  # type: ignore[arg-type]  # as in Block
-        return self._rest(x, y), state
+    def _read(self, x: Tensor) -> Tensor:
+        normalised: Tensor = self.norm1(x)
+        return normalised
 
     def _rest(self, x: Tensor, y: Tensor) -> Tensor:
         x = x + self.dropout(y)

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..mixers import MIXERS
 from ..mixers.rsa.config import RemConfig, parse_counts
 from ..mixers.tree.config import TreeConfig
-from .block import ACTIVATIONS, BLOCKS, MIXERS, TrunkState
+from .block import ACTIVATIONS, BLOCKS, TrunkState
 from .return_estimate import ReturnEstimate
 from .trunk import Trunk
 

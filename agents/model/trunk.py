@@ -6,14 +6,15 @@ import copy
 
 from torch import Tensor, nn
 
+from ..mixers import Mixer
 from ..mixers.rsa.config import RemConfig
 from ..mixers.tree.config import TreeConfig
 from ..mixers.tree.mixer import TreeAttention, plant_trees
-from ..scan.rows import Ragged, run_lengths, run_mask
+from ..scan.rows import RowModule
 from .block import BLOCKS, Block, TrunkState
 
 
-class Trunk(nn.Module):
+class Trunk(RowModule):
     """A stack of blocks with one state: a tuple of the mixers' states.
 
     Args:
@@ -47,27 +48,17 @@ class Trunk(nn.Module):
         )
         self.norm = nn.LayerNorm(width) if block == "pre-norm" else nn.Identity()
 
-    def forward(
-        self,
-        x: Tensor,
-        state: TrunkState | None = None,
-        *,
-        starts: Tensor | None = None,
-        keep: slice | None = None,
-        lengths: Tensor | None = None,
-    ) -> tuple[Tensor, TrunkState]:
-        """Tokens (B, N, C) -> (B, N, C), in parallel, continuing from `state`.
+    @property
+    def mixer(self) -> Mixer:
+        """The first block's: what it declares of itself holds for all."""
+        block = self.blocks[0]
+        assert isinstance(block, Block)
+        return block.mixer
 
-        Args:
-            x: tokens (B, N, C).
-            state: one mixer state a block, of the tokens before.
-            starts: bool (B, N), True where a new sequence begins.
-            keep: the positions that are read; the last block computes no others past its mixer.
-            lengths: integers (B,), see `run_lengths`: tokens of each row, the rest is padding. `keep` counts in them:
-                `slice(-1, None)` is each row's own last position.
-        """
-        if lengths is not None or isinstance(state, Ragged):
-            return run_lengths(self, x, state, lengths, self.initial_state, starts=starts, keep=keep)
+    def run(
+        self, x: Tensor, state: TrunkState | None, starts: Tensor | None, keep: slice | None
+    ) -> tuple[Tensor, TrunkState]:
+        """`forward` of rows of one length; the last block computes no positions but the kept past its mixer."""
         states = []
         for i, block in enumerate(self.blocks):
             last = i == len(self.blocks) - 1
@@ -75,10 +66,8 @@ class Trunk(nn.Module):
             states.append(new)
         return self.norm(x), tuple(states)
 
-    def step(self, x: Tensor, state: TrunkState, *, mask: Tensor | None = None) -> tuple[Tensor, TrunkState]:
-        """One token (B, C) -> (B, C); see `run_mask`."""
-        if mask is not None or isinstance(state, Ragged):
-            return run_mask(self.step, x, state, mask)
+    def run_one(self, x: Tensor, state: TrunkState) -> tuple[Tensor, TrunkState]:
+        """`step` of all rows."""
         states = []
         for block, old in zip(self.blocks, state, strict=True):
             assert isinstance(block, Block)

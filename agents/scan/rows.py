@@ -161,6 +161,54 @@ def run_mask(
     return _rows_in_order(outputs, groups), _in_order(states)
 
 
+class RowModule(nn.Module):
+    """A sequence module whose rows may be of different lengths; a subclass has `run`, `run_one` and `initial_state`."""
+
+    def forward(
+        self,
+        x: Tensor,
+        state: State | None = None,
+        *,
+        starts: Tensor | None = None,
+        keep: slice | None = None,
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """All tokens of a sequence in parallel.
+
+        Args:
+            x: tokens (B, N, C).
+            state: of the tokens before; None where there are none.
+            starts: bool (B, N), True where a new sequence begins.
+            keep: the positions whose outputs are wanted; all by default.
+            lengths: integers (B,), see `run_lengths`: tokens of each row, the rest is padding. `keep` counts in them:
+                `slice(-1, None)` is each row's own last position.
+
+        Returns:
+            Outputs (B, N or fewer, C) and the state after the last token.
+        """
+        if lengths is not None or isinstance(state, Ragged):
+            return run_lengths(self, x, state, lengths, self.initial_state, starts=starts, keep=keep)
+        return self.run(x, state, starts, keep)
+
+    def step(self, x: Tensor, state: State, *, mask: Tensor | None = None) -> tuple[Tensor, State]:
+        """One token (B, C) with the state of those before: its output (B, C), the new state; `mask`: `run_mask`."""
+        if mask is not None or isinstance(state, Ragged):
+            return run_mask(self.step, x, state, mask)
+        return self.run_one(x, state)
+
+    def run(self, x: Tensor, state: State | None, starts: Tensor | None, keep: slice | None) -> tuple[Tensor, State]:
+        """`forward` of rows of one length."""
+        raise NotImplementedError
+
+    def run_one(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """`step` of all rows."""
+        raise NotImplementedError
+
+    def initial_state(self, batch_size: int) -> State:
+        """The state before any token."""
+        raise NotImplementedError
+
+
 Group: TypeAlias = tuple[tuple[int, ...], State | None]  # rows of the batch, and their state
 
 

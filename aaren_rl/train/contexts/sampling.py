@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...envs import Episodes
-from ...policies.names import AUTO, CONTEXTS, RECURRENT_MIXERS
+from ...policies.names import AUTO, CONTEXTS
 from ..config import RunConfig
 from .batches import EpisodeSampler, MixedSampler, Sampler, StepData, WindowSampler
 from .stream import StreamSampler
@@ -28,7 +28,7 @@ def settle_context(config: RunConfig, episodes: Episodes) -> RunConfig:
         return config
     held = round(config.data.steps_per_update * len(episodes) / episodes.n_steps)
     context = "episode" if held >= ENOUGH_EPISODES else "stream"
-    if config.mixer not in RECURRENT_MIXERS:
+    if not config.constant_state:
         context = "window"
     return replace(config, data=replace(config.data, context=context))
 

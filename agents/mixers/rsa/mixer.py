@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from ...scan.rows import Ragged, run_lengths, run_mask
 from ...scan.state import ScanState
 from ..aaren import Aaren
 from ..attention import Attention, AttentionState
+from ..base import CONSTANT, GROWING, HeadMixer, Mixer
 from .config import RemConfig, parse_counts
 from .encoding import EncodingState, GatedEncoding
 
@@ -34,7 +34,7 @@ class EncodedState(NamedTuple):
     encoding: tuple[EncodingState, ...]
 
 
-class Encoded(nn.Module):
+class Encoded(Mixer):
     """A mixer with recurrence encoding; see the subclasses for which.
 
     Args:
@@ -44,48 +44,28 @@ class Encoded(nn.Module):
 
     MAX_POWER: ClassVar[int]
 
-    def __init__(self, inner: Aaren | Attention, rems: RemConfig | None = None) -> None:
+    def __init__(self, inner: HeadMixer, rems: RemConfig | None = None) -> None:
         """Raises ValueError if there are more REMs than heads."""
         super().__init__()
         self.inner = inner
         rems = rems or RemConfig(parse_counts("auto", inner.heads))
-        self.encoding = GatedEncoding(
-            rems if rems.max_power is not None else replace(rems, max_power=self.MAX_POWER), inner.heads
-        )
+        rems = rems if rems.max_power is not None else replace(rems, max_power=self.MAX_POWER)
+        self.encoding = GatedEncoding(rems, inner.heads)
+        if rems.max_power:  # the state has the values of as many tokens
+            self.state_size, self.compiled_step = GROWING, False
 
-    def forward(
-        self,
-        x: Tensor,
-        state: EncodedState | None = None,
-        *,
-        starts: Tensor | None = None,
-        keep: slice | None = None,
-        lengths: Tensor | None = None,
+    def run(
+        self, x: Tensor, state: EncodedState | None, starts: Tensor | None, keep: slice | None
     ) -> tuple[Tensor, EncodedState]:
-        """All tokens of a sequence in parallel.
-
-        Args:
-            x: tokens (B, N, C).
-            state: of the tokens before.
-            starts: bool (B, N), True where a new sequence begins.
-            keep: the positions whose outputs are wanted; all by default.
-            lengths: integers (B,), see `run_lengths`: tokens of each row, the rest is padding; `keep` counts in them.
-
-        Returns:
-            Outputs (B, N or fewer, C) and the state after the last token.
-        """
-        if lengths is not None or isinstance(state, Ragged):
-            return run_lengths(self, x, state, lengths, self.initial_state, starts=starts, keep=keep)
+        """`forward` of rows of one length."""
         inner, encoding = (None, None) if state is None else state
-        mixed, values, after = self.inner.mix(x, inner, starts=starts, keep=keep)  # type: ignore[arg-type]  # its own
+        mixed, values, after = self.inner.mix(x, inner, starts=starts, keep=keep)
         gated, encoded = self.encoding(mixed, values, encoding, starts=starts, keep=keep)
         return self.inner.project(gated.transpose(1, 2)), EncodedState(after, encoded)
 
-    def step(self, x: Tensor, state: EncodedState, *, mask: Tensor | None = None) -> tuple[Tensor, EncodedState]:
-        """One token (B, C) with the state of those before: its output (B, C), the new state; `mask`: `run_mask`."""
-        if mask is not None or isinstance(state, Ragged):
-            return run_mask(self.step, x, state, mask)
-        mixed, value, after = self.inner.mix_step(x, state.inner)  # type: ignore[arg-type]  # its own
+    def run_one(self, x: Tensor, state: EncodedState) -> tuple[Tensor, EncodedState]:
+        """`step` of all rows."""
+        mixed, value, after = self.inner.mix_step(x, state.inner)
         gated, encoded = self.encoding.step(mixed, value, state.encoding)
         return self.inner.project(gated), EncodedState(after, encoded)
 
@@ -112,8 +92,8 @@ class AarenRsa(Encoded):
     state. The paper masks against extreme numbers, which a recurrence with |lambda| < 1 does not meet.
     """
 
-    MAX_POWER = 0
+    state_size, compiled_step, MAX_POWER = CONSTANT, True, 0
 
-    def __init__(self, width: int, heads: int, *, rems: RemConfig | None = None) -> None:
+    def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: RemConfig | None = None) -> None:
         """Raises ValueError if `heads` does not divide `width` or there are more REMs than heads."""
         super().__init__(Aaren(width, heads), rems)

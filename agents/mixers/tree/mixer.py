@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from ... import kernels
 from ...kernels.draws import uniforms
-from ...scan.rows import Ragged, run_lengths, run_mask
 from ..attention import Attention, AttentionState
+from ..base import Mixer
 from .blocks import DTYPE, Buds, TreeState, View
 from .config import TreeConfig
 from .samplers import SAMPLERS, Uniform
@@ -26,7 +26,7 @@ from .sum_heap import SumHeap
 SMALLEST = 1e-290  # mass of a bud that could be expanded but has none: chosen where no other is left
 
 
-class TreeAttention(nn.Module):
+class TreeAttention(Mixer):
     """The mixer contract of `Attention`, with its weights, for evaluation; the state is a tree of block sums.
 
     Args:
@@ -44,24 +44,12 @@ class TreeAttention(nn.Module):
         self.sampler: Uniform = SAMPLERS[config.sampler](attention.head_dim, generator)
 
     @torch.no_grad()
-    def forward(
-        self,
-        x: Tensor,
-        state: TreeState | None = None,
-        *,
-        starts: Tensor | None = None,
-        keep: slice | None = None,
-        lengths: Tensor | None = None,
+    def run(
+        self, x: Tensor, state: TreeState | None, starts: Tensor | None, keep: slice | None
     ) -> tuple[Tensor, TreeState]:
-        """Tokens (B, N, C), after those in `state`; see `Attention.forward`.
-
-        Raises:
-            ValueError: `starts` is given: several sequences in a row are for training.
-        """
+        """`forward` of rows of one length; raises ValueError for `starts`: these are for training."""
         if starts is not None:
             raise ValueError("tree attention is for rollout: one sequence a row")
-        if lengths is not None or isinstance(state, Ragged):
-            return run_lengths(self, x, state, lengths, self.initial_state, keep=keep)
         mixer = self.attention
         query, key, value = (
             layer(x).unflatten(-1, (mixer.heads, mixer.head_dim)) for layer in (mixer.query, mixer.key, mixer.value)
@@ -80,11 +68,9 @@ class TreeAttention(nn.Module):
         mixed = self.attend(view)[0].unflatten(0, (len(x), -1)).flatten(-2)
         return mixer.output(mixed.to(value.dtype)), state
 
-    def step(self, x: Tensor, state: TreeState, *, mask: Tensor | None = None) -> tuple[Tensor, TreeState]:
-        """One token (B, C) after those in `state`; returns its output (B, C) and the new state; see `run_mask`."""
-        if mask is not None or isinstance(state, Ragged):
-            return run_mask(self.step, x, state, mask)
-        y, state = self(x.unsqueeze(1), state)
+    def run_one(self, x: Tensor, state: TreeState) -> tuple[Tensor, TreeState]:
+        """`step` of all rows."""
+        y, state = self.run(x.unsqueeze(1), state, None, None)
         return y.squeeze(1), state
 
     def initial_state(self, batch_size: int) -> TreeState:

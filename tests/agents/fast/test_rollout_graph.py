@@ -91,7 +91,7 @@ def test_sizes_are_powers_of_two() -> None:
 def test_what_is_recorded_asks_for_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors have no memory there: a number that is asked for, or a shape made from one, is an error."""
     monkeypatch.setattr("aaren_rl.agents.kernels.choose", lambda values: "blocked")  # Numba's would read the memory
-    step, windows = recorded(model(), "cpu"), [model(mixer=mixer) for mixer in rollout_graph.WINDOWS]
+    step, windows = recorded(model(), "cpu"), [model(mixer=mixer) for mixer in ("aaren", "attention")]
     with FakeTensorMode(allow_non_fake_inputs=True):
         times, begins = torch.zeros(3, dtype=torch.long), torch.zeros(3, dtype=torch.bool)
         given = torch.zeros(3, 3), torch.zeros(3, dtype=torch.float64), times, torch.zeros(3, 2), begins

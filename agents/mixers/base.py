@@ -1,0 +1,65 @@
+"""What every mixer is; `agents/mixers/__init__.py` says how to add one.
+
+Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a head.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from ..scan.rows import RowModule, State
+
+CONSTANT, GROWING = "constant", "growing"
+
+
+class Mixer(RowModule):
+    """A token mixer, and what it declares of itself. Nothing else in the package lists mixers by these properties.
+
+    Attributes:
+        state_size: "constant" or "growing" with the tokens seen. A constant state can be carried through training and
+            begun again in some rows of a batch.
+        compiled_step: whether `kernels/step.py` computes its step.
+        recordable: whether it launches the same for the same shapes and waits for nothing, as CUDA graphs need.
+    """
+
+    state_size: str = GROWING
+    compiled_step: bool = False
+    recordable: bool = False
+
+
+class HeadMixer(Mixer):
+    """A mixer of heads over values, W_o mix(x), around whose heads recurrence encoding can be put."""
+
+    output: nn.Linear
+
+    def __init__(self, width: int, heads: int) -> None:
+        """Raises ValueError if `heads` does not divide `width`."""
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width {width} is not a multiple of heads {heads}")
+        self.heads, self.head_dim = heads, width // heads
+
+    def run(self, x: Tensor, state: State | None, starts: Tensor | None, keep: slice | None) -> tuple[Tensor, State]:
+        """`forward` of rows of one length."""
+        mixed, _, state = self.mix(x, state, starts=starts, keep=keep)
+        return self.project(mixed.transpose(1, 2)), state
+
+    def run_one(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """`step` of all rows."""
+        mixed, _, state = self.mix_step(x, state)
+        return self.project(mixed), state
+
+    def mix(
+        self, x: Tensor, state: State | None, *, starts: Tensor | None = None, keep: slice | None = None
+    ) -> tuple[Tensor, Tensor, State]:
+        """`forward` up to the heads' outputs where kept (B, H, N', D); also all values (B, H, N, D) and the state."""
+        raise NotImplementedError
+
+    def mix_step(self, x: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        """`step` up to the heads' outputs (B, H, D); the value (B, H, D); the new state."""
+        raise NotImplementedError
+
+    def project(self, mixed: Tensor) -> Tensor:
+        """The heads' outputs (..., H, D) joined, through W_o: (..., C)."""
+        out: Tensor = self.output(mixed.flatten(-2))
+        return out
