@@ -8,20 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..cli import Parser, Subparser, import_registering, positive, run
-from ..envs import DataError
-from ..envs.behaviour.local_sets import cache_dir
-from ..envs.data.download import pin_path, sha256
+from ..envs import DataError, EnvsError
+from ..envs.behaviour.local_sets import cache_dir, local_levels
+from ..envs.data.download import pin_path
 from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
-from ..envs.data.minari.spec import minari_dataset_dir
-from ..envs.data.names import Origin, Reading, is_own, resolve
+from ..envs.data.minari.spec import check_minari_id, minari_dataset_dir, read_spec
+from ..envs.data.names import Origin, Reading, data_files, is_own, resolve
 from ..envs.tasks.table import TASKS
 from ..errors import UsageError
 from ..files import check_writable, write_json
 from .convert import convert
-from .describe import describe
-from .inventory import Holding, holdings, minari_holdings
+from .describe import describe, draw, format_description, size_text
 from .names import load, on_disk, parse_name
-from .show import draw, format_description, size_text, to_json
 
 DESCRIPTION = """\
 Look after data sets. NAME is a task such as hopper-medium, minari:ID, or the path of an HDF5 file in D4RL's layout.
@@ -94,30 +92,34 @@ def _reading(arguments: argparse.Namespace) -> Reading:
 def _list(arguments: argparse.Namespace) -> int:
     print(f"D4RL's files: {d4rl_dataset_dir()}\nlocal sets:   {cache_dir()}\nMinari:       {minari_dataset_dir()}\n")
     print(f"{'task':<26}{'D4RL file':<20}{'local set':<16}Minari")
-    for held in holdings():
-        pin = "" if held.sizes["d4rl"] is None else ", pinned" if held.pinned else ", no pin"
-        d4rl = _cell(held, "d4rl", "can be fetched") + pin
-        local, minari = _cell(held, "local", "can be made"), _cell(held, "minari", "can be fetched")
-        print(f"{held.task.name:<26}{d4rl:<20}{local:<16}{minari}")
-    others = minari_holdings()
-    print("\nMinari data sets on this machine:" if others else "\nno Minari data sets on this machine")
-    for other in others:
-        if other.spec is None:
-            print(f"  {other.dataset_id}: {size_text(other.bytes)}, cannot be used: {other.fault}")
+    for task in TASKS.values():
+        files = data_files(task)
+        d4rl, local, minari = (_size(files.get(kind)) for kind in ("d4rl", "local", "minari"))
+        if d4rl:
+            d4rl += ", pinned" if pin_path(files["d4rl"]).is_file() else ", no pin"
+        local = local or ("can be made" if task.level in local_levels(task.family) else "-")
+        minari = minari or ("can be fetched" if "minari" in files else "-")
+        print(f"{task.name:<26}{d4rl or 'can be fetched':<20}{local:<16}{minari}")
+    root = minari_dataset_dir()
+    folders = sorted(data.parent for data in root.rglob("data") if data.is_dir())
+    shown = [folder for folder in folders if not any(part.startswith(".") for part in folder.relative_to(root).parts)]
+    print("\nMinari data sets on this machine:" if shown else "\nno Minari data sets on this machine")
+    for folder in shown:
+        name = folder.relative_to(root).as_posix()
+        size = size_text(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))
+        try:
+            check_minari_id(name)
+            spec = read_spec(folder / "data" / "metadata.json")
+        except EnvsError as error:
+            print(f"  {name}: {size}, cannot be used: {error}")
         else:
-            spec = other.spec
-            print(
-                f"  {other.dataset_id}: {size_text(other.bytes)}, {spec.total_episodes:,} episodes, "
-                f"{spec.total_steps:,} steps, {spec.env_id or 'environment not named'}"
-            )
+            env_id = spec.env_id or "environment not named"
+            print(f"  {name}: {size}, {spec.total_episodes:,} episodes, {spec.total_steps:,} steps, {env_id}")
     return 0
 
 
-def _cell(held: Holding, source: str, absent: str) -> str:
-    if source not in held.sizes:
-        return "-"
-    size = held.sizes[source]
-    return absent if size is None else size_text(size)
+def _size(path: Path | None) -> str:
+    return size_text(path.stat().st_size) if path is not None and path.is_file() else ""
 
 
 def _info(arguments: argparse.Namespace) -> int:
@@ -127,13 +129,12 @@ def _info(arguments: argparse.Namespace) -> int:
     if arguments.picture is not None and arguments.picture.suffix != ".png":
         raise UsageError(f"--picture {arguments.picture}: only PNG is drawn; let the name end in .png")
     episodes, reference = load(name, arguments.source, _reading(arguments), arguments.env_id)
-    description, path = describe(episodes, reference), Path(episodes.path)
-    digest, size = sha256(path), path.stat().st_size
-    print(format_description(description, digest, size, episodes))
+    description = describe(episodes, reference)
+    print(format_description(description, episodes))
     if arguments.json is not None:
-        write_json(arguments.json, to_json(description, digest, size))
+        write_json(arguments.json, description)
     if arguments.picture is not None:
-        draw(arguments.picture, description, episodes)
+        draw(arguments.picture, episodes)
     return 0
 
 
@@ -145,22 +146,25 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _verify_one(name: Origin, source: str, reading: Reading, env_id: str | None) -> bool:
     """Check what there is of a name, with a line for each; whether all of it passed."""
+    passed = True
     try:
         found = on_disk(name, source, reading)
     except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return False
-    passed = True
+        found, passed = {}, _failed(error)
     for kind, path in found.items():
         try:
             episodes, _ = load(name, kind, reading, env_id, any_actions=False)
         except DataError as error:
-            passed = False
-            print(f"error: {error}", file=sys.stderr)
+            passed = _failed(error)
         else:
             pin = "as pinned" if pin_path(path).is_file() else "not pinned"
             print(f"ok: {path}: {len(episodes):,} episodes, {episodes.n_steps:,} steps, SHA-256 {pin}")
     return passed
+
+
+def _failed(error: DataError) -> bool:
+    print(f"error: {error}", file=sys.stderr)
+    return False
 
 
 def _download(arguments: argparse.Namespace) -> int:

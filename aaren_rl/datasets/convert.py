@@ -27,24 +27,18 @@ def convert(
         UsageError: not one of each kind, the target is there, or a file's environment is not known.
         EnvsError: as the readers and `write_minari`.
     """
-    if source.kind != "minari" and target.kind == "minari":
-        return _to_minari(source, target.name, reading, env_id, description)
     if source.kind == "minari" and target.kind == "file":
         return _to_file(source.name, Path(target.name), reading)
-    raise UsageError(f"cannot convert {source} to {target}; give FILE.hdf5 minari:ID, or minari:ID FILE.hdf5")
-
-
-def _to_minari(
-    source: Origin, dataset_id: str, reading: Reading, env_id: str | None, description: str | None
-) -> tuple[Path, Episodes]:
-    new_minari_folder(dataset_id)  # before a long read
+    if source.kind == "minari" or target.kind != "minari":
+        raise UsageError(f"cannot convert {source} to {target}; give FILE.hdf5 minari:ID, or minari:ID FILE.hdf5")
+    new_minari_folder(target.name)  # before a long read
     episodes, reference = load(source, "auto", reading, env_id)
     env_id = env_id or (episodes.env_id if source.kind == "file" else get_task(source.name).env_id)
     if env_id is None:
         raise UsageError(f"{source}: does not name its environment; name it with --env-id, for example Hopper-v4")
     origin = "; ".join([f"converted from {Path(episodes.path).name}", *episodes.notes])
     written = write_minari(
-        dataset_id,
+        target.name,
         episodes,
         env_id=env_id,
         description=description or origin,
@@ -54,10 +48,9 @@ def _to_minari(
 
 
 def _to_file(dataset_id: str, path: Path, reading: Reading) -> tuple[Path, Episodes]:
-    if path.exists():
-        raise UsageError(f"{path}: is there already; choose another name, or delete it")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path}: its folder does not exist; make it first")
+    if path.exists() or not path.parent.is_dir():
+        what = "is there already; choose another name" if path.exists() else "its folder does not exist; make it first"
+        raise UsageError(f"{path}: {what}")
     reading.check_kind("minari")
     data = read_minari(dataset_id, clip_actions=reading.clip_actions)
     attributes = {"origin": f"converted from minari:{dataset_id}"}
@@ -65,10 +58,7 @@ def _to_file(dataset_id: str, path: Path, reading: Reading) -> tuple[Path, Episo
         attributes["env_id"] = data.episodes.env_id
     if data.spec.env_kwargs:
         attributes["env_kwargs"] = json.dumps(data.spec.env_kwargs)
-        print(
-            f"note: the environment's arguments are in the attribute env_kwargs of {path}, which nothing reads",
-            file=sys.stderr,
-        )
+        print(f"note: the environment's arguments are in {path}, in env_kwargs, which nothing reads", file=sys.stderr)
     with writing(path, "choose another folder"):
         write_hdf5(path, data.episodes, attributes)
     return path, data.episodes

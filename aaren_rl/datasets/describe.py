@@ -1,82 +1,129 @@
-"""A dataset in numbers: how long its episodes are, what they return, how they end, and what varies at all."""
+"""A dataset in numbers: as plain values, as a table with a histogram for the terminal, and as a picture."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..envs.data.episodes import Episodes, row_blocks
-from ..envs.tasks.scores import normalized_score
-from ..envs.tasks.table import Reference
+from ..envs import Episodes, Reference, normalized_score
+from ..envs.data.download import sha256
+from ..envs.files import write_whole
+from ..policies.names import SOURCES
 
-QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # percent
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Of one number an episode: its mean and its quantiles at 0 (the minimum), 5, 25, 50, 75, 95 and 100 %."""
-
-    mean: float
-    quantiles: tuple[float, ...]
-
-    @staticmethod
-    def of(values: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> "Spread":
-        """The spread of `values` (E,); quantiles between two values are interpolated."""
-        return Spread(float(values.mean()), tuple(float(q) for q in np.percentile(values, QUANTILES)))
+_QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # percent
+_BINS = 16
+_BAR_WIDTH = 50  # characters of the fullest bin's bar
 
 
-@dataclass(frozen=True)
-class Description:
-    """A dataset in numbers, with where it comes from.
+def describe(episodes: Episodes, reference: Reference | None) -> dict[str, Any]:
+    """A dataset in numbers, with where it comes from, as plain values.
 
-    Returns are undiscounted; `score_mean` is the mean normalised score with the returns of `reference`, both None where
+    Returns are undiscounted; `score_mean` is the mean normalized score with the returns of `reference`, both None where
     there are none. `terminated_share` is the share of episodes that the environment ended, `constant_columns` the
     observation columns that never change.
     """
+    observations, path = episodes.observations, Path(episodes.path)
+    score = None if reference is None else float(normalized_score(reference, episodes.returns).mean())
+    return {
+        "dataset": episodes.dataset,
+        "source": episodes.source,
+        "path": episodes.path,
+        "env_id": episodes.env_id,
+        "notes": episodes.notes,
+        "episodes": len(episodes),
+        "steps": episodes.n_steps,
+        "returns": _spread(episodes.returns),
+        "lengths": _spread(episodes.lengths),
+        "reference": None if reference is None else reference.name,
+        "score_mean": score,
+        "terminated_share": float(episodes.terminated.mean()),
+        "observation_dim": episodes.observation_dim,
+        "constant_columns": np.flatnonzero(observations.min(axis=0) == observations.max(axis=0)).tolist(),
+        "action_dim": episodes.action_dim,
+        "action_range": episodes.action_range(),
+        "sha256": sha256(path),
+        "bytes": path.stat().st_size,
+    }
 
-    dataset: str
-    source: str
-    path: str
-    env_id: str | None
-    notes: tuple[str, ...]
-    episodes: int
-    steps: int
-    returns: Spread
-    lengths: Spread
-    reference: str | None
-    score_mean: float | None
-    terminated_share: float
-    observation_dim: int
-    constant_columns: tuple[int, ...]
-    action_dim: int
-    action_range: tuple[float, float]
+
+def _spread(values: npt.NDArray[Any]) -> dict[str, float]:
+    """Of one number an episode: its mean and quantiles; those between two values are interpolated."""
+    names = ["min", *(f"q{q}" for q in _QUANTILES[1:-1]), "max"]
+    quantiles = np.percentile(values, _QUANTILES).tolist()
+    return {"mean": float(values.mean()), **dict(zip(names, quantiles, strict=True))}
 
 
-def describe(episodes: Episodes, reference: Reference | None) -> Description:
-    """Describe a dataset; `reference` are the returns that score 0 and 100, where there are such."""
-    returns = episodes.returns
-    return Description(
-        dataset=episodes.dataset,
-        source=episodes.source,
-        path=episodes.path,
-        env_id=episodes.env_id,
-        notes=episodes.notes,
-        episodes=len(episodes),
-        steps=episodes.n_steps,
-        returns=Spread.of(returns),
-        lengths=Spread.of(episodes.lengths),
-        reference=None if reference is None else reference.name,
-        score_mean=None if reference is None else float(normalized_score(reference, returns).mean()),
-        terminated_share=float(episodes.terminated.mean()),
-        observation_dim=episodes.observation_dim,
-        constant_columns=_constant_columns(episodes.observations),
-        action_dim=episodes.action_dim,
-        action_range=episodes.action_range(),
+def size_text(n_bytes: int) -> str:
+    """A number of bytes in kB, MB or GB, as `ls -lh` would round it but with powers of ten."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= factor:
+            return f"{n_bytes / factor:.1f} {unit}"
+    return f"{n_bytes} B"
+
+
+def histogram(values: npt.NDArray[Any], bins: int = _BINS) -> list[str]:
+    """One line a bin: its lower edge, a bar and the number of values; the values of equal bins of [min, max]."""
+    counts, edges = np.histogram(values, bins=bins)
+    return [
+        f"{edge:>10.1f} |{'#' * round(_BAR_WIDTH * count / counts.max()):<{_BAR_WIDTH}} {count:,}"
+        for edge, count in zip(edges[:-1], counts, strict=True)
+    ]
+
+
+def format_description(d: dict[str, Any], episodes: Episodes) -> str:
+    """The table of `info`, from what `describe` returns."""
+    constant = ", ".join(map(str, d["constant_columns"])) or "none"
+    score = "-"
+    if d["reference"] is not None:
+        score = f"{d['score_mean']:.1f} ({d['reference']}: 100 (R - random) / (expert - random))"
+    low, high = d["action_range"]
+    columns = sorted(d["returns"], key="mean".__eq__)  # the mean last
+    return "\n".join(
+        [
+            f"{d['dataset']}, from {SOURCES[d['source']]}",
+            f"file          {d['path']} ({size_text(d['bytes'])})",
+            f"SHA-256       {d['sha256']}",
+            f"environment   {d['env_id'] or 'not named'}",
+            *(f"note          {note}" for note in d["notes"]),
+            f"episodes      {d['episodes']:,}, {d['terminated_share']:.1%} terminated, the others cut by a time limit",
+            f"steps         {d['steps']:,}",
+            f"observations  {d['observation_dim']} columns, constant: {constant}",
+            f"actions       {d['action_dim']} columns in [{low:.4g}, {high:.4g}]",
+            f"mean score    {score}",
+            "",
+            f"{'':8}" + "".join(f"{f'{c[1:]} %' if c[0] == 'q' else c:>10}" for c in columns),
+            *(
+                f"{name:8}" + "".join(f"{d[key][column]:>10.1f}" for column in columns)
+                for name, key in (("return", "returns"), ("length", "lengths"))
+            ),
+            "",
+            "episodes by return",
+            *histogram(episodes.returns),
+        ]
     )
 
 
-def _constant_columns(observations: npt.NDArray[np.float32]) -> tuple[int, ...]:
-    constant = np.ones(observations.shape[1], dtype=np.bool_)
-    for rows in row_blocks(len(observations)):
-        constant &= np.all(observations[rows] == observations[0], axis=0)
-    return tuple(np.flatnonzero(constant).tolist())
+def draw(path: Path, episodes: Episodes) -> None:
+    """Draw histograms of the returns and the lengths into a PNG file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    # Imported here: it takes a second, and only this needs it. Without pyplot no window system is looked for.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure.suptitle(f"{episodes.dataset}, from {SOURCES[episodes.source]}: {len(episodes):,} episodes")
+    columns = (("return", episodes.returns), ("length, steps", episodes.lengths))
+    for axes, (name, values) in zip(figure.subplots(1, 2), columns, strict=True):
+        axes.hist(values, bins=4 * _BINS)
+        axes.axvline(values.mean(), color="black", linestyle="--", label=f"mean {values.mean():,.0f}")
+        axes.set(xlabel=name, ylabel="episodes")
+        axes.legend()
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=150)
+    write_whole(path, image.getbuffer())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,42 +44,34 @@ def load(
         EnvsError: as `load_episodes`, `read_minari` and `read_hdf5`.
         UsageError: an option does not go with the name.
     """
-    reading.check_kind(name.kind)
+    origin = resolve(name.name, source) if name.kind == "auto" else name
+    reading.check_kind(origin.kind)
     if name.kind == "file":
         return _read_file(Path(name.name), reading, env_id, any_actions), None
     if env_id is not None:
         raise UsageError(f"--env-id {env_id} goes with the path of a file; leave it out")
-    origin = resolve(name.name, source) if name.kind == "auto" else name
-    if origin.kind == "minari":
-        return _minari(origin.name, reading)
-    task = get_task(name.name)
-    return load_of_table(task, origin, reading), task.reference
+    if origin.kind != "minari":
+        task = get_task(name.name)
+        return load_of_table(task, origin, reading), task.reference
+    if reading.max_episode_steps is not None:
+        raise UsageError("--max-episode-steps is for HDF5 files; Minari's data sets have their episodes apart")
+    data = read_minari(origin.name, clip_actions=reading.clip_actions)
+    returns = data.spec.reference_returns
+    return data.episodes, None if returns is None else Reference("Minari", *returns)
 
 
 def _read_file(path: Path, reading: Reading, env_id: str | None, any_actions: bool) -> Episodes:
     """A file in D4RL's layout, held to its pin and to the sizes and bounds of `env_id`."""
     check_file(path)
     bound = np.inf if any_actions and not reading.clip_actions else 1.0
-    own = None if env_id is None else own_task("data", env_id)
+    options: dict[str, Any] = {"action_low": -bound, "action_high": bound}
+    if env_id is not None:
+        own = own_task("data", env_id)
+        options = {key: getattr(own, key) for key in ("observation_dim", "action_dim", "action_low", "action_high")}
     episodes = read_hdf5(
-        path,
-        observation_dim=None if own is None else own.observation_dim,
-        action_dim=None if own is None else own.action_dim,
-        action_low=-bound if own is None else own.action_low,
-        action_high=bound if own is None else own.action_high,
-        clip_actions=reading.clip_actions,
-        max_episode_steps=reading.max_episode_steps,
+        path, clip_actions=reading.clip_actions, max_episode_steps=reading.max_episode_steps, **options
     )
-    return episodes if episodes.env_id is not None or own is None else replace(episodes, env_id=own.env_id)
-
-
-def _minari(dataset_id: str, reading: Reading) -> tuple[Episodes, Reference | None]:
-    reading.check_kind("minari")
-    if reading.max_episode_steps is not None:
-        raise UsageError("--max-episode-steps is for HDF5 files; Minari's data sets have their episodes apart")
-    data = read_minari(dataset_id, clip_actions=reading.clip_actions)
-    reference = None if data.spec.reference_returns is None else Reference("Minari", *data.spec.reference_returns)
-    return data.episodes, reference
+    return replace(episodes, env_id=episodes.env_id or env_id)
 
 
 def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
@@ -93,7 +86,12 @@ def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
     reading.check_kind(name.kind)
     if name.kind == "file":
         return {"file": Path(name.name)}
-    places = _places(name, source, reading.local_steps)
+    if name.kind == "minari" or source == "minari":  # minari_id raises an error where Minari has none
+        places = {"minari": minari_data_file(name.name if name.kind == "minari" else minari_id(name.name))}
+    else:
+        wanted = "local" if source == "auto" and reading.local_steps is not None else source
+        files = data_files(get_task(name.name), reading.local_steps)
+        places = {kind: path for kind, path in files.items() if wanted in (kind, "auto")}
     found = {kind: path for kind, path in places.items() if path.is_file()}
     if not found:
         searched = ", ".join(map(str, places.values()))
@@ -102,14 +100,3 @@ def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
             f"{name}: not on this machine ({searched}); fetch it with python -m aaren_rl.datasets download {text}"
         )
     return found
-
-
-def _places(name: Origin, source: str, local_steps: int | None) -> dict[str, Path]:
-    if name.kind == "minari":
-        return {"minari": minari_data_file(name.name)}
-    if source == "minari":
-        return {"minari": minari_data_file(minari_id(name.name))}  # an error where Minari has none
-    wanted = "local" if source == "auto" and local_steps is not None else source
-    return {
-        kind: path for kind, path in data_files(get_task(name.name), local_steps).items() if wanted in (kind, "auto")
-    }

@@ -15,7 +15,7 @@ import pytest
 
 from aaren_rl.__main__ import main as aaren_rl
 from aaren_rl.datasets.command import main
-from aaren_rl.datasets.show import histogram
+from aaren_rl.datasets.describe import histogram
 from aaren_rl.envs import Episodes, normalized_score
 from aaren_rl.envs.behaviour import local_sets as local_module
 from aaren_rl.envs.behaviour.local_sets import Recipe

@@ -1,4 +1,4 @@
-"""HDF5 files of unknown origin: what must pass before a number is read or memory is taken, and the numbers themselves."""
+"""HDF5 files of unknown origin: what must pass before a number is read or memory is taken, and reading numbers."""
 
 import math
 import subprocess
