@@ -6,24 +6,20 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from ..agents import ROLLOUTS
 from ..cli import Parser, import_registering, positive, run
 from ..envs.files import write_whole
-from ..errors import ResourcesError, UsageError
-from ..evaluate.play import EpisodePlan, ScoredPolicy, check_fits, play
-from ..evaluate.scores import describe_rollout
-from ..policies.card import PolicyCard
-from ..policies.folder import load_policy, read_card
+from ..errors import UsageError
+from ..evaluate.play import EpisodePlan, check_fits, play
+from ..evaluate.scores import Score, describe_rollout
+from ..files import check_writable
+from ..policies.folder import load_policy
 from ..policies.names import WEIGHTS
 from ..ranges import CONTEXT
 from ..ranges import SEED as SEEDS
 from . import model as policy_model
 from .model import checked_model, make_model, make_runner
-
-if TYPE_CHECKING:
-    import onnx
 
 SEED = 1000
 
@@ -80,55 +76,40 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def export(arguments: argparse.Namespace) -> int:
     """Builds, checks and writes the file; returns the exit code."""
-    _require_place(arguments.out, force=arguments.force)
+    out, seed = arguments.out, arguments.seed
+    check_writable("--out", out)
+    if out.exists() and not arguments.force:
+        raise UsageError(f"--out {out}: exists; --force replaces it")
     if arguments.quantize is not None and arguments.precision != "float32":
         raise UsageError("--quantize, --precision: give one of them")
-    if arguments.rollout_context is not None and arguments.rollout_context < 2:
-        raise UsageError(f"--rollout-context must be at least 2, not {arguments.rollout_context}")
     import_registering(arguments.register)
-    card = read_card(arguments.run)
-    weights = arguments.weights or card.weights
-    policy = load_policy(
-        arguments.run, rollout=arguments.rollout, rollout_context=arguments.rollout_context, weights=weights
+    asked = {name: getattr(arguments, name) for name in ("rollout", "rollout_context", "weights")}
+    policy = load_policy(arguments.run, **asked)
+    weights = arguments.weights or policy.card.weights
+    card = dataclasses.replace(
+        policy.card, rollout=policy.rollout, rollout_context=policy.context_length, weights=weights
     )
-    card = dataclasses.replace(card, rollout=policy.rollout, rollout_context=policy.context_length, weights=weights)
     check_fits(card)
-    model, difference = checked_model(policy, card, arguments.precision, arguments.seed)
+    model, difference = checked_model(policy, card, arguments.precision, seed)
     print(
         f"checked against PyTorch over {policy_model.CHECKED_STEPS:,} steps of {card.env_id}: "
         f"the actions differ by at most {difference:.1e}"
     )
     if arguments.quantize is not None:
         small = make_model(policy, card, arguments.quantize)
-        print(compare_scores(model, small, card, arguments.episodes, arguments.seed))
+        plan = EpisodePlan(weights, arguments.episodes, [card.target_return], seed)
+        for name, each in (("float32", model), (arguments.quantize, small)):
+            (score,) = play(make_runner(each), card, plan, name=name)
+            print(f"{name:<8} {_in_words(score)}")
         model = small
     content = model.SerializeToString()
-    try:
-        write_whole(arguments.out, content)
-    except OSError as error:
-        raise ResourcesError(f"--out {arguments.out}: {error.strerror}; nothing was written") from error
+    write_whole(out, content)
     rollout = describe_rollout(policy.rollout, policy.context_length)
-    print(f"{arguments.out}: {len(content) / 2**20:.1f} MiB, {weights} weights, rollout {rollout}")
+    print(f"{out}: {len(content) / 2**20:.1f} MiB, {weights} weights, rollout {rollout}")
     return 0
 
 
-def compare_scores(full: onnx.ModelProto, small: onnx.ModelProto, card: PolicyCard, episodes: int, seed: int) -> str:
-    """Two lines: the score before and after the weights became 8-bit integers."""
-    lines, plan = [], EpisodePlan(card.weights, episodes, [card.target_return], seed)
-    for name, model in (("float32", full), ("int8", small)):
-        policy: ScoredPolicy[Any] = make_runner(model)
-        (score,) = play(policy, card, plan, name=name)
-        shown = "" if score.normalized_score_mean is None else f", score {score.normalized_score_mean:.1f}"
-        spread = "" if score.normalized_score_std is None else f" +- {score.normalized_score_std:.1f}"
-        returns = f"return {score.return_mean:.1f} +- {score.return_std:.1f}"
-        lines.append(f"{name:<8} {returns}{shown}{spread} over {episodes} episodes")
-    return "\n".join(lines)
-
-
-def _require_place(out: Path, *, force: bool) -> None:
-    if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: its folder does not exist")
-    if out.is_dir():
-        raise UsageError(f"--out {out}: is a folder; name a file, such as {out / 'policy.onnx'}")
-    if out.exists() and not force:
-        raise UsageError(f"--out {out}: exists; --force replaces it")
+def _in_words(score: Score) -> str:
+    shown = "" if score.normalized_score_mean is None else f", score {score.normalized_score_mean:.1f}"
+    spread = "" if score.normalized_score_std is None else f" +- {score.normalized_score_std:.1f}"
+    return f"return {score.return_mean:.1f} +- {score.return_std:.1f}{shown}{spread} over {score.episodes} episodes"

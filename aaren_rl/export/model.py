@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,11 +37,7 @@ def checked_model(policy: Policy, card: PolicyCard, precision: str, seed: int) -
     """
     model = make_model(policy, card, precision)
     difference = check(policy, make_runner(model), card, seed)
-    describe(
-        model,
-        dataclasses.asdict(card),
-        {"precision": precision, "checked_steps": CHECKED_STEPS, "largest_difference": difference},
-    )
+    _describe(model, card, precision=precision, checked_steps=CHECKED_STEPS, largest_difference=difference)
     return model, difference
 
 
@@ -59,8 +55,17 @@ def make_model(policy: Policy, card: PolicyCard, precision: str = "float32") -> 
     except ImportError as error:
         raise ResourcesError("export needs the package onnx: pip install 'aaren-rl[export]'") from error
     model = step_graph(policy, precision=precision)
-    describe(model, dataclasses.asdict(card), {"precision": precision})
+    _describe(model, card, precision=precision)
     return model
+
+
+def _describe(model: onnx.ModelProto, card: PolicyCard, **how: object) -> None:
+    """Puts the policy's card and how the file was made into the model."""
+    import onnx
+
+    values = {"policy": dataclasses.asdict(card), "export": {"aaren-rl": __version__, **how}}
+    described = {name: json.dumps(value) for name, value in values.items()}
+    onnx.helper.set_model_props(model, {"aaren_rl_format": FORMAT, **described})
 
 
 def make_runner(model: onnx.ModelProto) -> Runner:
@@ -109,13 +114,3 @@ def check(policy: Policy, runner: Runner, card: PolicyCard, seed: int) -> float:
     finally:
         stepper.close()
     return largest
-
-
-def describe(model: onnx.ModelProto, card: dict[str, Any], how: dict[str, Any]) -> None:
-    """Puts the policy's card and how the file was made into the model."""
-    import onnx
-
-    values = {"policy": card, "export": {"aaren-rl": __version__, **how}}
-    onnx.helper.set_model_props(
-        model, {"aaren_rl_format": FORMAT, **{key: json.dumps(value) for key, value in values.items()}}
-    )
