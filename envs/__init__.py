@@ -41,21 +41,13 @@ __all__ = [
     "task_name",
 ]
 
-_HOMES = {
-    "data.episodes": ("Episode", "Episodes", "returns_to_go"),
-    "data.load": ("load_episodes", "load_task"),
-    "data.names": ("is_own", "task_name"),
-    "errors": ("DataError", "EnvsError", "SimulationError", "UnknownTaskError", "UsageError"),
-    "simulation.rollout": ("Rollouts", "SequencePolicy", "rollout"),
-    "tasks.environment": ("make_env",),
-    "tasks.scores": ("normalized_score",),
-    "tasks.table": ("REFERENCE_RETURNS", "TASKS", "D4RLTask", "Reference", "Task", "get_task"),
-}
+# Those that import little first: a name is looked for in them in this order.
+_HOMES = "errors tasks.table tasks.scores data.episodes tasks.environment data.names data.load simulation.rollout"
 
 
 def __getattr__(name: str) -> object:
     """Imports a name's module on demand: `aaren_rl.errors` needs the errors alone, without Gymnasium and h5py."""
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f".{module}", __name__), name)
+    for home in _HOMES.split() if name in __all__ else ():
+        if hasattr(module := import_module(f".{home}", __name__), name):
+            return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

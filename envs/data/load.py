@@ -60,39 +60,29 @@ def load_episodes(
 def load_of_table(task: D4RLTask, origin: Origin, reading: Reading) -> Episodes:
     """`load_episodes` of an origin that is not Minari."""
     reading.check_kind(origin.kind)
-    if origin.kind == "file":
-        kind, path = "file", Path(origin.name)
-        check_file(path)
-    else:
-        kind, path = _table_file(task, origin.kind, reading)
-    return replace(_read(task, path, reading), source=kind)
-
-
-def _table_file(task: D4RLTask, kind: str, reading: Reading) -> tuple[str, Path]:
-    """The source, "d4rl" or "local", that `kind` comes to, and its file, fetched or made where it is not there."""
+    kind, steps, d4rl = origin.kind, reading.local_steps, data_files(task)["d4rl"]
     if kind == "auto":
-        path, steps = data_files(task)["d4rl"], reading.local_steps
-        if steps is not None and path.is_file():
-            raise UsageError(f"--local-steps {steps}: {path} is there and comes first; add --source local")
+        if steps is not None and d4rl.is_file():
+            raise UsageError(f"--local-steps {steps}: {d4rl} is there and comes first; add --source local")
         ships = task.level in local_levels(task.family)
-        kind = "local" if steps is not None or (ships and not path.is_file()) else "d4rl"
+        kind = "local" if steps is not None or (ships and not d4rl.is_file()) else "d4rl"
         if kind == "local":
             print(
                 f"{task.name}: using the local set made from the shipped behaviour policies; it is not D4RL's file "
-                f"({path} is not there; --source d4rl fetches it)",
+                f"({d4rl} is not there; --source d4rl fetches it)",
                 file=sys.stderr,
             )
     if kind == "local":
-        return kind, make_local(task, reading.local_steps, progress=reading.progress)
-    return kind, _d4rl_file(task, reading.progress)
-
-
-def _d4rl_file(task: D4RLTask, progress: bool) -> Path:
-    """D4RL's file: the one that is there, if it is still the one that was fetched, else D4RL's server's."""
-    path = data_files(task)["d4rl"]
-    if path.is_file():
+        path = make_local(task, steps, progress=reading.progress)
+    else:
+        path = d4rl if kind == "d4rl" else Path(origin.name)
+        if kind == "d4rl" and not path.is_file():
+            _fetch(task, path, reading.progress)
         check_file(path)
-        return path
+    return replace(_read(task, path, reading), source=kind)
+
+
+def _fetch(task: D4RLTask, path: Path, progress: bool) -> None:
     url = d4rl_url(task)
     print(f"{task.name}: fetching D4RL's file, which is not at {path}, from {url}", file=sys.stderr)
     try:
@@ -103,7 +93,6 @@ def _d4rl_file(task: D4RLTask, progress: bool) -> Path:
             f"{error}, or set D4RL_DATASET_DIR to a folder that has {path.name} or D4RL_BASE_URL to a mirror, {local}"
             "or give the path of an HDF5 file as the source"
         ) from error
-    return path
 
 
 def _check_download(task: D4RLTask, path: Path) -> None:
@@ -124,20 +113,19 @@ def _read(task: Task, path: Path, reading: Reading) -> Episodes:
         max_episode_steps=reading.max_episode_steps,
         clip_actions=reading.clip_actions,
     )
-    _check_fits(task, episodes)
-    return episodes
-
-
-def _check_fits(task: Task, episodes: Episodes) -> None:
-    """Refuse data that were recorded on another environment or that run past the task's horizon."""
     same = {task.env_id}
     if isinstance(task, D4RLTask):
         same = {f"{task.env_id.rsplit('-v', 1)[0]}-v{number}" for number in _SAME_DYNAMICS}
     if episodes.env_id is not None and episodes.env_id not in same:
         raise DataError(
-            f"{episodes.path}:env_id is {episodes.env_id}, {task.name} is simulated on {task.env_id}; "
-            "choose the task the file was made for"
+            f"{path}:env_id is {episodes.env_id}, {task.name} is simulated on {task.env_id}; choose the task the file "
+            "was made for"
         )
+    _check_horizon(task, episodes)
+    return episodes
+
+
+def _check_horizon(task: Task, episodes: Episodes) -> None:
     longest = int(episodes.lengths.max())
     if longest > task.horizon:
         raise DataError(
@@ -209,5 +197,5 @@ def _load_minari(
             f"{data.episodes.path}: has {sizes[0]} observation and {sizes[1]} action columns, {recorded} has "
             f"{own.observation_dim} and {own.action_dim}; choose the environment it was recorded on"
         )
-    _check_fits(own, data.episodes)
+    _check_horizon(own, data.episodes)
     return own, data.episodes

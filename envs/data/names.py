@@ -24,9 +24,6 @@ class Reading:
 
     `clip_actions` and `max_episode_steps` are for data whose actions are out of bounds or whose ends are not marked,
     `local_steps` is the size of a local set (None: its recipe's), `progress` shows bars on stderr.
-
-    Raises:
-        UsageError: `local_steps` is below 1,000.
     """
 
     clip_actions: bool = False
@@ -34,17 +31,14 @@ class Reading:
     local_steps: int | None = None
     progress: bool = True
 
-    def __post_init__(self) -> None:
-        """Check what no data set can make right."""
+    def check_kind(self, kind: str) -> None:
+        """Raises UsageError where data of this kind (`Origin.kind`) have no number of steps to ask for, or of fewer."""
+        if self.local_steps is not None and kind not in ("auto", "local"):
+            raise UsageError(f"--local-steps {self.local_steps} is for local sets; leave it out, or use --source local")
         if self.local_steps is not None and self.local_steps < LEAST_STEPS:
             raise UsageError(
                 f"--local-steps {self.local_steps}: too few for a local set; give at least {LEAST_STEPS:,}"
             )
-
-    def check_kind(self, kind: str) -> None:
-        """Raises UsageError where data of this kind (`Origin.kind`) have no number of steps to ask for."""
-        if self.local_steps is not None and kind not in ("auto", "local"):
-            raise UsageError(f"--local-steps {self.local_steps} is for local sets; leave it out, or use --source local")
 
 
 class Origin(NamedTuple):

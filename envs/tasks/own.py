@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import UsageError
 from .environment import inspect_spaces
@@ -70,12 +69,8 @@ def own_task(
         action_dim=action.shape[0],
         horizon=horizon,
         target_returns=(),
-        action_low=_numbers(action.low),
-        action_high=_numbers(action.high),
+        action_low=tuple(map(float, action.low)),
+        action_high=tuple(map(float, action.high)),
         env_kwargs=kwargs,
         reference=reference,
     )
-
-
-def _numbers(values: npt.NDArray[Any]) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)

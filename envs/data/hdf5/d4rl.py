@@ -109,6 +109,7 @@ def _datasets(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
         found = ", ".join(map(ascii, names[:20])) or "nothing"
         raise DataError(f"{path}: missing {', '.join(missing)} (found: {found}); use a file in {_LAYOUT}")
     datasets = {key: plain_entry(file, key, h5py.Dataset, _LAYOUT) for key in (*_REQUIRED, *_FLAGS) if key in names}
+    check_size(path, list(datasets.values()))
     n_rows = datasets["rewards"].shape[:1]
     for key, data in datasets.items():
         wanted = 2 if key in ("observations", "actions") else 1
@@ -120,7 +121,6 @@ def _datasets(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
             )
         if 0 in data.shape:
             raise DataError(f"{path}:{key} has shape {data.shape}, so there are no steps; use a file with data")
-    check_size(path, list(datasets.values()))
     return datasets
 
 

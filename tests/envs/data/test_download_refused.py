@@ -90,7 +90,7 @@ def test_a_file_put_there_by_hand_has_no_pin_but_may_have_one(server, folder):
         (one_column_less, ["16 columns", "17"]),
         (not_finite, ["rewards", "step 7"]),
         (of_another_environment, ["HalfCheetah-v2", "Walker2d-v4"]),
-        (bomb, ["claims", "(100000000000, 17)"]),
+        (bomb, ["claims", "in a file of"]),
     ],
 )
 def test_a_wrong_file_leaves_nothing(server, folder, tmp_path, change, parts):
