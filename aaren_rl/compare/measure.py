@@ -77,7 +77,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     metrics = _metrics(run / "metrics.jsonl")
     curve = [CurvePoint(line["update"], _headline(line)) for line in metrics if "eval/return_mean" in line]
     plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed, on_step)
-    most = card.data_returns["best_tenth"] if card.return_range is None else card.return_range.high[0]
+    most = card.data_returns["best_tenth" if card.return_range is None else "best"]
     asked = how.target_returns or [part * most for part in SWEEP]
     sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
     (last,) = score_policy(policy, card, plan)

@@ -242,15 +242,15 @@ def write_episodes(file: Path, scores: Sequence[tuple[str, Score]]) -> None:
 
 def above_data(target_returns: Iterable[float | None], card: PolicyCard) -> str | None:
     """A remark where a return is asked for that no episode of the training data had, or nothing."""
-    if card.return_range is None:
+    best = card.data_returns.get("best")
+    if card.return_range is None or best is None:
         return None
-    best = card.return_range.high[0]
     above = [target for target in target_returns if target is not None and target > best]
     if not above:
         return None
     return (
-        f"note: the target return {max(above):,g} is above the best in the training data, {best:,.0f}: at every step "
-        "the model is fed no more than the data had at that step"
+        f"note: the target return {max(above):,g} is above the best in the training data, {best:,.0f}: the model "
+        "is fed no more than the 99 % quantile of the data's returns-to-go at each step"
     )
 
 

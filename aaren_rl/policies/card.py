@@ -23,12 +23,12 @@ _LEAST = 1e-37  # a float32 that is no denormal number
 
 @dataclass(frozen=True)
 class ReturnBounds:
-    """The smallest and largest returns-to-go of the training data, by time step, in the environment's units.
+    """The range of returns-to-go that a model is fed, by time step, in the environment's units.
 
     Attributes:
         every: time steps of an interval.
-        low: the smallest of every interval; later steps have the last one's.
-        high: the largest, likewise; the first is the return of the best episode.
+        low: the smallest of every interval of the training data; later steps have the last one's.
+        high: the 99 % quantile, likewise.
     """
 
     every: int
@@ -64,7 +64,7 @@ class PolicyCard:
         rollout: the rollout mode it was trained for.
         rollout_context: K of the modes rolling and window.
         target_return: asked for by default; None: at every step the best in reach.
-        return_range: of the training data: the model is fed no return-to-go outside of it. None: it is fed any.
+        return_range: the model is fed no return-to-go outside of it. None: it is fed any.
         return_scale: returns-to-go are divided by this.
         observation_mean: (O,).
         observation_std: (O,).
@@ -76,9 +76,9 @@ class PolicyCard:
         held_out: share of the episodes that it was not trained on, chosen by the seed.
         action_error: on those, as `evaluate.held_out` has it; None: none was held out.
         action_error_floor: the variance of the behaviour's own noise on those; None: not known.
-        data_returns: what its data return, all episodes of them: "mean"; "best_tenth", the mean of the tenth of the
-            episodes with the highest returns; of a local set, once trained, "mode", the mean return of the behaviour
-            policy without its noise. Each where it is known.
+        data_returns: what its data return, all episodes of them: "mean"; "best"; "best_tenth", the mean of the tenth
+            of the episodes with the highest returns; of a local set, once trained, "mode", the mean return of the
+            behaviour policy without its noise. Each where it is known.
     """
 
     agent: str

@@ -50,14 +50,14 @@ class ModelStep(NamedTuple):
 
 
 class ReturnRange(NamedTuple):
-    """The smallest and the largest return-to-go that the training data have at a time step.
+    """The smallest and the largest return-to-go that a model is fed at a time step.
 
     A model of one token per step adds the return-to-go to the observation, and a value far outside of what it was
     trained on drowns the observation. So a policy feeds its model no return-to-go outside of this range.
 
     Attributes:
         every: time steps of an interval, at least 1.
-        bounds: (K, 2), float64, the smallest and the largest of every interval; later steps use the last one.
+        bounds: (K, 2), float64, the smallest and the largest in every interval; later steps use the last one.
     """
 
     every: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.scores import Score
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train import training_run
-from aaren_rl.train.card import behaviour_mode
+from aaren_rl.train.card import behaviour_mode, return_bounds
 from aaren_rl.train.command import main as train
 
 SMALL = "--env hopper-medium --width 16 --layers 1 --heads 2 --updates 6 --warmup-updates 1 --steps-per-update 160"
@@ -59,6 +60,7 @@ def test_a_local_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     card = read_card(run := tmp_path / "hopper-medium" / "decision-aaren" / "seed0")
     assert card.data_returns == {
         "mean": pytest.approx(returns.mean()),
+        "best": pytest.approx(returns[-1]),
         "best_tenth": pytest.approx(returns[-max(1, round(0.1 * len(returns))) :].mean()),
         "mode": pytest.approx(mode.mean()),
     }
@@ -75,7 +77,7 @@ def test_a_files(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert train(command(tmp_path, "--source", str(hopper_file))) == 0
     returns = read_hdf5(hopper_file).returns
     found = read_card(tmp_path / "hopper-medium" / "decision-aaren" / "seed0").data_returns
-    assert set(found) == {"mean", "best_tenth"}  # whose episodes these are is not known
+    assert set(found) == {"mean", "best", "best_tenth"}  # whose episodes these are is not known
     assert found["mean"] == pytest.approx(returns.mean()) and found["best_tenth"] > found["mean"]
     assert (line := f"data: mean {found['mean']:.1f} (") in capsys.readouterr().out
     board = EventAccumulator(str(tmp_path / "hopper-medium" / "decision-aaren" / "seed0")).Reload()
@@ -86,3 +88,17 @@ def test_a_files(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_uniform_actions_have_no_mode(hopper_file: Path) -> None:
     episodes = dataclasses.replace(read_hdf5(hopper_file), source="local", dataset="hopper-random")
     assert behaviour_mode(episodes, 1000) == {}
+
+
+def test_range_that_a_model_is_fed(hopper_file: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """From the minimum to the 99 % quantile of every interval; a target above the best return gives a remark."""
+    episodes = read_hdf5(hopper_file)
+    found, to_go, times = return_bounds(episodes), episodes.returns_to_go(), episodes.timesteps()
+    for k, (low, high) in enumerate(zip(found.low, found.high, strict=True)):
+        there = np.sort(to_go[times // found.every == k].astype(np.float64))
+        rank = 0.99 * (len(there) - 1)
+        assert low == there[0] and there[math.floor(rank)] <= high <= there[math.ceil(rank)]
+    best = episodes.returns.max()
+    for target, said in ((best - 1, False), (best + 1, True)):
+        train(command(tmp_path / str(said), "--source", str(hopper_file), "--target-return", str(target)))
+        assert ("is above the best in the training data" in capsys.readouterr().err) == said
