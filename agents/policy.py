@@ -197,12 +197,12 @@ class Policy:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
         timestep, to_go, previous, memory = self._checked(state)
         index = check_index(rows, len(to_go))
-        places = torch.from_numpy(index).to(self.observation_mean.device)
+        places = torch.from_numpy(index)
         return PolicyState(
             timestep[index] if isinstance(timestep, np.ndarray) else timestep,
             to_go[index],
             None if previous is None else np.asarray(previous)[index],
-            each(lambda parts: parts[0][places], [memory]),
+            each(lambda parts: parts[0][places.to(parts[0].device)], [memory]),
         )
 
     def _checked(self, state: PolicyState) -> PolicyState:

@@ -1,6 +1,8 @@
 """Tree attention's algorithm 1 on the CPU, a query after the other: compiled by Numba on first use.
 
-`tree.py`, `sum_heap.py` and `draws.py` do the same in PyTorch's operations, draw for draw.
+Buds are sampled in logarithmic time from a binary heap, each inner node of which is the sum of its two children (Vieira
+2016). The draws are a function of seed, layer, length and turn: SplitMix64 (Steele, Lea and Flood, *Fast Splittable
+Pseudorandom Number Generators*, 2014) mixes them.
 
 Names: rows are queries; S slots for buds, H heads, D channels of a value, F of a key and its features.
 """
@@ -11,12 +13,11 @@ import math
 
 import numpy as np
 
-from . import draws
 from .compiling.bfloat16 import Array
 from .compiling.decorators import compiled, inlined
-from .draws import DECAY, HORIZON, LARGEST, MEAN, POSITIVE
+from .tree_forms import DECAY, HORIZON, LARGEST, MEAN, POSITIVE
 
-GOLDEN, FIRST, SECOND = (np.uint64(c % (1 << 64)) for c in (draws.GOLDEN, draws.FIRST, draws.SECOND))
+GOLDEN, FIRST, SECOND = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 S11, S27, S30, S31 = (np.uint64(s) for s in (11, 27, 30, 31))
 
 
@@ -234,7 +235,7 @@ def attend(
         lengths: l, (R,).
         terms: T, (R,).
         at_once: P, (R,).
-        form: of the masses, see `draws.py`.
+        form: of the masses, see `tree_forms.py`.
         by_features: masses of the features' alignments; of the plain ones otherwise.
         smallest: mass of a bud that could be expanded but has none.
         seed: of the draws.

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from ... import kernels
-from ...kernels.draws import uniforms
 from ..attention import Attention, AttentionState
 from ..base import Mixer
-from .blocks import DTYPE, Buds, TreeState, View
+from .blocks import DTYPE, TreeState
 from .config import TreeConfig
 from .samplers import SAMPLERS, Uniform
-from .sum_heap import SumHeap
 
 SMALLEST = 1e-290  # mass of a bud that could be expanded but has none: chosen where no other is left
 
@@ -36,8 +33,10 @@ class TreeAttention(Mixer):
     """
 
     def __init__(self, attention: Attention, config: TreeConfig, layer: int = 0) -> None:
-        """Draws the sampler's random features from the seed."""
+        """Draws the sampler's random features from the seed; raises ValueError where Numba is not installed."""
         super().__init__()
+        if not kernels.INSTALLED["numba"]:
+            raise ValueError("tree attention is computed by Numba: pip install numba")
         self.attention, self.config = attention, config
         self._seed = (config.seed, layer)
         generator = _generator(*self._seed)
@@ -52,7 +51,8 @@ class TreeAttention(Mixer):
             raise ValueError("tree attention is for rollout: one sequence a row")
         mixer = self.attention
         query, key, value = (
-            layer(x).unflatten(-1, (mixer.heads, mixer.head_dim)) for layer in (mixer.query, mixer.key, mixer.value)
+            layer(x).unflatten(-1, (mixer.heads, mixer.head_dim)).cpu()
+            for layer in (mixer.query, mixer.key, mixer.value)
         )
         state = self.initial_state(len(x)) if state is None else state
         keys, root = self._with_features(key), mixer.head_dim**-0.25
@@ -62,11 +62,10 @@ class TreeAttention(Mixer):
             totals.append((state.key_total, state.value_total))
         wanted = torch.arange(x.shape[1])[keep if keep is not None else slice(None)]
         query = query[:, wanted]
-        queries = torch.cat([query / math.sqrt(mixer.head_dim), self.sampler.transform_query(query * root)], -1)
+        queries = torch.cat([query / math.sqrt(mixer.head_dim), self.sampler.transform(query * root)], -1)
         key_totals, value_totals = (torch.stack([totals[n][i] for n in wanted.tolist()], 1) for i in (0, 1))
-        view = View(state, queries, key_totals, value_totals, (first + 1 + wanted).to(x.device))
-        mixed = self.attend(view)[0].unflatten(0, (len(x), -1)).flatten(-2)
-        return mixer.output(mixed.to(value.dtype)), state
+        mixed, _, _ = self.attend(state, queries, key_totals, value_totals, first + 1 + wanted)
+        return mixer.output(mixed.unflatten(0, (len(x), -1)).flatten(-2).to(x.device, value.dtype)), state
 
     def run_one(self, x: Tensor, state: TreeState) -> tuple[Tensor, TreeState]:
         """`step` of all rows."""
@@ -76,86 +75,52 @@ class TreeAttention(Mixer):
     def initial_state(self, batch_size: int) -> TreeState:
         """The tree before any token."""
         heads, dim = self.attention.heads, self.attention.head_dim
-        device = self.attention.key.weight.device
-        return TreeState.empty(batch_size, heads, dim + self.sampler.features, dim, device)
+        return TreeState.empty(batch_size, heads, dim + self.sampler.features, dim)
 
     def from_cache(self, cache: AttentionState) -> TreeState:
         """The tree of the tokens in a key-value cache."""
         state = self.initial_state(len(cache.keys))
-        keys, values = self._with_features(cache.keys.transpose(1, 2)), cache.values.transpose(1, 2)
+        keys, values = self._with_features(cache.keys.transpose(1, 2).cpu()), cache.values.transpose(1, 2).cpu()
         for n in range(keys.shape[1]):
             state = state.append(keys[:, n], values[:, n])
         return state
 
-    def attend(self, view: View) -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs (R, H, D) of algorithm 1, and the first token and the number of tokens of every bud, (R, S).
+    def attend(
+        self, state: TreeState, queries: Tensor, key_totals: Tensor, value_totals: Tensor, lengths: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Algorithm 1: the outputs of R = B N queries, query n of which sees the first l_n tokens.
 
-        On the CPU compiled, draw for draw what `expand` and `View.mix` do elsewhere.
+        Args:
+            state: has all tokens.
+            queries: with their features, scaled, (B, N, H, F).
+            key_totals: sums of the first l_n keys and features, (B, N, H, F).
+            value_totals: likewise, (B, N, H, D).
+            lengths: l_n, (N,).
+
+        Returns:
+            Outputs (R, H, D), and the first token and the number of tokens of every bud, (R, S); 0 tokens: no bud.
         """
-        if view.lengths.device.type != "cpu" or not kernels.available("numba"):
-            buds = self.expand(view)
-            return view.mix(buds), buds.start, buds.tokens
-        terms, at_once = self._counts(view)
-        rows, heads, dim = view.value_totals.shape
-        starts, sizes = (torch.empty(rows, int(terms.max()) + 1, dtype=torch.long) for _ in range(2))
-        out, sampler, tree = (
-            torch.empty(rows, heads, dim, dtype=DTYPE),
-            self.sampler,
-            kernels.load_kernels("tree_attention"),
-        )
-        tree.attend(
-            *(part.numpy() for part in (view.keys, view.values)),
-            view.rows,
-            *(part.contiguous().numpy() for part in (view.base[:, 0], view.queries, view.key_totals[:, 0])),
-            *(part.contiguous().numpy() for part in (view.value_totals, view.lengths[:, 0], terms, at_once)),
-            sampler.form,
-            sampler.by_features,
+        (batch, count), rows = queries.shape[:2], state.keys.shape[1]
+        base, seen = torch.arange(batch).repeat_interleave(count) * rows, lengths.repeat(batch)
+        counts = (self.config.terms, self.config.at_once)
+        terms, at_once = (torch.tensor([of(n) for n in seen.tolist()]) for of in counts)
+        starts, sizes = (torch.empty(len(seen), int(terms.max()) + 1, dtype=torch.long) for _ in range(2))
+        out = torch.empty(len(seen), *value_totals.shape[2:], dtype=DTYPE)
+        of_rows = base, *(x.to(DTYPE).flatten(0, 1) for x in (queries, key_totals, value_totals)), seen, terms, at_once
+        kernels.load_kernels("tree_attention").attend(
+            *(nodes.flatten(0, 1).numpy() for nodes in (state.keys, state.values)),
+            rows,
+            *(part.contiguous().numpy() for part in of_rows),
+            self.sampler.form,
+            self.sampler.by_features,
             SMALLEST,
             *self._seed,
             *(part.numpy() for part in (starts, sizes, out)),
         )
         return out, starts, sizes
 
-    def _counts(self, view: View) -> tuple[Tensor, Tensor]:
-        """T and P of every row."""
-        lengths, device = view.lengths[:, 0].tolist(), view.lengths.device
-        counts = (self.config.terms, self.config.at_once)
-        terms, at_once = (torch.tensor([count(n) for n in lengths], device=device) for count in counts)
-        return terms, at_once
-
-    def expand(self, view: View) -> Buds:
-        """Algorithm 1: the buds of every query, P expanded at once (section 2.4)."""
-        terms, at_once = self._counts(view)
-        lengths, device = view.lengths[:, 0], view.lengths.device
-        slots, most = int(terms.max()) + 1, int(at_once.max())
-        buds = view.root(slots)  # the last slot is never a bud: it takes what is not expanded
-        root = buds.gather(torch.zeros_like(view.lengths))
-        heap = SumHeap(len(lengths), slots, device)
-        heap.put(torch.zeros_like(view.lengths), self._masses(root, root))
-        size, turn = torch.ones_like(terms), 0
-        while bool((size < terms).any()):
-            expandable = (buds.tokens[:, :-1] > 1).sum(1)
-            wanted = torch.minimum(torch.minimum(at_once, terms - size), expandable)
-            picked = heap.take(wanted, at_once, partial(uniforms, most, *self._seed, lengths, turn))
-            rank = torch.arange(most, device=device)
-            chosen = rank < wanted.unsqueeze(1)
-            left, right = view.halves(buds.gather(picked))
-            fresh = (size.unsqueeze(1) + rank).where(chosen, heap.nowhere)
-            # The right half takes its parent's slot, so that the newest token stays in slot 0.
-            children = right.beside(left)
-            place = torch.cat([picked, fresh], 1)
-            buds.put(place, children)
-            heap.put(place, self._masses(children, root) * chosen.repeat(1, 2))
-            buds.start[:, -1] = buds.tokens[:, -1] = 0
-            size, turn = size + wanted, turn + 1
-        return buds
-
-    def _masses(self, buds: Buds, root: Buds) -> Tensor:
-        """The sampler's masses; none for a single token, which cannot be expanded."""
-        return self.sampler.masses(buds, root).clamp(min=SMALLEST) * (buds.tokens > 1)
-
     def _with_features(self, key: Tensor) -> Tensor:
-        return torch.cat([key, self.sampler.transform_key(key * self.attention.head_dim**-0.25)], -1)
+        return torch.cat([key, self.sampler.transform(key * self.attention.head_dim**-0.25)], -1)
 
 
 def plant_trees(trunk: nn.Module, config: TreeConfig) -> None:

@@ -17,8 +17,8 @@ import math
 import torch
 from torch import Tensor
 
-from ...kernels.draws import DECAY, HORIZON, LARGEST, MEAN, POSITIVE, UNIFORM
-from .blocks import DTYPE, Buds
+from ...kernels.tree_forms import HORIZON, LARGEST, MEAN, POSITIVE, UNIFORM
+from .blocks import DTYPE
 
 
 class Uniform:
@@ -26,7 +26,7 @@ class Uniform:
 
     Attributes:
         features: K.
-        form: of `masses`: UNIFORM, HORIZON, MEAN or POSITIVE.
+        form: of the masses, which `kernels/tree_attention.py` computes: UNIFORM, HORIZON, MEAN or POSITIVE.
         by_features: whether the masses are of the transformed alignments.
     """
 
@@ -37,21 +37,9 @@ class Uniform:
     def __init__(self, dim: int, generator: torch.Generator) -> None:
         """Takes D, and the source of what a sampler draws once."""
 
-    def transform_query(self, x: Tensor) -> Tensor:
-        """phi(q), (..., D) -> (..., K)."""
-        return self.transform(x)
-
-    def transform_key(self, x: Tensor) -> Tensor:
-        """phi(k), (..., D) -> (..., K)."""
-        return self.transform(x)
-
     def transform(self, x: Tensor) -> Tensor:
-        """phi of either, where they are the same: no features."""
+        """phi of a query or key, (..., D) -> (..., K); here no features."""
         return x[..., :0]
-
-    def masses(self, buds: Buds, root: Buds) -> Tensor:
-        """The mass of every bud, (R, P); `root` is the bud of all tokens, (R, 1)."""
-        return torch.ones_like(buds.tokens, dtype=DTYPE)
 
 
 class ExponentialDecay(Uniform):
@@ -59,21 +47,11 @@ class ExponentialDecay(Uniform):
 
     form = HORIZON
 
-    def masses(self, buds: Buds, root: Buds) -> Tensor:
-        """The sum of b^k over the bud's tokens, in closed form."""
-        youngest = (buds.length - buds.start - buds.tokens).to(DTYPE)
-        masses: Tensor = DECAY**youngest * (1 - DECAY ** buds.tokens.to(DTYPE)) / (1 - DECAY)
-        return masses
-
 
 class Alignments(Uniform):
     """The geometric mean of the bud's attention weights, exp(A_n / |n|)."""
 
     form = MEAN
-
-    def masses(self, buds: Buds, root: Buds) -> Tensor:
-        """Relative to the largest head's over all tokens, so that nothing overflows; that changes no probability."""
-        return _exponential(buds.alignment, root.alignment, buds, root)
 
 
 class PositiveAlignments(Uniform):
@@ -89,10 +67,6 @@ class PositiveAlignments(Uniform):
     def transform(self, x: Tensor) -> Tensor:
         """(x)+ and (-x)+: <phi(q), phi(k)> is the sum of the positive q_i k_i."""
         return torch.cat([x.clamp(min=0), (-x).clamp(min=0)], -1)
-
-    def masses(self, buds: Buds, root: Buds) -> Tensor:
-        """As of the alignments, but of the transformed ones."""
-        return _exponential(buds.transformed, root.transformed, buds, root)
 
 
 class _RandomFeatures(Uniform):
@@ -113,11 +87,7 @@ class _RandomFeatures(Uniform):
 
     def project(self, x: Tensor) -> Tensor:
         """w^T x, (..., D) -> (..., D), in float64."""
-        return x.to(DTYPE) @ self.directions.to(x.device).T
-
-    def masses(self, buds: Buds, root: Buds) -> Tensor:
-        """The transformed alignments' positive parts, clamped for each head by itself."""
-        return buds.transformed.clamp(min=0).sum(-1)
+        return x.to(DTYPE) @ self.directions.T
 
 
 class RandomFourier(_RandomFeatures):
@@ -157,13 +127,6 @@ def _orthogonal(dim: int, generator: torch.Generator) -> Tensor:
     q, r = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=DTYPE))
     uniform: Tensor = q * r.diagonal().sign()  # QR's signs alone depend on its algorithm
     return uniform
-
-
-def _exponential(sums: Tensor, root_sums: Tensor, buds: Buds, root: Buds) -> Tensor:
-    """exp(sum / |n|), over the heads, relative to the root's largest."""
-    reference = (root_sums / root.tokens.unsqueeze(-1)).amax(-1, keepdim=True)
-    means = sums / buds.tokens.clamp(min=1).unsqueeze(-1)
-    return (means - reference).clamp(-2 * LARGEST, 2 * LARGEST).exp().sum(-1)
 
 
 SAMPLERS: dict[str, type[Uniform]] = {

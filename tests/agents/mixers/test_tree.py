@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from aaren_rl.agents.kernels.draws import GOLDEN, mix, uniforms
+from aaren_rl.agents.kernels import load_kernels
 from aaren_rl.agents.mixers import Attention
-from aaren_rl.agents.mixers.tree.blocks import TreeState, View
+from aaren_rl.agents.mixers.tree.blocks import TreeState
 from aaren_rl.agents.mixers.tree.config import TreeConfig
 from aaren_rl.agents.mixers.tree.mixer import TreeAttention
 from aaren_rl.agents.mixers.tree.samplers import SAMPLERS
-from aaren_rl.agents.mixers.tree.sum_heap import SumHeap
 
+tree_attention = load_kernels("tree_attention")
 WIDTH, HEADS = 8, 2
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS)
 
@@ -95,56 +96,24 @@ def test_buds_are_a_partition_and_the_output_is_their_definition(sampler: str, b
     dim = WIDTH // HEADS
     for length in (1, 2, 3, 31, 32, 33, 100):
         query, keys, values = (torch.randn(3, n, HEADS, dim, dtype=torch.float64) for n in (1, length, length))
-        features = tree.sampler.transform_key(keys)
+        features = tree.sampler.transform(keys)
         state = tree_of(torch.cat([keys, features], -1), values)
-        queries = torch.cat([query, tree.sampler.transform_query(query)], -1)
-        view = View(state, queries, state.key_total[:, None], state.value_total[:, None], torch.tensor([length]))
-        buds = tree.expand(view)
-        output = view.mix(buds)
+        queries = torch.cat([query, tree.sampler.transform(query)], -1)
+        totals = state.key_total[:, None], state.value_total[:, None]
+        output, start, sizes = tree.attend(state, queries, *totals, torch.tensor([length]))
         for b in range(3):
-            blocks = sorted((s, c) for s, c in zip(buds.start[b].tolist(), buds.tokens[b].tolist(), strict=True) if c)
+            blocks = sorted((s, c) for s, c in zip(start[b].tolist(), sizes[b].tolist(), strict=True) if c)
             assert len(blocks) == tree.config.terms(length)
             assert [s for s, _ in blocks] == [0, *(s + c for s, c in blocks[:-1])] and sum(blocks[-1]) == length
             for h in range(HEADS):
                 wanted = bud_attention(query[b, 0, h], keys[b, :, h], values[b, :, h], blocks)
                 torch.testing.assert_close(output[b, h], wanted, rtol=0, atol=1e-11)
-            for slot, (start, count) in enumerate(zip(buds.start[b].tolist(), buds.tokens[b].tolist(), strict=True)):
-                inner = (keys[b, start : start + count] * query[b]).sum((0, 2))
-                if count:
-                    torch.testing.assert_close(buds.alignment[b, slot], inner, rtol=0, atol=1e-11)
 
 
-@every_sampler
-@pytest.mark.parametrize("budget", [0.0, 0.35, 0.6, 0.9, 1.0])
-@torch.no_grad()
-def test_compiled_it_is_the_same_draw_for_draw(sampler: str, budget: float) -> None:
-    """Rows of several lengths at once, as a step's three tokens are; buds in the same slots."""
-    tree, dim = make(sampler, budget, seed=3), WIDTH // HEADS
-    for length in (1, 2, 5, 64, 200):
-        keys, values = (torch.randn(2, length, HEADS, dim, dtype=torch.float64) for _ in range(2))
-        features = tree.sampler.transform_key(keys)
-        state = tree_of(torch.cat([keys, features], -1), values)
-        lengths = torch.tensor([length, max(1, length // 2), max(1, length - 1)])
-        query = torch.randn(2, len(lengths), HEADS, dim, dtype=torch.float64)
-        totals = [torch.stack([part[:, :n].sum(1) for n in lengths.tolist()], 1) for part in (keys, features, values)]
-        queries = torch.cat([query, tree.sampler.transform_query(query)], -1)
-        view = View(state, queries, torch.cat(totals[:2], -1), totals[2], lengths)
-        buds, (output, start, sizes) = tree.expand(view), tree.attend(view)
-        assert torch.equal(start, buds.start) and torch.equal(sizes, buds.tokens)
-        torch.testing.assert_close(output, view.mix(buds), rtol=0, atol=1e-11)
-
-
-def test_draws_are_splitmix64s_and_uniform() -> None:
+def test_draws_are_splitmix64s() -> None:
     """The first outputs of the generator with seed 0, by Vigna's reference implementation."""
-    outputs = mix(torch.arange(1, 4) * GOLDEN)
-    assert [n & (1 << 64) - 1 for n in outputs.tolist()] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-    drawn = uniforms(1000, torch.arange(200), 7)
-    assert drawn.shape == (200, 1000) and 0 <= float(drawn.min()) and float(drawn.max()) < 1
-    assert abs(float(drawn.mean()) - 0.5) < 4 * (1 / 12 / drawn.numel()) ** 0.5
-    correlation = torch.corrcoef(drawn) - torch.eye(200)
-    assert float(correlation.abs().max()) < 0.2  # six standard deviations
-    short, long, other = uniforms(10, 5, 6), uniforms(20, 5, 6), uniforms(10, 6, 5)
-    assert torch.equal(short, long[:10]) and not torch.equal(short, other)
+    outputs = [int(tree_attention._mix(np.uint64(k * int(tree_attention.GOLDEN) % 2**64))) for k in (1, 2, 3)]
+    assert outputs == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
 @torch.no_grad()
@@ -226,32 +195,31 @@ def test_packed_rows_are_refused() -> None:
         make()(tokens(4), starts=torch.zeros(3, 4, dtype=torch.bool))
 
 
+def heap_of(masses: list[float]) -> np.ndarray:
+    heap = np.zeros(16)
+    for slot, mass in enumerate(masses):
+        tree_attention._put(heap, 8, slot, mass)
+    return heap
+
+
 def test_heap_samples_in_proportion_and_without_replacement() -> None:
-    masses = torch.tensor([4.0, 0.0, 1.0, 3.0, 2.0, 0.0], dtype=torch.float64)
-    rows = 20_000
-    generator = torch.Generator().manual_seed(0)
-    heap = SumHeap(rows, 6)
-    heap.put(torch.arange(6).expand(rows, 6), masses.expand(rows, 6))
-    assert (heap.sums[:, 1] == 10).all()
-    taken = heap.take(
-        torch.full((rows,), 3),
-        torch.full((rows,), 3),
-        lambda _: torch.rand(rows, 3, generator=generator, dtype=torch.float64),
-    )
-    first = torch.bincount(taken[:, 0], minlength=6) / rows
-    torch.testing.assert_close(first.double(), masses / 10, rtol=0, atol=0.01)
-    after_4 = taken[taken[:, 0] == 0, 1]  # the slot of mass 4 is gone
-    rest = torch.tensor([0.0, 0.0, 1.0, 3.0, 2.0, 0.0], dtype=torch.float64) / 6
-    torch.testing.assert_close(torch.bincount(after_4, minlength=6) / len(after_4), rest.float(), rtol=0, atol=0.02)
-    assert all(len(set(row)) == 3 for row in taken[:500].tolist())
-    heap.put(taken, torch.ones_like(taken, dtype=torch.float64))
-    left = masses.expand(rows, 6).scatter(1, taken, 1.0)
-    torch.testing.assert_close(heap.sums[:, 1], left.sum(1), rtol=0, atol=1e-12)
+    masses, rows, taken = [4.0, 0.0, 1.0, 3.0, 2.0, 0.0], 20_000, []
+    assert heap_of(masses)[1] == 10
+    full, picked = heap_of(masses), np.empty(3, np.int64)
+    for row in range(rows):
+        heap = full.copy()
+        tree_attention._take(heap, 8, 3, 3, np.uint64(row), picked)
+        taken.append(picked.copy())
+    first = np.bincount(np.stack(taken)[:, 0], minlength=6) / rows
+    np.testing.assert_allclose(first, np.array(masses) / 10, rtol=0, atol=0.01)
+    after_4 = [second for one, second, _ in taken if one == 0]  # the slot of mass 4 is gone
+    wanted = np.array([0.0, 0.0, 1.0, 3.0, 2.0, 0.0]) / 6
+    np.testing.assert_allclose(np.bincount(after_4, minlength=6) / len(after_4), wanted, rtol=0, atol=0.02)
+    assert all(len(set(row)) == 3 for row in taken)
 
 
-def test_heap_rows_that_want_less_and_uniforms_at_the_edge() -> None:
-    heap = SumHeap(2, 4)
-    heap.put(torch.tensor([[0, 1], [0, 2]]), torch.tensor([[1.0, 1e-290], [0.1, 0.2]], dtype=torch.float64))
-    edge = torch.full((2, 2), 1 - 2**-53, dtype=torch.float64)
-    taken = heap.take(torch.tensor([2, 1]), torch.tensor([2, 2]), lambda _: edge)
-    assert taken[0].sort().values.tolist() == [0, 1] and taken[1].tolist() == [2, 3]
+def test_heap_finds_no_empty_slot_at_the_edge() -> None:
+    """By rounding, more may be left than all slots have."""
+    for masses, last in (([1.0, 1e-290], 1), ([0.1, 0.0, 0.2], 2)):
+        heap = heap_of(masses)
+        assert tree_attention._find(heap, 8, heap[1]) == last

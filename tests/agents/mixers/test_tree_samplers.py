@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from aaren_rl.agents.mixers.tree.blocks import Buds
+from aaren_rl.agents.kernels import load_kernels
 from aaren_rl.agents.mixers.tree.samplers import SAMPLERS, Uniform
 
+tree_attention = load_kernels("tree_attention")
 HEADS, DIM, LENGTH = 2, 4, 23
-BLOCKS = [(0, 16), (16, 1), (17, 6), (3, 2), (22, 1), (0, 23)]
+BLOCKS = [(0, 16), (16, 3), (17, 6), (3, 2), (0, 23)]
 QUERY, KEYS = (
     torch.randn(n, HEADS, DIM, generator=torch.Generator().manual_seed(n), dtype=torch.float64) for n in (1, LENGTH)
 )
@@ -22,18 +23,19 @@ def make(name: str, seed: int = 0, dim: int = DIM) -> Uniform:
     return SAMPLERS[name](dim, torch.Generator().manual_seed(seed))
 
 
-def buds_of(sampler: Uniform, blocks: list[tuple[int, int]]) -> Buds:
-    """One row; scores q . k."""
-    query, keys = sampler.transform_query(QUERY), sampler.transform_key(KEYS)
-    plain = torch.stack([(QUERY * KEYS[s : s + c]).sum((0, 2)) for s, c in blocks])
-    transformed = torch.stack([(query * keys[s : s + c]).sum((0, 2)) for s, c in blocks])
-    start, count = torch.tensor(blocks).T
-    return Buds(start[None], count[None], plain[None], transformed[None], torch.tensor([[LENGTH]]))
+def mass_of(sampler: Uniform, start: int, count: int, length: int, alignment: Tensor, reference: float = 0.0) -> float:
+    numbers = alignment.numpy(), reference, 0.0
+    return float(tree_attention._mass(sampler.form, start, count, length, *numbers))
 
 
 def masses(name: str) -> Tensor:
+    """Of the blocks, by the kernel; scores q . k."""
     sampler = make(name)
-    return sampler.masses(buds_of(sampler, BLOCKS), buds_of(sampler, [(0, LENGTH)]))[0]
+    query, keys = (sampler.transform(x) if sampler.by_features else x for x in (QUERY, KEYS))
+    alignments = [(query * keys[s : s + c]).sum((0, 2)) for s, c in BLOCKS]
+    reference = float((query * keys).sum((0, 2)).max()) / LENGTH
+    found = [mass_of(sampler, s, c, LENGTH, a, reference) for (s, c), a in zip(BLOCKS, alignments, strict=True)]
+    return torch.tensor(found, dtype=torch.float64)
 
 
 def normalized(values: Tensor) -> Tensor:
@@ -68,15 +70,14 @@ def test_masses_are_their_definition(name: str) -> None:
 
 
 def test_the_horizon_in_closed_form_far_back() -> None:
-    buds = Buds(torch.tensor([[0]]), torch.tensor([[4096]]), *torch.zeros(2, 1, 1, 1), torch.tensor([[5000]]))
     exact = sum(0.99 ** (5000 - t - 1) for t in range(4096))
-    assert float(make("edh").masses(buds, buds)) == pytest.approx(exact, rel=1e-10, abs=0)
+    assert mass_of(make("edh"), 0, 4096, 5000, torch.zeros(1)) == pytest.approx(exact, rel=1e-10, abs=0)
 
 
 @pytest.mark.parametrize("name", ["rff", "favor", "favor-relu"])
 def test_masses_of_random_features_are_sums_over_the_tokens(name: str) -> None:
     sampler = make(name)
-    kernel = (sampler.transform_query(QUERY) * sampler.transform_key(KEYS)).sum(-1)  # (L, H)
+    kernel = (sampler.transform(QUERY) * sampler.transform(KEYS)).sum(-1)  # (L, H)
     wanted = torch.stack([kernel[s : s + c].sum(0).clamp(min=0).sum() for s, c in BLOCKS])
     torch.testing.assert_close(masses(name), wanted, rtol=0, atol=1e-12)
 
@@ -84,7 +85,7 @@ def test_masses_of_random_features_are_sums_over_the_tokens(name: str) -> None:
 def estimates(name: str, count: int, q: Tensor, k: Tensor) -> Tensor:
     """<phi(q), phi(k)> of `count` draws of the features."""
     samplers = (make(name, seed, len(q)) for seed in range(count))
-    return torch.stack([sampler.transform_query(q) @ sampler.transform_key(k) for sampler in samplers])
+    return torch.stack([sampler.transform(q) @ sampler.transform(k) for sampler in samplers])
 
 
 @pytest.mark.parametrize("name", ["rff", "favor"])
