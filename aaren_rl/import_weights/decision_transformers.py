@@ -92,7 +92,7 @@ def _min_dt(file: Path, tensors: dict[str, Tensor], heads: int) -> Imported:
         for theirs, own in _MIN_DT_BLOCK.items():
             ours |= names.linear(f"transformer.{i}.{theirs}", f"trunk.blocks.{i}.{own}")
     names.finish(("predict_rtg.", "predict_state.", *(f"transformer.{i}.attention.mask" for i in range(blocks))))
-    model = _build(file, ours, blocks, heads=heads)
+    model = _build(file, ours, blocks, heads=heads, dropout=0.1, block="post-norm", activation="gelu")
     return Imported(model, MIN_DT, file, mask.shape[-1] // 3)
 
 
@@ -142,7 +142,7 @@ def _score_scale(config: dict[str, Any], head_dim: int, layer: int) -> float:
 
 
 # What we read of a configuration: the default that Hugging Face leaves out, and what our model can express.
-_CONFIG: dict[str, tuple[Any, Any]] = {
+_CONFIG: dict[str, tuple[Any, tuple[Any, ...] | type]] = {
     "model_type": (None, ("decision_transformer",)),
     "n_head": (1, int),
     "resid_pdrop": (0.1, float),
@@ -163,11 +163,10 @@ def _read_config(file: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise CheckpointError(f"{file}: not a configuration")
     config = {key: tree.get(key, default) for key, (default, _) in _CONFIG.items()}
-    for key, (_, allowed) in _CONFIG.items():
-        value = config[key]
+    for key, value in config.items():
+        allowed = _CONFIG[key][1]
         if isinstance(allowed, tuple) and value not in allowed:
-            wanted = " or ".join(map(str, allowed))
-            raise CheckpointError(f"{file}: {key} is {value!r}; only {wanted} can be imported")
+            raise CheckpointError(f"{file}: {key} is {value!r}; only {' or '.join(map(str, allowed))} can be imported")
         if isinstance(allowed, type) and type(value) is not allowed and not (allowed is float and value == 0):
             raise CheckpointError(f"{file}: {key} is {value!r}, not {allowed.__name__}")
     if config["n_head"] < 1:
@@ -175,16 +174,7 @@ def _read_config(file: Path) -> dict[str, Any]:
     return config
 
 
-def _build(
-    file: Path,
-    tensors: dict[str, Tensor],
-    blocks: int,
-    *,
-    heads: int,
-    dropout: float = 0.1,
-    block: str = "post-norm",
-    activation: str = "gelu",
-) -> DecisionModel:
+def _build(file: Path, tensors: dict[str, Tensor], blocks: int, **model: Any) -> DecisionModel:  # noqa: ANN401
     try:
         config = ModelConfig(
             observation_dim=tensors["embed_observation.weight"].shape[1],
@@ -192,12 +182,9 @@ def _build(
             mixer="attention",
             width=tensors["norm.weight"].shape[0],
             layers=blocks,
-            heads=heads,
-            dropout=dropout,
             max_timestep=tensors["embed_timestep.weight"].shape[0],
-            block=block,
-            activation=activation,
             tokens_per_step=3,
+            **model,
         )
         model = DecisionModel(config)
         model.load_state_dict(tensors)

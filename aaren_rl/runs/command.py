@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import yaml
 
 from ..cli import Parser, run
 from ..errors import UsageError
-from ..files import check_writable, read_small, write_json
+from ..files import check_writable, is_there, read_small, write_json
+from .folder import is_held
 
 DESCRIPTION = """\
 List the training runs below folders, with what each has come to.
@@ -89,40 +90,33 @@ def find_runs(folder: Path) -> Iterator[Listed]:
     if not folder.is_dir():
         raise UsageError(f"{folder}: is not a folder")
     for file in sorted(folder.rglob("config.yaml")):
-        config = _config(file)
-        if config is not None:
-            yield _listed(file.parent, config)
+        try:
+            tree = yaml.safe_load(read_small(file))
+            config = {"agent": tree["agent"], "seed": tree["seed"], "env": tree["data"]["env"]}
+            updates = int(tree["optimizer"]["updates"])
+        except (OSError, ValueError, RecursionError, LookupError, TypeError, yaml.YAMLError):
+            continue  # something else's file
+        yield _listed(file.parent, config, updates)
 
 
-def _config(file: Path) -> dict[str, Any] | None:
-    """A training run's settings; None where the file is something else's."""
-    try:
-        tree = yaml.safe_load(read_small(file))
-        kinds = {"env": str, "agent": str, "seed": int, "updates": int}
-        own = {**tree["data"], **tree["optimizer"], "agent": tree["agent"], "seed": tree["seed"]}
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, yaml.YAMLError):
-        return None
-    return own if all(isinstance(own.get(name), kind) for name, kind in kinds.items()) else None
-
-
-def _listed(folder: Path, config: dict[str, Any]) -> Listed:
+def _listed(folder: Path, config: dict[str, Any], updates: int) -> Listed:
     lines = list(_metrics(folder / "metrics.jsonl"))
-    key = "eval/normalized_score"
-    normalised = any(key in line for line in lines)
-    scores = [line[name] for line in lines if (name := key if normalised else "eval/return_mean") in line]
-    errors = [line["eval/action_error"] for line in lines if "eval/action_error" in line]
-    update = max((line["update"] for line in lines), default=0)
-    state = "finished" if update >= config["updates"] and scores else "stopped"
+
+    def values(tag: str) -> list[float]:
+        return [line[tag] for line in lines if tag in line]
+
+    normalised = values("eval/normalized_score")
+    scores, errors = normalised or values("eval/return_mean"), values("eval/action_error")
+    update = max(values("update"), default=0)
+    state = "finished" if update >= updates and scores else "stopped"
     return Listed(
+        **config,
         path=str(folder),
-        env=config["env"],
-        agent=config["agent"],
-        seed=config["seed"],
         update=update,
-        updates=config["updates"],
-        state="running" if _is_held(folder) else state,
+        updates=updates,
+        state="running" if is_held(folder) else state,
         score=scores[-1] if scores else None,
-        normalised=normalised,
+        normalised=bool(normalised),
         best=max(scores, default=None),
         action_error=errors[-1] if errors else None,
     )
@@ -130,30 +124,14 @@ def _listed(folder: Path, config: dict[str, Any]) -> Listed:
 
 def _metrics(file: Path) -> Iterator[dict[str, Any]]:
     """The whole lines of a run's metrics; the last may be being written."""
-    try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    if not is_there(file):
         return
-    for line in text.splitlines():
-        try:
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError, RecursionError):
             tree = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        numbers = isinstance(tree, dict) and all(isinstance(value, int | float) for value in tree.values())
-        if numbers and isinstance(tree.get("update"), int):
-            yield tree
-
-
-def _is_held(folder: Path) -> bool:
-    """Whether a process trains in the folder now."""
-    try:
-        with (folder / ".lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+            numbers = isinstance(tree, dict) and all(isinstance(value, int | float) for value in tree.values())
+            if numbers and isinstance(tree.get("update"), int):
+                yield tree
 
 
 def format_runs(found: Sequence[Listed]) -> str:

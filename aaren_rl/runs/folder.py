@@ -17,6 +17,16 @@ def holds_training(path: Path) -> bool:
     return any((path / "checkpoints").glob("[0-9]*")) or (path / "policy").exists()
 
 
+def is_held(path: Path) -> bool:
+    """Whether a process works in a run's folder now."""
+    with suppress(OSError), (path / ".lock").open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 class RunFolder:
     """`<out>/<env>/<agent>/seed<k>/`, held by one process at a time.
 
@@ -36,12 +46,7 @@ class RunFolder:
         self.path = path
         self._lock: TextIO | None = None
         self._made: list[Path] = []  # the folders that were not there, innermost first
-        if held:
-            self._hold()
-
-    def _hold(self) -> None:
-        path = self.path
-        while self._lock is None:
+        while held and self._lock is None:
             self._made = [folder for folder in (path, *path.parents) if not folder.exists()]
             path.mkdir(parents=True, exist_ok=True)
             lock = (path / ".lock").open("w")
@@ -53,13 +58,12 @@ class RunFolder:
                 raise UsageError(f"{path}: in use by another process; choose another --seed or --out") from None
             if os.fstat(lock.fileno()).st_nlink:
                 self._lock = lock
+                for folder in (path, path / "checkpoints"):
+                    clear_leftovers(folder)
             else:  # removed, by its last holder, since it was opened
                 lock.close()
-        for folder in (path, path / "checkpoints"):
-            clear_leftovers(folder)
 
     def __enter__(self) -> RunFolder:
-        """The folder itself."""
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -94,7 +94,7 @@ def test_a_checkpoint_every_few_updates(hopper_file: Path, tmp_path: Path) -> No
     given = arguments(hopper_file, tmp_path, "--eval-every", "20", "--final-episodes", "1")
     assert train([*given, "--save-every", "7"]) == 0
     kept = {path.name for path in (folder(tmp_path) / "checkpoints").iterdir()}
-    assert kept == {"00000014", "00000020"}
+    assert kept == {"00000014.pt", "00000020.pt"}
     assert train([*given, "--out", str(tmp_path / "without")]) == 0
     plain = weights(folder(tmp_path / "without"))
     assert all(torch.equal(plain[name], tensor) for name, tensor in weights(folder(tmp_path)).items())
