@@ -83,12 +83,6 @@ def test_addresses_files_and_scores(tables, dataset_dir, monkeypatch, name):
     np.testing.assert_allclose(normalized_score(name, RETURNS), 100 * np.array(theirs["scores"]), rtol=1e-14, atol=0)
 
 
-def test_the_folder_where_the_variable_is_not_set(tmp_path, monkeypatch):
-    monkeypatch.delenv("D4RL_DATASET_DIR", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert json.loads(probe("tables"))["folder"] == str(d4rl_dataset_dir())
-
-
 def steps(n, observation_dim=11, action_dim=3):
     rng = np.random.default_rng(0)
     return {
@@ -144,34 +138,6 @@ def test_episodes_of_a_file_with_random_ends(tmp_path, split, seed):
     data, rng = steps(3000), np.random.default_rng(seed)
     data["terminals"], data["timeouts"] = rng.random((2, 3000)) < 0.3**seed / 2
     agree(read_hdf5(save(tmp_path / "set.hdf5", data)), split(tmp_path / "set.hdf5"))
-
-
-def test_episodes_of_a_simulated_file(hopper_file, split):
-    episodes = read_hdf5(hopper_file)
-    agree(episodes, split(hopper_file))
-    assert len(episodes) > 20 and episodes.terminated.all()
-
-
-def test_difference_numbers_become_float32(tmp_path, split):
-    """d4rl's sequence_dataset leaves them as they are in the file; its qlearning_dataset converts as we do."""
-    data = steps(50)
-    data["timeouts"][9::10] = True
-    wide = {key: array.astype(np.float64) + 1e-9 if array.ndim == 2 else array for key, array in data.items()}
-    path = save(tmp_path / "set.hdf5", wide)
-    episodes, theirs = read_hdf5(path, clip_actions=True), split(path)
-    assert theirs["observations"].dtype == np.float64
-    agree(episodes, {key: array.astype(np.float32) if array.dtype == float else array for key, array in theirs.items()})
-
-
-def test_difference_ants_contact_forces_are_left_out(tmp_path, split):
-    data = steps(50, observation_dim=111, action_dim=8)
-    data["observations"][:, 27:] = 0
-    data["timeouts"][9::10] = True
-    path = save(tmp_path / "set.hdf5", data)
-    episodes, theirs = read_hdf5(path, observation_dim=27), split(path)
-    kept, left_out = np.split(theirs["observations"], [27], axis=1)
-    agree(episodes, theirs | {"observations": kept})
-    assert not left_out.any()
 
 
 def test_difference_a_horizon_counts_from_every_episodes_first_step(tmp_path, split):

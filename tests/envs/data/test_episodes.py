@@ -19,13 +19,9 @@ def make(lengths=(3, 1, 4), observation_dim=2, **kwargs):
     )
 
 
-def test_returns_to_go_is_the_sum_of_what_is_left():
-    result = returns_to_go([1.0, 2.0, 3.0])
-    assert result.dtype == np.float32
-    assert result.tolist() == [6.0, 5.0, 3.0]
-
-
 def test_returns_to_go_is_accumulated_in_float64():
+    result = returns_to_go([1.0, 2.0, 3.0])
+    assert result.dtype == np.float32 and result.tolist() == [6.0, 5.0, 3.0]
     # In float32 the ones vanish beside 2**24.
     rewards = np.array([2.0**24] + [1.0] * 64, dtype=np.float32)
     assert returns_to_go(rewards)[0] == 2.0**24 + 64
@@ -44,15 +40,8 @@ def test_episodes_is_a_sequence_of_views():
     assert [len(e) for e in episodes[1:]] == [1, 4]
     with pytest.raises(IndexError):
         episodes[3]
-    with pytest.raises(IndexError):
-        episodes[-4]
-
-
-def test_sizes_and_returns():
-    episodes = make(observation_dim=5)
-    assert (episodes.n_steps, episodes.observation_dim, episodes.action_dim, len(episodes)) == (8, 5, 2, 3)
+    assert (episodes.n_steps, episodes.observation_dim, episodes.action_dim) == (8, 2, 2)
     assert episodes.returns.tolist() == [6.0, 4.0, 26.0]
-    assert episodes.action_range() == (episodes.actions.min(), episodes.actions.max())
 
 
 def test_flat_returns_to_go_and_timesteps_restart_at_each_episode():
@@ -79,21 +68,14 @@ def test_observation_statistics_are_those_of_float64():
     np.testing.assert_allclose(std, observations.astype(np.float64).std(axis=0), rtol=1e-6)
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, 12345.678])
-def test_a_constant_column_is_divided_by_one(value):
+@pytest.mark.parametrize(("value", "noise"), [(0.0, 0.0), (12345.678, 0.0), (1e6, -0.0625)])
+def test_a_column_constant_up_to_rounding_is_divided_by_one(value, noise):
     episodes = make(lengths=(1000, 1000))
     episodes.observations[:, 1] = value
+    episodes.observations[::2, 1] += noise
     _, std = episodes.observation_statistics()
     assert std[1] == 1.0
     assert std[0] != 1.0
-
-
-def test_a_column_of_rounding_noise_is_divided_by_one():
-    episodes = make(lengths=(1000, 1000))
-    episodes.observations[:, 1] = 1e6
-    episodes.observations[::2, 1] = np.nextafter(np.float32(1e6), np.float32(0))
-    _, std = episodes.observation_statistics()
-    assert std[1] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -188,14 +170,11 @@ def test_a_split_holds_a_share_out(count, share, held):
     assert rest.rewards.tolist() != other.rewards.tolist()
 
 
-@pytest.mark.parametrize(("count", "share"), [(39, 0.5), (1, 0.1), (100, 0.0)])
-def test_of_few_episodes_or_a_share_of_none_nothing_is_held_out(count, share):
-    episodes = make(lengths=(2,) * count)
-    training, rest = split(episodes, share, 0)
-    assert training is episodes and rest is None
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
-def test_a_share_that_is_none(share):
-    with pytest.raises(ValueError, match="share"):
-        split(make(), share, 0)
+def test_of_few_episodes_or_a_share_of_none_nothing_is_held_out():
+    for count, share in ((39, 0.5), (1, 0.1), (100, 0.0)):
+        episodes = make(lengths=(2,) * count)
+        training, rest = split(episodes, share, 0)
+        assert training is episodes and rest is None
+    for share in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ValueError, match="share"):
+            split(make(), share, 0)
