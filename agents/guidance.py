@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .arguments import check_batch, check_index, check_inputs
+from .arguments import check_array, check_batch, check_index
 from .model.return_estimate import ReturnEstimate
 from .policy import Policy
 from .policy_state import PolicyState
@@ -88,8 +88,10 @@ class GuidedPolicy(Policy):
     ) -> tuple[npt.NDArray[np.float32], PolicyState]:
         """As `Policy.act`."""
         state = self._whole(state)
-        given = check_inputs(observation, reward, None, batch=len(state.return_to_go) // 2, sizes=self._sizes)
-        both, after = super().act(np.tile(given.observation, (2, 1)), np.tile(given.reward, 2), state)
+        batch = len(state.return_to_go) // 2
+        observation = check_array("observation", observation, np.float32, (batch, self._sizes[0]))
+        reward = check_array("reward", reward, np.float64, (batch,))
+        both, after = super().act(np.tile(observation, (2, 1)), np.tile(reward, 2), state)
         asked, expected = np.split(both, 2)
         middle, half = (x.cpu().numpy() for x in (self._scaling.action_middle, self._scaling.action_half))
         action = np.clip(expected + np.float32(self.guidance) * (asked - expected), middle - half, middle + half)

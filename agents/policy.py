@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .arguments import blame, check_batch, check_index, check_inputs, check_state, check_targets
+from .arguments import blame, check_array, check_batch, check_index, check_state, check_targets
 from .fast.rollout import Stepper, for_rollout, for_windows
 from .fast.rollout_graph import GraphedCallable
 from .fast.rollout_step import CompiledStep
@@ -179,14 +179,17 @@ class Policy:
             NonFiniteActionError: the action is NaN or infinite; the message names the argument that is, if one is.
         """
         state = self._checked(state)
-        given = check_inputs(
-            observation, reward, state.previous_action, batch=len(state.return_to_go), sizes=self._sizes
-        )
-        if not np.isfinite(given.reward).all():  # infinity less infinity would be no number, or ask for the best
+        (observations, actions), batch, previous = self._sizes, len(state.return_to_go), state.previous_action
+        observation = check_array("observation", observation, np.float32, (batch, observations))
+        reward = check_array("reward", reward, np.float64, (batch,))
+        if previous is not None:
+            previous = check_array("previous_action", previous, np.float32, (batch, actions))
+        given = {"observation": observation, "reward": reward, "previous_action": previous}
+        if not np.isfinite(reward).all():  # infinity less infinity would be no number, or ask for the best
             raise NonFiniteActionError(blame(given, state))
-        return_to_go = state.return_to_go - given.reward
-        asked = self._asked(return_to_go, given.observation)
-        step = Step(given.observation, asked, state.timestep, given.previous_action)
+        return_to_go = state.return_to_go - reward
+        asked = self._asked(return_to_go, observation)
+        step = Step(observation, asked, state.timestep, previous)
         action, memory = self._act(step, state.memory)
         if not np.isfinite(action).all():
             raise NonFiniteActionError(blame(given, state, action))

@@ -271,7 +271,7 @@ def acted(observation: Any = ONE, reward: Any = (0.0,), **changes: Any) -> Call:
 
 ACTS: dict[str, Call] = {
     "batch_size: must be an integer": lambda policy: policy.initial_state("3", 1.0),
-    "batch_size: must be (from|at least) 1": lambda policy: policy.initial_state(0, 1.0),
+    "batch_size: must be (an integer from|from|at least) 1": lambda policy: policy.initial_state(0, 1.0),
     "state: must be what": lambda policy: policy.act(np.zeros((1, 11)), [0.0], (0, 1, 2, 3)),
     "observation: must be numbers": acted(np.zeros((1, 11)) + 1j),
     "reward: must be numbers": acted(reward=[10**400]),
