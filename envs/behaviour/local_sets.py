@@ -45,8 +45,8 @@ class Recipe:
 
     def shares(self) -> list[int]:
         """Each policy's share of the steps; the episode that crosses its end is kept whole."""
-        bounds = np.linspace(0, self.steps, len(self.policies) + 1).astype(int)
-        return [int(share) for share in np.diff(bounds)]
+        shares: list[int] = np.diff(np.linspace(0, self.steps, len(self.policies) + 1).astype(int)).tolist()
+        return shares
 
 
 def _recipes(
@@ -80,8 +80,7 @@ def local_levels(family: str) -> tuple[str, ...]:
 
 def cache_dir() -> Path:
     """Where made sets are kept: `$AAREN_RL_CACHE`, else `$XDG_CACHE_HOME/aaren_rl`, else `~/.cache/aaren_rl`."""
-    own = os.environ.get("AAREN_RL_CACHE")
-    if own:
+    if own := os.environ.get("AAREN_RL_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aaren_rl"
 
@@ -131,41 +130,31 @@ def make_local(task: D4RLTask, steps: int | None = None, progress: bool = True) 
             for leftover in path.parent.glob(f".{path.name}.*.tmp"):
                 leftover.unlink()
             episodes = _collect(task, recipe, progress)
+            attributes = {
+                "env_id": task.env_id,
+                "origin": "made locally by aaren-rl; not the D4RL file",
+                "policy": recipe.description,
+                "steps": recipe.steps,
+                "seed": _SEED,
+                "gymnasium": version("gymnasium"),
+                "mujoco": version("mujoco"),
+            }
             with writing(path, _WAY_OUT):
-                write_hdf5(path, episodes, _attributes(task, recipe))
+                write_hdf5(path, episodes, attributes)
     return path
 
 
-def _attributes(task: D4RLTask, recipe: Recipe) -> dict[str, str | int]:
-    return {
-        "env_id": task.env_id,
-        "origin": "made locally by aaren-rl; not the D4RL file",
-        "policy": recipe.description,
-        "steps": recipe.steps,
-        "seed": _SEED,
-        "gymnasium": version("gymnasium"),
-        "mujoco": version("mujoco"),
-    }
-
-
 def _collect(task: D4RLTask, recipe: Recipe, progress: bool) -> Episodes:
-    """Simulate each policy's share; the episode that crosses its end is kept whole."""
     tracks: list[Track] = []
     bar = tqdm(
         total=recipe.steps, desc=f"making {task.name} (local)", unit="step", unit_scale=True, disable=not progress
     )
     with bar, WorkerPool(_worker_count()) as pool:
         for policy, share in zip(recipe.policies, recipe.shares(), strict=True):
-            for track in play_steps(pool, _job(task, policy), share):
+            # Seeds are of (base seed, policy, episode), so medium-expert is made of the first episodes of both.
+            weights = None if policy is None else str(weights_path(task, policy))
+            job = Job(task.env_id, weights, task.horizon, (_SEED, policy or 0), 0, _EPISODES_PER_JOB)
+            for track in play_steps(pool, job, share):
                 tracks.append(track)
                 bar.update(min(len(track.rewards), recipe.steps - bar.n))
     return join_tracks(tracks, dataset=task.name, source="local", env_id=task.env_id)
-
-
-def _job(task: D4RLTask, policy: int | None) -> Job:
-    """The first episodes of a policy.
-
-    Seeds are of (base seed, policy, episode), so medium-expert is made of the first episodes of medium and expert.
-    """
-    weights = None if policy is None else str(weights_path(task, policy))
-    return Job(task.env_id, weights, task.horizon, (_SEED, policy or 0), 0, _EPISODES_PER_JOB)

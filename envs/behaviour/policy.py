@@ -30,7 +30,6 @@ class BehaviourPolicy:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Read the weights, into float64."""
         weights = {name: weight.astype(np.float64) for name, weight in load_file(path).items()}
         self._hidden = [(weights[f"hidden_{i}.kernel"], weights[f"hidden_{i}.bias"]) for i in range(2)]
         # One product instead of two for both heads.
@@ -111,7 +110,6 @@ class ActionUnits:
     """From actions in [-1, 1], which policies give, to an environment's own units."""
 
     def __init__(self, space: gym.Space[Any]) -> None:
-        """Read the bounds of a bounded Box."""
         assert isinstance(space, gym.spaces.Box)
         self._low, self._high = space.low.astype(np.float32), space.high.astype(np.float32)
         self._same = bool(np.all(self._low == -1.0) and np.all(self._high == 1.0))

@@ -45,7 +45,6 @@ class Episode:
     terminated: bool
 
     def __len__(self) -> int:
-        """Number of steps T."""
         return len(self.rewards)
 
     @property
@@ -79,7 +78,6 @@ class Episodes(Sequence[Episode]):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check shapes, types and offsets once, so that nothing downstream has to."""
         for name, dtype, ndim in (
             ("observations", np.float32, 2),
             ("actions", np.float32, 2),
@@ -101,7 +99,6 @@ class Episodes(Sequence[Episode]):
             raise ValueError(f"offsets must rise from 0 to {n_steps}, the number of steps")
 
     def __len__(self) -> int:
-        """Number of episodes E."""
         return len(self.terminated)
 
     @overload

@@ -40,12 +40,10 @@ def inspect_spaces(env_id: str, **kwargs: Any) -> Spaces:  # noqa: ANN401  whate
         UsageError: observations or actions are not vectors of numbers, or the actions are not bounded.
     """
     env = make_env(env_id, **kwargs)
-    try:
-        observation = _vector(env_id, "observations", env.observation_space)
-        action = _vector(env_id, "actions", env.action_space)
-        horizon = env.spec.max_episode_steps if env.spec is not None else None
-    finally:
-        close_env(env)
+    close_env(env)
+    observation = _vector(env_id, "observations", env.observation_space)
+    action = _vector(env_id, "actions", env.action_space)
+    horizon = env.spec.max_episode_steps if env.spec is not None else None
     if not action.is_bounded():
         raise UsageError(f"{env_id}: actions are not bounded ({action}); wrap the environment in RescaleAction")
     return Spaces(observation, action, horizon)

@@ -16,16 +16,7 @@ from ...files import alone, sha256, sync, writing
 from ...tasks.table import get_task
 from ..download import write_pin
 from ..episodes import Episodes
-from ..hdf5.opening import (
-    check_file,
-    check_size,
-    hold_to_bounds,
-    name_of,
-    open_hdf5,
-    plain_entry,
-    read_flags,
-    read_float32,
-)
+from ..hdf5 import opening
 from .spec import WAY_OUT, MinariSpec, minari_data_dir, read_spec
 
 # Of Minari's mujoco/* datasets; "simple" has no counterpart in D4RL's table.
@@ -142,11 +133,11 @@ def _download(dataset_id: str, folder: Path, progress: bool) -> str | None:
 def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> MinariData:
     """Read the dataset in `folder`, its `data` folder, wherever that is."""
     path = folder / "main_data.hdf5"
-    check_file(path)
+    opening.check_file(path)
     spec = read_spec(folder / "metadata.json")
     notes, claimed, columns = list(spec.notes), 0, (spec.observation_dim, spec.action_dim)
     read: list[_Episode] = []
-    with open_hdf5(path) as file:
+    with opening.open_hdf5(path) as file:
         if len(file) != spec.total_episodes:
             raise DataError(
                 f"{path}: has {len(file):,} entries, metadata.json counts {spec.total_episodes:,} episodes; {_AGAIN}"
@@ -154,8 +145,8 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
         # No bar for what takes less than a second.
         every = range(len(file))
         for e in tqdm(every, dataset_id, unit="episode", delay=1, mininterval=1, leave=False, disable=not progress):
-            parts = _parts(plain_entry(file, f"episode_{e}", h5py.Group, _LAYOUT), columns)
-            claimed = check_size(path, list(parts.values()), claimed)
+            parts = _parts(opening.plain_entry(file, f"episode_{e}", h5py.Group, _LAYOUT), columns)
+            claimed = opening.check_size(path, list(parts.values()), claimed)
             read.append(_read_episode(parts))
             columns = read[0].observations.shape[1], read[0].actions.shape[1]
     if (total := sum(len(episode.rewards) for episode in read)) != spec.total_steps:
@@ -169,7 +160,7 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     actions = np.concatenate([episode.actions for episode in read])
     if spec.action_low is not None and spec.action_high is not None:
         bounds = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
-        hold_to_bounds(path, actions, bounds, clip_actions, notes)
+        opening.hold_to_bounds(path, actions, bounds, clip_actions, notes)
     episodes = Episodes(
         np.concatenate([episode.observations for episode in read]),
         actions,
@@ -197,10 +188,12 @@ class _Episode(NamedTuple):
 def _parts(group: h5py.Group, columns: tuple[int | None, int | None]) -> dict[str, h5py.Dataset]:
     """The arrays of an episode, after all checks but those of their numbers."""
     kinds = ("rewards", "observations", "actions", "terminations", "truncations")
-    parts = {key: plain_entry(group, key, h5py.Dataset, _LAYOUT) for key in kinds}
+    parts = {key: opening.plain_entry(group, key, h5py.Dataset, _LAYOUT) for key in kinds}
     path, shape = group.file.filename, parts["rewards"].shape
     if len(shape) != 1 or not shape[0]:
-        raise DataError(f"{path}:{name_of(parts['rewards'])} has shape {shape}, not one axis with steps; get it again")
+        raise DataError(
+            f"{path}:{opening.name_of(parts['rewards'])} has shape {shape}, not one axis with steps; get it again"
+        )
     (steps,) = shape
     rows = {"observations": (steps + 1, columns[0]), "actions": (steps, columns[1])}
     for key, data in parts.items():
@@ -209,8 +202,8 @@ def _parts(group: h5py.Group, columns: tuple[int | None, int | None]) -> dict[st
         if not fits or any(w not in (None, found) for w, found in zip(wanted, data.shape, strict=True)):
             shown = str(wanted).replace("None", "any number")
             raise DataError(
-                f"{path}:{name_of(data)} has shape {data.shape}, {steps:,} rewards and the spaces in metadata.json go "
-                f"with {shown}; {_AGAIN}"
+                f"{path}:{opening.name_of(data)} has shape {data.shape}, {steps:,} rewards and the spaces in "
+                f"metadata.json go with {shown}; {_AGAIN}"
             )
     return parts
 
@@ -218,14 +211,14 @@ def _parts(group: h5py.Group, columns: tuple[int | None, int | None]) -> dict[st
 def _read_episode(parts: dict[str, h5py.Dataset]) -> _Episode:
     steps = len(parts["rewards"])
     # The observation behind the last step has no action: it is left out.
-    arrays = (read_float32(parts[key], steps) for key in ("observations", "actions", "rewards"))
+    arrays = (opening.read_float32(parts[key], steps) for key in ("observations", "actions", "rewards"))
     ends = []
     for data in (parts["terminations"], parts["truncations"]):
-        flags = read_flags(data)
+        flags = opening.read_flags(data)
         if flags[:-1].any():
             raise DataError(
-                f"{data.file.filename}:{name_of(data)} is set at step {flags.argmax()}, before the episode's last step "
-                f"{steps - 1}; split the episode there"
+                f"{data.file.filename}:{opening.name_of(data)} is set at step {flags.argmax()}, before the episode's "
+                f"last step {steps - 1}; split the episode there"
             )
         ends.append(bool(flags[-1]))
     terminated, truncated = ends

@@ -73,20 +73,12 @@ def check_minari_id(dataset_id: str) -> str:
 
 
 def minari_data_dir(dataset_id: str) -> Path:
-    """The folder that holds a dataset's `metadata.json` and `main_data.hdf5`; it need not exist.
-
-    Raises:
-        UsageError: the id is not one.
-    """
+    """The folder that holds a dataset's `metadata.json` and `main_data.hdf5`, there or not; UsageError: not an id."""
     return minari_dataset_dir() / check_minari_id(dataset_id) / "data"
 
 
 def minari_data_file(dataset_id: str) -> Path:
-    """The HDF5 file with a dataset's episodes; it need not exist.
-
-    Raises:
-        UsageError: the id is not one.
-    """
+    """The HDF5 file with a dataset's episodes, there or not; UsageError: not an id."""
     return minari_data_dir(dataset_id) / "main_data.hdf5"
 
 
@@ -133,10 +125,8 @@ def _shown(value: object) -> str:
 def _load(path: Path) -> dict[str, Any]:
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: does not exist, so this is no complete dataset; get the dataset again") from error
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); change its mode or get it again") from error
+        raise DataError(f"{path}: cannot be read ({error.strerror}); get the dataset again") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: is not JSON ({one_line(error)}); get the dataset again") from error
     if not isinstance(metadata, dict):

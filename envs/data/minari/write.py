@@ -57,7 +57,7 @@ def write_minari(
     wanted = (len(episodes), episodes.observation_dim)
     if finals is not None and finals.shape != wanted:
         raise UsageError(f"final_observations have shape {finals.shape}, not {wanted}; give one for each episode")
-    env_spec, action_space = _environment(episodes, env_id, dict(env_kwargs or {}))
+    env_spec, action_space = _environment(episodes, env_id, env_kwargs or {})
     image = _image(episodes, finals)
     metadata: dict[str, Any] = {
         "dataset_id": dataset_id,
@@ -75,7 +75,16 @@ def write_minari(
         metadata["description"] = text
     if reference_returns is not None:
         metadata["ref_min_score"], metadata["ref_max_score"] = map(float, reference_returns)
-    _write(target, image, metadata)
+    with writing(target, WAY_OUT):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Beside its place, and hidden: Minari does not list hidden folders.
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as beside:
+            data = Path(beside, "set", "data")
+            data.mkdir(parents=True)
+            write_whole(data / "main_data.hdf5", image)
+            write_whole(data / "metadata.json", json.dumps(metadata).encode())
+            os.rename(data.parent, new_minari_folder(dataset_id))
+        sync(target.parent)
     return target
 
 
@@ -91,23 +100,8 @@ def new_minari_folder(dataset_id: str) -> Path:
     return target
 
 
-def _write(target: Path, image: memoryview, metadata: Mapping[str, Any]) -> None:
-    with writing(target, WAY_OUT):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Beside its place, and hidden: Minari does not list hidden folders.
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as beside:
-            data = Path(beside, "set", "data")
-            data.mkdir(parents=True)
-            write_whole(data / "main_data.hdf5", image)
-            write_whole(data / "metadata.json", json.dumps(metadata).encode())
-            if target.exists():
-                raise UsageError(f"{target}: another process made it meanwhile; choose another id")
-            os.rename(data.parent, target)
-        sync(target.parent)
-
-
 def _environment(
-    episodes: Episodes, env_id: str | None, env_kwargs: dict[str, Any]
+    episodes: Episodes, env_id: str | None, env_kwargs: Mapping[str, Any]
 ) -> tuple[str | None, gym.spaces.Box]:
     """The environment's description and action space; of an unknown one [-1, 1], or further where the actions go."""
     if env_id is None:

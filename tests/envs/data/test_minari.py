@@ -79,10 +79,10 @@ def test_absent(tmp_path, monkeypatch):
 
 
 @pytest.mark.faults(1)
-@pytest.mark.parametrize("name", ["metadata.json", "main_data.hdf5"])
-def test_1_a_file_is_missing(data, name):
+@pytest.mark.parametrize(("name", "text"), [("metadata.json", "No such file"), ("main_data.hdf5", "does not exist")])
+def test_1_a_file_is_missing(data, name, text):
     (data / name).unlink()
-    refused(data / name, "does not exist")
+    refused(data / name, text)
 
 
 def resized(key, change):
