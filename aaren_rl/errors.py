@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable
 
@@ -75,7 +74,7 @@ def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
         return code
     except BrokenPipeError:  # whoever reads the output has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more on its way out
-        return 128 + signal.SIGPIPE
+        return 141  # what a shell says of SIGPIPE, which not every system has
     except PeerError as error:
         if debug:
             raise

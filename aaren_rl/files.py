@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
 import secrets
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .envs.files import sync, write_whole
+from .envs.files import write_whole
+from .envs.system import swap_folders, sync
 from .errors import UsageError
 
 
@@ -37,7 +36,7 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
         sync(fresh)
         if not target.exists():
             os.replace(fresh, target)
-        elif not _swap(fresh, target):
+        elif not swap_folders(fresh, target):
             old = fresh.with_name(fresh.name + "-old")
             os.replace(target, old)
             os.replace(fresh, target)
@@ -45,15 +44,6 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
         sync(target.parent)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _swap(one: Path, other: Path) -> bool:
-    """Gives each of two folders the other's name in one step; False where the system cannot."""
-    if sys.platform != "linux":
-        return False
-    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE; the C library has the call since glibc 2.28
-    call = getattr(ctypes.CDLL(None), "renameat2", None)
-    return call is not None and call(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
 _LEFTOVER = re.compile(r"\.(.+)-[a-z0-9_]{8}(-old)?")

@@ -1,17 +1,17 @@
-"""What a benchmark ran on, and the memory of this process."""
+"""What a benchmark ran on, and the memory that a state takes."""
 
 from __future__ import annotations
 
-import gc
 import os
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from .envs.system import processor_name
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Machine:
     def here() -> Machine:
         """This machine, now."""
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-        cores = os.cpu_count() or 1
-        return Machine(_processor(), cores, load, torch.get_num_threads(), platform.python_version(), torch.__version__)
+        versions = platform.python_version(), torch.__version__
+        return Machine(processor_name(), os.cpu_count() or 1, load, torch.get_num_threads(), *versions)
 
     def __str__(self) -> str:
         """One line for above a table."""
@@ -41,25 +41,6 @@ class Machine:
 def device_name(device: torch.device) -> str:
     """The GPU's name, or "cpu"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def resident_bytes() -> int | None:
-    """Memory of the process that is in RAM; None where there is no /proc."""
-    gc.collect()
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def state_bytes(state: object) -> int:

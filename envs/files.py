@@ -1,7 +1,6 @@
 """Files that appear under their name whole or not at all, made by one process at a time."""
 
 import errno
-import fcntl
 import hashlib
 import os
 import sys
@@ -9,7 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from .errors import cannot_write
+from .system import sync
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
@@ -40,15 +42,6 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def sync(path: Path) -> None:
-    """Make a file's content, or the renames in a folder, durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextmanager
 def writing(target: Path, way_out: str) -> Iterator[None]:
     """Turns an OSError in writing `target` into one of this package; `way_out` ("choose another folder") ends it.
@@ -72,12 +65,13 @@ def alone(target: Path, doing: str, way_out: str) -> Iterator[None]:
     """
     with writing(target, way_out):
         target.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(target.with_name(f".{target.name}.lock"), "w")
-    with lock:
-        with writing(target, way_out):
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                print(f"{target}: another process is {doing} it; waiting", file=sys.stderr)
-                fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = FileLock(target.with_name(f".{target.name}.lock"), thread_local=False)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            print(f"{target}: another process is {doing} it; waiting", file=sys.stderr)
+            lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()

@@ -11,10 +11,11 @@ import h5py
 import numpy as np
 
 from ..envs.behaviour.policy import ActionUnits, Job, Track, join_tracks
-from ..envs.behaviour.pool import WorkerPool, play_steps, worker_count
+from ..envs.behaviour.pool import WorkerPool, play_steps
 from ..envs.data.episodes import Episodes
 from ..envs.data.hdf5.d4rl import write_hdf5
 from ..envs.errors import DataError
+from ..envs.system import core_count
 from ..envs.tasks.environment import close_env, make_env
 from .replay import Replay, split_replay
 from .target import Evaluation, Target, play
@@ -206,7 +207,7 @@ class LevelMaker:
             seed = (source.seed, _DATA, steps)
             job = Job(target.env_id, weights, target.horizon, seed, 0, _EPISODES_PER_JOB, source.register)
             if self._pool is None:
-                self._pool = self._open.enter_context(WorkerPool(worker_count()))
+                self._pool = self._open.enter_context(WorkerPool(core_count()))
             for track in play_steps(self._pool, job, self._n_steps):
                 tracks.append(track)
                 self._on_episode(track)

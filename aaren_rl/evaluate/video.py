@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from ..cli import progress_bar
 from ..envs import SimulationError
-from ..envs.files import sync, write_whole
+from ..envs.files import write_whole
 from ..envs.simulation.rendering import Picture, Renderer, open_renderer
+from ..envs.system import sync
 from ..errors import ResourcesError, UsageError, one_line
 from ..policies.card import PolicyCard
 from ..policies.names import asked_words

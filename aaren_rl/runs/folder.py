@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+
+from filelock import FileLock, Timeout
 
 from ..errors import UsageError
 from ..files import clear_leftovers
@@ -19,11 +18,13 @@ def holds_training(path: Path) -> bool:
 
 def is_held(path: Path) -> bool:
     """Whether a process works in a run's folder now."""
-    with suppress(OSError), (path / ".lock").open() as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    try:
+        if (path / ".lock").exists():
+            FileLock(path / ".lock").acquire(blocking=False).lock.release()
+    except Timeout:
+        return True
+    except OSError:  # not this user's to write in
+        pass
     return False
 
 
@@ -44,24 +45,19 @@ class RunFolder:
             UsageError: another process holds it.
         """
         self.path = path
-        self._lock: TextIO | None = None
+        self._lock: FileLock | None = None
         self._made: list[Path] = []  # the folders that were not there, innermost first
-        while held and self._lock is None:
+        if held:
             self._made = [folder for folder in (path, *path.parents) if not folder.exists()]
             path.mkdir(parents=True, exist_ok=True)
-            lock = (path / ".lock").open("w")
+            # The system drops the lock with the process, however it ends: no stale lock is ever left.
+            self._lock = FileLock(path / ".lock", thread_local=False)
             try:
-                # The kernel drops the lock with the process, however it ends: no stale lock is ever left.
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                lock.close()
+                self._lock.acquire(blocking=False)
+            except Timeout:
                 raise UsageError(f"{path}: in use by another process; choose another --seed or --out") from None
-            if os.fstat(lock.fileno()).st_nlink:
-                self._lock = lock
-                for folder in (path, path / "checkpoints"):
-                    clear_leftovers(folder)
-            else:  # removed, by its last holder, since it was opened
-                lock.close()
+            for folder in (path, path / "checkpoints"):
+                clear_leftovers(folder)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -71,11 +67,11 @@ class RunFolder:
         if self._lock is None:
             return
         if self._made and [file.name for file in self.path.iterdir()] == [".lock"]:
-            (self.path / ".lock").unlink()
-            with suppress(OSError):  # somebody else has begun to write in one
+            with suppress(OSError):  # Windows keeps an open file; or somebody else has begun to write in one
+                (self.path / ".lock").unlink()
                 for folder in self._made:
                     folder.rmdir()
-        self._lock.close()
+        self._lock.release()
 
     @property
     def config_file(self) -> Path:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..envs.lifeline import start_child
+from ..envs.processes import start_child
 
 RETRIES = 2  # of a run that a signal ended
 POLL = 0.2  # seconds between looks at the processes
@@ -38,16 +37,16 @@ class CellJob:
     run: Path
 
 
-def launch(job: CellJob, resume: bool, death: signal.Signals, gpu: str | None = None) -> subprocess.Popen[bytes]:
+def launch(job: CellJob, resume: bool, saves: bool, gpu: str | None = None) -> subprocess.Popen[bytes]:
     """Starts a run as a process; its output is appended to the run's train.log.
 
-    It gets `death` when this process ends, however that ends, and is gone soon after: it would go on unseen, and keep
-    its folder from the one that takes its place.
+    It ends with this process, however that ends: it would go on unseen, and keep its folder from the one that takes its
+    place.
 
     Args:
         job: the run.
         resume: whether it goes on from its last checkpoint.
-        death: the signal.
+        saves: whether it gets SIGTERM then, and time to save.
         gpu: the only GPU that it sees, by CUDA's number or name; None: those that this process sees.
     """
     arguments = list(job.arguments)
@@ -64,12 +63,11 @@ def launch(job: CellJob, resume: bool, death: signal.Signals, gpu: str | None = 
         return start_child(
             _TRAIN,
             arguments,
-            death=death,
-            stdin=subprocess.DEVNULL,
+            saves=saves,
+            apart=True,  # Ctrl-C goes to the sweep alone, which passes it on once
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**environment, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C goes to the sweep alone, which passes it on once
         )
 
 
@@ -84,7 +82,7 @@ class LocalBackend:
     def start(self, job: CellJob, resume: bool) -> subprocess.Popen[bytes]:
         """A process; it saves if this one is killed."""
         gpu = min(self._running, key=lambda gpu: len(self._running[gpu]), default=None)
-        handle = launch(job, resume, signal.SIGTERM, gpu)
+        handle = launch(job, resume, True, gpu)
         if gpu is not None:
             self._running[gpu].append(handle)
         return handle

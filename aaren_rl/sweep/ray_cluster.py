@@ -29,7 +29,7 @@ def train_cell(job: CellJob, folder: str) -> int:
     folder; so whether there is something to resume is seen here, at every start.
     """
     os.chdir(folder)
-    process = launch(job, holds_training(job.run), signal.SIGKILL)
+    process = launch(job, holds_training(job.run), saves=False)
     try:
         # Not wait(): Ray's cancel raises KeyboardInterrupt between two Python instructions.
         while (code := process.poll()) is None:
@@ -87,7 +87,7 @@ class RayBackend:
         except ray.exceptions.TaskCancelledError:
             return 128 + signal.SIGTERM
         except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError):
-            return -signal.SIGKILL
+            return -9  # SIGKILL, which not every system has
 
     def stop(self, handle: Any) -> None:  # noqa: ANN401
         """Cancels a task that waits, interrupts one that runs."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tqdm import tqdm
 
 from ..cli import StopRequest, progress_bar
+from ..envs.system import core_count
 from ..errors import CheckpointError, CommandError, UsageError
 from ..runs.folder import holds_training
 from ..train.config import RunConfig
@@ -92,7 +93,7 @@ def _backend(jobs: int | None, waiting: int, ray_address: str | None, gpus_per_c
     if ray_address is None:
         if gpus_per_cell:
             print("note: --gpus-per-run is of no effect without --ray", file=sys.stderr)
-        return LocalBackend(jobs or len(os.sched_getaffinity(0)))
+        return LocalBackend(jobs or core_count())
     from .ray_cluster import RayBackend  # Ray is an extra
 
     return RayBackend(ray_address, jobs or waiting, gpus_per_cell)

@@ -11,7 +11,7 @@ import yaml
 
 from ..cli import StopRequest, choose_device
 from ..envs import Episodes, Reference, Task, load_task
-from ..envs.memory import require_memory
+from ..envs.system import require_memory
 from ..errors import SMALLER, CheckpointError
 from ..files import write_text
 from ..runs.folder import RunFolder, holds_training

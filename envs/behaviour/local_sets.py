@@ -12,10 +12,10 @@ from ..data.episodes import Episodes
 from ..data.hdf5.d4rl import write_hdf5
 from ..errors import DataError
 from ..files import alone, writing
+from ..system import core_count
 from ..tasks.table import D4RLTask
 from .policy import Job, Track, join_tracks
 from .pool import WorkerPool, play_steps
-from .pool import worker_count as _worker_count
 
 # Part of the cache's path: raise it whenever a change alters the data made.
 RECIPE_VERSION = 3
@@ -149,7 +149,7 @@ def _collect(task: D4RLTask, recipe: Recipe, progress: bool) -> Episodes:
     bar = tqdm(
         total=recipe.steps, desc=f"making {task.name} (local)", unit="step", unit_scale=True, disable=not progress
     )
-    with bar, WorkerPool(_worker_count()) as pool:
+    with bar, WorkerPool(core_count()) as pool:
         for policy, share in zip(recipe.policies, recipe.shares(), strict=True):
             # Seeds are of (base seed, policy, episode), so medium-expert is made of the first episodes of both.
             weights = None if policy is None else str(weights_path(task, policy))

@@ -1,6 +1,5 @@
 """Simulation jobs on several processes, with results in the order of the jobs."""
 
-import os
 import queue
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -10,7 +9,7 @@ from itertools import count, islice
 from typing import Self, cast
 
 from ..errors import EnvsError
-from ..simulation.processes import Worker, serve
+from ..processes import Worker, serve
 from .policy import Job, Track, simulate
 
 
@@ -83,11 +82,6 @@ class WorkerPool:
             raise
         finally:
             self._idle.put(worker)
-
-
-def worker_count() -> int:
-    """One process for each core this one may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def play_steps(pool: WorkerPool, job: Job, n_steps: int) -> Generator[Track, None, None]:

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from .. import files
 from ..errors import DataError, UsageError, one_line
+from ..system import sync
 
 _ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\]|[^\s/\[]+)(/\S*)?", re.IGNORECASE)
 _ATTEMPTS = 6
@@ -62,11 +63,11 @@ def fetch(url: str, target: Path, *, check: Callable[[Path], object], progress: 
             transfer.discard()
             reason = str(error).replace(str(transfer.part), target.name)
             raise DataError(f"{url}: what it sent was deleted: {reason}") from error
-        files.sync(transfer.part)
+        sync(transfer.part)
         # The pin first: the file is never there without it.
         write_pin(target, sha256(transfer.part))
         os.replace(transfer.part, target)
-        files.sync(target.parent)
+        sync(target.parent)
         transfer.note.unlink()
 
 

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ResourcesError, SimulationError, one_line
+from ..processes import Worker, serve
 from ..tasks.environment import load_mujoco, make_env
-from .processes import Worker, serve
 from .stepping import registered
 
 Picture = npt.NDArray[np.uint8]  # (height, width, 3)

@@ -3,7 +3,6 @@
 Shape suffixes: E environments, n of them, O observation, A action.
 """
 
-import os
 import pickle
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -13,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import SimulationError
+from ..processes import Worker, serve
+from ..system import core_count
 from ..tasks.environment import close_env, make_env
 from .answers import begin, take
-from .processes import Worker, serve
 
 Indices = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -171,7 +171,7 @@ def make_stepper(env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int], w
     """
     spec = registered(env_id)
     if workers is None:
-        workers = 0 if spec is None or len(seeds) < 32 else len(os.sched_getaffinity(0))
+        workers = 0 if spec is None or len(seeds) < 32 else core_count()
     if workers == 0:
         return LocalStepper(env_id, env_kwargs, seeds)
     if spec is None:

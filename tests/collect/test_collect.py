@@ -99,7 +99,7 @@ def dataset(run: Path, level: str) -> dict[str, np.ndarray]:
 def one_worker():
     """A worker process takes seconds to start on a busy machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(levels_module, "worker_count", lambda: 1)
+        patch.setattr(levels_module, "core_count", lambda: 1)
         yield
 
 

@@ -85,7 +85,7 @@ from aaren_rl.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoi
 source, root, swaps = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "swap"
 card, old = read_card(source), load_checkpoint(source / "checkpoints")
 if not swaps:
-    files._swap = lambda one, other: False
+    files.swap_folders = lambda one, other: False
 
 def save(run, update):
     save_checkpoint(run / "checkpoints", dataclasses.replace(old, update=update))
@@ -102,7 +102,7 @@ def save_and_die(run, update, calls):
             return call(*given, **named)
         return counted
     changing = (os, "fsync"), (os, "replace"), (Path, "write_bytes"), (Path, "unlink"), (shutil, "rmtree")
-    for owner, name in (*changing, (files, "_swap")):
+    for owner, name in (*changing, (files, "swap_folders")):
         setattr(owner, name, dying(getattr(owner, name)))
     save(run, update)
 

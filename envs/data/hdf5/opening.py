@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import DataError, EnvsError, one_line
-from ...lifeline import start_child
-from ...memory import require_memory
+from ...processes import start_child
+from ...system import require_memory
 from ..download import verify_pin
 
 Bounds = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
@@ -73,7 +73,7 @@ def check_file(path: Path) -> None:
 @lru_cache(maxsize=1024)
 def _try_once(path: str, _inode: int, size: int, _modified: int) -> None:
     nothing = subprocess.DEVNULL
-    child = start_child(_READ_ALL, [path], flags=["-P"], stdin=nothing, stdout=nothing, stderr=nothing)
+    child = start_child(_READ_ALL, [path], flags=["-P"], stdout=nothing, stderr=nothing)
     try:
         code = child.wait(_SECONDS + size // _BYTES_PER_SECOND)
     except subprocess.TimeoutExpired:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from ...errors import DataError, one_line
-from ...files import alone, sha256, sync, writing
+from ...files import alone, sha256, writing
+from ...system import sync
 from ...tasks.table import get_task
 from ..download import write_pin
 from ..episodes import Episodes

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import DataError, UsageError, one_line
-from ...files import sync, write_whole, writing
+from ...files import write_whole, writing
+from ...system import sync
 from ...tasks.environment import close_env, entry_point_name, make_env
 from ..episodes import Episodes
 from ..hdf5.opening import hold_to_bounds

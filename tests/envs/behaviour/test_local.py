@@ -1,4 +1,3 @@
-import fcntl
 import os
 import signal
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from aaren_rl.envs import UsageError, get_task, load_episodes, load_task
 from aaren_rl.envs.behaviour import local_sets as local_module
@@ -96,7 +96,7 @@ def test_the_same_data_for_any_number_of_workers(monkeypatch, cache):
     task = get_task("hopper-medium-expert")
     made = []
     for workers in (1, 3):
-        monkeypatch.setattr(local_module, "_worker_count", lambda workers=workers: workers)
+        monkeypatch.setattr(local_module, "core_count", lambda workers=workers: workers)
         monkeypatch.setenv("AAREN_RL_CACHE", str(cache / str(workers)))
         made.append(content(make_local(task, progress=False)))
     one, three = made
@@ -291,12 +291,12 @@ def test_an_interrupt_leaves_no_worker_and_no_file(tmp_path, cache, sign):
 def test_a_set_that_another_process_is_making_is_waited_for(tmp_path, cache):
     folder = cache / "datasets" / str(local_module.RECIPE_VERSION)
     folder.mkdir(parents=True)
-    with open(folder / ".hopper-random-local.hdf5.lock", "w") as held, start(tmp_path, 200) as process:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    held = FileLock(folder / ".hopper-random-local.hdf5.lock")
+    with held, start(tmp_path, 200) as process:
         assert "another process is making it" in process.stderr.readline()
         time.sleep(0.3)
         assert process.poll() is None and children(process.pid) == set()
-        fcntl.flock(held, fcntl.LOCK_UN)
+        held.release()
         _, err = process.communicate(timeout=30)
         assert (process.returncode, err) == (0, "")
 

@@ -1,0 +1,207 @@
+"""Child processes: fresh interpreters that end when this process does, however it ends and whatever they are doing.
+
+A child's standard input is a pipe whose other end this process alone holds: every system closes it with the process.
+Linux sends the child a signal besides. They are not multiprocessing's: those import the caller's main module again,
+which breaks a script without an `if __name__ == "__main__"` guard and loads the caller's whole program into each.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Any, NamedTuple
+
+from .errors import EnvsError, ResourcesError, SimulationError, one_line
+from .system import signal_at_parents_end
+
+GRACE = 1.5  # seconds for a child that saves first
+
+# Ctrl-C goes to this process alone, which then ends its children: on Windows by a flag, elsewhere by a session.
+_APART = {"start_new_session": True, "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+
+
+def start_child(
+    code: str,
+    arguments: Sequence[str] = (),
+    *,
+    flags: Sequence[str] = (),
+    saves: bool = False,
+    apart: bool = False,
+    **options: Any,  # noqa: ANN401  as `subprocess.Popen` takes them
+) -> subprocess.Popen[bytes]:
+    """A fresh Python that runs `code` with `arguments`, and does not outlive this process.
+
+    Args:
+        code: Python's source.
+        arguments: `sys.argv[1:]` there.
+        flags: of the interpreter.
+        saves: the child gets SIGTERM when this process ends, and `GRACE` seconds for what it does then.
+        apart: Ctrl-C in the terminal does not reach it.
+        options: of `subprocess.Popen`, but for its standard input.
+
+    Raises:
+        OSError: the system has no room for another process or its pipes.
+    """
+    theirs, ours = os.pipe()
+    try:
+        options = {**(_APART if apart else {}), **options, "stdin": theirs}
+        child = subprocess.Popen([sys.executable, *flags, "-c", _bound(code, "_watch", saves), *arguments], **options)
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    weakref.finalize(child, os.close, ours)
+    return child
+
+
+def _bound(code: str, listener: str, saves: bool = False) -> str:
+    return f"from {__name__} import bind; bind({listener!r}, {saves}, {os.getpid()})\n{code}"
+
+
+def bind(listener: str, saves: bool, parent: int) -> None:
+    """What a child does first: it binds itself to the process `parent`; `listener` waits for the end of its pipe."""
+    signal_at_parents_end(parent, signal.SIGTERM if saves else None)
+    threading.Thread(target=globals()[listener], args=(saves,), daemon=True).start()
+
+
+def _watch(saves: bool) -> None:
+    os.read(0, 1)  # nothing is ever written: this is the end of the parent
+    if saves:
+        _thread.interrupt_main(signal.SIGTERM)
+        time.sleep(GRACE)
+    os._exit(1)
+
+
+class _Failure(NamedTuple):
+    """What a worker answers in place of a result."""
+
+    message: str
+
+
+_requests: queue.SimpleQueue[Any] = queue.SimpleQueue()  # of the worker that this process is
+
+
+def _take_requests(_: bool) -> None:
+    """Reads requests while others are answered, so that the pipe never fills up and its end is seen at once."""
+    try:
+        with os.fdopen(os.dup(0), "rb") as stream:
+            while True:
+                _requests.put(pickle.load(stream))
+    except (EOFError, pickle.UnpicklingError):
+        pass  # the parent has ended, perhaps in the middle of a request
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
+
+
+def serve(answer: Callable[[Any], Any]) -> None:
+    """Body of a worker: answers requests on its standard output, until it is killed or its parent has ended."""
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not end up between the results
+    while True:
+        try:
+            pickle.dump(_attempt(answer, _requests.get()), results, protocol=pickle.HIGHEST_PROTOCOL)
+            results.flush()
+        except OSError:  # nobody reads: leave without the interpreter's attempt to flush what is left
+            os._exit(0)
+
+
+def _attempt(answer: Callable[[Any], Any], request: Any) -> Any:  # noqa: ANN401  whatever the worker takes and answers
+    try:
+        return answer(request)
+    except EnvsError as error:
+        return _Failure(str(error))
+    # The user's environment may raise anything: its message reaches the user, as one line, by the other process.
+    except Exception as error:
+        return _Failure(f"a worker raised {one_line(repr(error))}")
+
+
+class Worker:
+    """A child that runs `module.serve_requests()`, which takes pickled requests and answers them in order.
+
+    `doing` says in its error what it does: "simulates Hopper-v4". `variables` are added to its environment; its
+    standard error goes to `errors`, or where this process's goes.
+    """
+
+    def __init__(
+        self, module: str, doing: str, variables: Mapping[str, str] | None = None, errors: IO[bytes] | None = None
+    ) -> None:
+        """Start the process.
+
+        Raises:
+            ResourcesError: the system has no room for another process or its pipes.
+        """
+        self._doing = doing
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        # One process per core already; threads of the matrix product would only get in each other's way.
+        environment.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", OMP_NUM_THREADS="1", **(variables or {}))
+        code = _bound(f"from {module} import serve_requests; serve_requests()", "_take_requests")
+        pipe = subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code], stdin=pipe, stdout=pipe, stderr=errors, env=environment, **_APART
+            )
+        except OSError as error:
+            raise ResourcesError(
+                f"no process that {doing} can be started ({error.strerror or error}); use fewer processes, end others"
+            ) from error
+
+    def send(self, request: Any) -> None:  # noqa: ANN401  whatever the worker's module takes
+        """Hand a request over.
+
+        Raises:
+            SimulationError: the worker has died.
+        """
+        assert self._process.stdin is not None
+        try:
+            pickle.dump(request, self._process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
+            self._process.stdin.flush()
+        except OSError as error:
+            raise self._death() from error
+
+    def receive(self) -> Any:  # noqa: ANN401  whatever the worker's module answers
+        """Wait for the answer to the oldest request that has none yet.
+
+        Raises:
+            SimulationError: the worker has died, or raised (the message is its own).
+        """
+        assert self._process.stdout is not None
+        try:
+            answer = pickle.load(self._process.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            raise self._death() from error
+        if isinstance(answer, _Failure):
+            raise SimulationError(answer.message)
+        return answer
+
+    def kill(self) -> None:
+        """End the process, whatever it is doing."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Close the pipes of a process that has ended."""
+        for stream in (self._process.stdin, self._process.stdout):
+            # A request that was being sent when the worker was killed is still in the buffer.
+            with suppress(OSError):
+                if stream is not None:
+                    stream.close()
+
+    def _death(self) -> SimulationError:
+        code = self._process.wait()
+        return SimulationError(
+            f"a worker that {self._doing} ended with code {code}; see its message above, or try again"
+        )

@@ -1,0 +1,109 @@
+"""What only some systems have, each with a plain way beside it for the others."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import platform
+import signal
+import sys
+from pathlib import Path
+
+from .errors import ResourcesError
+
+# The group of processes that a container limits: files of the limit and of what is in use.
+_GROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+_PR_SET_PDEATHSIG = 1
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+def core_count() -> int:
+    """The cores that this process may use; where the system does not say, all."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def processor_name() -> str:
+    """The processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def resident_bytes() -> int | None:
+    """Memory of this process that is in RAM; None where the system does not say."""
+    gc.collect()
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
+
+
+def free_bytes() -> int | None:
+    """Memory that this process may still take, swap included; None where the system does not say."""
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
+        free = sum(1024 * int(lines[name].split()[0]) for name in ("MemAvailable", "SwapFree"))
+    except (OSError, KeyError, ValueError):
+        return None
+    for limit, used in _GROUPS:
+        try:
+            free = min(free, int(Path(limit).read_text()) - int(Path(used).read_text()))
+        except (OSError, ValueError):  # no such group, or one without a limit ("max")
+            continue
+    return max(0, free)
+
+
+def require_memory(needed: int, what: str, way_out: str, *, free: int | None = None) -> None:
+    """Refuses what cannot fit: Linux grants memory that it does not have, and kills the process that uses it.
+
+    Args:
+        needed: bytes, no more than what will be used for certain.
+        what: uses them: "the model".
+        way_out: the end of the message.
+        free: bytes there are; None: as the system says.
+
+    Raises:
+        ResourcesError: there are fewer.
+    """
+    free = free_bytes() if free is None else free
+    if free is not None and needed > free:
+        raise ResourcesError(
+            f"out of memory ({what} takes at least {needed / 1e9:,.1f} GB, {free / 1e9:,.1f} GB are free); {way_out}"
+        )
+
+
+def signal_at_parents_end(parent: int, number: int | None) -> None:
+    """Has Linux send this process a signal, None for SIGKILL, when `parent` ends, even while Python's lock is held."""
+    if sys.platform == "linux":
+        number = number or 9
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:  # it had ended before
+            signal.raise_signal(number)
+
+
+def swap_folders(one: Path, other: Path) -> bool:
+    """Gives each of two folders the other's name in one step; False where the system cannot."""
+    if sys.platform != "linux":
+        return False
+    call = getattr(ctypes.CDLL(None), "renameat2", None)  # glibc 2.28
+    names = os.fsencode(one), _AT_FDCWD, os.fsencode(other)
+    return call is not None and call(_AT_FDCWD, *names, _RENAME_EXCHANGE) == 0
+
+
+def sync(path: Path) -> None:
+    """Makes a file's content, or the renames in a folder, durable; Windows does the latter itself."""
+    if os.name == "nt" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

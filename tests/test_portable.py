@@ -1,0 +1,149 @@
+"""Everything on a system that lacks what only Unix has: tests/portable/sitecustomize.py takes it away in a child."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aaren_rl.envs.processes import Worker, serve, start_child
+
+BARE = Path(__file__).parent / "portable"
+MODEL = "--width 16 --layers 1 --heads 2 --steps-per-update 200"
+
+IMPORT_ALL = """
+import importlib, os, pkgutil, signal
+for name in ("fcntl", "resource", "pwd", "grp", "termios"):
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        continue
+    raise AssertionError(name)
+assert not any(hasattr(os, name) for name in ("fork", "killpg", "getuid")) and not hasattr(signal, "SIGKILL")
+
+import aaren_rl, aaren_rl.agents, aaren_rl.envs
+for package in (aaren_rl, aaren_rl.agents, aaren_rl.envs):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+from pathlib import Path
+from aaren_rl.errors import UsageError
+from aaren_rl.runs.folder import RunFolder
+with RunFolder(Path("held")):
+    try:
+        RunFolder(Path("held"))
+    except UsageError as error:
+        assert "in use" in str(error)
+    else:
+        raise AssertionError("two hold one folder")
+"""
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Callable[..., None]:
+    variables = {"PYTHONPATH": str(BARE), "AAREN_RL_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+
+    def run(*arguments: str) -> None:
+        command = [sys.executable, "-W", "ignore", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    return run
+
+
+def test_all_modules_import_and_a_model_trains(bare: Callable[..., None], tmp_path: Path) -> None:
+    bare("-c", IMPORT_ALL)
+    asked = "--env hopper-medium --source local --local-steps 1000 --updates 3 --eval-episodes 1 --final-episodes 1"
+    bare("-m", "aaren_rl.train", *asked.split(), *MODEL.split())
+    assert (tmp_path / "runs/hopper-medium/decision-aaren/seed0/policy").is_dir()
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_first_minutes(bare: Callable[..., None], tmp_path: Path) -> None:
+    run = "runs/hopper-medium/decision-aaren/seed0"
+    bare("-m", "aaren_rl.train", "--env", "hopper-medium", "--updates", "60")
+    bare("-m", "aaren_rl.evaluate", run, "--episodes", "33")
+    compared = "--env hopper-medium --updates 8 --seeds 1 --episodes 2 --jobs 1 --out compared --"
+    bare("-m", "aaren_rl.compare", *compared.split(), *MODEL.split())
+    bare("-m", "aaren_rl.export", run, "--out", "exported")
+    assert (tmp_path / "compared/report.html").is_file() and (tmp_path / "exported").is_dir()
+
+
+def serve_requests() -> None:
+    """Sleeps for a number; gives anything else back."""
+    serve(lambda request: time.sleep(request) if isinstance(request, float) else request)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_child_ends_with_its_pipe_alone(saves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends it where the system sends no signal: this process lives on."""
+    held: list[int] = []
+    monkeypatch.setattr(weakref, "finalize", lambda child, close, end: held.append(end))
+    with start_child("print(1, flush=True)\nwhile True: pass", saves=saves, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"1\n"
+        os.close(held[0])
+        assert child.wait(2) == 1
+
+
+def test_a_busy_worker_ends_with_its_pipe_alone() -> None:
+    worker = Worker(__name__, "sleeps")
+    worker.send(0.0)
+    assert worker.receive() is None
+    worker.send(600.0)
+    assert worker._process.stdin is not None
+    worker._process.stdin.close()
+    assert worker._process.wait(2) == 1
+    worker.close()
+
+
+ABANDONED = """
+import signal, time
+from aaren_rl.envs.processes import start_child
+save = "import signal, sys, time\\ndef save(*_): open(sys.argv[1], 'w').close(); sys.exit()\\n"
+save += "signal.signal(signal.SIGTERM, save)"
+children = [
+    start_child("while True: pass"),
+    start_child(save + "\\nprint(flush=True)\\nwhile True: time.sleep(0.1)", [{file!r}], saves=True),
+]
+time.sleep(1.5)
+print(*(child.pid for child in children), flush=True)
+time.sleep(600)
+"""
+
+
+def test_no_child_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
+    code = ABANDONED.format(file=str(tmp_path / "saved"))
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    parent.stdout.readline()
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    parent.kill()
+    parent.communicate()
+    time.sleep(2)
+    assert len(pids) == 2 and not any(is_running(pid) for pid in pids)
+    assert (tmp_path / "saved").exists()
+
+
+def test_a_request_larger_than_a_pipe_does_not_wait_for_an_answer_as_large() -> None:
+    """Neither side may wait for the other to read."""
+    worker = Worker(__name__, "echoes")
+    large = bytes(2**22)
+    for _ in range(3):
+        worker.send(large)
+    assert [len(worker.receive()) for _ in range(3)] == [2**22] * 3
+    worker.kill()
+    worker.close()
