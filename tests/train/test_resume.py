@@ -1,6 +1,6 @@
 """A run that is killed between two checkpoints and resumed against one that is not: bit for bit the same.
 
-Dropout is on, one thread, and the kill is in the middle of what the samplers draw. scripts/soak does it 50 times.
+Dropout is on, one thread, and the kill is in the middle of what the samplers draw.
 """
 
 from __future__ import annotations

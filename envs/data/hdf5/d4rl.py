@@ -110,11 +110,12 @@ def _datasets(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
         raise DataError(f"{path}: missing {', '.join(missing)} (found: {found}); use a file in {_LAYOUT}")
     datasets = {key: plain_entry(file, key, h5py.Dataset, _LAYOUT) for key in (*_REQUIRED, *_FLAGS) if key in names}
     check_size(path, list(datasets.values()))
-    n_rows = datasets["rewards"].shape[:1]
     for key, data in datasets.items():
         wanted = 2 if key in ("observations", "actions") else 1
         if data.ndim != wanted:
             raise DataError(f"{path}:{key} has shape {data.shape}, not {wanted} axes; use a file in {_LAYOUT}")
+    n_rows = datasets["rewards"].shape[:1]
+    for key, data in datasets.items():
         if data.shape[:1] != n_rows:
             raise DataError(
                 f"{path}:{key} has {len(data):,} rows, rewards has {n_rows[0]:,}; the file is damaged, get it again"

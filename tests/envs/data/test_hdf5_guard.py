@@ -17,7 +17,7 @@ from aaren_rl.envs.data.load import load_task
 
 @pytest.mark.faults(3)
 def test_3_a_file_that_crashes_the_library_is_refused(hopper_file: Path, tmp_path: Path) -> None:
-    """A chunk whose record says that it has no bytes: libhdf5 2.0 reads behind their end (found by scripts/fuzz)."""
+    """A chunk whose record says that it has no bytes: libhdf5 2.0 reads behind their end."""
     path = tmp_path / "evil.hdf5"
     with h5py.File(hopper_file) as good, h5py.File(path, "w") as file:
         for key in good:

@@ -18,19 +18,16 @@ class Good(gym.Env[Any, Any]):
     """A random walk in which small actions are rewarded."""
 
     def __init__(self, kind: str = "") -> None:
-        """Sound spaces; `kind` is for those below."""
         self.kind = kind
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (SIZE,), np.float32)
         self.action_space = gym.spaces.Box(-1, 1, (ACTIONS,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # noqa: ANN401
-        """Begins an episode."""
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed, options=options)
         self.place = self.np_random.standard_normal(SIZE).astype(np.float32)
         return self.place.copy(), {}
 
-    def step(self, action: Any) -> Any:  # noqa: ANN401
-        """Goes on."""
+    def step(self, action: Any) -> Any:
         self.place += self.np_random.standard_normal(SIZE).astype(np.float32)
         return self.place.copy(), float(1 - np.square(action).sum()), False, False, {}
 
@@ -47,7 +44,7 @@ class _Odd:
         raise RuntimeError("no number")
 
 
-def _raise(error: BaseException) -> Any:  # noqa: ANN401
+def _raise(error: BaseException) -> Any:
     raise error
 
 
@@ -142,20 +139,17 @@ class Odd(Good):
     """One of the kinds above."""
 
     def __init__(self, kind: str = "") -> None:
-        """As `Good`, or what `MAKES` has."""
         super().__init__(kind)
         if kind in MAKES:
             MAKES[kind](self)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # noqa: ANN401
-        """As `Good`, or what `RESETS` has."""
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         observation, info = super().reset(seed=seed, options=options)
         if self.kind == "HangsInReset":
             time.sleep(3600)
         return RESETS[self.kind](observation) if self.kind in RESETS else (observation, info)
 
-    def step(self, action: Any) -> Any:  # noqa: ANN401
-        """As `Good`, or what `STEPS_OF` has."""
+    def step(self, action: Any) -> Any:
         answer = super().step(action)
         if self.kind == "HangsInStep":
             time.sleep(3600)
@@ -165,7 +159,6 @@ class Odd(Good):
         return STEPS_OF[self.kind](*answer) if self.kind in STEPS_OF else answer
 
     def close(self) -> None:
-        """As `Good`, or not."""
         if self.kind == "CloseRaises":
             raise RuntimeError("cannot be closed")
         if self.kind == "CloseExits":
