@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from aaren_rl.agents import ScanState, reference
-from aaren_rl.agents.kernels import scan_operators
+from aaren_rl.agents.scan.fused import OPERATORS
 
 METHODS = ("sequential", "blocked", "hillis_steele", "ladner_fischer", "numba")
 
@@ -128,7 +128,7 @@ def check_operators(backend: str, dtype: torch.dtype, device: str) -> None:
     side_by_side = values.to(dtype).transpose(1, 2).contiguous().transpose(1, 2)
     mask, starts = random_mask(20, batch).expand(scores.shape), random_starts(20, batch).expand(scores.shape)
     inputs = [x.to(device) for x in (scores, side_by_side, *random_state(batch, 5), mask, starts)]
-    torch.library.opcheck(scan_operators.forward, (backend, *inputs))
-    outputs, weights, _, u, w = scan_operators.forward(backend, *inputs)
+    torch.library.opcheck(OPERATORS["forward"], (backend, *inputs))
+    outputs, weights, _, u, w = OPERATORS["forward"](backend, *inputs)
     gradient = (weights, inputs[1], outputs, torch.ones_like(outputs), w, u, inputs[-1])
-    torch.library.opcheck(scan_operators.backward, (backend, *gradient))
+    torch.library.opcheck(OPERATORS["backward"], (backend, *gradient))

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..kernels import TYPES, load
-from ..kernels import scan_operators as operators
+from ..kernels.layout import dense_batches, rows_of_channels
 from .state import STATE_DTYPE, ScanState
 
 
@@ -53,23 +53,59 @@ def fused_scan(
     return outputs, ScanState(*last)
 
 
-def _forward(backend: str, *inputs: Tensor) -> tuple[Tensor, ...]:
-    """The back end's `forward`; for torch.compile, an operator that it does not look into."""
-    results: tuple[Tensor, ...]
-    if torch.compiler.is_compiling():
-        results = operators.forward(backend, *inputs)
-    else:
-        results = load(backend).forward(*inputs)
-    return results
+def _operator(name: str, schema: str) -> Any:  # noqa: ANN401  torch's own
+    """A back end's function as an operator that torch.compile puts into its graph as it is."""
+
+    def call(backend: str, *inputs: Tensor) -> Any:  # noqa: ANN401
+        return getattr(load(backend), name)(*inputs)
+
+    return torch.library.custom_op(f"aaren_rl::scan_{name}", call, mutates_args=(), schema=schema)
 
 
-def _backward(backend: str, *inputs: Tensor) -> tuple[Tensor, ...]:
-    """The back end's `backward`, likewise."""
+OPERATORS = {
+    "forward": _operator(
+        "forward",
+        "(str backend, Tensor scores, Tensor values, Tensor m, Tensor u, Tensor w, Tensor mask, Tensor starts)"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    ),
+    "backward": _operator(
+        "backward",
+        "(str backend, Tensor weights, Tensor values, Tensor outputs, Tensor d_outputs, Tensor g, Tensor c,"
+        " Tensor starts) -> (Tensor, Tensor, Tensor, Tensor)",
+    ),
+}
+WEIGHTS = {"numba": torch.float64, "triton": torch.float32}  # what a back end keeps every position's weight in
+
+
+@OPERATORS["forward"].register_fake  # type: ignore[untyped-decorator]
+def _forward_shapes(backend: str, scores: Tensor, values: Tensor, *state_mask_starts: Tensor) -> tuple[Tensor, ...]:
+    outputs = torch.empty_like(_held(backend, values), dtype=torch.promote_types(values.dtype, torch.float32))
+    weights = torch.empty(scores.shape, dtype=WEIGHTS[backend], device=values.device)
+    return outputs, weights, *map(_like, state_mask_starts[:3])
+
+
+@OPERATORS["backward"].register_fake  # type: ignore[untyped-decorator]
+def _backward_shapes(
+    backend: str, weights: Tensor, values: Tensor, outputs: Tensor, _: Tensor, g: Tensor, c: Tensor, starts: Tensor
+) -> tuple[Tensor, ...]:
+    d_scores = torch.empty(weights.shape, dtype=outputs.dtype, device=values.device)
+    return d_scores, torch.empty_like(_held(backend, values)), _like(g), _like(c)
+
+
+def _held(backend: str, values: Tensor) -> Tensor:
+    """The values as the back end has them, in whose order outputs and gradients are."""
+    values = rows_of_channels(values)
+    return dense_batches(values) if backend == "triton" else values
+
+
+def _like(part: Tensor) -> Tensor:
+    return torch.empty_like(part, memory_format=torch.contiguous_format)
+
+
+def _run(name: str, backend: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+    compiling = torch.compiler.is_compiling()
     results: tuple[Tensor, ...]
-    if torch.compiler.is_compiling():
-        results = operators.backward(backend, *inputs)
-    else:
-        results = load(backend).backward(*inputs)
+    results = OPERATORS[name](backend, *inputs) if compiling else getattr(load(backend), name)(*inputs)
     return results
 
 
@@ -88,7 +124,7 @@ class _FusedScan(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         dtype = torch.promote_types(torch.promote_types(scores.dtype, values.dtype), torch.float32)
         held = values if values.dtype in TYPES[backend] else values.to(dtype)
-        outputs, weights, *last = _forward(backend, scores.to(dtype), held, m, u, w, mask, starts)
+        outputs, weights, *last = _run("forward", backend, scores.to(dtype), held, m, u, w, mask, starts)
         ctx.backend, ctx.scores_dtype, ctx.held_dtype = backend, scores.dtype, held.dtype
         ctx.save_for_backward(values, weights, outputs, u, w, last[1], starts)
         ctx.mark_non_differentiable(last[0])  # m cancels in every ratio
@@ -109,7 +145,7 @@ class _FusedScan(torch.autograd.Function):
         g = torch.zeros_like(w) if d_last_w is None else last_u.unsqueeze(-1) * d_last_w
         c = torch.zeros_like(u) if d_last_u is None else -last_u * d_last_u
         d_outputs = d_outputs.to(held.dtype)
-        d_scores, d_values, g, c = _backward(ctx.backend, weights, held, outputs, d_outputs, g, c, starts)
+        d_scores, d_values, g, c = _run("backward", ctx.backend, weights, held, outputs, d_outputs, g, c, starts)
         d_m = d_u = d_w = None
         if any(ctx.needs_input_grad[3:6]):
             inverse = torch.where(u > 0, 1 / torch.where(u > 0, u, 1.0), 0.0)

@@ -10,99 +10,79 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from .rows import each
 from .state import ScanState, combine, keep_where
 
 BLOCK = 64  # positions handled densely by the blocked method
 
 
-def _combine_segments(
-    first: ScanState, second: ScanState, first_segments: Tensor | None, second_segments: Tensor | None
-) -> ScanState:
-    """`combine`, but the second state alone where a new sequence has begun in it."""
-    if first_segments is not None and second_segments is not None:
-        first = keep_where(first, first_segments == second_segments)
-    return combine(first, second)
+def _at(state: ScanState, where: slice | int, dim: int) -> ScanState:
+    """Some positions; `dim` is theirs, from the left, and so the same in m, u and w."""
+    place = (*[slice(None)] * dim, where)
+    return each(lambda parts: parts[0][place], [state])  # type: ignore[no-any-return]
 
 
-def _slice(state: ScanState, where: slice) -> ScanState:
-    return ScanState(state.m[..., where], state.u[..., where], state.w[..., where, :])
+def _cat(dim: int, *states: ScanState) -> ScanState:
+    return each(lambda parts: torch.cat(parts, dim), states)  # type: ignore[no-any-return]
 
 
-def _cat(*states: ScanState) -> ScanState:
-    return ScanState(
-        torch.cat([s.m for s in states], -1), torch.cat([s.u for s in states], -1), torch.cat([s.w for s in states], -2)
-    )
+def _join(first: ScanState, second: ScanState, same: Tensor | None) -> ScanState:
+    """`combine`, but the second state alone where it is not of the `same` sequence."""
+    return combine(first if same is None else keep_where(first, same), second)
+
+
+def _same(segments: Tensor | None, earlier: slice, later: slice) -> Tensor | None:
+    return None if segments is None else segments[..., earlier] == segments[..., later]
 
 
 def hillis_steele(leaves: ScanState, segments: Tensor | None) -> ScanState:
     """Algorithm 1: log2(N) steps, O(N log N) work. Step i has offset 2^i, i from 0; the paper prints i from 1."""
-    z, offset, n = leaves, 1, leaves.m.shape[-1]
+    z, offset, n, dim = leaves, 1, leaves.m.shape[-1], leaves.m.dim() - 1
     while offset < n:
         earlier, later = slice(0, n - offset), slice(offset, n)
-        parts = (None, None) if segments is None else (segments[..., earlier], segments[..., later])
-        z = _cat(_slice(z, slice(0, offset)), _combine_segments(_slice(z, earlier), _slice(z, later), *parts))
+        joined = _join(_at(z, earlier, dim), _at(z, later, dim), _same(segments, earlier, later))
+        z = _cat(dim, _at(z, slice(0, offset), dim), joined)
         offset *= 2
     return z
 
 
 def ladner_fischer(leaves: ScanState, segments: Tensor | None) -> ScanState:
     """Ladner and Fischer (1980): 2 log2(N) steps, O(N) work: scan the pairs, then fill in between them."""
-    n = leaves.m.shape[-1]
+    n, dim = leaves.m.shape[-1], leaves.m.dim() - 1
     if n == 1:
         return leaves
-    half = n // 2
-    left, right = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
-    sides = (None, None) if segments is None else (segments[..., left], segments[..., right])
-    pairs = _combine_segments(_slice(leaves, left), _slice(leaves, right), *sides)
+    left, right = slice(0, n // 2 * 2, 2), slice(1, n, 2)
+    pairs = _join(_at(leaves, left, dim), _at(leaves, right, dim), _same(segments, left, right))
     odd = ladner_fischer(pairs, None if segments is None else segments[..., right])  # prefixes ending at 1, 3, 5, ...
-    after, upto = slice(2, n, 2), slice(0, (n - 1) // 2)
-    sides = (None, None) if segments is None else (segments[..., right][..., upto], segments[..., after])
-    even = _combine_segments(_slice(odd, upto), _slice(leaves, after), *sides)  # prefixes ending at 2, 4, ...
-    return _interleave(_cat(_slice(leaves, slice(0, 1)), even), odd)
-
-
-def _interleave(even: ScanState, odd: ScanState) -> ScanState:
-    """Positions 0, 2, 4, ... and 1, 3, 5, ... in their order; `even` may be one longer."""
-    n = odd.m.shape[-1]
-    both = ScanState(
-        torch.stack([even.m[..., :n], odd.m], -1).flatten(-2),
-        torch.stack([even.u[..., :n], odd.u], -1).flatten(-2),
-        torch.stack([even.w[..., :n, :], odd.w], -2).flatten(-3, -2),
-    )
-    return both if even.m.shape[-1] == n else _cat(both, _slice(even, slice(n, n + 1)))
+    between = (n - 1) // 2
+    same = _same(segments, slice(1, 2 * between, 2), slice(2, n, 2))
+    filled = _join(_at(odd, slice(0, between), dim), _at(leaves, slice(2, n, 2), dim), same)
+    even = _cat(dim, _at(leaves, slice(0, 1), dim), filled)  # prefixes ending at 0, 2, 4, ...
+    beside = [_at(even, slice(0, n // 2), dim), odd]
+    both: ScanState = each(lambda parts: torch.stack(parts, dim + 1).flatten(dim, dim + 1), beside)
+    return both if n % 2 == 0 else _cat(dim, both, _at(even, slice(n // 2, None), dim))
 
 
 def blocked(leaves: ScanState, segments: Tensor | None) -> ScanState:
     """Appendix A: dense inside a block, a scan over the blocks' totals between them; O(64 N) work."""
-    n, dim = leaves.m.shape[-1], leaves.w.shape[-1]
+    n, dim = leaves.m.shape[-1], leaves.m.dim() - 1
     if n <= BLOCK:
         return _dense(leaves, segments)
-    blocks = -(-n // BLOCK)
-    batch = leaves.m.shape[:-1]
-    if extra := blocks * BLOCK - n:
-        padding = ScanState.identity((*batch, extra), dim, dtype=leaves.m.dtype, device=leaves.m.device)
-        leaves = _cat(leaves, padding)
+    shape = (-(-n // BLOCK), BLOCK)
+    if extra := shape[0] * BLOCK - n:
+        channels, m = leaves.w.shape[-1], leaves.m
+        padding = ScanState.identity((*m.shape[:-1], extra), channels, dtype=m.dtype, device=m.device)
+        leaves = _cat(dim, leaves, padding)
         if segments is not None:
             segments = torch.cat([segments, segments[..., -1:].expand(*segments.shape[:-1], extra)], -1)
-    grid = ScanState(
-        leaves.m.view(*batch, blocks, BLOCK),
-        leaves.u.view(*batch, blocks, BLOCK),
-        leaves.w.view(*batch, blocks, BLOCK, dim),
-    )
-    ids = None if segments is None else segments.view(*segments.shape[:-1], blocks, BLOCK)
-    inside = _dense(grid, ids)
-    totals = ScanState(inside.m[..., -1], inside.u[..., -1], inside.w[..., -1, :])
-    carried = _slice(blocked(totals, None if ids is None else ids[..., -1]), slice(0, blocks - 1))
-    before = ScanState(carried.m.unsqueeze(-1), carried.u.unsqueeze(-1), carried.w.unsqueeze(-2))
-    sides = (None, None) if ids is None else (ids[..., :-1, -1:], ids[..., 1:, :])
-    later = ScanState(inside.m[..., 1:, :], inside.u[..., 1:, :], inside.w[..., 1:, :, :])
-    rest = _combine_segments(before, later, *sides)
-    prefixes = ScanState(
-        torch.cat([inside.m[..., :1, :], rest.m], -2).flatten(-2),
-        torch.cat([inside.u[..., :1, :], rest.u], -2).flatten(-2),
-        torch.cat([inside.w[..., :1, :, :], rest.w], -3).flatten(-3, -2),
-    )
-    return prefixes if not extra else _slice(prefixes, slice(0, n))
+    ids = None if segments is None else segments.unflatten(-1, shape)
+    inside = _dense(each(lambda parts: parts[0].unflatten(dim, shape), [leaves]), ids)
+    carried = blocked(_at(inside, -1, dim + 1), None if ids is None else ids[..., -1])
+    before = each(lambda parts: parts[0].unsqueeze(dim + 1), [_at(carried, slice(0, -1), dim)])
+    same = None if ids is None else ids[..., :-1, -1:] == ids[..., 1:, :]
+    rest = _join(before, _at(inside, slice(1, None), dim), same)
+    prefixes = _cat(dim, _at(inside, slice(0, 1), dim), rest)
+    return _at(each(lambda parts: parts[0].flatten(dim, dim + 1), [prefixes]), slice(0, n), dim)
 
 
 def _dense(leaves: ScanState, segments: Tensor | None) -> ScanState:
