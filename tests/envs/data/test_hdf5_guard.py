@@ -1,9 +1,6 @@
 """Files on which libhdf5 itself crashes or never ends: another process tries them first."""
 
-from __future__ import annotations
-
 import struct
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -16,7 +13,7 @@ from aaren_rl.envs.data.load import load_task
 
 
 @pytest.mark.faults(3)
-def test_3_a_file_that_crashes_the_library_is_refused(hopper_file: Path, tmp_path: Path) -> None:
+def test_3_a_file_that_crashes_the_library_is_refused(hopper_file, tmp_path):
     """A chunk whose record says that it has no bytes: libhdf5 2.0 reads behind their end."""
     path = tmp_path / "evil.hdf5"
     with h5py.File(hopper_file) as good, h5py.File(path, "w") as file:
@@ -42,7 +39,7 @@ def test_3_a_file_that_crashes_the_library_is_refused(hopper_file: Path, tmp_pat
         ("while True: pass", "does not come to an end"),
     ],
 )
-def test_3_a_crash_and_a_hang_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, did: str) -> None:
+def test_3_a_crash_and_a_hang_are_told(tmp_path, monkeypatch, script, did):
     path = tmp_path / "x.hdf5"
     path.write_bytes(b"x")
     monkeypatch.setattr(opening, "_READ_ALL", script)
@@ -52,7 +49,7 @@ def test_3_a_crash_and_a_hang_are_told(tmp_path: Path, monkeypatch: pytest.Monke
     assert caught.value.exit_code == 3
 
 
-def test_what_is_wrong_otherwise_is_left_to_the_reader(tmp_path: Path) -> None:
+def test_what_is_wrong_otherwise_is_left_to_the_reader(tmp_path):
     check_file(tmp_path / "absent.hdf5")
     (tmp_path / "text.hdf5").write_text("no HDF5 at all")
     check_file(tmp_path / "text.hdf5")

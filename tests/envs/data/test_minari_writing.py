@@ -1,6 +1,5 @@
 """Minari datasets that are written: Minari reads them, and nothing half written stays."""
 
-import json
 import subprocess
 import sys
 
@@ -81,51 +80,6 @@ def test_an_existing_dataset_is_not_overwritten(data):
     with pytest.raises(UsageError, match="is there already"):
         write_minari(ID, small(), env_id="Hopper-v5")
     assert (data / "main_data.hdf5").read_bytes() == before
-
-
-def tree(path):
-    """Every entry of an HDF5 file with what an array is like, its attributes included."""
-    entries = {}
-    with h5py.File(path) as file:
-        file.visititems(
-            lambda name, entry: entries.update(
-                {name: (dict(entry.attrs), *(getattr(entry, key, None) for key in ("shape", "dtype", "maxshape")))}
-            )
-        )
-    return entries
-
-
-@pytest.mark.filterwarnings("ignore:.*is set to None:UserWarning")
-def test_written_as_minari_writes(tmp_path, monkeypatch):
-    import minari
-
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    episodes = small()
-    write_minari("test/here-v0", episodes, env_id="Hopper-v5", description="x", reference_returns=(1, 2))
-    ended = [np.arange(len(episode)) == len(episode) - 1 for episode in episodes]
-    buffers = [
-        minari.data_collector.EpisodeBuffer(
-            observations=np.concatenate([episode.observations, episode.observations[-1:]]),
-            actions=episode.actions,
-            rewards=episode.rewards,
-            terminations=end & episode.terminated,
-            truncations=end & (not episode.terminated),
-        )
-        for episode, end in zip(episodes, ended, strict=True)
-    ]
-    options = {"env": "Hopper-v5", "description": "x", "ref_min_score": 1.0, "ref_max_score": 2.0}
-    minari.create_dataset_from_buffers("test/there-v0", buffers, num_episodes_average_score=1, **options)
-    here, there = (tmp_path / "test" / name / "data" for name in ("here-v0", "there-v0"))
-    assert tree(here / "main_data.hdf5") == tree(there / "main_data.hdf5")
-    first, second = (json.loads((data / "metadata.json").read_text()) for data in (here, there))
-    for values in (first, second):
-        values["env_spec"] = json.loads(values["env_spec"])
-        values["action_space"] = json.loads(values["action_space"])
-    for key in ("dataset_id", "description", "observation_space", "num_episodes_average_score"):
-        first.pop(key, None), second.pop(key)  # the observations written are float32
-    assert first == second
-    minari.load_dataset("test/here-v0").update_dataset_from_buffer(buffers[:1])
-    assert read_minari("test/here-v0").episodes.lengths.tolist() == [4, 1, 7, 4]
 
 
 @pytest.mark.faults(17)

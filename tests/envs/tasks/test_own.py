@@ -1,10 +1,7 @@
 """Data of environments outside the table: sizes, bounds and scores come from the environment and the user."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
 
 import gymnasium as gym
 import h5py
@@ -27,7 +24,7 @@ SCORED = "--eval-every 4 --eval-episodes 2 --final-episodes 2 --threads 1".split
 
 
 @pytest.fixture(scope="module")
-def pendulum(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pendulum(tmp_path_factory):
     """Ten episodes of uniform torques in Pendulum-v1, whose actions lie in [-2, 2]."""
     env, rng = make_env("Pendulum-v1"), np.random.default_rng(0)
     rows: list[tuple[np.ndarray, np.ndarray, float, bool]] = []
@@ -48,7 +45,7 @@ def pendulum(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_task_is_the_environments(pendulum: Path) -> None:
+def test_the_task_is_the_environments(pendulum):
     task, episodes = load_task("mine", str(pendulum), env_id="Pendulum-v1")
     assert (task.observation_dim, task.action_dim, task.horizon) == (3, 1, 200)
     assert (task.action_low, task.action_high) == ((-2.0,), (2.0,))
@@ -56,7 +53,7 @@ def test_the_task_is_the_environments(pendulum: Path) -> None:
     assert task.target_returns == (episodes.returns.max(),) and task.reference is None
 
 
-def test_actions_are_scaled_for_the_model_and_back(pendulum: Path) -> None:
+def test_actions_are_scaled_for_the_model_and_back(pendulum):
     _, episodes = load_task("mine", str(pendulum), env_id="Pendulum-v1")
     data = StepData(episodes, 1.0, action_low=(-2.0,), action_high=(2.0,))
     index, mask = torch.arange(400).unsqueeze(0), torch.ones(1, 400, dtype=torch.bool)
@@ -66,7 +63,7 @@ def test_actions_are_scaled_for_the_model_and_back(pendulum: Path) -> None:
 
 
 @pytest.mark.parametrize("rollout", ["carry", "rolling", "window"])
-def test_a_policy_of_other_units_is_the_same_policy(rollout: str) -> None:
+def test_a_policy_of_other_units_is_the_same_policy(rollout):
     """The same weights in units of [-2, 6] and in [-1, 1]: actions differ by the units alone, step after step."""
     torch.manual_seed(0)
     model = DecisionModel(ModelConfig(3, 2, "aaren", 16, 2, 2, 0.0, 50))
@@ -80,7 +77,7 @@ def test_a_policy_of_other_units_is_the_same_policy(rollout: str) -> None:
         np.testing.assert_array_equal(large, b.previous_action)
 
 
-def test_train_and_evaluate(pendulum: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_and_evaluate(pendulum, tmp_path, capsys):
     out = tmp_path / "runs"
     own = ["--env-id", "Pendulum-v1", "--source", str(pendulum), "--out", str(out), "--target-return", "-200"]
     assert train([*own, *SMALL, *SCORED]) == 0
@@ -99,7 +96,7 @@ def test_train_and_evaluate(pendulum: Path, tmp_path: Path, capsys: pytest.Captu
     assert action.shape == (1, 1) and abs(action.item()) <= 2
 
 
-def test_reference_returns_make_scores(pendulum: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reference_returns_make_scores(pendulum, tmp_path, capsys):
     own = ["--env", "swing", "--env-id", "Pendulum-v1", "--source", str(pendulum), "--out", str(tmp_path)]
     assert train([*own, *SMALL, *SCORED, "--ref-min-score", "-1200", "--ref-max-score", "-150"]) == 0
     assert "given by the user" in capsys.readouterr().out
@@ -129,14 +126,7 @@ def test_reference_returns_make_scores(pendulum: Path, tmp_path: Path, capsys: p
         (["--env", "hopper-medium", "--source", "local", "--local-steps", "999"], 2, "at least 1,000"),
     ],
 )
-def test_what_is_refused(
-    pendulum: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    code: int,
-    message: str,
-) -> None:
+def test_what_is_refused(pendulum, tmp_path, capsys, arguments, code, message):
     given = [str(pendulum) if argument == "FILE" else argument for argument in arguments]
     assert train([*given, "--out", str(tmp_path / "runs")]) == code
     error = capsys.readouterr().err
@@ -144,7 +134,7 @@ def test_what_is_refused(
     assert not list(tmp_path.rglob("config.yaml"))
 
 
-def test_an_environment_without_a_time_limit() -> None:
+def test_an_environment_without_a_time_limit():
     gym.register("Endless-v0", "gymnasium.envs.classic_control:PendulumEnv")
     try:
         with pytest.raises(UsageError, match="--max-episode-steps"):
@@ -156,7 +146,7 @@ def test_an_environment_without_a_time_limit() -> None:
 
 
 @pytest.fixture(scope="module")
-def minari_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def minari_root(tmp_path_factory):
     """A recorded Hopper-v5 set under a name of its own, and again under that of Minari's hopper-medium."""
     root = tmp_path_factory.mktemp("minari")
     recorded = minari_sets.record(root)
@@ -164,9 +154,7 @@ def minari_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_minari_by_id_and_by_the_tables_name(
-    minari_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_minari_by_id_and_by_the_tables_name(minari_root, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(minari_root))
     out = ["--out", str(tmp_path), *SMALL, *SCORED]
     assert train(["--source", f"minari:{minari_sets.ID}", *out]) == 0
@@ -179,7 +167,7 @@ def test_minari_by_id_and_by_the_tables_name(
     assert (card.env_id, card.dataset, card.target_return) == ("Hopper-v5", "mujoco/hopper/medium-v0", 3600.0)
 
 
-def test_minari_asked_wrongly(minari_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minari_asked_wrongly(minari_root, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(minari_root))
     mine = f"minari:{minari_sets.ID}"
     with pytest.raises(UsageError, match="leave --env-id out"):
@@ -196,7 +184,7 @@ class Stuck(gym.Env):
 
 
 @pytest.mark.defect(15)
-def test_an_action_that_has_no_choice_is_refused() -> None:
+def test_an_action_that_has_no_choice_is_refused():
     gym.register("Stuck-v0", Stuck, max_episode_steps=10, disable_env_checker=True)  # which warns of it
     try:
         with pytest.raises(UsageError, match=r"Stuck-v0: action 1 has equal bounds \(0\)"):
@@ -206,9 +194,7 @@ def test_an_action_that_has_no_choice_is_refused() -> None:
 
 
 @pytest.mark.defect(15)
-def test_returns_that_are_too_large_are_the_datas(
-    pendulum: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_returns_that_are_too_large_are_the_datas(pendulum, tmp_path, capsys):
     large = tmp_path / "large.hdf5"
     shutil.copy(pendulum, large)
     with h5py.File(large, "r+") as file:
@@ -230,15 +216,7 @@ def test_returns_that_are_too_large_are_the_datas(
         (["--env-id", "Pendulumm-v1"], 5, "Pendulumm"),
     ],
 )
-def test_what_registers_environments_is_a_module(
-    pendulum: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    more: list[str],
-    code: int,
-    message: str,
-) -> None:
+def test_what_registers_environments_is_a_module(pendulum, tmp_path, monkeypatch, capsys, more, code, message):
     (tmp_path / "leaving_env.py").write_text("import sys\nsys.exit(3)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     own = ["--env-id", "Pendulum-v1", "--source", str(pendulum), "--out", str(tmp_path / "runs")]
