@@ -1,58 +1,19 @@
-"""The models: the scan, the mixers, the decision model and the policy. Imports torch only."""
+"""The models: the scan, the mixers, the decision model and the policy. Imports torch only, and that on demand.
 
-from .guidance import GuidedPolicy, with_guidance
-from .mixers import CONSTANT, GROWING, MIXERS, Aaren, AarenRsa, Attention, Encoded, Mixer, Rsa
-from .mixers.rsa.config import RemConfig
-from .mixers.tree.config import TreeConfig
-from .mixers.tree.mixer import TreeAttention
-from .mixers.tree.samplers import SAMPLERS
-from .model.block import Block
-from .model.decision import DecisionModel, ModelConfig
-from .model.return_estimate import ReturnEstimate, expectile_loss
-from .model.scaling import ReturnRange
-from .model.trunk import Trunk
-from .policy import ROLLOUTS, NonFiniteActionError, Policy
-from .policy_state import PolicyState
-from .scan.cross_attention import CrossAttention, attend
-from .scan.prefix import prefix_scan, scan_step
-from .scan.state import ScanState, combine
-from .tree_policy import tree_config, tree_state, with_softmax_attention, with_tree_attention
+A command line lists the model's settings (`agents/model/config.py`) without waiting for torch.
+"""
 
-__all__ = [
-    "CONSTANT",
-    "GROWING",
-    "MIXERS",
-    "ROLLOUTS",
-    "SAMPLERS",
-    "Aaren",
-    "AarenRsa",
-    "Attention",
-    "Block",
-    "CrossAttention",
-    "DecisionModel",
-    "Encoded",
-    "GuidedPolicy",
-    "Mixer",
-    "ModelConfig",
-    "NonFiniteActionError",
-    "Policy",
-    "PolicyState",
-    "RemConfig",
-    "ReturnEstimate",
-    "ReturnRange",
-    "Rsa",
-    "ScanState",
-    "TreeAttention",
-    "TreeConfig",
-    "Trunk",
-    "attend",
-    "combine",
-    "expectile_loss",
-    "prefix_scan",
-    "scan_step",
-    "tree_config",
-    "tree_state",
-    "with_guidance",
-    "with_softmax_attention",
-    "with_tree_attention",
-]
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .public import *  # noqa: F403
+    from .public import __all__ as __all__
+
+
+def __getattr__(name: str) -> object:
+    """Imports all that is public with the first name that is asked for."""
+    if name != "__all__" and (name.startswith("__") or find_spec(f"{__name__}.{name}")):  # `import` finds modules
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(".public", __name__), name)

@@ -1,1 +1,1 @@
-"""Presets: one YAML file each, read by aaren_rl.train.config."""
+"""`presets.yaml`, read by aaren_rl.train.settings, and grids of runs."""

@@ -25,7 +25,7 @@ except ImportError as error:
 from aaren_rl.agents import kernels
 from aaren_rl.envs import Episodes
 from aaren_rl.train.contexts.batches import StepData
-from aaren_rl.train.settings import build_config, load_preset, override
+from aaren_rl.train.settings import make_config
 from aaren_rl.train.trainer import Trainer
 
 SIZES: dict[str, Callable[[Any], int]] = {  # of a batch, by context
@@ -61,11 +61,9 @@ def make_data() -> StepData:
     return StepData(Episodes(observations, actions, rewards[:, 0], offsets, np.ones(EPISODES, bool)), 1000.0)
 
 
-def make_trainer(
-    mode: FakeTensorMode, data: StepData, agent: str, preset: str, sections: dict[str, dict[str, Any]]
-) -> Trainer:
+def make_trainer(mode: FakeTensorMode, data: StepData, agent: str, preset: str, settings: dict[str, Any]) -> Trainer:
     """An agent's, by a preset and what is given on top; called where tensors are without memory."""
-    config = build_config(agent, 0, override(load_preset(preset, agent), sections))
+    config = make_config({"agent": agent, **settings}, preset)
     for name, value in vars(data).items():
         if isinstance(value, Tensor):
             setattr(data, name, mode.from_tensor(value))

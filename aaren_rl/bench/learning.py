@@ -8,7 +8,6 @@ model's own on one of them in parallel.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,10 +24,10 @@ from ..evaluate.scores import aligned
 from ..policies.names import AGENTS, MARKS, label
 from ..ranges import POSITIVE, SEED
 from ..train.acceleration import keep_freed_memory
-from ..train.config import SECTIONS, RunConfig
+from ..train.config import RunConfig
 from ..train.contexts.batches import StepData
 from ..train.contexts.sampling import settle_context
-from ..train.settings import Nested, build_config, load_preset, override
+from ..train.settings import make_config
 from ..train.trainer import Stopwatch, Trainer
 from .harness import Figures, logarithmic
 
@@ -61,18 +60,16 @@ def read_recipe(recipe: str, updates: int, seed: int) -> RunConfig:
     """
     name, *changes = recipe.split(",")
     preset, _, agent = name.partition(":")
-    given: Nested = {}
+    given = {"updates": updates, "seed": seed, "agent": agent}
     for change in changes:
         key, _, text = change.partition("=")
-        field = key.replace("-", "_")
-        section = next((s for s, cls in SECTIONS.items() if field in {f.name for f in dataclasses.fields(cls)}), None)
-        if section is None:
-            raise UsageError(f"{recipe}: {key} is no setting; see python -m aaren_rl.train --help-all")
-        given.setdefault(section, {})[field] = yaml.safe_load(text)
-    given.setdefault("optimizer", {})["updates"] = updates
+        given[key.replace("-", "_")] = yaml.safe_load(text)
     if agent not in AGENTS:
         raise UsageError(f"{recipe}: {agent!r} is not one of {', '.join(AGENTS)}")
-    return build_config(agent, seed, override(load_preset(preset, agent), given))
+    try:
+        return make_config(given, preset)
+    except UsageError as error:
+        raise UsageError(f"{recipe}: {error}") from error
 
 
 class Learner:

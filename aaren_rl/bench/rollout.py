@@ -25,7 +25,7 @@ from ..errors import UsageError
 from ..evaluate.scores import aligned
 from ..machine import state_bytes
 from ..policies.names import AGENTS, label
-from ..train.settings import build_config, load_preset
+from ..train.settings import make_config
 from .harness import CPU, Figures, add_model_size, in_turns, logarithmic, model_size, ratio, require, seconds
 
 Array: TypeAlias = npt.NDArray[np.float32]
@@ -82,7 +82,7 @@ def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
         ValueError: no such agent can be made.
     """
     agent, rollout = name.split(":")
-    tokens = build_config(agent, 0, load_preset("default", agent)).network.tokens_per_step
+    tokens = make_config({"agent": agent}).network.tokens_per_step
     config = ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[agent], width, layers, heads, tokens_per_step=tokens)
     torch.manual_seed(0)
     mean, std = torch.zeros(OBSERVATION_DIM), torch.ones(OBSERVATION_DIM)

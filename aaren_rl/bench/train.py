@@ -24,7 +24,7 @@ from ..evaluate.scores import aligned
 from ..machine import device_name
 from ..train.acceleration import keep_freed_memory, uses_bfloat16
 from ..train.contexts.batches import StepData
-from ..train.settings import Nested, build_config, load_preset
+from ..train.settings import make_config
 from ..train.trainer import Trainer
 from .gradients import TASK, check_gradients
 from .harness import Figures, Work, in_turns, ratio
@@ -150,10 +150,10 @@ def measure_size(width: int, layers: int, arguments: argparse.Namespace, data: S
 
     def trainer(agent: str, context: str, precision: str, *, compiled: bool = False) -> Trainer:
         contexts = {"context": context, "context_length": length, "steps_per_update": arguments.batch * length}
-        tokens = build_config(agent, 0, load_preset("default", agent)).network.tokens_per_step
-        network = asked | {"tokens_per_step": tokens}
-        sections: Nested = {"data": contexts, "network": network, "optimizer": {"precision": precision}}
-        return Trainer(build_config(agent, 0, sections), data, TASK.action_dim, TASK.horizon, compiled=compiled)
+        # As the peers are trained: by AdamW, with a dropout, and with an embedding of the time step.
+        peers = {"optimizer": "adamw", "dropout": 0.1, "timestep_embedding": True}
+        config = make_config({"agent": agent, "precision": precision, **peers, **contexts, **asked})
+        return Trainer(config, data, TASK.action_dim, TASK.horizon, compiled=compiled)
 
     plain = trainer("decision-aaren", "window", "float32")
     native = uses_bfloat16(trainer("decision-aaren", "window", "auto").config.optimizer, device)

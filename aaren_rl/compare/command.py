@@ -14,7 +14,7 @@ from ..envs import UsageError, is_own, task_name
 from ..envs.data.names import OF_THE_TABLE, default_name
 from ..policies.names import AGENTS
 from ..ranges import GPUS, RETURN, SEED
-from ..sweep.processes import CellJob
+from ..sweep.processes import CellJob, make_job
 from ..sweep.schedule import run_cells
 from ..train.settings import preset_names
 from .cells import Cell, check_comparable, write_results
@@ -128,19 +128,20 @@ def _jobs(arguments: argparse.Namespace) -> list[CellJob]:
         UsageError: no task is named, or names and data do not fit together.
         UnknownTaskError: a task that is none.
     """
-    shared = ["--preset", arguments.preset, "--out", str(arguments.out / "runs")]
-    for option in ("env_id", "ref_min_score", "ref_max_score", "updates", "register"):
-        if (value := getattr(arguments, option)) is not None:
-            shared.append(f"--{option.replace('_', '-')}={value}")
-    jobs = []
-    for env, source in _tasks(arguments.env, arguments.source, arguments.env_id):
-        name = task_name(env, source, arguments.env_id)
-        for seed in range(arguments.seeds):
-            for agent in dict.fromkeys(arguments.agents):
-                run = arguments.out / "runs" / name / agent / f"seed{seed}"
-                given = ["--env", env, "--source", source, "--agent", agent, "--seed", str(seed)]
-                jobs.append(CellJob((*given, *shared, *arguments.settings), run))
-    return jobs
+    options = ("env_id", "ref_min_score", "ref_max_score", "updates")
+    shared = {name: value for name in options if (value := getattr(arguments, name)) is not None}
+    more = [*([] if arguments.register is None else ["--register", arguments.register]), *arguments.settings]
+    return [
+        make_job(
+            {"env": task_name(env, source, arguments.env_id), "source": source, "agent": agent, "seed": seed, **shared},
+            arguments.out / "runs",
+            more,
+            arguments.preset,
+        )
+        for env, source in _tasks(arguments.env, arguments.source, arguments.env_id)
+        for seed in range(arguments.seeds)
+        for agent in dict.fromkeys(arguments.agents)
+    ]
 
 
 def _tasks(names: Sequence[str] | None, sources: Sequence[str], env_id: str | None) -> list[tuple[str, str]]:

@@ -5,15 +5,14 @@ envs: [hopper-medium, walker2d-medium]
 agents: [decision-transformer, decision-aaren]
 seeds: [0, 1, 2]
 agent_seeds: {bc: [0, 1]}       # optional: other seeds for one of the agents
-settings: {updates: 20000}      # optional: further arguments of aaren_rl.train, without their dashes
+settings: {updates: 20000}      # optional: further settings of aaren_rl.train
 data:                           # optional: the same for one of the envs alone; so data of one's own get a name
   mine: {env_id: MyEnv-v0, source: mine.hdf5, ref_min_score: 0.0, ref_max_score: 500.0}
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from itertools import chain
@@ -25,10 +24,10 @@ import yaml
 from ..errors import UsageError, one_line
 from ..files import read_small
 from ..policies.names import AGENTS
-from ..train.config import SECTIONS
+from ..train.config import SETTINGS
 from ..train.settings import preset_names
 from ..typed import read
-from .processes import CellJob
+from .processes import CellJob, make_job
 
 PACKAGED = ("paper", "local")  # the grids that ship with the package
 
@@ -57,14 +56,14 @@ class Grid:
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field."""
-        known = [item.name for section in SECTIONS.values() for item in dataclasses.fields(section)]
+        known = sorted(SETTINGS)
         for what, given, allowed in (
             ("preset", [self.preset], preset_names()),
             ("agents", self.agents, list(AGENTS)),
             ("agent_seeds", self.agent_seeds, self.agents),
-            ("settings", self.settings, sorted(known)),
+            ("settings", self.settings, known),
             ("data", self.data, self.envs),
-            *((f"data: {env}", given, sorted(known)) for env, given in self.data.items()),
+            *((f"data: {env}", given, known) for env, given in self.data.items()),
         ):
             if unknown := [value for value in given if value not in allowed]:
                 raise ValueError(f"{what}: {', '.join(unknown)} is not one of {', '.join(allowed)}")
@@ -82,12 +81,12 @@ class Grid:
 
         Seeds vary slowest, so that a sweep that is stopped early has every task and agent.
         """
-        shared = ["--preset", self.preset, "--out", str(out), *_arguments(self.settings)]
-        own = {env: _arguments(self.data.get(env, {})) for env in self.envs}
         return [
-            CellJob(
-                ("--env", env, "--agent", agent, "--seed", str(seed), *shared, *own[env], *more),
-                out / env / agent / f"seed{seed}",
+            make_job(
+                {"env": env, "agent": agent, "seed": seed, **self.settings, **self.data.get(env, {})},
+                out,
+                more,
+                self.preset,
             )
             for seed in dict.fromkeys(chain(self.seeds, *self.agent_seeds.values()))
             for env in self.envs
@@ -98,18 +97,6 @@ class Grid:
     def seeds_of(self, agent: str) -> list[int]:
         """The training seeds of one of the agents."""
         return self.agent_seeds.get(agent, self.seeds)
-
-
-def _arguments(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as they are typed."""
-    typed = []
-    for name, value in settings.items():
-        option = name.replace("_", "-")
-        if isinstance(value, bool):
-            typed.append(f"--{option}" if value else f"--no-{option}")
-        else:
-            typed.append(f"--{option}={value}")
-    return typed
 
 
 def read_grid(name: str) -> Grid:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..envs.processes import start_child
+from ..errors import UsageError
+from ..train.config import RunConfig
+from ..train.options import make_job as make_train_job
+from ..train.options import make_parser
+from ..train.settings import as_text, make_config, run_folder
 
 RETRIES = 2  # of a run that a signal ended
 POLL = 0.2  # seconds between looks at the processes
@@ -31,10 +37,44 @@ def visible_gpus() -> list[str]:
 
 @dataclass(frozen=True)
 class CellJob:
-    """One training run: the arguments of `aaren_rl.train`, without --resume, and the run folder they lead to."""
+    """One training run.
 
-    arguments: tuple[str, ...]
+    Attributes:
+        config: all its settings.
+        out: the folder of all runs.
+        run: the run's own in it.
+        options: further arguments of `aaren_rl.train`, which decide nothing of the result.
+    """
+
+    config: RunConfig
+    out: Path
     run: Path
+    options: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of `aaren_rl.train`, without --resume."""
+        return [*self.options, "--config", as_text(self.config), "--out", str(self.out)]
+
+
+def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), preset: str = "default") -> CellJob:
+    """The run with these settings.
+
+    Args:
+        given: settings by name, env, agent and seed among them.
+        out: the folder of all runs.
+        more: arguments of `aaren_rl.train`, as a user typed them; its settings come before those given.
+        preset: where other settings are from, unless `more` names one.
+
+    Raises:
+        UsageError: settings that make no run, or `more` leads to another folder.
+    """
+    asked = make_train_job(make_parser().parse_args(["--preset", preset, "--out", str(out), *more]))
+    config = make_config({**given, **asked.settings}, asked.preset)
+    run, meant = run_folder(config, asked.out), out / given["env"] / given["agent"] / f"seed{given['seed']}"
+    if run != meant or asked.resume:
+        raise UsageError(f"{meant}: the arguments {' '.join(more)} lead to {run}; leave them to the sweep")
+    return CellJob(config, out, run, ("--threads", "1", *more))
 
 
 def launch(job: CellJob, resume: bool, saves: bool, gpu: str | None = None) -> subprocess.Popen[bytes]:
@@ -49,11 +89,7 @@ def launch(job: CellJob, resume: bool, saves: bool, gpu: str | None = None) -> s
         saves: whether it gets SIGTERM then, and time to save.
         gpu: the only GPU that it sees, by CUDA's number or name; None: those that this process sees.
     """
-    arguments = list(job.arguments)
-    if "--threads" not in arguments:
-        arguments += ["--threads", "1"]
-    if resume:
-        arguments.append("--resume")
+    arguments = [*job.arguments, *(["--resume"] if resume else [])]
     # Not torchrun's, where a sweep is started under it: a run is one process.
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
     if gpu is not None:

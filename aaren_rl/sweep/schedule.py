@@ -19,9 +19,7 @@ from ..cli import StopRequest, progress_bar
 from ..envs.system import core_count
 from ..errors import CheckpointError, CommandError, UsageError
 from ..runs.folder import holds_training
-from ..train.config import RunConfig
-from ..train.plan import make_parser, make_plan
-from ..train.settings import differences, read_config, to_dict
+from ..train.settings import differences, read_config, settings_of
 from .processes import POLL, RETRIES, CellJob, LocalBackend, visible_gpus
 
 if TYPE_CHECKING:
@@ -73,7 +71,7 @@ def run_cells(
         CheckpointError: a folder holds a run with other settings; the message names them.
         SweepError: a run failed; the message ends with its own last error line.
     """
-    tasks = [_Task(job, _asked(job)) for job in cells]
+    tasks = [_Task(job) for job in cells]
     waiting = deque(task for task in tasks if not task.finished())
     print(f"{len(tasks)} runs, {len(tasks) - len(waiting)} of them finished before")
     if not waiting:
@@ -108,19 +106,11 @@ def _on_gpus(jobs: int | None, jobs_per_gpu: int, ray_address: str | None) -> Lo
     return LocalBackend(min(slots, jobs or slots), gpus)
 
 
-def _asked(job: CellJob) -> RunConfig:
-    plan = make_plan(make_parser().parse_args(job.arguments))
-    if plan.run.absolute() != job.run.absolute():
-        raise UsageError(f"{job.run}: the arguments {' '.join(job.arguments)} lead to {plan.run}")
-    return plan.config
-
-
 @dataclass
 class _Task:
     """A cell on its way."""
 
     job: CellJob
-    config: RunConfig
     tries: int = 0
     problem: str | None = None
     code: int = 0
@@ -131,14 +121,14 @@ class _Task:
         config_file = self.job.run / "config.yaml"
         if not (config_file.exists() and holds_training(self.job.run)):
             return False
-        if differing := differences(to_dict(read_config(config_file)), to_dict(self.config)):
+        if differing := differences(read_config(config_file), settings_of(self.job.config)):
             raise CheckpointError(
                 f"{self.job.run}: holds a run that differs in {'; '.join(differing)}; choose another --out"
             )
         from ..policies.folder import read_card  # with torch, which takes seconds to import
 
         try:
-            self.done = read_card(self.job.run).updates == self.config.optimizer.updates
+            self.done = read_card(self.job.run).updates == self.job.config.optimizer.updates
         except CheckpointError:
             self.done = False
         return self.done
@@ -146,7 +136,7 @@ class _Task:
     def updates(self) -> int:
         """How far it is, by its log."""
         if self.done:
-            return self.config.optimizer.updates
+            return self.job.config.optimizer.updates
         try:
             with (self.job.run / "metrics.jsonl").open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
@@ -158,7 +148,7 @@ class _Task:
         """One of DOING after so many updates, or None while it trains."""
         if updates == 0:
             return DOING[0]
-        return DOING[1] if updates == self.config.optimizer.updates else None
+        return DOING[1] if updates == self.job.config.optimizer.updates else None
 
 
 class _Sweep:
@@ -234,7 +224,7 @@ class _Sweep:
 
 def _bar(tasks: list[_Task]) -> tqdm[Any]:
     return progress_bar(
-        total=sum(task.config.optimizer.updates for task in tasks),
+        total=sum(task.job.config.optimizer.updates for task in tasks),
         initial=sum(task.updates() for task in tasks),
         desc="training",
         unit="update",

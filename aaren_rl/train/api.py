@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from ..errors import UsageError
-from ..ranges import COUNT, THREADS
-from ..starting import did_you_mean
 
 
 def run(
@@ -61,32 +55,13 @@ def run(
             numbers that are not finite, memory.
         KeyboardInterrupt: Ctrl-C or SIGTERM came; a checkpoint was saved first.
     """
-    from .config import SECTIONS
-    from .plan import make_plan
     from .session import run_training
+    from .settings import Job, run_folder
 
-    for name, value, limits in (("save_every", save_every, COUNT), ("threads", threads, THREADS)):
-        if value is not None and (problem := limits.problem(value)):
-            raise UsageError(f"{name}: {problem}")
-    homes = {field.name: section for section, cls in SECTIONS.items() for field in dataclasses.fields(cls)}
-    given = settings if env is None else {"env": env, **settings}
-    if unknown := [name for name in given if name not in homes]:
-        raise UsageError(f"{unknown[0]}: is no setting{did_you_mean(unknown[0], homes)}")
-    arguments = argparse.Namespace(
-        agent=agent,
-        preset=preset,
-        seed=seed,
-        config=None if config is None else Path(config),
-        out=Path(out),
-        resume=resume,
-        save_every=save_every,
-        threads=threads,
-        device=device,
-        register=register,
-        compile=compile,
-        **{f"{homes[name]}.{name}": value for name, value in given.items()},
-    )
-    plan = make_plan(arguments)
-    if run_training(arguments, plan, on_log) > 128:
+    named = {"env": env, "agent": agent, "seed": seed}
+    typed = {name: value for name, value in named.items() if value is not None} | settings
+    job = Job(typed, config, preset, register, Path(out), device, threads, compile, resume, save_every, on_log)
+    made = job.make_config()
+    if run_training(job, made) > 128:
         raise KeyboardInterrupt(f"stopped by {signal.SIGINT.name} or {signal.SIGTERM.name}; resume=True goes on")
-    return plan.run
+    return run_folder(made, job.out)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
 import yaml
 
+from ..agents import Policy
 from ..cli import StopRequest, progress_bar
 from ..envs import Episodes, Task
+from ..errors import CheckpointError
 from ..evaluate.held_out import hold_out
 from ..evaluate.scores import Score, above_data, format_table, mismatch
+from ..policies.folder import load_policy
 from ..policies.names import SOURCES
 from ..runs.metrics import Metrics
 from .acceleration import keep_freed_memory
@@ -24,27 +27,9 @@ from .config import RunConfig
 from .contexts.batches import StepData
 from .contexts.sampling import settle_context
 from .ranks import Ranks
-from .settings import to_dict
-from .starting import read_start
+from .settings import Job, to_dict
 from .trainer import Trainer
-from .training_run import OnLog, Run, complete, save
-
-
-@dataclass(frozen=True)
-class How:
-    """How a run is trained, of what does not decide its result.
-
-    Attributes:
-        resume: go on from the last checkpoint, where there is one.
-        compiled: see `Trainer`.
-        save_every: updates between checkpoints, beside those of evaluations.
-        on_log: called by the writer with everything that is logged.
-    """
-
-    resume: bool = False
-    compiled: bool = False
-    save_every: int | None = None
-    on_log: OnLog | None = None
+from .training_run import Run, complete, save
 
 
 def train(
@@ -55,7 +40,7 @@ def train(
     path: Path,
     ranks: Ranks,
     stop: StopRequest,
-    how: How,
+    job: Job,
 ) -> int:
     """Trains to the last update, or until a signal; returns the exit code.
 
@@ -67,7 +52,7 @@ def train(
         path: the run's folder, which the caller holds.
         ranks: the processes that train together; the writer alone logs, evaluates and saves while the others wait.
         stop: a signal ends training after the update it comes in, with a checkpoint.
-        how: what does not decide the result.
+        job: what of it does not decide the result.
 
     Raises:
         CheckpointError: the checkpoint cannot be gone on from.
@@ -75,7 +60,7 @@ def train(
         SimulationError: an evaluation failed; --resume does it again.
     """
     keep_freed_memory()
-    run = prepare(config, task, episodes, device, path, ranks, how)
+    run = prepare(config, task, episodes, device, path, ranks, job)
     trainer, updates = run.trainer, config.optimizer.updates
     ranks.share(partial(announce, run))
 
@@ -93,7 +78,7 @@ def train(
                 run.recent.append(loss_and_norm)
             run.bar.update()
             number = ranks.agree(stop.signal)
-            for work in run.due(how.save_every):
+            for work in run.due(job.save_every):
                 share(run, work)
             if number is not None and trainer.update < updates:
                 share(run, leave)
@@ -113,7 +98,7 @@ def share(run: Run, work: Callable[[Run], None]) -> None:
 
 
 def prepare(
-    config: RunConfig, task: Task, episodes: Episodes, device: torch.device, path: Path, ranks: Ranks, how: How
+    config: RunConfig, task: Task, episodes: Episodes, device: torch.device, path: Path, ranks: Ranks, job: Job
 ) -> Run:
     """The run as it stands before its next update; arguments and errors are those of `train`."""
     low, high = task.action_low, task.action_high
@@ -121,16 +106,35 @@ def prepare(
     training = training.best(config.data.best_fraction)
     config = settle_context(config, training)
     data = StepData(training, config.data.return_scale, device, action_low=low, action_high=high)
-    start = None if config.data.start_from is None else read_start(config.data.start_from)
+    start = None if config.data.start_from is None else load_policy(config.data.start_from)
     if start is not None:
         data.normalise_as(start.card.observation_mean, start.card.observation_std)
-    trainer = Trainer(config, data, training.action_dim, task.horizon, ranks, compiled=how.compiled)
+    trainer = Trainer(config, data, training.action_dim, task.horizon, ranks, compiled=job.compile)
     if start is not None:
-        start.give(trainer)
-    run = Run(config, task, training, held_out, data_returns(episodes), path, trainer, how.on_log)
-    if how.resume:
+        start_from(trainer, start, config)
+    run = Run(config, task, training, held_out, data_returns(episodes), path, trainer, job.on_log)
+    if job.resume:
         restore(run, ranks)
     return run
+
+
+def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
+    """Puts a policy's weights in the place of the trainer's, and of their moving average.
+
+    Raises:
+        CheckpointError: they are of another model, or of an environment of other sizes.
+    """
+    own, there = dataclasses.asdict(trainer.model.config), policy.card.model
+    # What weights do not depend on may be another: dropout, and how a tree acts.
+    free = ("dropout", "timestep_std", "rem_gate", "tree_budget", "tree_sampler")
+    if differing := [
+        f"{name} ({value}, here {own[name]})"
+        for name, value in there.items()
+        if name not in free and own.get(name) != value
+    ]:
+        raise CheckpointError(f"--from {config.data.start_from}: the policy's model has another {', '.join(differing)}")
+    for model in (trainer.model, trainer.average):
+        model.load_state_dict(policy.model.state_dict())
 
 
 def restore(run: Run, ranks: Ranks) -> None:

@@ -1,9 +1,7 @@
-"""A training run from its command line on: what is asked for, whether it fits, the folder, the data, the loop."""
+"""A training run from what is asked for on: what is asked for, whether it fits, the folder, the data, the loop."""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import sys
 
 import torch
@@ -15,37 +13,39 @@ from ..envs.system import require_memory
 from ..errors import SMALLER, CheckpointError
 from ..files import write_text
 from ..runs.folder import RunFolder, holds_training
+from .acceleration import check_compiler
 from .config import DataConfig, RunConfig
-from .loop import How, train
-from .plan import Plan, make_plan, remarks
+from .loop import train
+from .options import remarks
 from .ranks import Ranks, join_ranks
-from .settings import Nested, differences, read_config, to_dict
-from .training_run import OnLog
+from .settings import Job, build_config, differences, read_config, run_folder, settings_of, to_dict
 
 
-def run_training(arguments: argparse.Namespace, plan: Plan | None = None, on_log: OnLog | None = None) -> int:
-    """Trains as a command line asks for, by its plan where that is made already; returns the exit code."""
+def run_training(job: Job, config: RunConfig | None = None) -> int:
+    """Trains as a job asks for, by its configuration where that is made already; returns the exit code."""
     with join_ranks() as ranks:
-        return _train_together(arguments, ranks.in_turn(lambda: plan or make_plan(arguments)), ranks, on_log)
+        return _train_together(job, ranks.in_turn(lambda: config or job.make_config()), ranks)
 
 
-def _train_together(arguments: argparse.Namespace, plan: Plan, ranks: Ranks, on_log: OnLog | None) -> int:
+def _train_together(job: Job, asked: RunConfig, ranks: Ranks) -> int:
     if ranks.is_writer:
-        for remark in remarks(plan):
+        for remark in remarks(asked, job.typed):
             print(remark, file=sys.stderr)
-    device = ranks.in_turn(lambda: ranks.device(choose_device(arguments.device)))
-    ranks.in_turn(lambda: require_room(plan.config, device))
-    if arguments.threads is not None:
-        torch.set_num_threads(arguments.threads)
-    with ranks.in_turn(lambda: RunFolder(plan.run, held=ranks.is_writer)) as folder:
-        config = ranks.share(lambda: _choose_config(folder, plan, resume=arguments.resume))
+    if job.compile:
+        ranks.in_turn(check_compiler)
+    device = ranks.in_turn(lambda: ranks.device(choose_device(job.device)))
+    ranks.in_turn(lambda: require_room(asked, device))
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
+    path = run_folder(asked, job.out)
+    with ranks.in_turn(lambda: RunFolder(path, held=ranks.is_writer)) as folder:
+        config = ranks.share(lambda: _choose_config(folder, asked, job))
         task, episodes = ranks.in_turn(lambda: load_data(config.data))
         # Not before the data: a mistyped path leaves no run behind.
         text = yaml.safe_dump(to_dict(config), sort_keys=False)
         ranks.share(lambda: write_text(folder.config_file, text))
         with StopRequest() as stop:
-            how = How(arguments.resume, arguments.compile, arguments.save_every, on_log)
-            return train(config, task, episodes, device, plan.run, ranks, stop, how)
+            return train(config, task, episodes, device, path, ranks, stop, job)
 
 
 def require_room(config: RunConfig, device: torch.device) -> None:
@@ -73,32 +73,26 @@ def batch_bytes(config: RunConfig) -> int:
     return 2 * (1 + 4) * 3 * steps * config.network.layers * config.network.width
 
 
-def _choose_config(folder: RunFolder, plan: Plan, *, resume: bool) -> RunConfig:
-    """The planned configuration or, on a resume, that of the run that is there, if it has saved anything yet.
+def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:
+    """What is asked for or, on a resume, what the run that is there has, if it has saved anything yet.
 
     Raises:
         UsageError: a run is there, or on a resume none is.
-        CheckpointError: a setting that stood on the command line is not the run's; the message names each.
+        CheckpointError: a setting that is given is not the run's; the message names each.
     """
-    if not resume:
+    if not job.resume:
         folder.require_new()
-        return plan.config
+        return asked
     folder.require_run()
-    config = _extended(read_config(folder.config_file), plan.given)
-    if differing := differences(to_dict(config), plan.given):
+    config = read_config(folder.config_file)
+    if job.given.get("updates", 0) > config.optimizer.updates:  # a run may be made longer
+        config = build_config({**settings_of(config), "updates": job.given["updates"]})
+    if differing := differences(config, job.given):
         if not holds_training(folder.path):
             print(f"{folder.path}: nothing was saved yet; starting with {'; '.join(differing)}", file=sys.stderr)
-            return plan.config
+            return asked
         raise CheckpointError(f"{folder.path}: the run to resume differs in {'; '.join(differing)}")
     return config
-
-
-def _extended(config: RunConfig, given: Nested) -> RunConfig:
-    """The configuration of a run that is resumed, with more updates where more were asked for."""
-    asked = given.get("optimizer", {}).get("updates", 0)
-    if asked <= config.optimizer.updates:
-        return config
-    return dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, updates=asked))
 
 
 def load_data(data: DataConfig) -> tuple[Task, Episodes]:

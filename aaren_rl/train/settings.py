@@ -1,162 +1,245 @@
-"""A configuration from YAML and the command line, and back to plain values."""
+"""Settings by name, from a command line, YAML or Python, and the one function that makes a configuration of them.
+
+Imports no torch: it is read before that, and by commands that need none.
+"""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import typing
-from functools import partial
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ..cli import import_registering
+from ..envs import is_own, task_name
+from ..envs.data.names import default_name
 from ..errors import UsageError, one_line
 from ..files import read_small
-from ..ranges import Range
+from ..ranges import COUNT, THREADS, check_limits
+from ..starting import did_you_mean
 from ..typed import read
-from .config import SECTIONS, RunConfig
+from .config import SECTIONS, SETTINGS, RunConfig
 
-Nested = dict[str, dict[str, Any]]
-
-
-def preset_names() -> list[str]:
-    """The presets that ship with the package."""
-    files = resources.files("aaren_rl.configs").iterdir()
-    return sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml"))
+RUN = ("agent", "seed")  # settings outside of the sections
+OnLog = Callable[[int, dict[str, float]], object]  # is given the update and what is logged at it, tag -> value
 
 
-def load_preset(preset: str, agent: str) -> Nested:
-    """The sections of a preset for an agent: those under `all`, then the agent's own on top.
+def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
+    """The configuration with these settings; others are a start policy's, the preset's for the agent or the defaults.
 
     Raises:
-        UsageError: no such preset.
+        UsageError: no such preset, or as `build_config`.
+        CheckpointError: there is no policy to start from, or its card is damaged.
     """
-    if preset not in preset_names():
-        raise UsageError(f"preset {preset!r} is not one of {', '.join(preset_names())}")
-    text = resources.files("aaren_rl.configs").joinpath(f"{preset}.yaml").read_text(encoding="utf-8")
-    tree = yaml.safe_load(text)
-    return override(tree.get("all", {}), tree.get(agent, {}))
+    started = {} if given.get("start_from") is None else _start_settings(given["start_from"])
+    settings = {**started, **given}
+    settings = {**load_preset(preset, settings.get("agent", RunConfig.agent)), **settings}
+    # K of the rollout follows the training windows where these alone were given another length.
+    if "context_length" in given and "rollout_context" not in given and settings.get("context") == "window":
+        settings["rollout_context"] = given["context_length"]
+    return build_config(settings)
 
 
-def override(sections: Nested, given: Nested) -> Nested:
-    """`sections` with the values of `given` on top."""
-    return {name: {**sections.get(name, {}), **given.get(name, {})} for name in (*sections, *given)}
-
-
-def build_config(agent: str, seed: int, sections: Nested) -> RunConfig:
-    """A configuration from plain values.
+def _start_settings(path: str) -> dict[str, Any]:
+    """The settings that follow from a policy to start from where nothing else is asked for.
 
     Raises:
-        UsageError: an unknown section or key, a value of the wrong type or out of range; the message names it.
+        CheckpointError: there is no policy, or its card is damaged.
     """
-    if unknown := set(sections) - set(SECTIONS):
-        raise UsageError(f"configuration: unknown section {', '.join(sorted(unknown))}")
+    from ..policies.folder import read_card
+
+    card = read_card(path)
+    network = {name: value for name, value in card.model.items() if name in SETTINGS}
+    return {"agent": card.agent, "return_scale": card.return_scale, **network}
+
+
+def build_config(settings: Mapping[str, Any]) -> RunConfig:
+    """The configuration with these settings, and the defaults of others.
+
+    Raises:
+        UsageError: an unknown setting, a value of the wrong type or out of range; the message names it.
+    """
+    tree = to_dict(RunConfig())
+    for name, value in settings.items():
+        if name not in (*RUN, *SETTINGS):
+            raise UsageError(f"{name}: is no setting{did_you_mean(name, SETTINGS)}")
+        (tree if name in RUN else tree[SETTINGS[name][0]])[name] = value
+    tree["network"] |= {"observation_dim": 1, "action_dim": 1}
     try:
-        return read(RunConfig, {"agent": agent, "seed": seed, **sections})
+        return read(RunConfig, tree)
     except ValueError as error:
         raise UsageError(f"configuration: {error}") from error
 
 
-def to_dict(config: RunConfig) -> dict[str, Any]:
-    """Plain values, as config.yaml holds them."""
-    return dataclasses.asdict(config)
+def preset_names() -> list[str]:
+    """The presets that ship with the package."""
+    return list(_presets())
 
 
-def from_dict(tree: Any) -> RunConfig:  # noqa: ANN401  read from a file
-    """The inverse of `to_dict`.
+def load_preset(preset: str, agent: str) -> dict[str, Any]:
+    """Where a preset differs from the defaults for an agent.
 
     Raises:
-        UsageError: unknown or missing keys, or values that do not fit.
+        UsageError: no such preset.
     """
-    if not isinstance(tree, dict) or not isinstance(tree.get("agent"), str) or type(tree.get("seed")) is not int:
-        raise UsageError("configuration: needs agent (text), seed (integer) and the sections")
-    return build_config(tree["agent"], tree["seed"], {k: v for k, v in tree.items() if k not in ("agent", "seed")})
+    presets = _presets()
+    if preset not in presets:
+        raise UsageError(f"preset {preset!r} is not one of {', '.join(presets)}")
+    own = presets[preset]
+    return {**presets["default"].get(agent, {}), **own.get("all", {}), **own.get(agent, {})}
+
+
+def _presets() -> dict[str, dict[str, dict[str, Any]]]:
+    text = resources.files("aaren_rl.configs").joinpath("presets.yaml").read_text(encoding="utf-8")
+    presets: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(text)
+    return presets
+
+
+def with_env(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with a task's name, which data of your own need not have.
+
+    Raises:
+        UsageError: no task is named.
+        UnknownTaskError: a task that is none.
+    """
+    source, env_id = given.get("source", "auto"), given.get("env_id")
+    if "env" not in given and not is_own(source, env_id):
+        raise UsageError("--env is missing, for example --env hopper-medium")
+    named = {"env": default_name(source), **given}
+    task_name(named["env"], source, env_id)
+    return named
+
+
+def run_folder(config: RunConfig, out: Path) -> Path:
+    """Where a run is: <out>/<task>/<agent>/seed<k>."""
+    data = config.data
+    return out / task_name(data.env, data.source, data.env_id) / config.agent / f"seed{config.seed}"
+
+
+def to_dict(config: RunConfig) -> dict[str, Any]:
+    """Plain values in sections, as config.yaml holds them."""
+    tree: dict[str, Any] = {"agent": config.agent, "seed": config.seed, **{name: {} for name in SECTIONS}}
+    for name, (section, _) in SETTINGS.items():
+        tree[section][name] = getattr(getattr(config, section), name)
+    return tree
+
+
+def as_text(config: RunConfig) -> str:
+    """All settings as one line that --config takes."""
+    return yaml.safe_dump(to_dict(config), default_flow_style=True, sort_keys=False, width=math.inf).strip()
+
+
+def settings_of(config: RunConfig) -> dict[str, Any]:
+    """All settings by name."""
+    return _by_name(to_dict(config))
+
+
+def _by_name(tree: Any) -> dict[str, Any]:  # noqa: ANN401  read from a file
+    if not isinstance(tree, dict) or not all(isinstance(tree.get(name, {}), dict) for name in SECTIONS):
+        raise UsageError("needs settings in sections, as a run's config.yaml has them")
+    if unknown := [str(name) for name in tree if name not in (*RUN, *SECTIONS)]:
+        raise UsageError(f"unknown section {', '.join(unknown)}; known: {', '.join(SECTIONS)}")
+    for section in SECTIONS:
+        for name in tree.get(section, {}):
+            if SETTINGS.get(name, ("",))[0] != section:
+                raise UsageError(f"{section}: unknown key {name}")
+    return {name: tree[name] for name in RUN if name in tree} | {
+        name: value for section in SECTIONS for name, value in tree.get(section, {}).items()
+    }
+
+
+def read_settings(file: str | Path) -> dict[str, Any]:
+    """The settings of a run's config.yaml or of a part of one, or of the same as text that begins with a brace.
+
+    Raises:
+        UsageError: not readable, not YAML, or not settings; nothing in the file is executed.
+    """
+    text = str(file)
+    try:
+        given = _by_name(yaml.safe_load(text if text.startswith("{") else read_small(Path(file))))
+        build_config(given)  # the types of all
+    # ValueError: of YAML's numbers and dates too.
+    except (OSError, ValueError, RecursionError, yaml.YAMLError, UsageError) as error:
+        raise UsageError(f"--config {text[:200]}: {one_line(error, 300)}") from error
+    return given
 
 
 def read_config(path: Path) -> RunConfig:
-    """The configuration a run was started with (config.yaml).
+    """The configuration a run was started with (config.yaml); errors are those of `read_settings`."""
+    return build_config(read_settings(path))
 
-    Raises:
-        UsageError: not YAML, or not a configuration; nothing in the file is executed.
+
+def differences(there: RunConfig, asked: Mapping[str, Any]) -> list[str]:
+    """Where a configuration differs, of the settings asked for: "network.width (run: 16, asked: 32)"."""
+    settings = settings_of(there)
+    return [
+        f"{name if name in RUN else f'{SETTINGS[name][0]}.{name}'} (run: {settings[name]}, asked: {value})"
+        for name, value in asked.items()
+        if settings[name] != value
+    ]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a command line, or a caller from Python, asks for.
+
+    Attributes:
+        typed: settings by name, as given one by one.
+        config: a file of more of them; those of `typed` come first.
+        preset: where other settings are from.
+        register: a module to import, which registers environments.
+        out: where runs go.
+        device: "auto", "cpu" or "cuda".
+        threads: torch's CPU threads; None: as they are.
+        compile: torch.compile the model.
+        resume: go on from the last checkpoint, where there is one.
+        save_every: updates between checkpoints, beside those of evaluations.
+        on_log: called by the writer with everything that is logged.
     """
-    try:
-        return from_dict(yaml.safe_load(read_small(path)))
-    # ValueError: of YAML's numbers and dates too.
-    except (OSError, ValueError, RecursionError, yaml.YAMLError, UsageError) as error:
-        raise UsageError(f"{path}: {one_line(error, 300)}") from error
 
+    typed: Mapping[str, Any]
+    config: str | Path | None = None
+    preset: str = "default"
+    register: str | None = None
+    out: Path = Path("runs")
+    device: str = "auto"
+    threads: int | None = field(default=None, metadata={"limits": THREADS})
+    compile: bool = False
+    resume: bool = False
+    save_every: int | None = field(default=None, metadata={"limits": COUNT})
+    on_log: OnLog | None = None
 
-def read_settings(path: Path) -> tuple[dict[str, Any], Nested]:
-    """A run's config.yaml, or a part of one: agent and seed where they are there, and sections.
+    def __post_init__(self) -> None:
+        try:
+            check_limits(self)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
 
-    Raises:
-        UsageError: not readable, not YAML, or of other keys.
-    """
-    try:
-        tree = yaml.safe_load(read_small(path))
-        if not isinstance(tree, dict) or not all(isinstance(tree.get(name, {}), dict) for name in SECTIONS):
-            raise UsageError("needs settings in sections, as a run's config.yaml has them")
-        if unknown := [name for name in tree if name not in ("agent", "seed", *SECTIONS)]:
-            raise UsageError(f"unknown section {', '.join(map(repr, unknown))}; known: {', '.join(SECTIONS)}")
-        # The types of all: what is not given has its default.
-        from_dict({"agent": "decision-aaren", "seed": 0, **tree})
-    except (OSError, ValueError, RecursionError, yaml.YAMLError, UsageError) as error:
-        raise UsageError(f"--config {path}: {one_line(error, 300)}") from error
-    named = {name: tree[name] for name in ("agent", "seed") if name in tree}
-    return named, {name: dict(tree[name]) for name in SECTIONS if name in tree}
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All settings that are given; the module that registers environments is imported.
 
+        Raises:
+            UsageError: the file cannot be read, or the module not be imported.
+        """
+        import_registering(self.register)
+        return {**({} if self.config is None else read_settings(self.config)), **self.typed}
 
-def add_settings(parser: argparse.ArgumentParser, shown: set[str], *, defaults: RunConfig | None = None) -> None:
-    """Adds an option for every field of every section; those not in `shown` are listed with `defaults` only."""
-    show_all = defaults is not None
-    for name, cls in SECTIONS.items():
-        group = parser.add_argument_group(name if show_all else "settings") if show_all else parser
-        hints = typing.get_type_hints(cls)
-        for item in dataclasses.fields(cls):
-            text = item.metadata["help"]
-            if defaults is not None:
-                text += f" [{getattr(getattr(defaults, name), item.name)}]"
-            visible = show_all or item.name in shown
-            options: dict[str, Any] = {"help": text if visible else argparse.SUPPRESS, "default": argparse.SUPPRESS}
-            kinds = typing.get_args(hints[item.name]) or (hints[item.name],)
-            if bool in kinds:
-                options["action"] = argparse.BooleanOptionalAction
-            elif {float, str} <= set(kinds):
-                options |= {"type": partial(_number_or_word, item.metadata["limits"]), "metavar": "X"}
-            else:
-                limits = item.metadata["limits"]
-                read_as = {int: limits and limits.integer, float: limits and limits.number, str: str}
-                options |= {"type": read_as[kinds[0]], "metavar": {int: "N", float: "X", str: "NAME"}[kinds[0]]}
-            other = ["--from"] if item.name == "start_from" else []  # which Python could not call a field
-            group.add_argument(*other, f"--{item.name.replace('_', '-')}", dest=f"{name}.{item.name}", **options)
+    @cached_property
+    def given(self) -> dict[str, Any]:
+        """The same with a task's name, which data of your own need not have.
 
+        Raises:
+            UsageError: as `settings`, or no task is named.
+            UnknownTaskError: a task that is none.
+        """
+        return with_env(self.settings)
 
-def _number_or_word(limits: Range, text: str) -> float | str:
-    try:
-        float(text)
-    except ValueError:
-        return text
-    return limits.number(text)
-
-
-def given_settings(arguments: argparse.Namespace) -> Nested:
-    """The settings that stood on the command line, by section."""
-    nested: Nested = {}
-    for key, value in vars(arguments).items():
-        section, dot, name = key.partition(".")
-        if dot:
-            nested.setdefault(section, {})[name] = value
-    return nested
-
-
-def differences(there: dict[str, Any], asked: dict[str, Any], section: str = "") -> list[str]:
-    """Where two nested configurations differ, of the keys asked for: "network.width (run: 16, asked: 32)"."""
-    found = []
-    for key, value in asked.items():
-        if isinstance(value, dict):
-            found += differences(there[key], value, f"{section}{key}.")
-        elif there[key] != value:
-            found.append(f"{section}{key} (run: {there[key]}, asked: {value})")
-    return found
+    def make_config(self) -> RunConfig:
+        """The whole configuration; errors are those of `given` and of `settings.make_config`."""
+        return make_config(self.given, self.preset)

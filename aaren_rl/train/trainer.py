@@ -16,13 +16,12 @@ from ..agents.model.block import TrunkState
 from ..agents.model.return_estimate import BEST, TYPICAL
 from ..envs.errors import one_line
 from ..errors import CheckpointError
-from .acceleration import autocast, compile_model, uses_bfloat16
+from .acceleration import DeviceRates, Found, Graphs, autocast, compile_model, uses_bfloat16
 from .checkpoint import Checkpoint
 from .config import RunConfig
 from .contexts.batches import Batch, StepData, part, part_of_rows
 from .contexts.sampling import make_sampler
 from .contexts.stream import Carried, StreamSampler
-from .on_device import DeviceRates, Found, Graphs
 from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
 from .return_estimates import MOST_UPDATES, fit_return

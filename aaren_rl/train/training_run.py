@@ -24,10 +24,10 @@ from ..runs.metrics import Metrics
 from .card import behaviour_mode, error_fields, make_card
 from .checkpoint import save_checkpoint
 from .config import RunConfig
+from .settings import OnLog
 from .trainer import Stopwatch, Trainer
 
 LOG_EVERY = 50  # updates
-OnLog = Callable[[int, dict[str, float]], object]  # is told the update and what is logged at it, tag -> value
 
 
 @dataclass

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ..kernels.cuda_graphs import call_aside, capture
 from ..kernels.first_use import is_right
-from ..model.decision import DecisionModel, ModelConfig
+from ..model.config import ModelConfig
+from ..model.decision import DecisionModel
 
 STEPS = 300
 Recorded = Callable[[], None]

@@ -13,105 +13,17 @@ Shape suffixes: B batch, T environment steps, O observation, A action, C channel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..mixers import MIXERS
-from ..mixers.rsa.config import RemConfig, parse_counts
-from ..mixers.tree.config import TreeConfig
-from .block import ACTIVATIONS, BLOCKS, TrunkState
+from .block import TrunkState
+from .config import ModelConfig
 from .return_estimate import ReturnEstimate
 from .trunk import Trunk
 
 # Per number of tokens in a step: the tokens that actions are predicted from. With three, those of the observations.
 ACTED_ON = {1: slice(None), 3: slice(1, None, 3)}
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Everything that decides the model's shape; stored with its weights.
-
-    Attributes:
-        observation_dim: O.
-        action_dim: A.
-        mixer: a name in MIXERS.
-        width: C, channels of a token.
-        layers: number of blocks.
-        heads: heads of every mixer; must divide `width`.
-        dropout: probability, after the embedding and inside the blocks.
-        max_timestep: rows of the timestep embedding; later steps use the last row.
-        rem_counts: recurrence encoding, of the mixers that have one: "auto" or "k1,...,k6"; see `parse_counts`.
-        rem_dilation: of the dilated ones, in environment steps.
-        rem_max_power: powers beyond are masked; 0: none are. None: 200 for "rsa", 0 for "aaren-rsa".
-        rem_gate: mu before training; sigmoid(mu) is the encoding's share.
-        block: "post-norm" (min-decision-transformer, the paper's code base) or "pre-norm" (GPT-2).
-        activation: of the MLPs, "gelu", "gelu-tanh" or "relu".
-        timestep_embedding: whether tokens carry the time step; without, the embedding is zero and is not trained.
-        timestep_std: deviation of that embedding before training. At 1, as `nn.Embedding` draws it, it is noise on
-            every token that takes half of the training to unlearn.
-        return_conditioned: whether the return-to-go is seen; without, its token's weights are zero and not trained, and
-            the model clones behaviour.
-        best_return: whether the model holds an estimate of the best return in reach, which a policy can ask for.
-        typical_return: whether it holds one of the return to expect, which guidance goes away from.
-        tokens_per_step: J, 1 or 3.
-        tree_budget: E, of the mixer "tree": l^E terms for l tokens at rollout.
-        tree_sampler: a name in SAMPLERS, likewise.
-    """
-
-    observation_dim: int
-    action_dim: int
-    mixer: str = "aaren"
-    width: int = 128
-    layers: int = 3
-    heads: int = 4
-    dropout: float = 0.1
-    max_timestep: int = 1000
-    rem_counts: str = "auto"
-    rem_dilation: int = 2
-    rem_max_power: int | None = None
-    rem_gate: float = 0.0
-    block: str = "post-norm"
-    activation: str = "gelu"
-    timestep_embedding: bool = True
-    timestep_std: float = 0.02
-    return_conditioned: bool = True
-    tree_budget: float = 0.5
-    tree_sampler: str = "edh"
-    best_return: bool = False
-    typical_return: bool = False
-    tokens_per_step: int = 1
-
-    def __post_init__(self) -> None:
-        """Raises ValueError naming the field that does not fit."""
-        for name, allowed in (("mixer", MIXERS), ("block", BLOCKS), ("activation", ACTIVATIONS)):
-            if (value := getattr(self, name)) not in allowed:
-                raise ValueError(f"{name} {value!r} is not one of {', '.join(allowed)}")
-        for name in ("observation_dim", "action_dim", "width", "layers", "heads", "max_timestep"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
-        if self.tokens_per_step not in ACTED_ON:
-            raise ValueError(f"tokens_per_step must be 1 or 3, not {self.tokens_per_step}")
-        if not 0 <= self.timestep_std <= 10:
-            raise ValueError(f"timestep_std must be in [0, 10], not {self.timestep_std}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), not {self.dropout}")
-        self.rems()
-        self.tree()
-
-    def rems(self) -> RemConfig:
-        """Recurrence encoding of a layer, for the mixers that have one; raises ValueError where it does not fit."""
-        counts = parse_counts(self.rem_counts, self.heads)
-        dilation = self.rem_dilation * self.tokens_per_step
-        return RemConfig(counts, dilation, self.rem_max_power, self.rem_gate)
-
-    def tree(self) -> TreeConfig:
-        """Tree attention at rollout, of the mixer "tree"; raises ValueError where it does not fit."""
-        return TreeConfig(self.tree_budget, self.tree_sampler)
 
 
 class DecisionModel(nn.Module):

@@ -12,7 +12,7 @@ from aaren_rl.train.trainer import masked_mse
 @pytest.mark.parametrize("name", list(peers.PEERS))
 def test_a_peer_learns(name: str) -> None:
     pytest.importorskip("transformers" if "transformers" in name else "torchrl", exc_type=ImportError)
-    config = train.build_config("decision-aaren", 0, {"data": {"context": "window", "steps_per_update": 160}})
+    config = train.make_config({"context": "window", "steps_per_update": 160})
     data = train.StepData(train.make_episodes(3000), 1000.0)
     own = train.Trainer(config, data, 3, 1000)
     sizes = {"observation_dim": 11, "action_dim": 3, "width": 16, "layers": 1, "heads": 2}

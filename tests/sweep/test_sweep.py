@@ -29,9 +29,12 @@ from aaren_rl.errors import CheckpointError, UsageError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.sweep import schedule
 from aaren_rl.sweep.command import main as sweep
-from aaren_rl.sweep.processes import CellJob
+from aaren_rl.sweep.processes import CellJob, make_job
 from aaren_rl.sweep.schedule import SweepError, run_cells
 from aaren_rl.train.command import main as train
+from aaren_rl.train.options import make_job as make_train_job
+from aaren_rl.train.options import make_parser
+from aaren_rl.train.settings import settings_of
 
 UPDATES = 150
 VISIBLE = b"CUDA_VISIBLE_DEVICES="
@@ -42,7 +45,8 @@ def job(data: Path, out: Path, seed: int, *more: str, updates: int = UPDATES) ->
     asked = [*arguments(data, out, "--seed", str(seed)), "--eval-episodes", "1", "--final-episodes", "1", *more]
     asked[asked.index("--updates") + 1] = str(updates)
     asked[asked.index("--eval-every") + 1] = "50"
-    return CellJob(tuple(asked), out / "hopper-medium" / "decision-aaren" / f"seed{seed}")
+    made = make_train_job(make_parser().parse_args(asked))
+    return make_job({"agent": "decision-aaren", "seed": seed, **made.settings}, out)
 
 
 def parent(pid: int) -> int:
@@ -157,7 +161,7 @@ def test_the_bar_says_what_takes_time_without_updates(
 
 
 def test_other_settings_are_refused(hopper_file: Path, tmp_path: Path) -> None:
-    assert train(list(job(hopper_file, tmp_path, 0, updates=5).arguments)) == 0
+    assert train(job(hopper_file, tmp_path, 0, updates=5).arguments) == 0
     with pytest.raises(CheckpointError, match="holds a run that differs in"):
         run_cells([job(hopper_file, tmp_path, 0, updates=6)])
 
@@ -181,9 +185,9 @@ def test_a_run_that_is_killed_again_and_again_fails(hopper_file: Path, tmp_path:
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from aaren_rl.sweep.processes import CellJob
+from aaren_rl.sweep.processes import make_job
 from aaren_rl.sweep.schedule import run_cells
-jobs = [CellJob(tuple(arguments), Path(run)) for arguments, run in json.loads(sys.argv[1])]
+jobs = [make_job(settings, Path(sys.argv[3])) for settings in json.loads(sys.argv[1])]
 sys.exit(run_cells(jobs, jobs=2, ray_address=sys.argv[2] or None))
 """
 
@@ -192,9 +196,12 @@ sys.exit(run_cells(jobs, jobs=2, ray_address=sys.argv[2] or None))
 @pytest.mark.parametrize("address", ["", pytest.param("local", marks=needs_ray)])
 def test_ctrl_c_saves_every_run(hopper_file: Path, tmp_path: Path, address: str) -> None:
     cells = [job(hopper_file, tmp_path, seed, "--eval-every", "100000", updates=100_000) for seed in range(3)]
-    plain = json.dumps([(cell.arguments, str(cell.run)) for cell in cells])
+    plain = json.dumps([settings_of(cell.config) for cell in cells])
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, plain, address], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", SCRIPT, plain, address, str(tmp_path)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
     )
     deadline = time.monotonic() + 300
     while not all((cell.run / "metrics.jsonl").exists() for cell in cells[:2]) and time.monotonic() < deadline:
@@ -250,11 +257,10 @@ def test_an_environment_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.defect(8)
 def test_no_run_outlives_a_sweep_that_is_killed(hopper_file: Path, tmp_path: Path) -> None:
     """In the middle of an evaluation, too, which a run that is only asked to end would finish first."""
-    quick = [job(hopper_file, tmp_path, seed) for seed in range(2)]
-    evaluating = ("--eval-every", "1", "--eval-episodes", "100000")
-    cells = [CellJob((*cell.arguments, *evaluating), cell.run) for cell in quick]
-    plain = json.dumps([(cell.arguments, str(cell.run)) for cell in cells])
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT, plain, ""], stderr=subprocess.DEVNULL)
+    cells = [job(hopper_file, tmp_path, seed) for seed in range(2)]
+    evaluating = {"eval_every": 1, "eval_episodes": 100_000}
+    plain = json.dumps([{**settings_of(cell.config), **evaluating} for cell in cells])
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, plain, "", str(tmp_path)], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline and not all(
         (cell.run / "checkpoints" / "00000001.pt").exists() for cell in cells

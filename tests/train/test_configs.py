@@ -1,4 +1,4 @@
-"""Every preset in configs/ is a valid configuration of every agent."""
+"""Every preset and grid in configs/ is a valid configuration of every agent."""
 
 import pytest
 import yaml
@@ -8,29 +8,19 @@ from aaren_rl.compare.published import PAPER, published
 from aaren_rl.errors import UsageError
 from aaren_rl.policies.names import AGENTS
 from aaren_rl.sweep.grid import read_grid
-from aaren_rl.train.config import SECTIONS
-from aaren_rl.train.plan import make_parser, make_plan
-from aaren_rl.train.settings import build_config, load_preset, preset_names
+from aaren_rl.train.options import make_job, make_parser
+from aaren_rl.train.settings import make_config, run_folder, settings_of
 
 CONFIGS = ROOT / "configs"
-FILES = sorted(CONFIGS.glob("*.yaml"))
 
 
-def test_every_file_is_a_preset():
-    assert preset_names() == [path.stem for path in FILES]
-    assert "default" in preset_names()
-
-
-@pytest.mark.parametrize("agent", AGENTS)
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_preset_says_what_its_file_says(path, agent):
-    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    # load_preset takes these parts only, so a part under another name would never be read.
-    assert set(tree) <= {"all", *AGENTS}
-    config = build_config(agent, 0, load_preset(path.stem, agent))
-    for section in SECTIONS:
-        written = {**tree.get("all", {}).get(section, {}), **tree.get(agent, {}).get(section, {})}
-        assert written.items() <= vars(getattr(config, section)).items()
+def test_a_preset_says_what_its_file_says():
+    for preset, parts in yaml.safe_load((CONFIGS / "presets.yaml").read_text(encoding="utf-8")).items():
+        # make_config reads these parts only, so a part under another name would never be read.
+        assert set(parts) <= {"all", *AGENTS}
+        for agent in AGENTS:
+            written = {**parts.get("all", {}), **parts.get(agent, {})}
+            assert written.items() <= settings_of(make_config({"agent": agent}, preset)).items()
 
 
 GRIDS = sorted(CONFIGS.glob("*/*.yaml"))
@@ -41,7 +31,8 @@ def test_a_grids_runs_are_valid(path, tmp_path):
     cells = read_grid(str(path)).cells(tmp_path)
     assert len({cell.run for cell in cells}) == len(cells)
     for cell in cells:
-        assert make_plan(make_parser().parse_args(cell.arguments)).run == cell.run
+        job = make_job(make_parser().parse_args(cell.arguments))
+        assert job.make_config() == cell.config and run_folder(cell.config, job.out) == cell.run
 
 
 def test_the_papers_grid_is_its_table(tmp_path):
@@ -56,11 +47,11 @@ def test_the_local_grid_is_the_papers_sets_with_two_baselines(tmp_path):
     assert local.envs == paper.envs == list(local.data) and set(paper.agents) < set(local.agents)
     cells = local.cells(tmp_path)
     assert len(cells) == 12 * (2 * 5 + 2 * 2) == len({cell.run for cell in cells})
-    assert sum("--agent bc-10 " in " ".join(cell.arguments) for cell in cells) == 12 * 2
+    assert sum(cell.config.agent == "bc-10" for cell in cells) == 12 * 2
     # Those that are left out by some agents are the last of a sweep that is stopped early.
     assert [cell.run.name for cell in cells[: 12 * 4]] == ["seed0"] * 48
     for cell in cells:
-        config = make_plan(make_parser().parse_args(cell.arguments)).config
+        config = cell.config
         assert config.data.source == "local" and config.data.local_steps >= 202_000
         assert (config.data.best_fraction == 0.1) == (config.agent == "bc-10")
 
@@ -97,11 +88,9 @@ def test_a_grid_of_ones_own_data(tmp_path):
         " data: {one: {env_id: Pendulum-v1, source: a.hdf5, ref_min_score: -9.0, ref_max_score: 0.0},"
         " two: {source: 'minari:my/pendulum-v0', clip_actions: false}}}"
     )
-    plans = []
-    for cell in read_grid(str(tmp_path / "grid.yaml")).cells(tmp_path):
-        plans.append(make_plan(make_parser().parse_args(cell.arguments)))
-        assert plans[-1].run == cell.run
-    one, two = (plan.config.data for plan in plans)
+    cells = read_grid(str(tmp_path / "grid.yaml")).cells(tmp_path)
+    one, two = (cell.config.data for cell in cells)
+    assert [cell.run for cell in cells] == [tmp_path / env / "bc" / "seed0" for env in ("one", "two")]
     assert (one.env, one.env_id, one.source, one.ref_min_score) == ("one", "Pendulum-v1", "a.hdf5", -9.0)
     assert (two.env, two.env_id, two.source) == ("two", None, "minari:my/pendulum-v0")
     assert one.clip_actions and not two.clip_actions
@@ -120,3 +109,16 @@ def test_table1_shows_ours_beside_the_papers(tmp_path):
     ]
     assert ["walker2d-medium", "decision-aaren", "74.44", "+-", "5.16", "-"] in lines
     assert lines[-1][:5] == ["missing:", "118", "of", "120", "runs;"]
+
+
+@pytest.mark.parametrize("more", ["--seed 3", "--out elsewhere", "--resume", "--agent bc-10"])
+def test_what_a_sweep_decides_is_not_an_argument_for_its_runs(more, tmp_path):
+    with pytest.raises(UsageError, match="leave them to the sweep"):
+        read_grid("local").cells(tmp_path, more.split())
+
+
+def test_arguments_for_all_runs_come_before_the_grids(tmp_path):
+    cell = read_grid("local").cells(tmp_path, ["--width", "64", "--eval-every=7", "--threads", "2"])[0]
+    assert (cell.config.network.width, cell.config.evaluation.eval_every) == (64, 7)
+    job = make_job(make_parser().parse_args(cell.arguments))
+    assert job.threads == 2 and job.make_config() == cell.config

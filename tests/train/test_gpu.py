@@ -11,7 +11,7 @@ from torch import Tensor
 from windows import SCALE, make_episodes
 
 from aaren_rl.agents import Policy
-from aaren_rl.train import on_device
+from aaren_rl.train import acceleration
 from aaren_rl.train.contexts.batches import StepData
 from aaren_rl.train.settings import build_config
 from aaren_rl.train.trainer import Trainer
@@ -22,10 +22,16 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 
 def make(context: str, **changes: object) -> Trainer:
-    network = {"width": 64, "layers": 2, "heads": 2, "dropout": 0.1}
-    optimizer = {"updates": UPDATES, "warmup_updates": 3, "precision": "float32"} | changes
+    network = {"width": 64, "layers": 2, "heads": 2, "dropout": 0.1, "timestep_embedding": True}
+    optimizer = {
+        "updates": UPDATES,
+        "warmup_updates": 3,
+        "precision": "float32",
+        "optimizer": "adamw",
+        "schedule": "constant",
+    } | changes
     data = {"context": context, "steps_per_update": 256}
-    config = build_config("decision-aaren", 0, {"data": data, "network": network, "optimizer": optimizer})
+    config = build_config({**data, **network, **optimizer})
     return Trainer(config, StepData(make_episodes(), SCALE, "cuda"), 2, 60)
 
 
@@ -51,7 +57,7 @@ def no_waiting() -> Iterator[None]:
 def test_an_update_does_not_wait_for_the_device(
     context: str, non_finite: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(on_device, "EAGER", UPDATES)
+    monkeypatch.setattr(acceleration, "EAGER", UPDATES)
     trainer = trained(make(context, non_finite=non_finite), 2)  # kernels are compiled, moments are made
     request.getfixturevalue("no_waiting")
     trained(trainer, 2)
@@ -62,7 +68,7 @@ def test_an_update_does_not_wait_for_the_device(
 def test_a_graph_is_the_update_it_replays(context: str, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = trained(make(context, optimizer=optimizer))
     assert mine._there._recorded
-    monkeypatch.setattr(on_device, "EAGER", UPDATES)
+    monkeypatch.setattr(acceleration, "EAGER", UPDATES)
     true = trained(make(context, optimizer=optimizer))
     torch.testing.assert_close(weights(mine), weights(true), rtol=1e-5, atol=1e-6)
 

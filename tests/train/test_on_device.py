@@ -12,8 +12,8 @@ from aaren_rl.train.settings import build_config
 from aaren_rl.train.trainer import Trainer
 
 UPDATES = 8
-NETWORK = {"width": 16, "layers": 2, "heads": 2, "dropout": 0.2}
-OPTIMIZER = {"updates": UPDATES, "warmup_updates": 3, "schedule": "cosine", "precision": "float32"}
+NETWORK = {"width": 16, "layers": 2, "heads": 2, "dropout": 0.2, "timestep_embedding": True}
+OPTIMIZER = {"updates": UPDATES, "warmup_updates": 3, "optimizer": "adamw", "precision": "float32"}
 
 
 @pytest.fixture(autouse=True)
@@ -25,12 +25,8 @@ def one_thread():
 
 
 def make(context: str = "mixed", *, on_device: bool, **changes: object) -> Trainer:
-    sections = {
-        "data": {"context": context, "steps_per_update": 64},
-        "network": NETWORK,
-        "optimizer": OPTIMIZER | changes,
-    }
-    return Trainer(build_config("decision-aaren", 0, sections), make_data(), 2, 60, on_device=on_device)
+    settings = {"context": context, "steps_per_update": 64, **NETWORK, **OPTIMIZER, **changes}
+    return Trainer(build_config(settings), make_data(), 2, 60, on_device=on_device)
 
 
 def weights(trainer: Trainer) -> list[Tensor]:

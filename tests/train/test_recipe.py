@@ -22,7 +22,7 @@ from aaren_rl.evaluate.held_out import hold_out
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train.command import main as train
 from aaren_rl.train.optimizers import Optimizers
-from aaren_rl.train.settings import build_config, load_preset
+from aaren_rl.train.settings import build_config, make_config
 
 SMALL = "--env hopper-medium --width 16 --layers 1 --heads 2 --warmup-updates 1 --steps-per-update 160 --threads 1"
 SCORED = "--eval-every 3 --eval-episodes 1 --final-episodes 1"
@@ -127,7 +127,7 @@ def test_the_best_episodes_alone(hopper_file: Path, tmp_path: Path, capsys: pyte
 
 def test_who_steps_what() -> None:
     model = DecisionModel(ModelConfig(5, 2, width=8, layers=2, heads=2))
-    config = build_config("decision-aaren", 0, {"optimizer": {"optimizer": "muon", "warmup_updates": 0}}).optimizer
+    config = build_config({"optimizer": "muon", "warmup_updates": 0}).optimizer
     optimizers = Optimizers(model, config, torch.float32)
     assert optimizers.muon is not None
     shapes = [p.shape for p in optimizers.muon.param_groups[0]["params"]]
@@ -145,5 +145,5 @@ def test_a_small_table_of_time_steps() -> None:
     large = DecisionModel(ModelConfig(5, 2, width=32, timestep_std=1.0)).embed_timestep.weight.detach()
     torch.testing.assert_close(small, 0.02 * large)
     assert 0.9 < float(large.std()) < 1.1
-    preset = build_config("decision-aaren", 0, load_preset("paper", "decision-aaren"))
+    preset = make_config({}, "paper")
     assert (preset.network.timestep_std, preset.optimizer.optimizer, preset.data.held_out) == (1.0, "adamw", 0.0)

@@ -14,7 +14,7 @@ from windows import LENGTHS, generator, make_data, make_episodes
 
 from aaren_rl.agents import DecisionModel, ModelConfig
 from aaren_rl.agents.model.block import TrunkState
-from aaren_rl.train.config import DataConfig, NetworkConfig, OptimizerConfig, RunConfig
+from aaren_rl.train.config import DataConfig, OptimizerConfig, RunConfig
 from aaren_rl.train.contexts.batches import Batch
 from aaren_rl.train.contexts.sampling import settle_context
 from aaren_rl.train.contexts.stream import Carried, StreamSampler
@@ -90,7 +90,7 @@ def test_carried_updates_see_what_the_whole_episode_shows(mixer: str, tokens_per
 def make_trainer(**optimizer: object) -> Trainer:
     config = RunConfig(
         data=DataConfig(context="stream", stream_length=LENGTH, steps_per_update=LENGTH * ROWS, return_scale=10.0),
-        network=NetworkConfig(width=16, layers=2, heads=2, dropout=0.0),
+        network=replace(RunConfig().network, width=16, layers=2, heads=2),
         optimizer=OptimizerConfig(updates=10, precision="float32", **optimizer),  # type: ignore[arg-type]
     )
     return Trainer(config, make_data(), 2, 60)

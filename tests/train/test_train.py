@@ -26,7 +26,7 @@ from aaren_rl.policies.names import AGENTS
 from aaren_rl.runs.folder import RunFolder
 from aaren_rl.train.checkpoint import load_checkpoint
 from aaren_rl.train.command import main as train
-from aaren_rl.train.plan import make_parser, make_plan, remarks
+from aaren_rl.train.options import make_job, make_parser, remarks
 from aaren_rl.train.settings import read_config
 from aaren_rl.train.trainer import Trainer
 
@@ -124,7 +124,8 @@ def test_the_bar_shows_the_last_score_and_a_log_file_few_lines(
     ],
 )
 def test_a_setting_without_an_effect_is_remarked_on(given: str, notes: list[str]) -> None:
-    found = remarks(make_plan(make_parser().parse_args(["--env", "hopper-medium", *given.split()])))
+    job = make_job(make_parser().parse_args(["--env", "hopper-medium", *given.split()]))
+    found = remarks(job.make_config(), job.typed)
     assert len(found) == len(notes) and all(note in line for note, line in zip(notes, found, strict=True))
 
 

@@ -244,8 +244,8 @@ def test_counts_are_read() -> None:
         ({"rem_counts": "2,2,1,0,0,0"}, "has 5 REMs for 4 heads"),
         ({"rem_counts": "0,0,0,0,0,0"}, "not all 0"),
         ({"rem_dilation": 1}, "dilation must be at least 2, not 1"),
-        ({"rem_max_power": -1}, "largest power must be at least 0, not -1"),
-        ({"rem_gate": 3.5}, r"gate must begin in \[-3, 3\], not 3.5"),
+        ({"rem_max_power": -1}, "rem_max_power: must be at least 0, not -1"),
+        ({"rem_gate": 3.5}, "rem_gate: must be at most 3, not 3.5"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, object], message: str) -> None:

@@ -236,11 +236,11 @@ def test_every_parameter_gets_a_gradient(mixer: str, tokens_per_step: int) -> No
         ({"activation": "silu"}, "activation 'silu' is not one of gelu, gelu-tanh, relu"),
         ({"width": 30, "heads": 4}, "width 30 is not a multiple of heads 4"),
         ({"tokens_per_step": 2}, "tokens_per_step must be 1 or 3, not 2"),
-        ({"dropout": 1.0}, "dropout must be in"),
-        ({"dropout": -0.1}, "dropout must be in"),
-        ({"dropout": float("nan")}, "dropout must be in"),
+        ({"dropout": 1.0}, "dropout: must be below 1"),
+        ({"dropout": -0.1}, "dropout: must be at least 0"),
+        ({"dropout": float("nan")}, "dropout: must be finite"),
         *(
-            ({name: 0}, f"{name} must be at least 1, not 0")
+            ({name: 0}, f"{name}: must be at least 1, not 0")
             for name in ("observation_dim", "action_dim", "width", "layers", "heads", "max_timestep")
         ),
     ],

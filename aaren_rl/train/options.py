@@ -1,0 +1,145 @@
+"""The command line of a training run, made from its settings; a sweep reads the arguments for its runs by it."""
+
+from __future__ import annotations
+
+import argparse
+import typing
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..cli import Parser
+from ..policies.names import AGENTS, AUTO, UNCONDITIONED
+from ..ranges import COUNT, SEED, THREADS, Range
+from .config import SECTIONS, SETTINGS, RunConfig
+from .settings import RUN, Job, make_config, preset_names
+
+# Settings that --help lists.
+SHOWN = {"start_from", "env", "source", "env_id", "context", "rollout", "target_return", "updates"}
+REM = ("rem_counts", "rem_dilation", "rem_max_power", "rem_gate")  # of recurrence encoding
+
+DESCRIPTION = """\
+Train an agent offline on a MuJoCo task, score it while it trains, and save the policy.
+
+  python -m aaren_rl.train --env hopper-medium                                # Decision-Aaren, a few minutes
+  python -m aaren_rl.train --env hopper-medium --agent decision-transformer   # the baseline
+  python -m aaren_rl.train --env hopper-medium --resume --updates 2000        # a finished run, a thousand more
+  python -m aaren_rl.train --env hopper-medium-replay --from runs/hopper-medium/decision-aaren/seed0   # fine-tuning
+  tensorboard --logdir runs                                                   # all, side by side
+"""
+EPILOG = """\
+The data set is D4RL's file where it lies in ~/.d4rl/datasets (or $D4RL_DATASET_DIR); otherwise a local set, made
+on first use by behaviour policies that ship with the package. The policy lands in <out>/<env>/<agent>/seed<N>/;
+score it with python -m aaren_rl.evaluate. Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment, 6 numerics,
+7 resources; 143 and 130 after SIGTERM and Ctrl-C, which save first (a second Ctrl-C leaves at once).
+"""
+
+
+def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> Parser:
+    """The command line; its help lists every setting where it is given the `defaults` of a preset to show."""
+    parser = Parser("train", DESCRIPTION)
+    parser.epilog = EPILOG
+    if defaults is not None:
+        parser.epilog = f"In brackets: the values of {defaults.agent} in the preset {preset}.\n\n{EPILOG}"
+    parser.usage = "python -m aaren_rl.train --env NAME [options]"
+    parser.add_argument("--config", metavar="FILE", help="settings: a run's config.yaml, or a part of one")
+    _add_settings(parser, defaults)
+    parser.add_argument(
+        "--agent",
+        choices=AGENTS,
+        metavar="NAME",
+        default=argparse.SUPPRESS,
+        help=f"{', '.join(AGENTS)} [the first; --from's or --config's]",
+    )
+    parser.add_argument(
+        "--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(preset_names())}"
+    )
+    parser.add_argument(
+        "--seed",
+        type=SEED.integer,
+        metavar="N",
+        default=argparse.SUPPRESS,
+        help="training seed [0; --config's]",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
+    parser.add_argument("--threads", type=THREADS.integer, metavar="N", help="CPU threads (default: all cores)")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the model: minutes first, for GPUs")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the run in its folder; with more --updates, too"
+    )
+    parser.add_argument("--save-every", type=COUNT.integer, metavar="N", help="save every N updates, as evaluations do")
+    parser.add_shared(device="auto")
+    parser.add_argument("--help-all", action="store_true", help="list every setting, with its default")
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser, defaults: RunConfig | None) -> None:
+    groups = {name: parser if defaults is None else parser.add_argument_group(name) for name in SECTIONS}
+    hints = {name: typing.get_type_hints(cls) for name, cls in SECTIONS.items()}
+    for name, (section, item) in SETTINGS.items():
+        text = item.metadata["help"] if defaults is not None or name in SHOWN else argparse.SUPPRESS
+        if defaults is not None:
+            text += f" [{getattr(getattr(defaults, section), name)}]"
+        hint = hints[section][name]
+        options = _typed(typing.get_args(hint) or (hint,), item.metadata["limits"])
+        flags = ["--from"] if name == "start_from" else []  # which Python could not call a field
+        flags.append(f"--{name.replace('_', '-')}")
+        groups[section].add_argument(*flags, dest=name, help=text, default=argparse.SUPPRESS, **options)
+
+
+def _typed(kinds: tuple[Any, ...], limits: Range | None) -> dict[str, Any]:
+    """How argparse reads a value of these types."""
+    if bool in kinds:
+        return {"action": argparse.BooleanOptionalAction}
+    if limits is None:
+        return {"metavar": "NAME"}
+    if str in kinds:
+        return {"type": partial(_number_or_word, limits), "metavar": "X"}
+    return {"type": limits.integer, "metavar": "N"} if int in kinds else {"type": limits.number, "metavar": "X"}
+
+
+def _number_or_word(limits: Range, text: str) -> float | str:
+    try:
+        float(text)
+    except ValueError:
+        return text
+    return limits.number(text)
+
+
+def typed_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that stood on the command line."""
+    return {name: value for name, value in vars(arguments).items() if name in SETTINGS or name in RUN}
+
+
+def make_job(arguments: argparse.Namespace) -> Job:
+    """What a command line asks for."""
+    options = {item.name: getattr(arguments, item.name, None) for item in fields(Job)}
+    return Job(typed_settings(arguments), **{name: value for name, value in options.items() if value is not None})
+
+
+def all_help(arguments: argparse.Namespace) -> str:
+    """The help with every setting, and its value of the agent and the preset that are asked for."""
+    agent, preset = getattr(arguments, "agent", RunConfig.agent), arguments.preset
+    return make_parser(make_config({"agent": agent}, preset), preset).format_help()
+
+
+def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
+    """A line for every setting of these that does nothing for this agent."""
+    windows = ("window",) if config.constant_state else ("window", AUTO)
+    contexts = f"{config.data.context} contexts"
+    idle = {
+        "rollout_context": config.evaluation.rollout == "carry" and "the rollout carry",
+        "context_length": config.data.context not in windows and contexts,
+        "stream_length": config.data.context not in ("stream", AUTO) and contexts,
+        "tree_budget": config.mixer != "tree" and config.agent,
+        "tree_sampler": config.mixer != "tree" and config.agent,
+        "target_return": config.agent in UNCONDITIONED and config.agent,
+        "matrix_learning_rate": config.optimizer.optimizer != "muon" and "--optimizer adamw",
+        **dict.fromkeys(REM, not config.mixer.endswith("rsa") and config.agent),
+    }
+    return [
+        f"note: --{name.replace('_', '-')} is of no effect with {who}"
+        for name, who in idle.items()
+        if who and name in typed
+    ]

@@ -1,0 +1,106 @@
+"""What decides a decision model's shape, without torch: a command line is made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..ranges import BELOW_1, COUNT, COUNT_FROM_0, Range, check_limits
+
+if TYPE_CHECKING:
+    from ..mixers.rsa.config import RemConfig
+    from ..mixers.tree.config import TreeConfig
+
+
+def setting(default: Any, text: str, limits: Range | None = None) -> Any:  # noqa: ANN401  a field takes any default
+    """A field that a user may set, with its help and its range."""
+    return field(default=default, metadata={"help": text, "limits": limits})
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything that decides the model's shape; stored with its weights. Fields with a help are settings of a run.
+
+    Attributes:
+        observation_dim: O.
+        action_dim: A.
+        mixer: a name in MIXERS.
+        width: C, channels of a token.
+        layers: number of blocks.
+        heads: heads of every mixer; must divide `width`.
+        dropout: probability, after the embedding and inside the blocks.
+        max_timestep: rows of the timestep embedding; later steps use the last row.
+        rem_counts: recurrence encoding, of the mixers that have one: "auto" or "k1,...,k6"; see `parse_counts`.
+        rem_dilation: of the dilated ones, in environment steps.
+        rem_max_power: powers beyond are masked; 0: none are. None: 200 for "rsa", 0 for "aaren-rsa".
+        rem_gate: mu before training; sigmoid(mu) is the encoding's share.
+        block: "post-norm" (min-decision-transformer, the paper's code base) or "pre-norm" (GPT-2).
+        activation: of the MLPs, "gelu", "gelu-tanh" or "relu".
+        timestep_embedding: whether tokens carry the time step; without, the embedding is zero and is not trained.
+        timestep_std: deviation of that embedding before training. At 1, as `nn.Embedding` draws it, it is noise on
+            every token that takes half of the training to unlearn.
+        return_conditioned: whether the return-to-go is seen; without, its token's weights are zero and not trained, and
+            the model clones behaviour.
+        best_return: whether the model holds an estimate of the best return in reach, which a policy can ask for.
+        typical_return: whether it holds one of the return to expect, which guidance goes away from.
+        tokens_per_step: J, 1 or 3.
+        tree_budget: E, of the mixer "tree": l^E terms for l tokens at rollout.
+        tree_sampler: a name in SAMPLERS, likewise.
+    """
+
+    observation_dim: int = field(metadata={"limits": COUNT})
+    action_dim: int = field(metadata={"limits": COUNT})
+    mixer: str = "aaren"
+    width: int = setting(128, "channels of a token", COUNT)
+    layers: int = setting(3, "number of blocks", COUNT)
+    heads: int = setting(4, "heads of a mixer", COUNT)
+    dropout: float = setting(0.1, "dropout probability", BELOW_1)
+    max_timestep: int = field(default=1000, metadata={"limits": COUNT})
+    rem_counts: str = setting(
+        "auto", "of the -rsa agents: heads with each recurrence encoding, k1,...,k6 (RSA, section 3)"
+    )
+    rem_dilation: int = setting(2, "dilation of k4 to k6, in environment steps", COUNT)
+    rem_max_power: int | None = setting(
+        None, "mask larger powers; 0: none (default: 200 for decision-rsa, else 0)", COUNT_FROM_0
+    )
+    rem_gate: float = setting(0.0, "mu before training; sigmoid(mu) is the encoding's share", Range(-3, 3))
+    block: str = "post-norm"
+    activation: str = "gelu"
+    timestep_embedding: bool = setting(True, "tell the model the time step")
+    timestep_std: float = setting(0.02, "deviation of the time steps' embedding before training", Range(0, 10))
+    return_conditioned: bool = True
+    tree_budget: float = setting(0.5, "E of decision-transformer-tree: l^E terms for l tokens; 1 is exact", Range(0, 1))
+    tree_sampler: str = setting("edh", "how its tree chooses what to look at closer, as evaluate's --sampler")
+    best_return: bool = setting(False, "learn the best return in reach beside, for --target-return auto")
+    typical_return: bool = setting(False, "learn the return to expect beside, for evaluate --guidance")
+    tokens_per_step: int = setting(1, "1, or 3: return-to-go, observation and action apart (Decision Transformer)")
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the field that does not fit."""
+        from ..mixers import MIXERS  # with torch
+        from .block import ACTIVATIONS, BLOCKS
+
+        check_limits(self)
+        for name, allowed in (("mixer", MIXERS), ("block", BLOCKS), ("activation", ACTIVATIONS)):
+            if (value := getattr(self, name)) not in allowed:
+                raise ValueError(f"{name} {value!r} is not one of {', '.join(allowed)}")
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        if self.tokens_per_step not in (1, 3):
+            raise ValueError(f"tokens_per_step must be 1 or 3, not {self.tokens_per_step}")
+        self.rems()
+        self.tree()
+
+    def rems(self) -> RemConfig:
+        """Recurrence encoding of a layer, for the mixers that have one; raises ValueError where it does not fit."""
+        from ..mixers.rsa.config import RemConfig, parse_counts  # with torch
+
+        counts = parse_counts(self.rem_counts, self.heads)
+        dilation = self.rem_dilation * self.tokens_per_step
+        return RemConfig(counts, dilation, self.rem_max_power, self.rem_gate)
+
+    def tree(self) -> TreeConfig:
+        """Tree attention at rollout, of the mixer "tree"; raises ValueError where it does not fit."""
+        from ..mixers.tree.config import TreeConfig  # with torch
+
+        return TreeConfig(self.tree_budget, self.tree_sampler)

@@ -1,0 +1,69 @@
+"""Ranges of numbers, as the fields of a configuration have them in their metadata under "limits"."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Finite numbers from `low` to `high`; with `above` `low` is not one of them, with `below` `high` is not."""
+
+    low: float
+    high: float
+    above: bool = False
+    below: bool = False
+
+    def problem(self, value: float) -> str | None:
+        """What is wrong with a value, as a message has it behind a name and a colon; None where nothing is."""
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"must be finite, not {value}"
+        if value < self.low or (self.above and value == self.low):
+            return f"must be {'above' if self.above else 'at least'} {_shown(self.low)}, not {value}"
+        if value > self.high or (self.below and value == self.high):
+            return f"must be {'below' if self.below else 'at most'} {_shown(self.high)}, not {value}"
+        return None
+
+    def integer(self, text: str) -> int:
+        """The type of an argument that is an integer of this range."""
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be an integer, not {text[:40]!r}") from None
+        return self._checked(value)
+
+    def number(self, text: str) -> float:
+        """The type of an argument that is a number of this range."""
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be a number, not {text[:40]!r}") from None
+        return self._checked(value)
+
+    def _checked(self, value: Number) -> Number:
+        if problem := self.problem(value):
+            raise argparse.ArgumentTypeError(problem)
+        return value
+
+
+def _shown(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+
+
+def check_limits(config: Any) -> None:  # noqa: ANN401  any dataclass
+    """Raises ValueError naming the first field whose number is out of its range."""
+    for item in fields(config):
+        limits, value = item.metadata.get("limits"), getattr(config, item.name)
+        if limits is not None and isinstance(value, int | float) and (problem := limits.problem(value)):
+            raise ValueError(f"{item.name}: {problem}")
+
+
+LARGE = 2**53  # from here on not every integer is a float, nor JSON's
+COUNT = Range(1, LARGE)
+COUNT_FROM_0 = Range(0, LARGE)
+BELOW_1 = Range(0, 1, below=True)
