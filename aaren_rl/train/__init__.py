@@ -1,5 +1,69 @@
 """The command train: configuration, batches, updates, ranks, checkpoints and the loop; `run` is it from Python."""
 
-from .api import run
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 __all__ = ["run"]
+
+
+def run(
+    env: str | None = None,
+    *,
+    agent: str | None = None,
+    preset: str = "default",
+    seed: int | None = None,
+    config: str | Path | None = None,
+    out: str | Path = "runs",
+    resume: bool = False,
+    save_every: int | None = None,
+    threads: int | None = None,
+    device: str = "auto",
+    register: str | None = None,
+    compile: bool = False,
+    on_log: Callable[[int, dict[str, float]], object] | None = None,
+    **settings: Any,  # noqa: ANN401  of every type that a configuration has
+) -> Path:
+    """Trains an agent as the command does, prints what it prints, and returns the run's folder.
+
+        folder = run("hopper-medium", updates=200, on_log=lambda update, values: print(update, values["train/loss"]))
+        policy = load_policy(folder)
+
+    Args:
+        env: the task, such as "hopper-medium"; with `env_id` and `source` a name for data of your own.
+        agent: as `--agent`: "decision-aaren" unless `config` or a policy that is started from has another.
+        preset: settings to start from.
+        seed: training seed; 0 unless `config` has another.
+        config: a run's config.yaml, or a part of one.
+        out: where runs go: the folder is OUT/ENV/AGENT/seedN.
+        resume: go on with the run in that folder; with more `updates` also with one that is finished.
+        save_every: updates between checkpoints, beside those of evaluations.
+        threads: torch's CPU threads, for this process, also afterwards; None: as they are.
+        device: "auto", "cpu" or "cuda".
+        register: a module to import, which registers environments; what this program has registered is there anyway.
+        compile: torch.compile the model.
+        on_log: called with the update and the scalars, tag -> value, of every line of metrics.jsonl: `train/loss` and
+            others every 50 updates, `eval/return_mean` and others at every evaluation. What it raises ends the
+            training, which `resume` goes on with from its last checkpoint.
+        settings: any other setting by its name on the command line, with underscores: `updates=200`, `width=64`,
+            `source="my.hdf5"`, `target_return=3600.0`; `start_from="RUN"` is `--from`.
+
+    Raises:
+        UsageError: an argument or a setting is unknown or cannot be.
+        CommandError: what the command would leave with another exit code for: data, checkpoints, the environment,
+            numbers that are not finite, memory.
+        KeyboardInterrupt: Ctrl-C or SIGTERM came; a checkpoint was saved first.
+    """
+    from .session import run_training
+    from .settings import Job, run_folder
+
+    named = {"env": env, "agent": agent, "seed": seed}
+    typed = {name: value for name, value in named.items() if value is not None} | settings
+    job = Job(typed, config, preset, register, Path(out), device, threads, compile, resume, save_every, on_log)
+    made = job.make_config()
+    if run_training(job, made) > 128:
+        raise KeyboardInterrupt(f"stopped by {signal.SIGINT.name} or {signal.SIGTERM.name}; resume=True goes on")
+    return run_folder(made, job.out)

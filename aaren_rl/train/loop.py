@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -11,10 +12,11 @@ from pathlib import Path
 import torch
 import yaml
 
-from ..agents import Policy
+from ..agents import Policy, ReturnEstimate, expectile_loss
+from ..agents.model.return_estimate import BEST, TYPICAL
 from ..cli import StopRequest, progress_bar
 from ..envs import Episodes, Task
-from ..errors import CheckpointError
+from ..errors import CheckpointError, NumericsError
 from ..evaluate.held_out import hold_out
 from ..evaluate.scores import Score, above_data, format_table, mismatch
 from ..policies.folder import load_policy
@@ -30,6 +32,12 @@ from .ranks import Ranks
 from .settings import Job, to_dict
 from .trainer import Trainer
 from .training_run import Run, complete, save
+
+# How the estimates of returns are fitted.
+FIT_UPDATES = 1500  # a few seconds on one core
+FIT_STEPS = 1280  # an update
+FIT_RATE = 3e-3  # peak; a cosine to zero
+FIT_DECAY = 1e-4
 
 
 def train(
@@ -65,7 +73,7 @@ def train(
     ranks.share(partial(announce, run))
 
     if trainer.update == 0 and config.data.start_from is None:
-        trainer.fit_returns()
+        fit_returns(trainer)
     hidden = not ranks.is_writer
     run.bar = progress_bar(total=updates, initial=trainer.update, desc=task.name, unit="update", disable=hidden)
     try:
@@ -135,6 +143,52 @@ def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
         raise CheckpointError(f"--from {config.data.start_from}: the policy's model has another {', '.join(differing)}")
     for model in (trainer.model, trainer.average):
         model.load_state_dict(policy.model.state_dict())
+
+
+def fit_returns(trainer: Trainer) -> None:
+    """Fits the model's estimates of the best return in reach and of the typical one, apart from its training."""
+    updates = min(FIT_UPDATES, trainer.config.optimizer.updates)  # no more than the policy has itself
+    for name, expectile in (("best_return", BEST), ("typical_return", TYPICAL)):
+        estimate, average = getattr(trainer.model, name), getattr(trainer.average, name)
+        if estimate is not None:
+            fit_return(estimate, trainer.data, expectile, trainer.config.seed, updates)
+            average.load_state_dict(estimate.state_dict())
+
+
+def fit_return(model: ReturnEstimate, data: StepData, expectile: float, seed: int, updates: int = FIT_UPDATES) -> None:
+    """Fits an estimate to all steps of a data set, by AdamW; the same weights for the same seed on the same machine.
+
+    The estimate shares nothing with the policy's model, whose training it leaves as it would be without.
+
+    Args:
+        model: the estimate, changed in place.
+        data: with observations to normalise and scaled returns-to-go.
+        expectile: what of the returns-to-go it shall be: BEST, TYPICAL or between.
+        seed: of the steps drawn.
+        updates: of FIT_STEPS steps each.
+
+    Raises:
+        NumericsError: the loss is not finite in the end.
+    """
+    generator = torch.Generator(data.device).manual_seed(seed)
+    model.requires_grad_(True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=FIT_RATE, weight_decay=FIT_DECAY)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 0.5 * (1 + math.cos(math.pi * k / updates)))
+    loss = torch.zeros(())
+    for _ in range(updates):
+        rows = torch.randint(len(data), (FIT_STEPS,), generator=generator, device=data.device)
+        observed = (data.observations[rows] - data.observation_mean) / data.observation_std
+        loss = expectile_loss(model(observed), data.returns_to_go[rows], expectile)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    model.requires_grad_(False)
+    if not math.isfinite(loss.item()):
+        raise NumericsError(
+            "the data's returns-to-go are too large to learn what can be reached: raise --return-scale, or leave it "
+            "out with --no-best-return --no-typical-return"
+        )
 
 
 def restore(run: Run, ranks: Ranks) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor
 from ..agents import Block, DecisionModel, Encoded
 from ..agents.fast.first_use import captures_are_right
 from ..agents.model.block import TrunkState
-from ..agents.model.return_estimate import BEST, TYPICAL
 from ..envs.errors import one_line
 from ..errors import CheckpointError
 from .acceleration import DeviceRates, Found, Graphs, autocast, compile_model, uses_bfloat16
@@ -24,7 +23,6 @@ from .contexts.sampling import make_sampler
 from .contexts.stream import Carried, StreamSampler
 from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
-from .return_estimates import MOST_UPDATES, fit_return
 
 
 def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
@@ -136,15 +134,6 @@ class Trainer:
     def skipped(self) -> int:
         """Updates that changed nothing, since they were not finite; waits for the device."""
         return int(self._skipped)
-
-    def fit_returns(self) -> None:
-        """Fits the model's estimates of the best return in reach and of the typical one, before the first update."""
-        updates = min(MOST_UPDATES, self.config.optimizer.updates)  # no more than the policy has itself
-        for name, expectile in (("best_return", BEST), ("typical_return", TYPICAL)):
-            estimate, average = getattr(self.model, name), getattr(self.average, name)
-            if estimate is not None:
-                fit_return(estimate, self.data, expectile, self.config.seed, updates)
-                average.load_state_dict(estimate.state_dict())
 
     def step(self) -> tuple[Tensor, Tensor]:
         """One update; returns its loss and the norm of its gradient before clipping, as tensors on the device.

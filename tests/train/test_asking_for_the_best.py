@@ -18,7 +18,7 @@ from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train.command import main as train
 from aaren_rl.train.contexts.batches import StepData
-from aaren_rl.train.return_estimates import fit_return
+from aaren_rl.train.loop import fit_return
 
 SMALL = "--env hopper-medium --width 16 --layers 1 --heads 2 --updates 6 --warmup-updates 1 --steps-per-update 160"
 SCORED = "--threads 1 --eval-every 3 --eval-episodes 1 --final-episodes 1"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from aaren_rl.agents import DecisionModel, ModelConfig
-from aaren_rl.train.muon import AS_ADAMW, ITERATIONS, QUINTIC, Muon, orthogonalize, trunk_matrices
+from aaren_rl.train.optimizers import AS_ADAMW, ITERATIONS, QUINTIC, Muon, orthogonalize, trunk_matrices
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (2, 5, 16)])
