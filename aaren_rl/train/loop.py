@@ -132,13 +132,13 @@ def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
     Raises:
         CheckpointError: they are of another model, or of an environment of other sizes.
     """
-    own, there = dataclasses.asdict(trainer.model.config), policy.card.model
+    own, there = dataclasses.asdict(trainer.model.config), dataclasses.asdict(policy.model.config)
     # What weights do not depend on may be another: dropout, and how a tree acts.
     free = ("dropout", "timestep_std", "rem_gate", "tree_budget", "tree_sampler")
     if differing := [
         f"{name} ({value}, here {own[name]})"
         for name, value in there.items()
-        if name not in free and own.get(name) != value
+        if name not in free and own[name] != value
     ]:
         raise CheckpointError(f"--from {config.data.start_from}: the policy's model has another {', '.join(differing)}")
     for model in (trainer.model, trainer.average):

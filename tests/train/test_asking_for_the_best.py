@@ -117,16 +117,3 @@ def test_guidance_of_a_run_and_what_cannot_be_guided(trained: Path, hopper_file:
         with pytest.raises(SystemExit, match="2"):
             evaluate([str(cloned), "--guidance", asked])
         assert message in capsys.readouterr().err
-
-
-def test_a_policy_from_before_there_was_a_typical_return_is_gone_on_from(hopper_file: Path, tmp_path: Path) -> None:
-    """Its card does not name what it has not."""
-    old = run(tmp_path / "old", hopper_file, "--no-typical-return")
-    for name in ("policy", "policy_best"):
-        file = old / name / "config.json"
-        tree = json.loads(file.read_text())
-        del tree["model"]["typical_return"]
-        file.write_text(json.dumps(tree))
-    assert read_card(old).model.get("typical_return") is None
-    new = run(tmp_path / "new", hopper_file, f"--from {old}")
-    assert load_policy(new).model.typical_return is None
