@@ -130,7 +130,7 @@ def make_local(task: D4RLTask, steps: int | None = None, progress: bool = True) 
             for leftover in path.parent.glob(f".{path.name}.*.tmp"):
                 leftover.unlink()
             episodes = _collect(task, recipe, progress)
-            attributes = {
+            attributes: dict[str, str | int | float] = {
                 "env_id": task.env_id,
                 "origin": "made locally by aaren-rl; not the D4RL file",
                 "policy": recipe.description,

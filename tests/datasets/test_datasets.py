@@ -12,7 +12,6 @@ import pytest
 
 from aaren_rl.__main__ import main as aaren_rl
 from aaren_rl.datasets.command import main
-from aaren_rl.datasets.describe import histogram
 from aaren_rl.envs import Episodes, normalized_score
 from aaren_rl.envs.behaviour import local_sets as local_module
 from aaren_rl.envs.behaviour.local_sets import Recipe
@@ -117,14 +116,6 @@ def test_info_numbers(folder, capsys):
     for shown in ("D4RL's file", "75.0% terminated", "constant: 5", "7.0", "D4RL v2", "Hopper-v2"):
         assert shown in out
     assert (folder / "picture.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-
-
-def test_a_histogram_counts_every_episode():
-    lines = histogram(np.array([0.0, 1.0, 1.0, 1.0, 1.0, 8.0]), bins=4)
-    assert [line.split()[-1] for line in lines] == ["5", "0", "0", "1"]
-    assert [line.count("#") for line in lines] == [50, 0, 0, 10]
-    assert [float(line.split()[0]) for line in lines] == [0, 2, 4, 6]
-    assert sum(int(line.split()[-1]) for line in histogram(np.full(3, 7.0))) == 3
 
 
 @pytest.mark.defect(25)
@@ -302,23 +293,6 @@ def test_convert_refuses(folder, capsys):
     refused(capsys, 2, "convert mine.hdf5 minari:my/new-v0", "--env-id")
     refused(capsys, 3, "convert mine.hdf5 minari:my/new-v0 --env-id Walker2d-v4", "11 columns")
     assert {name: (folder / name).read_bytes() for name in files(folder)} == before
-
-
-def test_convert_holds_actions_to_the_environments_bounds(folder, capsys):
-    write_hdf5(folder / "wide.hdf5", episodes(scale=3), {"env_id": "Hopper-v4"})
-    refused(capsys, 3, "convert wide.hdf5 minari:my/new-v0", "wide.hdf5:actions", "--clip-actions")
-    assert main("convert wide.hdf5 minari:my/new-v0 --clip-actions".split()) == 0
-    assert read_minari("my/new-v0").episodes.action_range() == (-1, 1)
-
-
-def test_a_full_disk_while_converting(folder, capsys, monkeypatch):
-    write_minari("my/set-v0", episodes(), env_id="Hopper-v4")
-
-    def full(path, content: memoryview):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("aaren_rl.envs.data.hdf5.d4rl.write_whole", full)
-    refused(capsys, 7, "convert minari:my/set-v0 new.hdf5", "new.hdf5: cannot be written", "No space left")
 
 
 def test_the_command_line(capsys):

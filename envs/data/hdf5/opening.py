@@ -152,7 +152,7 @@ def check_size(path: Path, datasets: list[h5py.Dataset], taken: int = 0) -> int:
     """
     # HDF5 takes memory for whole chunks, which may be larger than the dataset.
     sizes = [max(math.prod(data.shape), math.prod(data.chunks) if data.chunks else 0) for data in datasets]
-    claimed, size = taken + 4 * sum(sizes), path.stat().st_size
+    claimed, size = taken + 4 * int(sum(sizes)), path.stat().st_size
     if claimed > _MAX_EXPANSION * size + _EXPANSION_SLACK_BYTES:
         raise DataError(f"{path}: claims {claimed:,} bytes in a file of {size:,}; do not trust it, {_FETCH}")
     require_memory(claimed, str(path), "use a smaller file")

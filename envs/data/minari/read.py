@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -111,9 +111,10 @@ def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
 
 def _download(dataset_id: str, folder: Path, progress: bool) -> str | None:
     """Have minari's client put a dataset into `folder`; it loads nothing. Returns why that failed."""
-    import huggingface_hub.utils as hub  # on demand, as it takes half a second
+    from huggingface_hub import utils  # on demand, as it takes half a second
     from minari.storage.remotes import get_cloud_storage
 
+    hub: Any = utils  # its functions are not exported by name
     shown, level = not hub.are_progress_bars_disabled(), hub.logging.get_verbosity()
     hub.logging.set_verbosity_error()
     if not progress:
@@ -121,9 +122,10 @@ def _download(dataset_id: str, folder: Path, progress: bool) -> str | None:
     try:
         get_cloud_storage().download_dataset(dataset_id, folder)
     except Exception as error:  # the clients of minari's remotes raise errors of their own
-        while error.__cause__ is not None:  # the hub's wraps what happened into advice
-            error = error.__cause__
-        return one_line(f"{type(error).__name__}: {error}")
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the hub's wraps what happened into advice
+            cause = cause.__cause__
+        return one_line(f"{type(cause).__name__}: {cause}")
     finally:
         hub.logging.set_verbosity(level)
         if shown:
@@ -212,7 +214,9 @@ def _parts(group: h5py.Group, columns: tuple[int | None, int | None]) -> dict[st
 def _read_episode(parts: dict[str, h5py.Dataset]) -> _Episode:
     steps = len(parts["rewards"])
     # The observation behind the last step has no action: it is left out.
-    arrays = (opening.read_float32(parts[key], steps) for key in ("observations", "actions", "rewards"))
+    observations, actions, rewards = (
+        opening.read_float32(parts[key], steps) for key in ("observations", "actions", "rewards")
+    )
     ends = []
     for data in (parts["terminations"], parts["truncations"]):
         flags = opening.read_flags(data)
@@ -223,4 +227,4 @@ def _read_episode(parts: dict[str, h5py.Dataset]) -> _Episode:
             )
         ends.append(bool(flags[-1]))
     terminated, truncated = ends
-    return _Episode(*arrays, True if terminated else False if truncated else None)
+    return _Episode(observations, actions, rewards, True if terminated else False if truncated else None)

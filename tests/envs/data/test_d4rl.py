@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import DataError, Episodes, UsageError
-from aaren_rl.envs.data.hdf5.d4rl import d4rl_dataset_dir, read_hdf5, write_hdf5
+from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
 
 N = 60
 
@@ -315,14 +315,6 @@ def test_attributes_are_one_line_without_control_characters(save):
     episodes = read_hdf5(path)
     assert episodes.env_id == "Hopper-v4"
     assert episodes.notes == ("origin: made by [31mme",)
-
-
-def test_dataset_dir(monkeypatch, tmp_path):
-    monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path))
-    assert d4rl_dataset_dir() == tmp_path
-    monkeypatch.setenv("D4RL_DATASET_DIR", "")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert d4rl_dataset_dir() == tmp_path / ".d4rl" / "datasets"
 
 
 def test_write_and_read_again(save, tmp_path):
