@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ...errors import DataError, UsageError, one_line
 from ...files import write_whole
+from ...system import require_memory
 from ...tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM, D4RL_SERVER, D4RLTask
 from ..episodes import Episodes
 from .opening import check_size, hold_to_bounds, open_hdf5, plain_entry, read_flags, read_float32
@@ -109,7 +110,7 @@ def _datasets(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
         found = ", ".join(map(ascii, names[:20])) or "nothing"
         raise DataError(f"{path}: missing {', '.join(missing)} (found: {found}); use a file in {_LAYOUT}")
     datasets = {key: plain_entry(file, key, h5py.Dataset, _LAYOUT) for key in (*_REQUIRED, *_FLAGS) if key in names}
-    check_size(path, list(datasets.values()))
+    require_memory(check_size(path, list(datasets.values())), str(path), "use a smaller file")
     for key, data in datasets.items():
         wanted = 2 if key in ("observations", "actions") else 1
         if data.ndim != wanted:

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from ...errors import DataError, EnvsError, one_line
 from ...processes import start_child
-from ...system import require_memory
 from ..download import verify_pin
 
 Bounds = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
@@ -142,20 +141,18 @@ def _fault(parent: h5py.Group, key: str, text: str) -> DataError:
 
 
 def check_size(path: Path, datasets: list[h5py.Dataset], taken: int = 0) -> int:
-    """Refuse datasets that claim more bytes than the file can hold or than are free, `taken` ones before included.
+    """Refuse datasets that claim more bytes than the file can hold, `taken` ones before included.
 
     Returns the bytes of all of them, as float32.
 
     Raises:
         DataError: the file cannot hold as much.
-        ResourcesError: there is not as much memory.
     """
     # HDF5 takes memory for whole chunks, which may be larger than the dataset.
     sizes = [max(math.prod(data.shape), math.prod(data.chunks) if data.chunks else 0) for data in datasets]
     claimed, size = taken + 4 * int(sum(sizes)), path.stat().st_size
     if claimed > _MAX_EXPANSION * size + _EXPANSION_SLACK_BYTES:
         raise DataError(f"{path}: claims {claimed:,} bytes in a file of {size:,}; do not trust it, {_FETCH}")
-    require_memory(claimed, str(path), "use a smaller file")
     return claimed
 
 

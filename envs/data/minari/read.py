@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from ...errors import DataError, one_line
 from ...files import alone, sha256, writing
-from ...system import sync
+from ...system import require_memory, sync
 from ...tasks.table import get_task
 from ..download import write_pin
 from ..episodes import Episodes
@@ -151,7 +151,9 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
             parts = _parts(opening.plain_entry(file, f"episode_{e}", h5py.Group, _LAYOUT), columns)
             claimed = opening.check_size(path, list(parts.values()), claimed)
             read.append(_read_episode(parts))
-            columns = read[0].observations.shape[1], read[0].actions.shape[1]
+            if e == 0:
+                columns = read[0].observations.shape[1], read[0].actions.shape[1]
+                require_memory(4 * spec.total_steps * (sum(columns) + 1), str(path), "use a smaller dataset")
     if (total := sum(len(episode.rewards) for episode in read)) != spec.total_steps:
         raise DataError(f"{path}: has {total:,} steps, metadata.json counts {spec.total_steps:,}; {_AGAIN}")
     if read[-1].terminated is None:
