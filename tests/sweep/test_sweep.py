@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import itertools
 import json
 import os
 import shutil
@@ -147,17 +146,6 @@ def test_a_failing_run_does_not_stop_the_others(hopper_file: Path, tmp_path: Pat
     with pytest.raises(SweepError, match=r"1 of 2 runs failed.*seed1 \(exit code 6.*loss or gradient is not finite"):
         run_cells([bad, good], jobs=1)
     assert read_card(good.run).updates == 10
-
-
-def test_the_bar_says_what_takes_time_without_updates(
-    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[str] = []
-    monkeypatch.setattr(schedule, "SHOW", 0.0)
-    monkeypatch.setattr(schedule.tqdm, "set_postfix_str", lambda _, text, **__: shown.append(text))
-    assert run_cells([job(hopper_file, tmp_path, 0, "--final-episodes", "50")]) == 0
-    seen = [text for text, _ in itertools.groupby(shown)]
-    assert seen == ["0/1 runs, 1 preparing data", "0/1 runs", "0/1 runs, 1 scoring", "1/1 runs"]
 
 
 def test_other_settings_are_refused(hopper_file: Path, tmp_path: Path) -> None:

@@ -90,12 +90,6 @@ def test_mixed_lengths_are_log_uniform() -> None:
     assert abs((logs < (low + high) / 2).mean() - 0.5) < 3 * 0.5 / math.sqrt(len(logs))
 
 
-def test_a_horizon_shorter_than_the_shortest_stretch() -> None:
-    data = make_data((50, 50))
-    found = stretches(MixedSampler(data, 4, 100).sample(generator()), data)
-    assert all(length <= 4 for *_, length in found)
-
-
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("lengths", [(1,), (1, 1, 1), (3000,)])
 def test_degenerate_data_sets(context: str, lengths: tuple[int, ...]) -> None:
@@ -133,11 +127,6 @@ def test_steps_are_normalised_by_the_data_sets_statistics() -> None:
     torch.testing.assert_close(drawn.double(), torch.from_numpy(wanted), rtol=0, atol=1e-4)
     assert np.array_equal(data.returns_to_go.numpy(), episodes.returns_to_go() / 2)
     assert np.array_equal(episodes.observations, observations)  # the data set itself is untouched
-
-
-def test_an_unknown_context_is_refused() -> None:
-    with pytest.raises(ValueError, match="'infinite' is not one of window, episode, mixed, stream"):
-        sampler("infinite", make_data())
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_run import folder, records
 from windows import LENGTHS, generator, make_data, sampler, stretches
 
 from aaren_rl import load_policy
@@ -33,14 +33,6 @@ def arguments(data: Path, out: Path, *more: str) -> list[str]:
     small = "--env hopper-medium --width 16 --layers 2 --heads 2 --updates 20 --warmup-updates 5 --steps-per-update 160"
     scored = "--eval-every 10 --eval-episodes 2 --final-episodes 2 --threads 1 --dropout 0 --precision float32"
     return [*small.split(), *scored.split(), "--source", str(data), "--out", str(out), *more]
-
-
-def folder(out: Path, agent: str = "decision-aaren") -> Path:
-    return out / "hopper-medium" / agent / "seed0"
-
-
-def records(run: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def launch(command: list[str]) -> subprocess.Popen[str]:
@@ -101,16 +93,6 @@ def test_two_gpus_end_with_the_weights_of_one(hopper_file: Path, tmp_path: Path,
     assert train(arguments(hopper_file, tmp_path / "one", *kind)) == 0
     two(arguments(hopper_file, tmp_path / "two", *kind))
     same(folder(tmp_path / "one"), folder(tmp_path / "two"), WITHOUT_EFFECT, most=1e-4)
-
-
-@pytest.mark.slow
-def test_every_weight_of_the_default_preset_is_the_same(hopper_file: Path, tmp_path: Path) -> None:
-    """As README says."""
-    asked = ["--env", "hopper-medium", "--updates", "20", "--dropout", "0", "--precision", "float32", "--threads", "1"]
-    asked += ["--source", str(hopper_file), "--final-episodes", "1"]
-    assert train([*asked, "--out", str(tmp_path / "one")]) == 0
-    two([*asked, "--out", str(tmp_path / "two")])
-    same(folder(tmp_path / "one"), folder(tmp_path / "two"), WITHOUT_EFFECT)
 
 
 @pytest.mark.slow

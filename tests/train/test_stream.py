@@ -157,8 +157,3 @@ def test_auto_is_what_suits_the_data(agent: str, length: int, context: str) -> N
     config = RunConfig(agent=agent, data=DataConfig(context="auto"))
     episodes = make_episodes((length, length - 10, length + 10))
     assert settle_context(config, episodes).data.context == context
-
-
-def test_what_was_asked_for_stays() -> None:
-    config = RunConfig(data=DataConfig(context="mixed"))
-    assert settle_context(config, make_episodes((1000,))) is config

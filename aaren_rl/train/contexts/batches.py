@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -183,7 +183,7 @@ class StepData:
         since = place - (after - lengths)[stretch]
         mask = torch.ones(1, steps, dtype=torch.bool, device=self.device)
         batch = self.rows((begins[stretch] + since).unsqueeze(0), mask)
-        return Batch(**{**batch.__dict__, "starts": (since == 0).unsqueeze(0)})
+        return replace(batch, starts=(since == 0).unsqueeze(0))
 
 
 class Sampler(ABC):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ...envs import Episodes
-from ...policies.names import AUTO, CONTEXTS
+from ...policies.names import AUTO
 from ..config import RunConfig
 from .batches import EpisodeSampler, MixedSampler, Sampler, StepData, WindowSampler
 from .stream import StreamSampler
@@ -42,16 +43,11 @@ def make_sampler(context: str, data: StepData, *, context_length: int, horizon: 
         context_length: steps a row, for "window" and "stream".
         horizon: the longest stretch in steps, for "mixed".
         steps: environment steps an update.
-
-    Raises:
-        ValueError: unknown context.
     """
-    if context == "window":
-        return WindowSampler(data, context_length, steps)
-    if context == "episode":
-        return EpisodeSampler(data, steps)
-    if context == "mixed":
-        return MixedSampler(data, horizon, steps)
-    if context == "stream":
-        return StreamSampler(data, context_length, steps)
-    raise ValueError(f"context {context!r} is not one of {', '.join(CONTEXTS)}")
+    samplers: dict[str, Callable[[], Sampler]] = {
+        "window": lambda: WindowSampler(data, context_length, steps),
+        "episode": lambda: EpisodeSampler(data, steps),
+        "mixed": lambda: MixedSampler(data, horizon, steps),
+        "stream": lambda: StreamSampler(data, context_length, steps),
+    }
+    return samplers[context]()

@@ -11,6 +11,8 @@ Shape suffixes: B rows, T steps a row of an update.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -61,7 +63,7 @@ class StreamSampler(Sampler):
         batch = data.rows(index, torch.ones(shape, dtype=torch.bool, device=device))
         # Where a row begins an episode, the step before it is another episode's, and `starts` leaves its action out.
         before = data.scaled_actions((index[:, 0] - 1).clamp(min=0))
-        return Batch(**{**batch.__dict__, "starts": starts, "previous_action": before})
+        return replace(batch, starts=starts, previous_action=before)
 
 
 class Carried:
