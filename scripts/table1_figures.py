@@ -1,4 +1,4 @@
-"""The pictures of docs/table1.md, of the results that scripts/table1_local wrote."""
+"""The pictures of docs/table1.md, of the results that scripts/table1 wrote."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from table1_tables import on_all_sets
 
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.imitation import imitation
@@ -18,6 +17,7 @@ from aaren_rl.compare.report.colours import INK, SOFT, Styles, paint, styles_of
 from aaren_rl.compare.statistics import Estimate, aggregate, group, summarize
 from aaren_rl.policies.names import label
 
+OURS, THEIRS = "decision-aaren", "decision-transformer"
 DATA = {
     "mean": (":", "data, mean"),
     "best_tenth": ("-.", "data, best tenth"),
@@ -32,6 +32,13 @@ def figures(cells: Sequence[Cell]) -> dict[str, Figure]:
     """By name."""
     drawn, whole = {"scores": scores(cells), "steering": steering(cells)}, on_all_sets(cells)
     return drawn | ({"profiles": profile(whole)} if aggregate(whole) else {})
+
+
+def on_all_sets(cells: Sequence[Cell]) -> list[Cell]:
+    """The runs of the agents that have every set that the two compared have: one under way would leave no set."""
+    sets = {agent: {cell.env for cell in cells if cell.agent == agent} for agent in {cell.agent for cell in cells}}
+    shared = sets.get(OURS, set()) & sets.get(THEIRS, set())
+    return [cell for cell in cells if shared <= sets[cell.agent]]
 
 
 def scores(cells: Sequence[Cell]) -> Figure:

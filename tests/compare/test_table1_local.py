@@ -1,4 +1,4 @@
-"""scripts/table1_local: what is missing is trained and scored, what is there is kept, no path of a machine shows."""
+"""scripts/table1 run: what is missing is trained and scored, what is there is kept, no path of a machine shows."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ settings: {updates: 2, width: 16, layers: 1, heads: 2, eval_episodes: 1, final_e
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    return load_script("table1_local")
+    return load_script("table1")
 
 
 def line(folder: Path, source: Path, *more: str) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "grid.yaml").write_text(GRID)
-    own = ["hopper-medium", "--grid", str(folder / "grid.yaml"), "--out", str(folder / "runs"), "--jobs", "2"]
+    own = ["run", "hopper-medium", "--grid", str(folder / "grid.yaml"), "--out", str(folder / "runs"), "--jobs", "2"]
     return [*own, "--results", str(folder / "results"), "--episodes", "2", *more, "--", "--source", str(source)]
 
 
@@ -98,7 +98,7 @@ def test_results_of_other_settings_are_not_mixed(script: ModuleType, made: Path,
     with pytest.raises(UsageError, match="holds runs of other settings"):
         script.run(script.parse([*line(made, hopper_file), "--updates", "3"]))
     with pytest.raises(UsageError, match="walker2d-medium: not a set of the grid; it has hopper-medium, "):
-        script.run(script.parse(["walker2d-medium", *line(made, hopper_file)]))
+        script.run(script.parse(["run", "walker2d-medium", *line(made, hopper_file)[1:]]))
     with pytest.raises(UsageError, match="bc-10: not an agent of the grid; it has decision-aaren, bc"):
         script.run(script.parse(line(made, hopper_file, "--agents", "bc-10")))
 

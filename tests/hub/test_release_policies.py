@@ -70,7 +70,7 @@ def test_every_policy_is_whole_and_plays(
 
 
 def test_what_is_not_there_is_said(script: ModuleType, line: list[str], score: Score, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no results here; scripts/table1_local writes them"):
+    with pytest.raises(UsageError, match="no results here; scripts/table1 writes them"):
         script.run(script.parse([*line, "--results", str(tmp_path / "nowhere")]))
     with pytest.raises(UsageError, match="hopper-medium: the results have no decision-rsa of seed 0"):
         script.run(script.parse([*line, "--agent", "decision-rsa"]))

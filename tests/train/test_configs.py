@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from checkout import ROOT, load_script
+from checkout import ROOT
 
 from aaren_rl.compare.published import PAPER, published
 from aaren_rl.errors import UsageError
@@ -94,21 +94,6 @@ def test_a_grid_of_ones_own_data(tmp_path):
     assert (one.env, one.env_id, one.source, one.ref_min_score) == ("one", "Pendulum-v1", "a.hdf5", -9.0)
     assert (two.env, two.env_id, two.source) == ("two", None, "minari:my/pendulum-v0")
     assert one.clip_actions and not two.clip_actions
-
-
-def test_table1_shows_ours_beside_the_papers(tmp_path):
-    module = load_script("table1")
-    grid = read_grid("paper")
-    assert module.finished_runs(grid, tmp_path) == {}
-    ours = {("hopper-medium", "decision-aaren"): [("local", 1500, 50.0), ("local", 1500, 60.0), ("d4rl", 100, 7.0)]}
-    lines = [line.split() for line in module.table(grid, ours).splitlines()]
-    rows = [" ".join(line[2:]) for line in lines if line[:2] == ["hopper-medium", "decision-aaren"]]
-    assert rows == [
-        "80.86 +- 4.77 7.00 (1 seed; D4RL data, 100 updates)",
-        "80.86 +- 4.77 55.00 +- 7.07 (2 seeds; local data, 1,500 updates)",
-    ]
-    assert ["walker2d-medium", "decision-aaren", "74.44", "+-", "5.16", "-"] in lines
-    assert lines[-1][:5] == ["missing:", "118", "of", "120", "runs;"]
 
 
 @pytest.mark.parametrize("more", ["--seed 3", "--out elsewhere", "--resume", "--agent bc-10"])

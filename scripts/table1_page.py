@@ -1,0 +1,204 @@
+"""What docs/table1.md and README.md say of the results that scripts/table1 wrote, and where they say it.
+
+A page is written by hand. `<!-- table1: NAME -->` begins a part that is made from results/table1/*.json, and
+`<!-- /table1 -->` ends it.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import matplotlib
+from scipy.stats import spearmanr
+from table1_figures import OURS, THEIRS, figures, on_all_sets
+
+from aaren_rl.compare.cells import Cell, read_results
+from aaren_rl.compare.imitation import imitation, imitation_difference_over_tasks, imitation_differences
+from aaren_rl.compare.published import PAPER, published
+from aaren_rl.compare.report.words import agents_of, costs, ends_of, interval, listed, memory, number
+from aaren_rl.compare.statistics import aggregate, differences, group, improvements, summarize
+from aaren_rl.errors import UsageError
+from aaren_rl.files import write_text
+from aaren_rl.policies.names import label
+from aaren_rl.sweep.grid import Grid
+
+PART = re.compile(r"(<!-- table1: (\w+) -->\n).*?(<!-- /table1 -->)", re.DOTALL)
+MIN_SETS = 3  # of which one is left out
+
+
+def write(docs: Path, grid: Grid) -> int:
+    """The parts of docs/table1.md and of the README beside docs, and the pictures; returns the exit code."""
+    folder = docs / "results" / "table1"
+    cells, made = read(folder, grid)
+    if not cells:
+        raise UsageError(f"{folder}: no results here; scripts/table1 writes them")
+    parts = {
+        "answer": answer(cells),
+        "missing": missing(cells, grid),
+        "scores": scores(cells),
+        "errors": errors(cells),
+        "over_all": over_all(cells),
+        "steering": steering(cells),
+        "cost": cost(cells, {run: f"{how['processor']}, {how['precision']}" for run, how in made.items()}),
+    }
+    for page in (docs / "table1.md", docs.parent / "README.md"):
+        if page.is_file():
+            text = page.read_text(encoding="utf-8")
+            write_text(page, PART.sub(lambda found: f"{found[1]}\n{parts[found[2]]}\n\n{found[3]}", text))
+    with matplotlib.rc_context({"svg.hashsalt": "aaren-rl"}):
+        for name, figure in figures(cells).items():
+            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+    return 0
+
+
+def read(folder: Path, grid: Grid) -> tuple[list[Cell], dict[str, dict[str, str]]]:
+    """The runs of all sets in the grid's order; run -> how it was made."""
+    cells, made = [], {}
+    for env in grid.envs:
+        if (file := folder / f"{env}.json").exists():
+            found, settings = read_results(file)
+            cells += found
+            made |= settings["made"]
+    return cells, made
+
+
+def is_pair(found: Any) -> bool:  # noqa: ANN401  a difference of any kind
+    """Of Decision-Aaren and Decision Transformer."""
+    return (found.first, found.second) == (OURS, THEIRS)
+
+
+def answer(cells: Sequence[Cell]) -> str:
+    """What a reader came for, and what a mean over sets hides."""
+    scores = {d.env: d.difference for d in differences(cells) if is_pair(d)}
+    sets = [env for env in scores if env is not None]
+    if not sets:
+        return f"No set has runs of {label(OURS)} and of {label(THEIRS)} yet."
+    over = f"on {sets[0]}" if len(sets) == 1 else f"on average over {len(sets)} sets"
+    score = interval(scores[sets[0] if len(sets) == 1 else None])
+    error = imitation_difference_over_tasks(cells, OURS, THEIRS).difference
+    said = (
+        f"**{label(OURS)}'s score less {label(THEIRS)}'s, {over}: {score}; "
+        f"its held-out action error less the other's: {interval(error, 4)}**, where below 0 is better."
+    )
+    if len(sets) >= MIN_SETS:
+        most = max(sets, key=lambda env: abs(scores[env].value))
+        others = differences([cell for cell in cells if cell.env in sets and cell.env != most])
+        rest = next(d.difference for d in others if d.env is None and is_pair(d))
+        ends = [d.difference.interval for d in imitation_differences(cells) if is_pair(d)]
+        lower, higher = (sum(end is not None and sign * end[i] < 0 for end in ends) for sign, i in ((1, 1), (-1, 0)))
+        said += (
+            f" By set: scores differ most on {most}, by {interval(scores[most])}; on the others by {interval(rest)} on "
+            f"average. The error is lower on {lower} sets and higher on {higher}, of {len(ends)}, by intervals without "
+            "0."
+        )
+    return textwrap.fill(said, 120, break_on_hyphens=False)
+
+
+def missing(cells: Sequence[Cell], grid: Grid) -> str:
+    """Runs of the grid that are not there, by set."""
+    there = {(cell.env, cell.agent, cell.seed) for cell in cells}
+    lines = []
+    for env in grid.envs:
+        lacking = {a: [s for s in grid.seeds_of(a) if (env, a, s) not in there] for a in grid.agents}
+        told = [f"{label(agent)} {listed(seeds)}" for agent, seeds in lacking.items() if seeds]
+        lines += [f"* {env}: seeds of {'; '.join(told)}"] if told else []
+    whole = sum(len(grid.seeds_of(agent)) for agent in grid.agents) * len(grid.envs)
+    return "\n".join([f"Of {whole} runs {len(there)} are here. Not run yet:\n", *lines]) if lines else ""
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
+    """Markdown; the first columns are words, the others numbers."""
+    rule = ["-"] * words + ["-:"] * (len(head) - words)
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *rows])
+
+
+def scores(cells: Sequence[Cell]) -> str:
+    """A row a set: every agent's mean, what the data return, and the paper's."""
+    agents, found = agents_of(cells), {(s.env, s.agent): s for s in summarize(cells)}
+    rows = []
+    for env, by_agent in group(cells).items():
+        data = next(iter(by_agent.values()))[0].last.data_headlines()
+        theirs = [published(env, agent).get(PAPER) for agent in (OURS, THEIRS)]
+        row = [
+            env,
+            *(interval(found[env, agent].mean) if (env, agent) in found else "-" for agent in agents),
+            f"{number(data.get('mean'))}, {number(data.get('best_tenth'))}; {number(data.get('mode'))}",
+            *("-" if score is None else f"{score.mean:g} ± {score.std:g}" for score in theirs),
+        ]
+        rows.append(row)
+    paper = ["paper: Aaren (D4RL)", "paper: Transformer (D4RL)"]
+    own = [f"{label(agent)} (local)" for agent in agents]
+    return table(["set", *own, "data: mean, best tenth; mode", *paper], rows)
+
+
+def errors(cells: Sequence[Cell]) -> str:
+    """A row a set: every agent's error above the floor, and the difference."""
+    agents, found = agents_of(cells), {(i.env, i.agent): i for i in imitation(cells) if i.above_floor is not None}
+    paired = {d.env: d.difference for d in imitation_differences(cells) if is_pair(d)}
+    rows = []
+    for env in group(cells):
+        own = [found.get((env, agent)) for agent in agents]
+        floor = next(i.error.value - i.above_floor.value for i in own if i is not None)
+        above = ["-" if i is None else number(i.above_floor.value, 4) for i in own]
+        rows.append([env, number(floor, 4), *above, interval(paired[env], 4) if env in paired else "-"])
+    return table(["set", "floor", *map(label, agents), "first less second [95 %]"], rows)
+
+
+def over_all(cells: Sequence[Cell]) -> str:
+    """Means over sets, and the probability of improvement."""
+    if not (found := aggregate(on_all_sets(cells))):
+        return "There are not yet two sets."
+    rows = [[label(a.agent), interval(a.mean), interval(a.iqm), str(a.runs)] for a in found]
+    better = [interval(i.probability, 2) for i in improvements(cells) if i.env is None and is_pair(i)]
+    told = [
+        f"A run of {label(OURS)} scores above one of {label(THEIRS)} on the same set with probability {probability}."
+        for probability in better
+    ]
+    shown = table(["agent", "mean of means [95 %]", "IQM of all runs [95 %]", "runs"], rows)
+    return "\n\n".join([shown, f"Of {len(found[0].envs)} sets.", *told])
+
+
+def steering(cells: Sequence[Cell]) -> str:
+    """A row a set: how well the achieved returns follow the asked ones."""
+    agents = [agent for agent in agents_of(cells) if any(cell.sweep for cell in cells if cell.agent == agent)]
+    rows = []
+    for env, by_agent in group(cells).items():
+        row = [env]
+        for agent in agents:
+            runs = by_agent.get(agent, [])
+            columns = zip(*(cell.sweep for cell in runs), strict=True)  # a target each
+            points = [(column[0].target_return, fmean(score.return_mean for score in column)) for column in columns]
+            returns = [achieved for _, achieved in points]
+            row += (
+                [number(spearmanr(points).statistic, 2), f"{number(min(returns), 0)} to {number(max(returns), 0)}"]
+                if points
+                else ["-", "-"]
+            )
+        rows.append(row)
+    head = [text for agent in agents for text in (f"{label(agent)}: rank correlation", "achieved, returns")]
+    return table(["set", *head], rows)
+
+
+def cost(cells: Sequence[Cell], machines: Mapping[str, str]) -> str:
+    """A row a machine and agent: an update, an action early and late, the state late; `machines`: of every run."""
+    rows = []
+    for machine, agent in product(sorted(set(machines.values())), agents_of(cells)):
+        if runs := [cell for cell in cells if cell.agent == agent and machines[cell.run] == machine]:
+            steps, sizes = costs(runs), [run.action_cost[-1].state_bytes for run in runs]
+            row = [
+                machine,
+                label(agent),
+                str(len(runs)),
+                number(1000 * median(run.seconds_per_update for run in runs), 0),
+                " to ".join(number(steps[step][0], 0) for step in ends_of(steps)),
+                " to ".join(dict.fromkeys(memory(size) for size in (min(sizes), max(sizes)))),
+            ]
+            rows.append(row)
+    head = ["trained on", "agent", "runs", "ms an update", "µs an action, step 10 to the last", "state"]
+    return table(head, rows, words=2)
