@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 SHOW = 2.0  # seconds between looks at their logs
 STOPPED = (130, 143)  # a run's exit codes after SIGINT and SIGTERM
-DOING = ("preparing data", "scoring")  # what a run does before the first updates that it logs, and after the last
 
 
 class SweepError(CommandError):
@@ -76,10 +75,7 @@ def run_cells(
     print(f"{len(tasks)} runs, {len(tasks) - len(waiting)} of them finished before")
     if not waiting:
         return 0
-    if jobs_per_gpu is not None:
-        backend: Backend = _on_gpus(jobs, jobs_per_gpu, ray_address)
-    else:
-        backend = _backend(jobs, len(waiting), ray_address, gpus_per_cell)
+    backend = _backend(jobs, len(waiting), ray_address, gpus_per_cell, jobs_per_gpu)
     try:
         with StopRequest() as stop, _bar(tasks) as bar:
             return _Sweep(backend, tasks, waiting, bar).play(stop)
@@ -87,19 +83,19 @@ def run_cells(
         backend.close()
 
 
-def _backend(jobs: int | None, waiting: int, ray_address: str | None, gpus_per_cell: float) -> Backend:
-    if ray_address is None:
-        if gpus_per_cell:
-            print("note: --gpus-per-run is of no effect without --ray", file=sys.stderr)
-        return LocalBackend(jobs or core_count())
-    from .ray_cluster import RayBackend  # Ray is an extra
-
-    return RayBackend(ray_address, jobs or waiting, gpus_per_cell)
-
-
-def _on_gpus(jobs: int | None, jobs_per_gpu: int, ray_address: str | None) -> LocalBackend:
+def _backend(
+    jobs: int | None, waiting: int, ray_address: str | None, gpus_per_cell: float, jobs_per_gpu: int | None
+) -> Backend:
     if ray_address is not None:
-        raise UsageError("--jobs-per-gpu: is for this machine's GPUs; with --ray say --gpus-per-run")
+        if jobs_per_gpu is not None:
+            raise UsageError("--jobs-per-gpu: is for this machine's GPUs; with --ray say --gpus-per-run")
+        from .ray_cluster import RayBackend  # Ray is an extra
+
+        return RayBackend(ray_address, jobs or waiting, gpus_per_cell)
+    if gpus_per_cell:
+        print("note: --gpus-per-run is of no effect without --ray", file=sys.stderr)
+    if jobs_per_gpu is None:
+        return LocalBackend(jobs or core_count())
     if not (gpus := visible_gpus()):
         raise UsageError("--jobs-per-gpu: torch finds no GPU here; leave it out, and runs share the cores")
     slots = jobs_per_gpu * len(gpus)
@@ -143,12 +139,6 @@ class _Task:
                 return int(json.loads(file.read().splitlines()[-1])["update"])
         except (OSError, ValueError, LookupError):
             return 0  # nothing there yet, or a line half written
-
-    def doing(self, updates: int) -> str | None:
-        """One of DOING after so many updates, or None while it trains."""
-        if updates == 0:
-            return DOING[0]
-        return DOING[1] if updates == self.job.config.optimizer.updates else None
 
 
 class _Sweep:
@@ -204,13 +194,9 @@ class _Sweep:
             self.bar.write(f"{task.job.run}: {task.problem}", file=sys.stderr)
 
     def _show(self) -> None:
-        """Updates on the bar, and how many runs take their time without one."""
-        finished = f"{sum(task.done for task in self.tasks)}/{len(self.tasks)} runs"
-        updates = {id(task): task.updates() for task in self.tasks}
-        doing = Counter(task.doing(updates[at]) for at, (task, _) in self.running.items())
-        others = [f"{doing[what]} {what}" for what in DOING if doing[what]]
-        self.bar.set_postfix_str(", ".join([finished, *others]), refresh=False)
-        self.bar.update(sum(updates.values()) - self.bar.n)
+        finished = sum(task.done for task in self.tasks)
+        self.bar.set_postfix_str(f"{finished}/{len(self.tasks)} runs", refresh=False)
+        self.bar.update(sum(task.updates() for task in self.tasks) - self.bar.n)
 
     def _report(self) -> None:
         if failed := [task for task in self.tasks if task.problem]:
