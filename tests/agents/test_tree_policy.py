@@ -137,5 +137,6 @@ def test_the_agent_with_a_tree_can_be_asked_for_other_attention(
 
 
 def test_a_tree_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main(["--env", "hopper-medium", "--tree-budget", "2"]) == 2
-    assert "budget must be from 0 to 1, not 2" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        train.main(["--env", "hopper-medium", "--tree-budget", "2"])
+    assert "--tree-budget: must be at most 1, not 2.0" in capsys.readouterr().err

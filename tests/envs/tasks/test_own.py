@@ -135,14 +135,14 @@ def test_what_is_refused(pendulum, tmp_path, capsys, arguments, code, message):
 
 
 def test_an_environment_without_a_time_limit():
-    gym.register("Endless-v0", "gymnasium.envs.classic_control:PendulumEnv")
+    gym.register("OwnEndless-v0", "gymnasium.envs.classic_control:PendulumEnv")
     try:
         with pytest.raises(UsageError, match="--max-episode-steps"):
-            own_task("mine", "Endless-v0")
-        task = own_task("mine", "Endless-v0", max_episode_steps=7)
+            own_task("mine", "OwnEndless-v0")
+        task = own_task("mine", "OwnEndless-v0", max_episode_steps=7)
         assert task.horizon == 7 and make_env(task.env_id, **task.env_kwargs).spec.max_episode_steps == 7
     finally:
-        gym.registry.pop("Endless-v0")
+        gym.registry.pop("OwnEndless-v0")
 
 
 @pytest.fixture(scope="module")
