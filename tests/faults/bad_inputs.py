@@ -108,7 +108,7 @@ def must_end_well(line: list[str], codes: Iterable[int] = ANY) -> None:
     assert code in codes, f"exit code {code}: {said[-300:]}"
     assert "Traceback" not in said and "fault of aaren-rl" not in said, said[-2000:]
     told = [text for text in said.splitlines() if "error: " in text]
-    assert len(told) == (1 if code else 0), said[-2000:]
+    assert len(told) == (1 if code else 0), said[-2000:] or "no line says why"
     assert all(text.isprintable() and len(text) < 6000 for text in told)
     until = time.monotonic() + 3
     while left := children() - there:

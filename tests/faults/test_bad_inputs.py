@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import bad_inputs
 import numpy as np
 import pytest
 from bad_inputs import ANY, OWN, REGISTER, TINY, Case, World, must_be_refused, must_end_well, sample
@@ -365,3 +366,26 @@ def test_stable_baselines(world: World) -> None:
            (first, None, np.ones(3, bool)), (first, None, "yes")]  # fmt: skip
     for arguments in odd:
         must_be_refused(lambda a=arguments: SB3Policy(policy, env, target_return=1.0).predict(*a))
+
+
+def leaving(_: list[str]) -> int:
+    subprocess.Popen(["sleep", "9"])
+    print("error: x", file=sys.stderr)
+    return 2
+
+
+@pytest.mark.parametrize(
+    ("main", "said"),
+    [
+        (lambda _: 0, "exit code 0"),
+        (lambda _: 1, "exit code 1"),
+        (lambda _: 3, "no line says why"),
+        (lambda _: print("error: x\nerror: y", file=sys.stderr) or 3, "error: y"),
+        (lambda _: print("Traceback\nerror: x", file=sys.stderr) or 3, "Traceback"),
+        (leaving, "left behind"),
+    ],
+)
+def test_what_ends_badly_is_noticed(main: Callable[..., int], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bad_inputs, "main", main)
+    with pytest.raises(AssertionError, match=said):
+        must_end_well([])

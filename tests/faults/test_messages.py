@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from policies import make_card, make_policy, save_run
+from policies import save_run
 
-from aaren_rl.cli import Parser
 from aaren_rl.collect.target import inspect_env
 from aaren_rl.envs import SimulationError, make_env
 from aaren_rl.envs.errors import one_line
@@ -20,16 +18,9 @@ from aaren_rl.envs.files import write_whole
 from aaren_rl.envs.simulation.answers import take
 from aaren_rl.envs.simulation.stepping import LocalStepper
 from aaren_rl.envs.tasks.environment import close_env, inspect_spaces
-from aaren_rl.errors import ArgumentError, CheckpointError, CommandError, UsageError
+from aaren_rl.errors import CommandError, UsageError
 from aaren_rl.evaluate.command import main as evaluate
-from aaren_rl.export.model import make_model as make_onnx
-from aaren_rl.export.model import make_runner
 from aaren_rl.files import check_free, read_small
-from aaren_rl.hub.command import main as hub
-from aaren_rl.runtime import load
-from aaren_rl.sb3 import make_vec_env
-from aaren_rl.sweep.command import main as sweep
-from aaren_rl.vector import VectorPolicy
 
 
 class Unprintable(Exception):
@@ -147,15 +138,6 @@ def test_messages_are_one_printable_line() -> None:
     assert one_line(Unprintable()) == "Unprintable"
 
 
-def test_two_dashes_are_no_value(capsys: pytest.CaptureFixture[str]) -> None:
-    """Python's argparse would make an empty list of them."""
-    parser = Parser("evaluate", "")
-    parser.add_argument("--seed", type=int)
-    with pytest.raises(SystemExit) as left:
-        parser.parse_args(["--seed=--"])
-    assert left.value.code == 2 and "argument --seed: -- is no value" in capsys.readouterr().err
-
-
 def test_only_files_are_read_and_small_ones(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
@@ -184,85 +166,3 @@ def test_a_link_that_leads_nowhere_is_no_free_folder(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(UsageError, match="leads nowhere"):
         check_free(tmp_path / "loop")
-
-
-def test_commands_do_not_wait_for_a_pipe(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    pipe, run = str(tmp_path / "pipe"), str(save_run(tmp_path / "run"))
-    assert sweep([pipe]) == 2
-    assert hub([run, str(tmp_path / "hub"), "--scores", pipe]) == 2
-    assert evaluate([pipe]) == 4
-    with pytest.raises(CheckpointError, match="is not a file"):
-        load(pipe)
-
-
-Call = Callable[[Any], object]
-
-
-ONE = np.zeros((1, 11))
-
-
-def acted(observation: Any = ONE, reward: Any = (0.0,), **changes: Any) -> Call:
-    return lambda policy: policy.act(observation, reward, policy.initial_state(1, 1.0)._replace(**changes))
-
-
-ACTS: dict[str, Call] = {
-    "batch_size: must be an integer": lambda policy: policy.initial_state("3", 1.0),
-    "batch_size: must be (an integer from|from|at least) 1": lambda policy: policy.initial_state(0, 1.0),
-    "state: must be what": lambda policy: policy.act(np.zeros((1, 11)), [0.0], (0, 1, 2, 3)),
-    "observation: must be numbers": acted(np.zeros((1, 11)) + 1j),
-    "reward: must be numbers": acted(reward=[10**400]),
-    "return_to_go": acted(return_to_go="x"),
-    "state: timestep": acted(timestep=1.5),
-    "rows: must be": lambda policy: policy.select(policy.initial_state(1, 1.0), [1]),
-}
-
-
-@pytest.mark.parametrize("message", ACTS)
-@pytest.mark.parametrize("exported", [False, True], ids=["policy", "runner"])
-def test_what_a_policy_is_handed_is_checked(message: str, exported: bool) -> None:
-    policy: Any = make_policy()
-    if exported:
-        policy = make_runner(make_onnx(policy, make_card(policy.model)))
-    with pytest.raises(ValueError, match=message):
-        ACTS[message](policy)
-
-
-VECTORS: dict[str, Call] = {
-    "n_envs: must be at least 1": lambda policy: VectorPolicy(policy, n_envs=0, target_return=1.0),
-    "policy: must have": lambda _: VectorPolicy("x", n_envs=1, target_return=1.0),  # type: ignore[arg-type]
-    "target_return: must be numbers": lambda policy: VectorPolicy(policy, n_envs=1, target_return="best"),
-    "target_return: must be finite": lambda policy: VectorPolicy(policy, n_envs=1, target_return=float("nan")),
-    "started: must have shape .1,. .*not .3,.": lambda policy: VectorPolicy(policy, n_envs=1, target_return=1.0).act(
-        np.zeros((1, 11)), np.zeros(1), np.ones(3, bool)
-    ),
-    "reward: must have shape": lambda policy: VectorPolicy(policy, n_envs=2, target_return=1.0).act(
-        np.zeros((2, 11)), np.zeros(1)
-    ),
-    "observation: must have shape": lambda policy: VectorPolicy(policy, n_envs=2, target_return=1.0).act(
-        np.zeros((3, 11)), np.zeros(2)
-    ),
-    "started: must be bool": lambda policy: started(policy, np.array([0.5, 1.0])),
-    "started: must have shape": lambda policy: started(policy, np.array([True])),
-    "state: must be what act returned": lambda policy: VectorPolicy(policy, n_envs=2, target_return=1.0).act(
-        np.zeros((2, 11)), np.zeros(2), np.zeros(2, bool), ()
-    ),
-}
-
-
-def started(policy: Any, which: Any) -> None:
-    agent = VectorPolicy(policy, n_envs=2, target_return=1.0)
-    _, state = agent.act(np.zeros((2, 11)), np.zeros(2))
-    agent.act(np.zeros((2, 11)), np.zeros(2), which, state)
-
-
-@pytest.mark.parametrize("message", VECTORS)
-def test_what_a_vector_policy_is_handed_is_checked(message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        VECTORS[message](make_policy())
-
-
-@pytest.mark.parametrize("given", [{"n_envs": 0, "seed": 0}, {"n_envs": 1, "seed": -1}, {"n_envs": 1.5, "seed": 0}])
-def test_environments_of_sb3(given: dict[str, Any]) -> None:
-    with pytest.raises(ArgumentError, match=r"must be (an integer|at least)"):
-        make_vec_env("Hopper-v4", **given)
