@@ -12,66 +12,41 @@ from ..envs.files import writing
 from ..errors import DamagedCheckpointError, one_line
 from ..runs.checkpoints import Saved as File
 from ..runs.checkpoints import add_checkpoint, newest_whole
-from .replay import Chunk, Replay, read_chunks
+from .replay import Replay, read_chunks, write_chunk
 from .target import Evaluation
 
 
 @dataclass(frozen=True)
-class Progress:
-    """What a run has done.
+class Saved:
+    """A checkpoint.
 
     Attributes:
+        steps: environment steps taken.
+        trainer: the trainer's state.
+        replay: all experience.
         evaluations: of the actors in actors/, in order.
-        chunks: the files of replay/, in order.
         restarts: rows of experience at which every environment began a new episode because the run was resumed.
     """
-
-    evaluations: tuple[Evaluation, ...] = ()
-    chunks: tuple[Chunk, ...] = ()
-    restarts: tuple[int, ...] = ()
-
-    @property
-    def rows(self) -> int:
-        """Rows of experience in the chunks."""
-        return sum(chunk.rows for chunk in self.chunks)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "evaluations": [dataclasses.asdict(evaluation) for evaluation in self.evaluations],
-            "chunks": [chunk._asdict() for chunk in self.chunks],
-            "restarts": list(self.restarts),
-        }
-
-    @staticmethod
-    def from_json(tree: dict[str, Any]) -> Progress:
-        """The reverse; raises KeyError, TypeError or ValueError where the values are others."""
-        return Progress(
-            tuple(Evaluation(**values) for values in tree["evaluations"]),
-            tuple(Chunk(int(c["first"]), int(c["rows"]), str(c["sha256"])) for c in tree["chunks"]),
-            tuple(int(row) for row in tree["restarts"]),
-        )
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A checkpoint: environment steps taken, the trainer's state, all experience, and what has been done."""
 
     steps: int
     trainer: dict[str, Any]
     replay: Replay
-    progress: Progress
+    evaluations: tuple[Evaluation, ...] = ()
+    restarts: tuple[int, ...] = ()
 
 
-def save_run(run: Path, steps: int, trainer: dict[str, Any], progress: Progress) -> None:
-    """Adds a checkpoint to the run's folder, and drops all but the last KEPT.
-
-    The chunks of `progress` must be written before.
+def save_run(run: Path, saved: Saved, first: int) -> None:
+    """Adds the experience from row `first` on to replay/, then a checkpoint, and drops all but the last two.
 
     Raises:
         OSError: the disk is full or the folder cannot be written; the checkpoints that were there still are.
     """
-    add_checkpoint(run / "checkpoints", steps, progress.to_json(), trainer)
+    new = Replay(*(array[first:] for array in saved.replay))
+    if len(new.rewards):
+        write_chunk(run / "replay", first, new)
+    evaluations = [dataclasses.asdict(evaluation) for evaluation in saved.evaluations]
+    progress = {"evaluations": evaluations, "rows": len(saved.replay.rewards), "restarts": saved.restarts}
+    add_checkpoint(run / "checkpoints", saved.steps, progress, saved.trainer)
 
 
 def load_run(run: Path) -> Saved | None:
@@ -80,15 +55,16 @@ def load_run(run: Path) -> Saved | None:
     Raises:
         CheckpointError: all are damaged; the message names what is wrong with the newest.
     """
-    return newest_whole(run / "checkpoints", {}, lambda file: _read(file, run / "replay"))
 
+    def read(file: File) -> Saved:
+        try:
+            evaluations = tuple(Evaluation(**values) for values in file.progress["evaluations"])
+            replay = read_chunks(run / "replay", file.progress["rows"])
+            return Saved(file.number, file.states, replay, evaluations, tuple(file.progress["restarts"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedCheckpointError(f"{file.file}: not readable: {one_line(error)}") from error
 
-def _read(file: File, replay: Path) -> Saved:
-    try:
-        progress = Progress.from_json(file.progress)
-        return Saved(file.number, file.states, read_chunks(replay, progress.chunks), progress)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedCheckpointError(f"{file.file}: not readable: {one_line(error)}") from error
+    return newest_whole(run / "checkpoints", {}, read)
 
 
 def saving(path: Path) -> AbstractContextManager[None]:

@@ -19,8 +19,7 @@ from ..ranges import COUNT_FROM_0, POSITIVE, RETURN, SAC_SEED, SHARE, THREADS
 from ..runs.folder import RunFolder
 from .checkpoint import Saved, load_run
 from .config import LATER, CollectConfig, new_config, read_config, resumed_config, write_config
-from .level_files import Stopped, write_levels
-from .levels import LEVELS, Source, choose_checkpoints, dataset_name, random_return
+from .levels import LEVELS, Source, Stopped, choose_checkpoints, dataset_name, random_return, write_levels
 from .target import Target, env_name, inspect_env
 
 DESCRIPTION = """\
@@ -141,10 +140,10 @@ def _write_levels(
     """Makes the data sets that are not there yet and prints a table of all; returns the exit code."""
     if saved is None:
         raise UsageError(f"{path}: nothing was saved yet; --resume trains")
-    progress, seed = saved.progress, arguments.seed
-    choice = choose_checkpoints(progress.evaluations, random_return(target, seed), arguments.medium_fraction)
+    seed = arguments.seed
+    choice = choose_checkpoints(saved.evaluations, random_return(target, seed), arguments.medium_fraction)
     print(choice, file=sys.stderr)
-    source = Source(target, path, seed, saved.replay, progress.restarts, choice, arguments.register)
+    source = Source(target, path, seed, saved.replay, saved.restarts, choice, arguments.register)
     levels = [level for level in LEVELS if level in (arguments.levels or LEVELS)]
     files = {level: path / "datasets" / f"{dataset_name(target, level)}.hdf5" for level in levels}
     try:

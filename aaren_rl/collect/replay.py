@@ -3,19 +3,19 @@
 Shapes: R rows (one step of every environment), E environments, O observation, A action.
 """
 
+import io
+import zipfile
+import zlib
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from ..envs.behaviour.policy import ActionUnits
 from ..envs.data.episodes import Episodes
-from ..envs.errors import DataError
+from ..envs.errors import DataError, one_line
 from ..envs.files import write_whole
 
 
@@ -35,63 +35,40 @@ class Replay(NamedTuple):
 
     def until(self, row: int) -> "Replay":
         """Views of the rows before `row`."""
-        return Replay(
-            self.observations[:row],
-            self.next_observations[:row],
-            self.actions[:row],
-            self.rewards[:row],
-            self.done[:row],
-            self.timeout[:row],
-        )
+        return Replay(*(array[:row] for array in self))
 
 
-class Chunk(NamedTuple):
-    """A file of `rows` rows that starts at row `first`; its content has the digest `sha256`."""
-
-    first: int
-    rows: int
-    sha256: str
-
-    @property
-    def name(self) -> str:
-        """The file's name."""
-        return f"{self.first:010d}.safetensors"
-
-
-def write_chunk(folder: Path, first: int, replay: Replay) -> Chunk:
+def write_chunk(folder: Path, first: int, replay: Replay) -> None:
     """Write rows from row `first` on, whole or not at all.
 
     Raises:
         OSError: the disk is full or the folder cannot be written; nothing is left behind.
     """
-    content = save({name: np.ascontiguousarray(array) for name, array in replay._asdict().items()})
-    chunk = Chunk(first, len(replay.rewards), sha256(content).hexdigest())
+    content = io.BytesIO()
+    np.savez(content, **replay._asdict())
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / chunk.name, content)
-    return chunk
+    write_whole(folder / f"{first:010d}.npz", content.getbuffer())
 
 
-def read_chunks(folder: Path, chunks: Sequence[Chunk]) -> Replay:
-    """The rows of all chunks, at least one, which follow one another.
+def read_chunks(folder: Path, rows: int) -> Replay:
+    """The first `rows` rows, at least one: chunk after chunk. A run that was resumed may have left others.
 
     Raises:
-        DataError: a chunk is missing, damaged, or not the one that was written.
+        DataError: a chunk is missing or damaged (an npz file has checksums), or is of another run.
     """
-    parts = [_read_chunk(folder / chunk.name, chunk) for chunk in chunks]
+    parts: list[Replay] = []
+    first = 0
+    while first < rows:
+        path = folder / f"{first:010d}.npz"
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                parts.append(Replay(**arrays))
+        except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+            raise DataError(f"{path}: not readable: {one_line(error)}; restore it from a copy") from error
+        first += len(parts[-1].rewards)
+    if first != rows:
+        raise DataError(f"{path}: ends at row {first:,}, the checkpoint at {rows:,}; restore it from a copy")
     return Replay(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-
-
-def _read_chunk(path: Path, chunk: Chunk) -> Replay:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: not readable: {error}; restore it from a copy") from error
-    if sha256(content).hexdigest() != chunk.sha256:
-        raise DataError(f"{path}: damaged (its SHA-256 is not the checkpoint's); restore it from a copy")
-    try:
-        return Replay(**load(content))
-    except (SafetensorError, TypeError) as error:
-        raise DataError(f"{path}: not a file of this package: {error}; restore it from a copy") from error
 
 
 def split_replay(replay: Replay, restarts: Sequence[int], units: ActionUnits, *, dataset: str, env_id: str) -> Episodes:

@@ -15,9 +15,8 @@ from ..cli import StopRequest, progress_bar
 from ..envs import normalized_score
 from ..errors import CheckpointError, NumericsError, one_line
 from ..runs.metrics import Metrics
-from .checkpoint import Progress, Saved, save_run, saving
+from .checkpoint import Saved, save_run, saving
 from .config import CollectConfig
-from .replay import write_chunk
 from .sac import SacTrainer, write_actor
 from .target import Evaluation, Target, evaluate_actor
 
@@ -40,26 +39,25 @@ class CollectRun:
         self.config, self.target, self.path = config, target, path
         room = max(config.steps, saved.steps if saved else 0)
         self.trainer = SacTrainer(config, room, device)
-        self.progress = Progress()
+        self.evaluations: tuple[Evaluation, ...] = ()
+        self._restarts: tuple[int, ...] = ()
         if saved is not None:
-            self._restore(saved)
-        self._saved = self.progress
-
-    def _restore(self, saved: Saved) -> None:
-        try:
-            self.trainer.restore(saved.trainer, saved.replay)
-        except (KeyError, ValueError, TypeError, RuntimeError) as error:
-            raise CheckpointError(f"{self.path}: its checkpoint does not fit: {one_line(error)}") from error
-        self.progress = dataclasses.replace(saved.progress, restarts=(*saved.progress.restarts, self.trainer.rows))
+            try:
+                self.trainer.restore(saved.trainer, saved.replay)
+            except (KeyError, ValueError, TypeError, RuntimeError) as error:
+                raise CheckpointError(f"{self.path}: its checkpoint does not fit: {one_line(error)}") from error
+            self.evaluations, self._restarts = saved.evaluations, (*saved.restarts, self.trainer.rows)
+        self._saved_rows = self.trainer.rows
 
     def saved(self) -> Saved:
         """What `load_run` would read, from memory."""
-        return Saved(self.trainer.steps, self.trainer.state(), self.trainer.replay(0), self.progress)
+        trainer = self.trainer
+        return Saved(trainer.steps, trainer.state(), trainer.replay(), self.evaluations, self._restarts)
 
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to train."""
-        last = self.progress.evaluations[-1:]
+        last = self.evaluations[-1:]
         reached = any(self.config.reached(evaluation, self.target.family) for evaluation in last)
         return bool(last) and (reached or self.trainer.steps >= self.config.steps)
 
@@ -76,9 +74,13 @@ class CollectRun:
         bar = progress_bar(total=config.steps, initial=trainer.steps, desc=self.target.env_id, unit="step")
         try:
             while not self.finished:
-                if self._learn(bar, metrics, stop):
+                due = self._learn(bar, metrics, stop)
+                if due:
                     self._evaluate(bar, metrics)
-                self._save()
+                if due or trainer.rows > self._saved_rows:
+                    with saving(self.path):
+                        save_run(self.path, self.saved(), self._saved_rows)
+                    self._saved_rows = trainer.rows
                 if stop.signal is not None:
                     return
         finally:
@@ -120,7 +122,7 @@ class CollectRun:
             ) from problem
 
     def _describe(self, bar: tqdm[Any], values: dict[str, float]) -> None:
-        last = self.progress.evaluations[-1:]
+        last = self.evaluations[-1:]
         evaluated = f"{last[0].return_mean:.0f}" if last else "-"
         training = f"{values.get('train/return_mean', float('nan')):.0f}"
         bar.set_postfix_str(f"return {evaluated}, in training {training}", refresh=sys.stderr.isatty())
@@ -135,7 +137,7 @@ class CollectRun:
         evaluation = evaluate_actor(self.target, str(path), self.config.seed, steps)
         with saving(self.path):
             write_actor(path, tensors, {**metadata, "mean_return": f"{evaluation.return_mean:.6g}"})
-        self.progress = dataclasses.replace(self.progress, evaluations=(*self.progress.evaluations, evaluation))
+        self.evaluations += (evaluation,)
         metrics.log(steps, self._scalars(evaluation))
         bar.write(f"step {steps:,}: mean return {evaluation.return_mean:.1f}", file=sys.stderr)
 
@@ -144,15 +146,3 @@ class CollectRun:
         if self.target.family is not None:
             values["eval/normalized_score"] = normalized_score(self.target.family, evaluation.return_mean)
         return values
-
-    def _save(self) -> None:
-        """Adds the experience since the last checkpoint to replay/, then a checkpoint that knows of it."""
-        first = self.progress.rows
-        if first == self.trainer.rows and self.progress.evaluations == self._saved.evaluations:
-            return
-        with saving(self.path):
-            if first < self.trainer.rows:
-                chunk = write_chunk(self.path / "replay", first, self.trainer.replay(first))
-                self.progress = dataclasses.replace(self.progress, chunks=(*self.progress.chunks, chunk))
-            save_run(self.path, self.trainer.steps, self.trainer.state(), self.progress)
-        self._saved = self.progress

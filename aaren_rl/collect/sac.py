@@ -117,33 +117,28 @@ class SacTrainer:
         kernels = {f"{our}.kernel": np.ascontiguousarray(state[f"{name}.weight"].T) for our, name in theirs.items()}
         return kernels | {f"{our}.bias": state[f"{name}.bias"].copy() for our, name in theirs.items()}
 
-    def replay(self, first_row: int) -> Replay:
-        """Views of the replay buffer's rows from `first_row` on."""
-        buffer, rows = self.model.replay_buffer, slice(first_row, self.rows)
+    def _buffers(self) -> tuple[npt.NDArray[np.float32], ...]:
+        buffer = self.model.replay_buffer
         assert buffer is not None
-        return Replay(
-            buffer.observations[rows],
-            buffer.next_observations[rows],
-            buffer.actions[rows],
-            buffer.rewards[rows],
-            buffer.dones[rows] != 0,
-            buffer.timeouts[rows] != 0,
-        )
+        seen = buffer.observations, buffer.next_observations, buffer.actions
+        return *seen, buffer.rewards, buffer.dones, buffer.timeouts
+
+    def replay(self) -> Replay:
+        """The replay buffer's rows; all but `done` and `timeout` are views."""
+        *numbers, done, timeout = (array[: self.rows] for array in self._buffers())
+        return Replay(*numbers, done != 0, timeout != 0)
 
     def state(self) -> dict[str, Any]:
         """Weights, optimisers, counters and random states: tensors and numbers in dictionaries."""
         model = self.model
-        assert model.log_ent_coef is not None and model.ent_coef_optimizer is not None
+        assert model.log_ent_coef is not None
         # Of the global generator, which the replay buffer draws batches with.
         _, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
         return {
             "steps": self.steps,
             "updates": model._n_updates,
-            "policy": model.policy.state_dict(),
-            "actor_optimizer": model.actor.optimizer.state_dict(),
-            "critic_optimizer": model.critic.optimizer.state_dict(),
+            "parameters": model.get_parameters(),
             "log_ent_coef": model.log_ent_coef.detach(),
-            "ent_coef_optimizer": model.ent_coef_optimizer.state_dict(),
             "torch": torch.get_rng_state(),
             "numpy": (torch.from_numpy(np.asarray(keys, dtype=np.int64)), int(position), int(has_gauss), float(gauss)),
         }
@@ -163,14 +158,10 @@ class SacTrainer:
         model.num_timesteps, model._n_updates = int(state["steps"]), int(state["updates"])
         if len(replay.rewards) != self.rows or self.rows >= buffer.buffer_size:
             raise ValueError(f"{len(replay.rewards)} rows of experience for {self.steps} steps")
-        model.policy.load_state_dict(state["policy"])
-        model.actor.optimizer.load_state_dict(state["actor_optimizer"])
-        model.critic.optimizer.load_state_dict(state["critic_optimizer"])
-        model.ent_coef_optimizer.load_state_dict(state["ent_coef_optimizer"])
+        model.set_parameters(state["parameters"])
         with torch.no_grad():
             model.log_ent_coef.copy_(state["log_ent_coef"])
-        targets = (buffer.observations, buffer.next_observations, buffer.actions, buffer.rewards)
-        for target, array in zip((*targets, buffer.dones, buffer.timeouts), replay, strict=True):
+        for target, array in zip(self._buffers(), replay, strict=True):
             target[: self.rows] = array
         buffer.pos = self.rows
         seed = int(np.random.default_rng((self.settings.seed, self.steps)).integers(2**31))

@@ -22,6 +22,7 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from aaren_rl.collect import checkpoint as collect_checkpoint
 from aaren_rl.collect import levels as levels_module
 from aaren_rl.collect import run as collect_training
 from aaren_rl.collect.checkpoint import load_run
@@ -290,7 +291,7 @@ def test_evaluations_leave_training_alone(tmp_path: Path) -> None:
         evaluated.learn(steps)
         write_actor(tmp_path / f"{steps}.safetensors", evaluated.actor(), {})
         simulate(Job("Hopper-v4", str(tmp_path / f"{steps}.safetensors"), 20, (0, 1, steps), 0, 3))
-    for one, other in zip(quiet.replay(0), evaluated.replay(0), strict=True):
+    for one, other in zip(quiet.replay(), evaluated.replay(), strict=True):
         np.testing.assert_array_equal(one, other)
     for name, weights in quiet.actor().items():
         np.testing.assert_array_equal(weights, evaluated.actor()[name])
@@ -327,14 +328,14 @@ def test_resume_goes_on_where_it_was(copied: Path) -> None:
     logged = records(run)
     assert collect(arguments(copied, "--resume", "--steps", "800")) == 0
     after = load_run(run)
-    assert (after.steps, after.progress.restarts) == (800, (150,))
-    assert [e.steps for e in after.progress.evaluations] == [200, 400, 600, 800]
-    assert after.progress.evaluations[:3] == before.progress.evaluations
+    assert (after.steps, after.restarts) == (800, (150,))
+    assert [e.steps for e in after.evaluations] == [200, 400, 600, 800]
+    assert after.evaluations[:3] == before.evaluations
     assert {name: (run / "replay" / name).read_bytes() for name in chunks} == chunks
     for old, new in zip(before.replay, after.replay, strict=True):
         np.testing.assert_array_equal(old, new[:150])
     assert after.trainer["updates"] == before.trainer["updates"] + 10
-    assert not torch.equal(after.trainer["policy"]["actor.mu.weight"], before.trainer["policy"]["actor.mu.weight"])
+    assert not torch.equal(*(s.trainer["parameters"]["policy"]["actor.mu.weight"] for s in (after, before)))
     assert records(run)[: len(logged)] == logged and records(run)[-1]["step"] == 800
     # Every environment began anew, elsewhere than at the run's beginning.
     assert not np.isin(after.replay.observations[150], before.replay.observations[0]).all(axis=1).any()
@@ -349,7 +350,7 @@ def test_a_restored_trainer_is_the_saved_one(collected: Path) -> None:
     for _ in range(2):
         trainer = CollectRun(config, target, run, saved, torch.device("cpu")).trainer
         compare(trainer.state(), saved.trainer)
-        for mine, theirs in zip(trainer.replay(0), saved.replay, strict=True):
+        for mine, theirs in zip(trainer.replay(), saved.replay, strict=True):
             np.testing.assert_array_equal(mine, theirs)
         trainer.learn(700)
         learned.append(trainer.state())
@@ -479,7 +480,9 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(copied: Path, damage:
     run, last = folder(copied), max((folder(copied) / "replay").iterdir())
     file = newest(run)
     if damage == "chunk":
-        last.write_bytes(last.read_bytes()[:-1] + b"\x07")
+        middle, content = last.stat().st_size // 2, bytearray(last.read_bytes())
+        content[middle] ^= 1
+        last.write_bytes(content)
     elif damage == "chunk missing":
         last.unlink()
     elif damage == "kill":  # while one is written
@@ -493,7 +496,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(copied: Path, damage:
 def test_a_full_disk_keeps_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole, calls = collect_training.write_chunk, []
+    whole, calls = collect_checkpoint.write_chunk, []
 
     def write(*given):
         calls.append(given)
@@ -501,7 +504,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(
             raise OSError(errno.ENOSPC, "No space left on device")
         return whole(*given)
 
-    monkeypatch.setattr(collect_training, "write_chunk", write)
+    monkeypatch.setattr(collect_checkpoint, "write_chunk", write)
     assert collect(arguments(tmp_path)) == 7
     assert "No space left on device" in capsys.readouterr().err
     assert load_run(folder(tmp_path)).steps == 200
