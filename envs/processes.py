@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +25,7 @@ from .errors import EnvsError, ResourcesError, SimulationError, one_line
 from .system import signal_at_parents_end
 
 GRACE = 1.5  # seconds for a child that saves first
+_HEADER = 8  # bytes of a request's length
 
 # Ctrl-C goes to this process alone, which then ends its children: on Windows by a flag, elsewhere by a session.
 _APART = {"start_new_session": True, "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
@@ -90,20 +90,21 @@ class _Failure(NamedTuple):
     message: str
 
 
-_requests: queue.SimpleQueue[Any] = queue.SimpleQueue()  # of the worker that this process is
+_requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # of the worker that this process is, pickled
 
 
 def _take_requests(_: bool) -> None:
-    """Reads requests while others are answered, so that the pipe never fills up and its end is seen at once."""
-    try:
-        with os.fdopen(os.dup(0), "rb") as stream:
-            while True:
-                _requests.put(pickle.load(stream))
-    except (EOFError, pickle.UnpicklingError):
-        pass  # the parent has ended, perhaps in the middle of a request
-    except BaseException:
-        traceback.print_exc()
-    os._exit(1)
+    """Reads requests while others are answered, so that the pipe never fills up and its end is seen at once.
+
+    They are unpickled elsewhere: that imports modules, which the main thread may be importing.
+    """
+    with os.fdopen(os.dup(0), "rb") as stream:
+        while header := stream.read(_HEADER):
+            size = int.from_bytes(header, "little")
+            if len(content := stream.read(size)) < size:
+                break
+            _requests.put(content)
+        os._exit(1)  # the parent has ended
 
 
 def serve(answer: Callable[[Any], Any]) -> None:
@@ -111,8 +112,9 @@ def serve(answer: Callable[[Any], Any]) -> None:
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not end up between the results
     while True:
+        answered = _attempt(answer, pickle.loads(_requests.get()))
         try:
-            pickle.dump(_attempt(answer, _requests.get()), results, protocol=pickle.HIGHEST_PROTOCOL)
+            pickle.dump(answered, results, protocol=pickle.HIGHEST_PROTOCOL)
             results.flush()
         except OSError:  # nobody reads: leave without the interpreter's attempt to flush what is left
             os._exit(0)
@@ -167,7 +169,9 @@ class Worker:
         """
         assert self._process.stdin is not None
         try:
-            pickle.dump(request, self._process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
+            content = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
+            self._process.stdin.write(len(content).to_bytes(_HEADER, "little"))
+            self._process.stdin.write(content)
             self._process.stdin.flush()
         except OSError as error:
             raise self._death() from error
