@@ -72,8 +72,8 @@ def test_the_commands_of_the_first_minutes(bare: Callable[..., None], tmp_path: 
     bare("-m", "aaren_rl.evaluate", run, "--episodes", "33")
     compared = "--env hopper-medium --updates 8 --seeds 1 --episodes 2 --jobs 1 --out compared --"
     bare("-m", "aaren_rl.compare", *compared.split(), *MODEL.split())
-    bare("-m", "aaren_rl.export", run, "--out", "exported")
-    assert (tmp_path / "compared/report.html").is_file() and (tmp_path / "exported").is_dir()
+    bare("-m", "aaren_rl.export", run, "--out", "exported.onnx")
+    assert (tmp_path / "compared/report.html").is_file() and (tmp_path / "exported.onnx").is_file()
 
 
 def serve_requests() -> None:
