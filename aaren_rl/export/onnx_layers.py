@@ -180,22 +180,12 @@ class Layers:
         """A layer of the trunk, (rows, inputs) -> (rows, outputs), added to `onto` instead of to its bias."""
         if not self._quantize:
             return self.gemm(x, weights, onto)
-        nodes, blocks = self.nodes, in_blocks(weights.weight)
+        values, scales = in_blocks(weights.weight)
         inputs, outputs = weights.weight.shape
         # Activations are rounded to 8 bits row by row (accuracy level 4), so that a row's result is its own.
-        product = nodes.add(
-            "MatMulNBits",
-            x,
-            blocks.values,
-            blocks.scales,
-            domain="com.microsoft",
-            K=inputs,
-            N=outputs,
-            bits=8,
-            block_size=blocks.values.shape[-1],
-            accuracy_level=4,
-        )
-        return nodes.add("Add", product, self.constant(weights.bias) if onto is None else onto)
+        kind = {"K": inputs, "N": outputs, "bits": 8, "block_size": values.shape[-1], "accuracy_level": 4}
+        product = self.nodes.add("MatMulNBits", x, values, scales, domain="com.microsoft", **kind)
+        return self.nodes.add("Add", product, self.constant(weights.bias) if onto is None else onto)
 
     def gemm(self, x: str, weights: Linear, onto: str | None = None) -> str:
         """A layer whose weights are never quantized."""

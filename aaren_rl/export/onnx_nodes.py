@@ -31,11 +31,11 @@ class Nodes:
 
     def add(self, op: str, *inputs: Value, domain: str = "", **attributes: Any) -> str:  # noqa: ANN401  any of ONNX's
         """One node with one output."""
-        return self._add(op, inputs, 1, domain, attributes)[0]
+        return self._add(op, *inputs, domain=domain, **attributes)[0]
 
     def split(self, x: Value, sizes: Sequence[int], axis: int) -> list[str]:
         """Cuts a value into parts of these sizes."""
-        return self._add("Split", (x, np.array(sizes, np.int64)), len(sizes), "", {"axis": axis})
+        return self._add("Split", x, np.array(sizes, np.int64), outputs=len(sizes), axis=axis)
 
     def reshape(self, x: Value, *shape: int) -> str:
         """0 keeps a size, -1 is what is left."""
@@ -88,13 +88,11 @@ class Nodes:
             for attribute in node.attribute:
                 self._rename(attribute.g.node)  # of a branch
 
-    def _add(
-        self, op: str, inputs: Sequence[Value], outputs: int, domain: str, attributes: dict[str, Any]
-    ) -> list[str]:
+    def _add(self, op: str, *inputs: Value, outputs: int = 1, **attributes: Any) -> list[str]:  # noqa: ANN401
         names = [x if isinstance(x, str) else self._constant(x) for x in inputs]
         made = [f"{op.lower()}_{self._count}" + (f"_{i}" if outputs > 1 else "") for i in range(outputs)]
         self._count += 1
-        self._nodes.append(helper.make_node(op, names, made, name=made[0], domain=domain, **attributes))
+        self._nodes.append(helper.make_node(op, names, made, name=made[0], **attributes))
         return made
 
     def _constant(self, array: Array) -> str:

@@ -144,23 +144,15 @@ def scaled_query(mixer: Attention) -> Linear:
     return Linear(*(part / math.sqrt(mixer.head_dim) for part in layer(mixer.query)))
 
 
-class Blocks(NamedTuple):
-    """Weights as 8-bit integers in blocks of inputs that share a scale.
+def in_blocks(weight: Doubles) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    """Weights (inputs, outputs) as 8-bit integers in blocks of inputs that share a scale; the last is padded with 0.
 
-    Attributes:
-        values: (outputs, blocks, size), unsigned; 128 stands for 0.
-        scales: float32 (outputs * blocks,).
+    Returns:
+        The integers (outputs, blocks, size), of which 128 stands for 0, and the scales (outputs * blocks,).
     """
-
-    values: npt.NDArray[np.uint8]
-    scales: npt.NDArray[np.float32]
-
-
-def in_blocks(weight: Doubles) -> Blocks:
-    """Rounds weights (inputs, outputs) to 255 levels a block; the last block is filled up with zeros."""
     inputs, outputs = weight.shape
     size = min(BLOCK, max(16, 1 << (inputs - 1).bit_length()))
     padded = np.pad(weight, ((0, -inputs % size), (0, 0))).T.reshape(outputs, -1, size)
     scales = np.abs(padded).max(-1, keepdims=True) / 127
     scales[scales == 0] = 1
-    return Blocks((np.rint(padded / scales) + 128).astype(np.uint8), scales.astype(np.float32).reshape(-1))
+    return (np.rint(padded / scales) + 128).astype(np.uint8), scales.astype(np.float32).reshape(-1)

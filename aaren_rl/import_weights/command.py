@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ from ..policies.card import PolicyCard, task_fields, versions
 from ..policies.folder import save_policy
 from ..ranges import RETURN, RETURN_SCALE
 from .decision_transformers import Imported, import_model
+
+Vector: TypeAlias = npt.NDArray[np.float32]
 
 DESCRIPTION = """\
 Make a policy of a Decision Transformer that min-decision-transformer or Hugging Face's transformers has trained.
@@ -70,8 +73,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def take_over(arguments: argparse.Namespace) -> int:
     """Converts the weights and writes the policy folder; returns the exit code."""
     check_free(arguments.folder)
-    if not arguments.return_scale > 0:
-        raise UsageError(f"--return-scale must be above 0, not {arguments.return_scale:g}")
     import_registering(arguments.register)
     imported = import_model(arguments.weights, heads=arguments.heads)
     task, mean, std = _statistics(arguments)
@@ -91,41 +92,31 @@ def take_over(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _statistics(arguments: argparse.Namespace) -> tuple[Task, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """The task, and mean and standard deviation of its observations, (O,) each."""
-    if arguments.statistics is None:
+def _statistics(arguments: argparse.Namespace) -> tuple[Task, Vector, Vector]:
+    """The task, and mean and standard deviation of its observations, (O,) each.
+
+    Raises:
+        UsageError: --statistics is not a file with such numbers.
+    """
+    file = arguments.statistics
+    if file is None:
         task, episodes = load_task(arguments.env, arguments.source, env_id=arguments.env_id)
         return task, *episodes.observation_statistics()
     task = get_task(arguments.env) if arguments.env_id is None else own_task(arguments.env, arguments.env_id)
-    return task, *read_statistics(arguments.statistics, task.observation_dim)
-
-
-def read_statistics(file: Path, observation_dim: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Mean and standard deviation, (O,) each, of a JSON file.
-
-    Raises:
-        UsageError: not such a file, or of another size.
-    """
     try:
         tree = json.loads(read_small(file))
         mean, std = (np.array(tree[key], np.float32) for key in ("mean", "std"))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f'{file}: not a JSON file {{"mean": [...], "std": [...]}} ({error})') from error
-    wanted = (observation_dim,)
+    wanted = (task.observation_dim,)
     if mean.shape != wanted or std.shape != wanted:
         raise UsageError(f"{file}: mean and std have shapes {mean.shape} and {std.shape}, not {wanted}")
     if not (np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all()):
         raise UsageError(f"{file}: needs finite numbers, and std above 0")
-    return mean, std
+    return task, mean, std
 
 
-def _card(
-    arguments: argparse.Namespace,
-    imported: Imported,
-    task: Task,
-    mean: npt.NDArray[np.float32],
-    std: npt.NDArray[np.float32],
-) -> PolicyCard:
+def _card(arguments: argparse.Namespace, imported: Imported, task: Task, mean: Vector, std: Vector) -> PolicyCard:
     length = arguments.context or imported.context_length or 20
     target = arguments.target_return
     return PolicyCard(
