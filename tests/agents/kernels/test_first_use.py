@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,8 +20,14 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(first_use, "_KNOWN", {})
+    yield tmp_path
+
+
+def verdicts(folder: Path) -> list[str]:
+    return [json.loads(file.read_text())["verdict"] for file in folder.glob("aaren_rl-*.json")]
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, name: str, place: int) -> None:
@@ -35,22 +43,27 @@ def spoil(monkeypatch: pytest.MonkeyPatch, name: str, place: int) -> None:
     monkeypatch.setattr(module, name, wrong)
 
 
-def test_a_right_kernel_is_used_and_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_right_kernel_is_used_and_checked_once(nothing_known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert scan_is_right(CPU)
+        assert scan_is_right(CPU) and verdicts(nothing_known) == ["right"]
+    first_use._KNOWN.clear()
     spoil(monkeypatch, "forward", 0)  # what was found out is not looked at again
     assert scan_is_right(CPU)
 
 
 @pytest.mark.parametrize(("name", "place"), [("forward", 0), ("backward", 1)])
-def test_a_kernel_that_is_wrong_is_not_used(name: str, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_is_wrong_is_not_used(
+    name: str, place: int, nothing_known: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spoil(monkeypatch, name, place)
     monkeypatch.setattr(kernels, "choose", lambda values: "triton")
     scores, values = torch.randn(2, 300), torch.randn(2, 300, 8)
     with pytest.warns(RuntimeWarning, match=r"the scan's kernel cannot be used on cpu \(it differs from the plain .*"):
         outputs, _ = prefix_scan(scores, values)
     assert torch.equal(outputs, prefix_scan(scores, values, method="blocked")[0])
+    (verdict,) = verdicts(nothing_known)
+    assert "differs from the plain formula by" in verdict
     with warnings.catch_warnings():  # said once
         warnings.simplefilter("error")
         prefix_scan(scores, values)
@@ -65,6 +78,12 @@ def test_a_kernel_that_does_not_compile_is_not_used(monkeypatch: pytest.MonkeyPa
         RuntimeWarning, match=r"cannot be used on cpu \(RuntimeError: ptxas: no such target\): the scan runs"
     ):
         assert not scan_is_right(CPU)
+
+
+def test_a_folder_that_cannot_be_written_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file"))
+    assert first_use.is_right("it", CPU, lambda _: 0.0, "")
 
 
 def stale(function: Callable[[], None]) -> Callable[[], None]:
