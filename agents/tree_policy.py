@@ -56,4 +56,4 @@ def tree_state(model: DecisionModel, caches: TrunkState) -> TrunkState:
         mixer = block.get_submodule("mixer")
         assert isinstance(mixer, TreeAttention)
         states.append(mixer.from_cache(cache))
-    return tuple(states)  # type: ignore[arg-type]  # a state of its own kind, which only these mixers see
+    return tuple(states)

@@ -28,7 +28,10 @@ GRACE = 1.5  # seconds for a child that saves first
 _HEADER = 8  # bytes of a request's length
 
 # Ctrl-C goes to this process alone, which then ends its children: on Windows by a flag, elsewhere by a session.
-_APART = {"start_new_session": True, "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+_APART: dict[str, Any] = {
+    "start_new_session": True,
+    "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+}
 
 
 def start_child(
@@ -153,7 +156,7 @@ class Worker:
         code = _bound(f"from {module} import serve_requests; serve_requests()", "_take_requests")
         pipe = subprocess.PIPE
         try:
-            self._process = subprocess.Popen(
+            self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 [sys.executable, "-P", "-c", code], stdin=pipe, stdout=pipe, stderr=errors, env=environment, **_APART
             )
         except OSError as error:

@@ -30,8 +30,13 @@ assert not any(hasattr(os, name) for name in ("fork", "killpg", "getuid")) and n
 import aaren_rl, aaren_rl.agents, aaren_rl.envs
 for package in (aaren_rl, aaren_rl.agents, aaren_rl.envs):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if not module.name.endswith("__main__"):
+        if module.name.endswith("__main__"):
+            continue
+        try:
             importlib.import_module(module.name)
+        except ModuleNotFoundError as error:  # of an extra
+            if error.name not in ("triton", "ray", "transformers", "torchrl", "onnx", "onnxruntime"):
+                raise
 
 from pathlib import Path
 from aaren_rl.errors import UsageError

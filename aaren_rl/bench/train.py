@@ -12,6 +12,7 @@ from statistics import mean, median
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -62,10 +63,10 @@ def make_episodes(steps: int) -> Episodes:
     ends = lengths.cumsum()
     offsets = np.concatenate(([0], ends[ends < steps], [steps]))
     # Columns of unequal size and offset, as joint angles and velocities are.
-    columns = np.arange(1, TASK.observation_dim + 1, dtype=np.float32)
+    columns: npt.NDArray[np.float32] = np.arange(1, TASK.observation_dim + 1, dtype=np.float32)
     observations = rng.standard_normal((steps, TASK.observation_dim), dtype=np.float32) * (columns / 4)
     return Episodes(
-        observations=observations + columns[::-1] / 10,
+        observations=(observations + columns[::-1] / 10).astype(np.float32, copy=False),
         actions=rng.uniform(-1, 1, (steps, TASK.action_dim)).astype(np.float32),
         rewards=rng.normal(3, 1, steps).astype(np.float32),
         offsets=offsets,

@@ -41,7 +41,7 @@ def save_run(run: Path, saved: Saved, first: int) -> None:
     Raises:
         OSError: the disk is full or the folder cannot be written; the checkpoints that were there still are.
     """
-    new = Replay(*(array[first:] for array in saved.replay))
+    new = saved.replay.rows(slice(first, None))
     if len(new.rewards):
         write_chunk(run / "replay", first, new)
     evaluations = [dataclasses.asdict(evaluation) for evaluation in saved.evaluations]

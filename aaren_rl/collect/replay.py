@@ -35,7 +35,11 @@ class Replay(NamedTuple):
 
     def until(self, row: int) -> "Replay":
         """Views of the rows before `row`."""
-        return Replay(*(array[:row] for array in self))
+        return self.rows(slice(row))
+
+    def rows(self, part: slice) -> "Replay":
+        """Views of some of the rows."""
+        return Replay(**{name: array[part] for name, array in self._asdict().items()})
 
 
 def write_chunk(folder: Path, first: int, replay: Replay) -> None:

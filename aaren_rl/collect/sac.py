@@ -125,8 +125,8 @@ class SacTrainer:
 
     def replay(self) -> Replay:
         """The replay buffer's rows; all but `done` and `timeout` are views."""
-        *numbers, done, timeout = (array[: self.rows] for array in self._buffers())
-        return Replay(*numbers, done != 0, timeout != 0)
+        seen, after, actions, rewards, done, timeout = (array[: self.rows] for array in self._buffers())
+        return Replay(seen, after, actions, rewards, done != 0, timeout != 0)
 
     def state(self) -> dict[str, Any]:
         """Weights, optimisers, counters and random states: tensors and numbers in dictionaries."""

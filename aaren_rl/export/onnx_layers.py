@@ -18,6 +18,7 @@ import numpy.typing as npt
 from torch import nn
 
 from ..agents import Aaren, Attention, Block, Encoded, Policy
+from ..agents.mixers import HeadMixer
 from ..agents.mixers.rsa.encoding import GatedEncoding
 from .onnx_nodes import Array, Nodes, Value
 from .onnx_weights import (
@@ -193,6 +194,8 @@ class Layers:
         return self.nodes.add("Gemm", x, self.constant(weights.weight), bias)
 
 
-def _inner(block: Block) -> Aaren | Attention:
+def _inner(block: Block) -> HeadMixer:
     """A block's mixer, without the encoding around it."""
-    return block.mixer.inner if isinstance(block.mixer, Encoded) else block.mixer
+    inner = block.mixer.inner if isinstance(block.mixer, Encoded) else block.mixer
+    assert isinstance(inner, HeadMixer)  # of those that are exported
+    return inner

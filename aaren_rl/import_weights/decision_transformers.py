@@ -186,11 +186,11 @@ def _build(file: Path, tensors: dict[str, Tensor], blocks: int, **model: Any) ->
             tokens_per_step=3,
             **model,
         )
-        model = DecisionModel(config)
-        model.load_state_dict(tensors)
+        built = DecisionModel(config)
+        built.load_state_dict(tensors)
     except (IndexError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{file}: {one_line(error)}") from error
-    return model.eval()
+    return built.eval()
 
 
 class _Names:

@@ -107,7 +107,7 @@ def _listed(folder: Path, config: dict[str, Any], updates: int) -> Listed:
 
     normalised = values("eval/normalized_score")
     scores, errors = normalised or values("eval/return_mean"), values("eval/action_error")
-    update = max(values("update"), default=0)
+    update = max((int(line["update"]) for line in lines if "update" in line), default=0)
     state = "finished" if update >= updates and scores else "stopped"
     return Listed(
         **config,

@@ -9,7 +9,11 @@ from torch import Tensor, nn
 
 from ..scan.rows import RowModule, State
 
-CONSTANT, GROWING = "constant", "growing"
+CONSTANT = "constant"
+"""`Mixer.state_size` of a state whose size does not depend on the tokens seen."""
+
+GROWING = "growing"
+"""`Mixer.state_size` of a state that grows with the tokens seen."""
 
 
 class Mixer(RowModule):

@@ -152,8 +152,8 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
             claimed = opening.check_size(path, list(parts.values()), claimed)
             read.append(_read_episode(parts))
             if e == 0:
-                columns = read[0].observations.shape[1], read[0].actions.shape[1]
-                require_memory(4 * spec.total_steps * (sum(columns) + 1), str(path), "use a smaller dataset")
+                columns = sizes = read[0].observations.shape[1], read[0].actions.shape[1]
+                require_memory(4 * spec.total_steps * (sum(sizes) + 1), str(path), "use a smaller dataset")
     if (total := sum(len(episode.rewards) for episode in read)) != spec.total_steps:
         raise DataError(f"{path}: has {total:,} steps, metadata.json counts {spec.total_steps:,}; {_AGAIN}")
     if read[-1].terminated is None:
