@@ -1,0 +1,204 @@
+"""docs/demo.md in a real browser, from the built site: needs chromium-headless-shell, chromium-driver and npm."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+webdriver = pytest.importorskip("selenium.webdriver")
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+
+from aaren_rl.envs import make_env  # noqa: E402
+from aaren_rl.runtime import load  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "docs" / "demo"
+BROWSER, DRIVER = (shutil.which(name) for name in ("chromium-headless-shell", "chromedriver"))
+if BROWSER is None or DRIVER is None:
+    pytest.skip("no browser: install chromium-headless-shell and chromium-driver", allow_module_level=True)
+
+ENVS = {"hopper": "Hopper-v4", "walker2d": "Walker2d-v4"}
+START = 20  # seconds until the robot runs
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True)
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/demo/"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,1400"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver.set_script_timeout(300)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(site: str, browser: Any) -> Any:
+    browser.get(site)
+    return browser
+
+
+def part(page: Any, name: str) -> Any:
+    return page.find_element("css selector", f'[data-part="{name}"]')
+
+
+def until(seconds: float, holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.05)
+
+
+def steps(page: Any) -> int:
+    return int(page.find_element("id", "demo").get_attribute("data-steps") or 0)
+
+
+def run(page: Any, body: str, *arguments: object) -> Any:
+    """What an asynchronous function of the page's own module gives."""
+    script = f"""
+        const [given, done] = [Array.from(arguments).slice(0, -1), arguments[arguments.length - 1]];
+        (async (...given) => {{ const {{ Robot, Policy, Episode }} = await import("./demo.mjs"); {body} }})(...given)
+            .then(done, (error) => done({{ failed: String(error.stack) }}));
+    """
+    found = page.execute_async_script(script, *arguments)
+    assert not (isinstance(found, dict) and "failed" in found), found
+    return found
+
+
+def test_it_runs_from_one_origin_without_an_error(page: Any, site: str) -> None:
+    until(START, lambda: page.find_element("id", "demo").get_attribute("data-ready") == "true")
+    part(page, "start").click()
+    until(START, lambda: steps(page) > 100)
+    assert not [entry for entry in page.get_log("browser") if entry["level"] == "SEVERE"]
+    sent = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
+    urls = [entry["params"]["request"]["url"] for entry in sent if entry["method"] == "Network.requestWillBeSent"]
+    origin = site.removesuffix("demo/")
+    assert any(url.endswith("hopper.onnx") for url in urls)
+    assert not [url for url in urls if not url.startswith((origin, "data:", "blob:"))]
+
+
+def test_slider_push_and_pause(page: Any) -> None:
+    part(page, "start").click()
+    until(START, lambda: steps(page) > 20)
+    move = "const slider = arguments[0]; slider.value = 2000; slider.dispatchEvent(new Event('input'))"
+    page.execute_script(move, part(page, "target"))
+    assert part(page, "asked").text == "2,000"
+    part(page, "restart").click()
+    until(2, lambda: 0 < steps(page) < 50)
+    part(page, "pause").click()
+    time.sleep(0.3)
+    stopped = steps(page)
+    time.sleep(0.5)
+    assert steps(page) == stopped
+    achieved, left = (int(part(page, name).text.replace(",", "")) for name in ("achieved", "left-over"))
+    assert abs(achieved + left - 2000) <= 1
+    part(page, "pause").click()
+    until(5, lambda: steps(page) > stopped)
+    for _ in range(8):  # pushed again and again to the left, it falls
+        part(page, "left").click()
+        time.sleep(0.1)
+    until(10, lambda: "fell" in part(page, "said").text)
+
+
+@pytest.mark.parametrize("robot", ENVS)
+def test_the_policys_actions_are_those_of_the_runtime(page: Any, robot: str) -> None:
+    policy, rng = load(DEMO / f"{robot}.onnx"), np.random.default_rng(0)
+    size = json.loads((DEMO / f"{robot}.json").read_text())["observation"]
+    observations = rng.normal(0, 1, (50, size)).astype(np.float32)
+    rewards = rng.normal(2, 1, 50)
+    expected, state = [], policy.initial_state(1, 2000.0)
+    for observation, reward in zip(observations, rewards, strict=True):
+        action, state = policy.act(observation[None], np.array([reward]), state)
+        expected.append(action[0])
+    body = """
+        const [robot, observations, rewards] = given, policy = await Policy.load(robot), actions = [];
+        policy.begin(2000);
+        for (let i = 0; i < rewards.length; i++)
+            actions.push(Array.from(await policy.act(Float32Array.from(observations[i]), rewards[i])));
+        return actions;
+    """
+    found = run(page, body, robot, observations.tolist(), rewards.tolist())
+    assert np.abs(np.array(found) - expected).max() <= 1e-5
+
+
+@pytest.mark.parametrize("robot", ENVS)
+def test_the_simulation_is_that_of_python(page: Any, robot: str) -> None:
+    env = make_env(ENVS[robot]).unwrapped
+    env.reset(seed=0)
+    start = env.data.qpos.copy(), env.data.qvel.copy()
+    actions = np.random.default_rng(0).uniform(-0.3, 0.3, (200, env.action_space.shape[0]))
+    expected, rewards = [], []
+    for action in actions:
+        rewards.append(env.step(action)[1])
+        expected.append(env.data.qpos.copy())
+    body = """
+        const [name, qpos, qvel, actions] = given, robot = await Robot.load(name), places = [], rewards = [];
+        robot.reset(qpos, qvel);
+        for (const action of actions) {
+            rewards.push(robot.step(action).reward);
+            places.push(Array.from(robot.data.qpos));
+        }
+        return [places, rewards];
+    """
+    places, found = run(page, body, robot, *(part.tolist() for part in start), actions.tolist())
+    assert np.abs(np.array(places) - expected).max() <= 1e-9
+    assert np.allclose(found, rewards, atol=1e-6)
+
+
+@pytest.mark.parametrize("robot", ENVS)
+def test_an_episodes_return_is_that_of_python(page: Any, robot: str) -> None:
+    """A whole episode of Hopper; of Walker2d 200 steps, because its contacts amplify the last bits of an action."""
+    most = {"hopper": 1000, "walker2d": 200}[robot]
+    policy, env = load(DEMO / f"{robot}.onnx"), make_env(ENVS[robot])
+    observation, _ = env.reset(seed=3)
+    data = env.unwrapped.data
+    start = data.qpos.copy(), data.qvel.copy()
+    state, reward, achieved = policy.initial_state(1, 1250.0), 0.0, 0.0
+    for _ in range(most):
+        action, state = policy.act(observation[None].astype(np.float32), np.array([reward]), state)
+        observation, reward, terminated, truncated, _ = env.step(action[0])
+        achieved += float(reward)
+        if terminated or truncated:
+            break
+    body = """
+        const [name, most, qpos, qvel] = given;
+        const [robot, policy] = await Promise.all([Robot.load(name), Policy.load(name)]);
+        const episode = new Episode(robot, policy);
+        episode.begin(1250, qpos, qvel);
+        while (!episode.over && episode.steps < most) await episode.step();
+        return episode.achieved;
+    """
+    assert run(page, body, robot, most, *(part.tolist() for part in start)) == pytest.approx(achieved, rel=0.01)
