@@ -259,7 +259,7 @@ def test_an_environment(case: Case, world: World, empty: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", [*(f"Odd{kind}-v0" for kind in HANGING), "Endless-v0"])
 def test_ctrl_c_while_an_environment_hangs(env_id: str, world: World, empty: Path) -> None:
-    """A process of its own, with a limit of memory; nobody of its group is left."""
+    """A process of its own; nobody of its group is left."""
     line = [sys.executable, "-m", "aaren_rl", "evaluate", str(world.run), *REGISTER, "--env-id", env_id]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
