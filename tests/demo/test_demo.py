@@ -141,6 +141,8 @@ def test_slider_push_and_pause(page: Any) -> None:
         part(page, "left").click()
         time.sleep(0.1)
     until(START, lambda: "fell" in part(page, "said").text)
+    fell = int(part(page, "said").text.rpartition(" ")[2].strip(".").replace(",", ""))
+    assert fell < 250  # without a push it hops on beyond that
 
 
 @pytest.mark.parametrize("robot", ENVS)
