@@ -17,18 +17,10 @@ def recurrence_encoding_matrix(
     dilation: int = 1,
     max_power: int = 0,
 ) -> Tensor:
-    """One causal REM, entry by entry as equation (3) of Huang et al. 2023 and its P (x) I_d for dilation d say.
+    """One causal REM (T, T), entry by entry as equation (3) of Huang et al. 2023 and its P (x) I_d for dilation d say.
 
-    Args:
-        length: T.
-        decay: lambda or gamma, a scalar.
-        angle: theta; None for a regular REM.
-        sine: gamma^j sin(j theta) instead of gamma^j cos(j theta).
-        dilation: d.
-        max_power: entries of larger powers are 0 (appendix D.1); 0: none are.
-
-    Returns:
-        (T, T) in float64, with gradients to `decay` and `angle`.
+    `decay` is lambda or gamma, `angle` theta, None for a regular REM. Entries of larger powers than `max_power` are 0
+    (appendix D.1); where it is 0, none are.
     """
     decay = decay.double()
 
@@ -43,15 +35,6 @@ def recurrence_encoding_matrix(
     distance = torch.arange(blocks).unsqueeze(1) - torch.arange(blocks)
     undilated = torch.stack([f(power) for power in range(blocks)])[distance.clamp(min=0)] * (distance > 0)
     return torch.kron(undilated, torch.eye(dilation, dtype=torch.float64))[:length, :length]
-
-
-def linear_rnn(weight: Tensor, inputs: Tensor) -> Tensor:
-    """h_t = W_h h_{t-1} + u_t from h_0 = 0, in float64: weight (d, d), inputs u = W_x x (T, d) -> (T, d)."""
-    hidden, outputs = torch.zeros_like(inputs[0], dtype=torch.float64), []
-    for u in inputs.double():
-        hidden = weight.double() @ hidden + u
-        outputs.append(hidden)
-    return torch.stack(outputs)
 
 
 def matrices(group: Recurrence, length: int) -> Tensor:

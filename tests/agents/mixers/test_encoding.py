@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cmath
 import math
 from itertools import pairwise
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from rem_matrices import linear_rnn, matrices, recurrence_encoding_matrix
+from rem_matrices import matrices
 from torch import Tensor
 
 from aaren_rl.agents import ModelConfig
@@ -50,30 +49,6 @@ def expected(encoding: GatedEncoding, mixed: Tensor, values: Tensor, starts: Ten
     heads, gate = len(rems), torch.sigmoid(encoding.mu)
     encoded = (rems * same_sequence(starts)) @ values[:, :heads]
     return torch.cat([(1 - gate) * mixed[:, :heads] + gate * encoded, mixed[:, heads:]], 1)
-
-
-@pytest.mark.parametrize("kind", ["regular", "cosine", "sine"])
-def test_matrices_are_those_of_appendix_d1(kind: str) -> None:
-    """D = lambda^L or gamma^L * cos or sin (theta * L), less the identity where the diagonal is 1."""
-    t, decay, theta = 9, torch.tensor(-0.8 if kind == "regular" else 0.7, dtype=torch.float64), torch.tensor(0.9)
-    exponents = (torch.arange(t).unsqueeze(1) - torch.arange(t)).abs().double()
-    d = torch.full((t, t), float(decay), dtype=torch.float64).pow(exponents)
-    if kind != "regular":
-        d = d * (torch.cos if kind == "cosine" else torch.sin)(torch.full((t, t), float(theta)).double() * exponents)
-    p = d if kind == "sine" else d - torch.eye(t)
-    rem = recurrence_encoding_matrix(t, decay, None if kind == "regular" else theta, sine=kind == "sine")
-    torch.testing.assert_close(rem, p.tril(), rtol=0, atol=1e-14)
-    torch.testing.assert_close(rem + rem.T, p, rtol=0, atol=1e-14)  # the unmasked version of section 3
-    assert not rem.diagonal().any()
-
-
-def test_a_dilated_matrix_has_every_dth_entry() -> None:
-    decay, d = torch.tensor(0.5), 3
-    rem = recurrence_encoding_matrix(8, decay, dilation=d, max_power=1)
-    for i in range(8):
-        for j in range(8):
-            assert float(rem[i, j]) == (0.5 if i - j == d else 0.0)
-    assert float(recurrence_encoding_matrix(8, decay, dilation=d)[7, 1]) == 0.25
 
 
 @every_case
@@ -136,63 +111,39 @@ def test_scan_of_many_blocks_of_blocks() -> None:
     torch.testing.assert_close(scan(group.powers, ones).flatten(), exact, rtol=1e-11, atol=0)
 
 
-def rem_heads(weight: Tensor) -> list[tuple[complex, Tensor, Tensor]]:
-    """Proposition 1: the nonzero eigenvalues lambda of a real matrix, those above the real line for their pairs, with
-
-    W^j = sum_k lambda_k^j G_k^R + sum_k gamma_k^j (cos(j theta_k) G_k^C1 + sin(j theta_k) G_k^C2),  j >= 1.
-    """
-    values, right = torch.linalg.eig(weight)
-    left, heads = torch.linalg.inv(right), []
-    for k, value in enumerate(values.tolist()):
-        outer = torch.outer(right[:, k], left[k])
-        if value.imag == 0 and abs(value) > 1e-12:
-            heads.append((value, outer.real, torch.zeros_like(outer.real)))
-        elif value.imag > 0:
-            heads.append((value, 2 * outer.real, -2 * outer.imag))
-    return heads
-
-
-def rebuilt(weight: Tensor, inputs: Tensor) -> Tensor:
-    """Proposition 2: the RNN's hidden states (T, d) as REM heads, plus the head whose REM is the identity."""
-    hidden, found = inputs.clone(), rem_heads(weight)
-    real = [head for head in found if head[0].imag == 0]
-    pairs = [head for head in found if head[0].imag != 0]
-    regular, cyclical = Regular(len(real), 1, 0).double(), Cyclical(len(pairs), len(pairs), 1, 0).double()
-    with torch.no_grad():  # tanh(eta) = lambda, sigmoid(nu) = gamma
-        regular.eta.copy_(torch.atanh(torch.tensor([value.real for value, *_ in real], dtype=torch.float64)))
-        cyclical.nu.copy_(torch.logit(torch.tensor([abs(value) for value, *_ in pairs], dtype=torch.float64)))
-        cyclical.theta.copy_(torch.tensor([cmath.phase(value) for value, *_ in pairs], dtype=torch.float64))
-        maps = {regular: [g for _, g, _ in real], cyclical: [g for _, g, _ in pairs] + [g for _, _, g in pairs]}
-        for group, matrices in maps.items():
-            if matrices:
-                values = torch.stack([inputs @ g.T for g in matrices]).unsqueeze(0)
-                hidden += group(values, None)[0].sum(1).squeeze(0)
-    return hidden
-
-
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(size=st.integers(1, 8), rank=st.integers(0, 8), radius=st.floats(0.3, 0.999), seed=st.integers(0, 2**32 - 1))
 def test_proposition_2(size: int, rank: int, radius: float, seed: int) -> None:
-    """Any real matrix with distinct nonzero eigenvalues below 1, of any rank: REM heads are the RNN to 1e-9."""
+    """An RNN whose matrix has distinct nonzero eigenvalues below 1 is REM heads, plus one whose REM is the identity.
+
+    Proposition 1: W^j = sum_k lambda_k^j G_k^R + sum_k gamma_k^j (cos(j theta_k) G_k^C1 + sin(j theta_k) G_k^C2).
+    """
     generator = torch.Generator().manual_seed(seed)
     left, right = (torch.randn(size, size, generator=generator, dtype=torch.float64) for _ in range(2))
     weight = left if rank >= size else left[:, :rank] @ right[:rank]
     largest = float(torch.linalg.eigvals(weight).abs().max())
     weight = weight * (radius / largest if largest > 1e-9 else 0.0)
-    eigenvalues, vectors = torch.linalg.eig(weight)
+    values, right = torch.linalg.eig(weight)
     # The proposition's condition: eigenvectors of nearly equal eigenvalues are nearly parallel, and inverting them
     # loses as many digits as this number has.
-    assume(float(torch.linalg.cond(vectors)) < 1e4)
+    assume(float(torch.linalg.cond(right)) < 1e4)
+    outer = torch.einsum("ik,kj->kij", right, torch.linalg.inv(right))
+    real, upper = (values.imag == 0) & (values.abs() > 1e-12), values.imag > 0
+    pairs = int(upper.sum())
+    regular, cyclical = Regular(int(real.sum()), 1, 0), Cyclical(pairs, pairs, 1, 0)
+    regular.eta.data = values[real].real.atanh()
+    cyclical.nu.data, cyclical.theta.data = values[upper].abs().logit(), values[upper].angle()
     inputs = torch.randn(100, size, generator=generator, dtype=torch.float64)
-    hidden = linear_rnn(weight, inputs)
-    torch.testing.assert_close(rebuilt(weight, inputs), hidden, rtol=0, atol=1e-9)
-    assert len(eigenvalues) == size
-
-
-def test_proposition_2_meets_both_kinds_of_eigenvalues() -> None:
-    torch.manual_seed(0)
-    kinds = [{head[0].imag > 0 for head in rem_heads(torch.randn(6, 6, dtype=torch.float64))} for _ in range(20)]
-    assert {True, False} in kinds
+    rebuilt, hidden = inputs.clone(), [inputs[0]]
+    for group, maps in (
+        (regular, outer[real].real),
+        (cyclical, torch.cat([2 * outer[upper].real, -2 * outer[upper].imag])),
+    ):
+        if len(maps):
+            rebuilt += group((inputs @ maps.mT).unsqueeze(0), None)[0].sum((0, 1))
+    for u in inputs[1:]:
+        hidden.append(weight @ hidden[-1] + u)
+    torch.testing.assert_close(rebuilt, torch.stack(hidden), rtol=0, atol=1e-9)
 
 
 def test_initialisation_is_the_papers() -> None:
@@ -214,8 +165,6 @@ def test_initialisation_is_the_papers() -> None:
     ("counts", "layers", "added"),
     [
         ((0, 0, 0, 8, 0, 0), 12, 60_492_396 - 60_492_288),  # RSA-CodeT5-small
-        ((0, 0, 0, 0, 2, 2), 14, 47_789_665 - 47_789_595),  # RSA-XL, Text8
-        ((0, 0, 0, 0, 2, 2), 13, 55_465_052 - 55_464_987),  # RSA-BRT, whose recurrent layer has none
         ((0, 0, 0, 2, 2, 2), 16, 153_797_414 - 153_797_302),  # RSA-XL, WikiText-103
     ],
 )
@@ -224,16 +173,12 @@ def test_it_adds_the_parameters_of_table_7(counts: tuple[int, ...], layers: int,
     assert layers * sum(p.numel() for p in GatedEncoding(RemConfig(counts), 12).parameters()) == added
 
 
-@pytest.mark.parametrize("heads", range(1, 17))
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 8, 15])
 def test_auto_gives_every_head_a_rem(heads: int) -> None:
     k1, k2, k3, k4, k5, k6 = counts = parse_counts("auto", heads)
     assert sum(counts) == heads and k4 + k5 + k6 == heads // 2
     assert k2 == k3 and k5 == k6 and k1 in (1, 2) and k4 in ((1, 2) if heads > 1 else (0,))
-
-
-def test_counts_are_read() -> None:
-    assert parse_counts("1, 0,2,0,0,0", 4) == (1, 0, 2, 0, 0, 0)
-    assert parse_counts("auto", 4) == (2, 0, 0, 2, 0, 0) and parse_counts("auto", 8) == (2, 1, 1, 2, 1, 1)
+    assert heads != 8 or counts == (2, 1, 1, 2, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -241,8 +186,9 @@ def test_counts_are_read() -> None:
     [
         ({"rem_counts": "1,1,1"}, "'1,1,1' is not auto or six numbers"),
         ({"rem_counts": "1,1,1,1,1,-1"}, "is not auto or six numbers"),
-        ({"rem_counts": "2,2,1,0,0,0"}, "has 5 REMs for 4 heads"),
+        ({"rem_counts": "2, 2,1,0,0,0"}, "has 5 REMs for 4 heads"),
         ({"rem_counts": "0,0,0,0,0,0"}, "not all 0"),
+        ({"rem_counts": 4.5}, "are not text"),
         ({"rem_dilation": 1}, "dilation must be at least 2, not 1"),
         ({"rem_max_power": -1}, "rem_max_power: must be at least 0, not -1"),
         ({"rem_gate": 3.5}, "rem_gate: must be at most 3, not 3.5"),
@@ -251,8 +197,3 @@ def test_counts_are_read() -> None:
 def test_what_does_not_fit_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ModelConfig(3, 2, "aaren-rsa", heads=4, **change)
-
-
-def test_counts_from_a_file_may_be_anything() -> None:
-    with pytest.raises(ValueError, match="are not text"):
-        ModelConfig(3, 2, mixer="rsa", rem_counts=4.5)
