@@ -21,8 +21,8 @@ from table1_figures import OURS, THEIRS, figures, on_all_sets
 from aaren_rl.compare.cells import Cell, read_results
 from aaren_rl.compare.imitation import imitation, imitation_difference_over_tasks, imitation_differences
 from aaren_rl.compare.published import PAPER, published
-from aaren_rl.compare.report.words import agents_of, costs, ends_of, interval, listed, memory, number
-from aaren_rl.compare.statistics import aggregate, differences, group, improvements, summarize
+from aaren_rl.compare.report.words import costs, ends_of, interval, listed, memory, number
+from aaren_rl.compare.statistics import agents_of, aggregate, differences, group, improvements, summarize
 from aaren_rl.errors import UsageError
 from aaren_rl.files import write_text
 from aaren_rl.policies.names import label
@@ -75,7 +75,7 @@ def is_pair(found: Any) -> bool:  # noqa: ANN401  a difference of any kind
 
 def answer(cells: Sequence[Cell]) -> str:
     """What a reader came for, and what a mean over sets hides."""
-    scores = {d.env: d.difference for d in differences(cells) if is_pair(d)}
+    scores = {d.env: d.estimate for d in differences(cells) if is_pair(d)}
     sets = [env for env in scores if env is not None]
     if not sets:
         return f"No set has runs of {label(OURS)} and of {label(THEIRS)} yet."
@@ -89,7 +89,7 @@ def answer(cells: Sequence[Cell]) -> str:
     if len(sets) >= MIN_SETS:
         most = max(sets, key=lambda env: abs(scores[env].value))
         others = differences([cell for cell in cells if cell.env in sets and cell.env != most])
-        rest = next(d.difference for d in others if d.env is None and is_pair(d))
+        rest = next(d.estimate for d in others if d.env is None and is_pair(d))
         ends = [d.difference.interval for d in imitation_differences(cells) if is_pair(d)]
         lower, higher = (sum(end is not None and sign * end[i] < 0 for end in ends) for sign, i in ((1, 1), (-1, 0)))
         said += (
@@ -155,7 +155,7 @@ def over_all(cells: Sequence[Cell]) -> str:
     if not (found := aggregate(on_all_sets(cells))):
         return "There are not yet two sets."
     rows = [[label(a.agent), interval(a.mean), interval(a.iqm), str(a.runs)] for a in found]
-    better = [interval(i.probability, 2) for i in improvements(cells) if i.env is None and is_pair(i)]
+    better = [interval(i.estimate, 2) for i in improvements(cells) if i.env is None and is_pair(i)]
     told = [
         f"A run of {label(OURS)} scores above one of {label(THEIRS)} on the same set with probability {probability}."
         for probability in better

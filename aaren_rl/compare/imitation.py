@@ -6,19 +6,18 @@ agents apart with few seeds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 
 from ..evaluate.scores import ActionError
 from .cells import Cell
-from .statistics import CONFIDENCE, Estimate, Floats, group
+from .statistics import Estimate, Floats, group, interval_of, resample, rows_of
 
-# By training seed: of every episode a sum over its steps, (E,), and its steps, (E,).
-Pairs = dict[int, tuple[Floats, npt.NDArray[np.int64]]]
+# By training seed: of every episode its steps' sum and their number, (E, 2).
+Errors = dict[int, Floats]
 
 RESAMPLES = 2_000  # fewer than of scores: a data set may have thousands of held-out episodes
 SAME_FLOOR = 1e-4  # relative: rounding changes the sixth digit of a floor, other episodes the third
@@ -69,20 +68,17 @@ class ImitationDifference:
 def imitation(cells: Sequence[Cell], seed: int = 0) -> list[Imitation]:
     """Every agent on every task, where episodes were held out of any of its runs."""
     return [
-        _imitation(env, agent, errors, seed)
-        for env, by_agent in group(cells).items()
-        for agent, runs in by_agent.items()
-        if (errors := _action_errors(runs))
+        _imitation(env, agent, errors, seed) for env, agent, runs in rows_of(cells) if (errors := _action_errors(runs))
     ]
 
 
 def imitation_differences(cells: Sequence[Cell], seed: int = 0) -> list[ImitationDifference]:
     """Every pair of agents on every task, where runs of one seed kept the same episodes from both."""
     return [
-        ImitationDifference(env, *agents, tuple(pairs), _episodes(pairs), _estimate([pairs], seed))
+        _difference(env, *agents, [pairs], seed)
         for env, by_agent in group(cells).items()
         for agents in combinations(by_agent, 2)
-        if (pairs := _paired(by_agent, agents))
+        if (pairs := _paired(*(by_agent[agent] for agent in agents)))
     ]
 
 
@@ -94,24 +90,23 @@ def imitation_difference_over_tasks(
     Raises:
         ValueError: no task has both.
     """
-    tasks = [
-        pairs
-        for by_agent in group(cells).values()
-        if {first, second} <= set(by_agent) and (pairs := _paired(by_agent, (first, second)))
-    ]
-    if not tasks:
+    by_task = [_paired(runs.get(first, []), runs.get(second, [])) for runs in group(cells).values()]
+    if not any(by_task):
         raise ValueError(f"no task has runs of {first} and of {second} that kept the same episodes")
-    seeds = tuple(sorted({s for pairs in tasks for s in pairs}))
-    return ImitationDifference(None, first, second, seeds, sum(map(_episodes, tasks)), _estimate(tasks, seed))
+    return _difference(None, first, second, [pairs for pairs in by_task if pairs], seed)
 
 
-def _paired(by_agent: Mapping[str, list[Cell]], agents: tuple[str, str]) -> Pairs:
-    """By training seed: the differences of the episodes' errors, summed over steps, and the episodes' steps."""
-    ours, theirs = (_action_errors(by_agent[agent]) for agent in agents)
+def _action_errors(runs: list[Cell]) -> dict[int, ActionError]:
+    return {cell.seed: cell.last.action_error for cell in runs if cell.last.action_error is not None}
+
+
+def _paired(first: list[Cell], second: list[Cell]) -> Errors:
+    """The differences of the episodes' errors, for seeds of which both have the same episodes."""
+    ours, theirs = _action_errors(first), _action_errors(second)
     return {
-        s: (np.subtract(ours[s].sums, theirs[s].sums), np.array(ours[s].lengths))
-        for s in ours
-        if s in theirs and _of_same_episodes(ours[s], theirs[s])
+        seed: _episodes(ours[seed], theirs[seed].sums)
+        for seed in ours
+        if seed in theirs and _of_same_episodes(ours[seed], theirs[seed])
     }
 
 
@@ -121,49 +116,45 @@ def _of_same_episodes(one: ActionError, other: ActionError) -> bool:
     return one.lengths == other.lengths and bool(alike)
 
 
-def _episodes(pairs: Pairs) -> int:
-    return sum(len(lengths) for _, lengths in pairs.values())
-
-
-def _action_errors(runs: list[Cell]) -> dict[int, ActionError]:
-    """By training seed."""
-    return {cell.seed: cell.last.action_error for cell in runs if cell.last.action_error is not None}
+def _episodes(error: ActionError, less: Sequence[float] | float = 0.0) -> Floats:
+    return np.stack([np.subtract(error.sums, less), error.lengths], axis=1)
 
 
 def _imitation(env: str, agent: str, errors: dict[int, ActionError], seed: int) -> Imitation:
-    rng = np.random.default_rng(seed)
-    found = list(errors.values())
-    means = np.mean([_resampled(np.array(e.sums), np.array(e.lengths), rng) for e in found], axis=0)
-    value, (low, high) = float(np.mean([e.mean for e in found])), _ends(means)
-    floors = [e.floor for e in found if e.floor is not None]
+    rng, found = np.random.default_rng(seed), list(errors.values())
+    low, high = interval_of(np.mean([_means(_episodes(error), rng) for error in found], axis=0))
+    value = float(np.mean([error.mean for error in found]))
+    floors = [error.floor for error in found if error.floor is not None]
     above = None
     if len(floors) == len(found):
         floor = float(np.mean(floors))
         above = Estimate(value - floor, (low - floor, high - floor))
-    return Imitation(env, agent, tuple(errors), sum(len(e.sums) for e in found), Estimate(value, (low, high)), above)
+    episodes = sum(len(error.sums) for error in found)
+    return Imitation(env, agent, tuple(errors), episodes, Estimate(value, (low, high)), above)
 
 
-def _estimate(tasks: Sequence[Pairs], seed: int) -> Estimate:
+def _difference(env: str | None, first: str, second: str, tasks: Sequence[Errors], seed: int) -> ImitationDifference:
     """The mean over tasks of the mean over seeds of what their episodes give a step."""
     rng = np.random.default_rng(seed)
-    means = [np.mean([sums.sum() / lengths.sum() for sums, lengths in pairs.values()]) for pairs in tasks]
-    resamples = np.mean([_over_seeds(list(pairs.values()), rng) for pairs in tasks], axis=0)
-    return Estimate(float(np.mean(means)), _ends(resamples))
+    value = np.mean([np.mean([_mean(episodes) for episodes in task.values()]) for task in tasks])
+    drawn = interval_of(np.mean([_over_seeds(list(task.values()), rng) for task in tasks], axis=0))
+    count = sum(len(episodes) for task in tasks for episodes in task.values())
+    return ImitationDifference(
+        env, first, second, tuple(sorted(set().union(*tasks))), count, Estimate(float(value), drawn)
+    )
 
 
-def _over_seeds(pairs: Sequence[tuple[Floats, npt.NDArray[np.int64]]], rng: np.random.Generator) -> Floats:
+def _over_seeds(seeds: Sequence[Floats], rng: np.random.Generator) -> Floats:
     """Means over as many seeds as there are, drawn with replacement; each has episodes of its own, (resamples,)."""
-    means = np.array([[_resampled(*pair, rng) for pair in pairs] for _ in pairs])  # (drawn, seeds, resamples)
-    drawn = rng.integers(len(pairs), size=(len(pairs), 1, RESAMPLES))
+    means = np.array([[_means(episodes, rng) for episodes in seeds] for _ in seeds])  # (drawn, seeds, resamples)
+    drawn = rng.integers(len(seeds), size=(len(seeds), 1, RESAMPLES))
     return np.asarray(np.take_along_axis(means, drawn, axis=1).mean(axis=(0, 1)))
 
 
-def _resampled(sums: Floats, lengths: npt.NDArray[np.int64], rng: np.random.Generator) -> Floats:
-    """Means over the steps of as many episodes as there are, drawn with replacement, (resamples,)."""
-    chosen = rng.integers(len(sums), size=(RESAMPLES, len(sums)))
-    return np.asarray(sums[chosen].sum(axis=1) / lengths[chosen].sum(axis=1))
+def _means(episodes: Floats, rng: np.random.Generator) -> Floats:
+    return _mean(resample(episodes, RESAMPLES, rng))
 
 
-def _ends(resamples: Floats) -> tuple[float, float]:
-    low, high = np.quantile(resamples, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)
+def _mean(episodes: Floats) -> Floats:
+    """Over the steps of episodes (..., E, 2)."""
+    return np.asarray(episodes[..., 0].sum(axis=-1) / episodes[..., 1].sum(axis=-1))

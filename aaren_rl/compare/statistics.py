@@ -1,12 +1,12 @@
 """Statistics over training seeds, with intervals that claim no more than so few seeds can tell.
 
-Mean, interquartile mean, stratified bootstrap and probability of improvement are those of Agarwal et al. 2021, "Deep
+Means, stratified bootstrap, probability of improvement and performance profiles are those of Agarwal et al. 2021, "Deep
 Reinforcement Learning at the Edge of the Statistical Precipice"; the tests hold them against its library, rliable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -19,8 +19,12 @@ from .cells import Cell
 
 Floats = npt.NDArray[np.float64]
 
+Statistic = Callable[[Sequence[Floats]], Floats]
+
 CONFIDENCE = 0.95
+ENDS = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2  # quantiles
 RESAMPLES = 10_000
+PROFILE_RESAMPLES = 2_000  # of a whole curve
 # Resampled, two scores have only three means, and one has a single one: an interval would show nothing but the scores.
 MIN_SEEDS = 3
 
@@ -52,7 +56,7 @@ class Summary:
         iqm: interquartile mean: of the scores without the lowest and the highest quarter (rounded down).
         best: mean over seeds of the best score during training; None where a seed has none.
         mean_of_last: mean over seeds of the mean of the last evaluations; None where a seed has none.
-        mean_of: how many evaluations those are: one count, or several where it differs between seeds.
+        mean_of: how many evaluations those are, every count that a seed has.
     """
 
     env: str
@@ -80,41 +84,41 @@ class Aggregate:
 
 
 @dataclass(frozen=True)
-class Improvement:
-    """How probable it is that a run of `first` scores above a run of `second`, ties counting half.
+class Pair:
+    """Two agents on one task, or on average over the tasks that have both (`env` None).
 
     Attributes:
-        env: the task; None: the mean over all tasks that have runs of both agents.
+        env: the task.
         first: an agent.
         second: another.
         runs: how many of each there are.
-        probability: 0.5 where neither is better.
+        estimate: the number that tells them apart; see `improvements` and `differences`.
     """
 
     env: str | None
     first: str
     second: str
     runs: tuple[int, int]
-    probability: Estimate
+    estimate: Estimate
 
 
 @dataclass(frozen=True)
-class Difference:
-    """The mean score of `first` less that of `second`; above 0, `first` is better.
+class Profile:
+    """The share of an agent's runs that score above a threshold, over tasks of equal weight; a performance profile.
 
     Attributes:
-        env: the task; None: the mean over all tasks that have normalised scores of both agents.
-        first: an agent.
-        second: another.
-        runs: how many of each there are.
-        difference: of the means over training seeds.
+        agent: the agent.
+        thresholds: normalised scores, ascending, (T,).
+        shares: of the runs, from 1 down to 0, (T,).
+        low: the lower end of a pointwise 95 % interval, (T,); as `shares` where a task has fewer than `MIN_SEEDS` runs.
+        high: the upper end, (T,).
     """
 
-    env: str | None
-    first: str
-    second: str
-    runs: tuple[int, int]
-    difference: Estimate
+    agent: str
+    thresholds: Floats
+    shares: Floats
+    low: Floats
+    high: Floats
 
 
 def group(cells: Sequence[Cell]) -> dict[str, dict[str, list[Cell]]]:
@@ -130,11 +134,19 @@ def group(cells: Sequence[Cell]) -> dict[str, dict[str, list[Cell]]]:
     }
 
 
+def rows_of(cells: Sequence[Cell]) -> list[tuple[str, str, list[Cell]]]:
+    """Task, agent and runs, in the order of `group`."""
+    return [(env, agent, runs) for env, by_agent in group(cells).items() for agent, runs in by_agent.items()]
+
+
+def agents_of(cells: Sequence[Cell]) -> list[str]:
+    """The agents, the package's own first."""
+    return list(dict.fromkeys(agent for _, agent, _ in rows_of(cells)))
+
+
 def summarize(cells: Sequence[Cell], seed: int = 0) -> list[Summary]:
     """Every agent on every task. `seed` is the bootstrap's, which makes the intervals repeatable."""
-    return [
-        _summary(env, agent, runs, seed) for env, by_agent in group(cells).items() for agent, runs in by_agent.items()
-    ]
+    return [_summary(env, agent, runs, seed) for env, agent, runs in rows_of(cells)]
 
 
 def aggregate(cells: Sequence[Cell], seed: int = 0) -> list[Aggregate]:
@@ -142,9 +154,7 @@ def aggregate(cells: Sequence[Cell], seed: int = 0) -> list[Aggregate]:
 
     Returns of different tasks have different units, so tasks without normalised scores are left out.
     """
-    envs, strata = shared_scores(cells)
-    if len(envs) < 2:
-        return []
+    envs, by_agent = _shared_scores(cells)
     return [
         Aggregate(
             agent,
@@ -153,14 +163,48 @@ def aggregate(cells: Sequence[Cell], seed: int = 0) -> list[Aggregate]:
             _estimate(_mean_of_means, scores, seed),
             _estimate(_interquartile_mean, scores, seed),
         )
-        for agent, scores in strata.items()
+        for agent, scores in by_agent.items()
+        if len(envs) > 1
     ]
 
 
-def shared_scores(cells: Sequence[Cell]) -> tuple[list[str], dict[str, list[Floats]]]:
+def differences(cells: Sequence[Cell], seed: int = 0) -> list[Pair]:
+    """The mean score of the first agent less that of the second, where there are normalised scores of both.
+
+    By task, then over the tasks where there are several; above 0, the first is better.
+    """
+    normalized = [cell for cell in cells if cell.last.normalized_score_mean is not None]
+    return _pairs(normalized, _mean_difference, seed)
+
+
+def improvements(cells: Sequence[Cell], seed: int = 0) -> list[Pair]:
+    """How probable it is that a run of the first agent scores above one of the second; ties count half.
+
+    By task, then over the tasks where there are several; 0.5 where neither is better.
+    """
+    return _pairs(cells, _superiority, seed)
+
+
+def profiles(cells: Sequence[Cell], thresholds: Floats, seed: int = 0) -> list[Profile]:
+    """Every agent's performance profile over the tasks that `aggregate` takes; nothing where there are none."""
+    envs, by_agent = _shared_scores(cells)
+    return [_profile(agent, scores, thresholds, seed) for agent, scores in by_agent.items() if envs]
+
+
+def resample(values: Floats, count: int, rng: np.random.Generator) -> Floats:
+    """As many values as there are, drawn with replacement, `count` times: (count, N)."""
+    return values[rng.integers(len(values), size=(count, len(values)))]
+
+
+def interval_of(resamples: Floats) -> tuple[float, float]:
+    """The ends of the middle 95 %, (N,) to two numbers."""
+    low, high = np.quantile(resamples, ENDS)
+    return float(low), float(high)
+
+
+def _shared_scores(cells: Sequence[Cell]) -> tuple[list[str], dict[str, list[Floats]]]:
     """The tasks that all agents have normalised scores of, and every agent's scores on them, a task after another."""
-    groups = group(cells)
-    agents = _agents(groups)
+    groups, agents = group(cells), agents_of(cells)
     envs = [
         env
         for env, by_agent in groups.items()
@@ -169,45 +213,20 @@ def shared_scores(cells: Sequence[Cell]) -> tuple[list[str], dict[str, list[Floa
     return envs, {agent: [_scores(groups[env][agent]) for env in envs] for agent in agents}
 
 
-def differences(cells: Sequence[Cell], seed: int = 0) -> list[Difference]:
-    """Every pair of agents on every task that has normalised scores of both, then over these tasks where several."""
-    return [
-        Difference(env, first, second, runs, _estimate(_mean_difference, strata, seed))
-        for env, first, second, runs, strata in _pairs(cells, normalized=True)
-    ]
-
-
-def improvements(cells: Sequence[Cell], seed: int = 0) -> list[Improvement]:
-    """Every pair of agents on every task that has both, then the mean over these tasks where there are several."""
-    return [
-        Improvement(env, first, second, runs, _estimate(_superiority, strata, seed))
-        for env, first, second, runs, strata in _pairs(cells, normalized=False)
-    ]
-
-
-def _pairs(
-    cells: Sequence[Cell], *, normalized: bool
-) -> Iterator[tuple[str | None, str, str, tuple[int, int], list[Floats]]]:
-    """Task, two agents, how many runs of each and their scores (first, second, first, ...); None is all tasks."""
-    groups = group(cells)
-    agents = _agents(groups)
+def _pairs(cells: Sequence[Cell], statistic: Statistic, seed: int) -> list[Pair]:
+    groups, agents, found = group(cells), agents_of(cells), []
     for first, second in combinations(sorted(agents, key=[*AGENTS, *agents].index), 2):
-        both = {
-            env: (by_agent[first], by_agent[second])
-            for env, by_agent in groups.items()
-            if {first, second} <= set(by_agent)
+        both = {env: runs for env, runs in groups.items() if {first, second} <= set(runs)}
+        # Scores of the first, of the second, of the first on the next task, ...
+        strata: dict[str | None, list[Floats]] = {
+            env: [_scores(runs[first]), _scores(runs[second])] for env, runs in both.items()
         }
-        if normalized:
-            both = {env: pair for env, pair in both.items() if all(map(_normalized, pair))}
-        strata: dict[str | None, list[Floats]] = {env: list(map(_scores, pair)) for env, pair in both.items()}
         if len(strata) > 1:
             strata[None] = [scores for pair in strata.values() for scores in pair]
         for env, scores in strata.items():
-            yield env, first, second, (sum(map(len, scores[::2])), sum(map(len, scores[1::2]))), scores
-
-
-def _agents(groups: Mapping[str, Mapping[str, Sequence[Cell]]]) -> list[str]:
-    return list(dict.fromkeys(agent for by_agent in groups.values() for agent in by_agent))
+            runs = sum(map(len, scores[::2])), sum(map(len, scores[1::2]))
+            found.append(Pair(env, first, second, runs, _estimate(statistic, scores, seed)))
+    return found
 
 
 def _summary(env: str, agent: str, runs: list[Cell], seed: int) -> Summary:
@@ -229,6 +248,15 @@ def _summary(env: str, agent: str, runs: list[Cell], seed: int) -> Summary:
     )
 
 
+def _profile(agent: str, scores: list[Floats], thresholds: Floats, seed: int) -> Profile:
+    shares = _shares(thresholds, scores)
+    if min(map(len, scores)) < MIN_SEEDS:
+        return Profile(agent, thresholds, shares, shares, shares)
+    rng = np.random.default_rng(seed)
+    drawn = [resample(of_task, PROFILE_RESAMPLES, rng) for of_task in scores]
+    return Profile(agent, thresholds, shares, *np.quantile(_shares(thresholds, drawn), ENDS, axis=0))
+
+
 def _scores(runs: list[Cell]) -> Floats:
     return np.array([cell.last.headline for cell in runs])
 
@@ -237,44 +265,40 @@ def _normalized(runs: list[Cell]) -> bool:
     return all(cell.last.normalized_score_mean is not None for cell in runs)
 
 
-def _estimate(statistic: Callable[..., Floats], strata: list[Floats], seed: int) -> Estimate:
-    """`statistic(*strata, axis=-1)` with its interval: every stratum is resampled on its own."""
-    value = float(statistic(*strata, axis=-1))
+def _estimate(statistic: Statistic, strata: list[Floats], seed: int) -> Estimate:
+    """A statistic of the strata with its interval: every stratum is resampled on its own."""
+    value = float(statistic(strata))
     if min(map(len, strata)) < MIN_SEEDS:
         return Estimate(value, None)
-    found = stats.bootstrap(
-        strata,
-        statistic,
-        n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE,
-        vectorized=True,
-        axis=-1,
-        # Of rliable's methods the one that is defined for scores that are all alike, too.
-        method="percentile",
-        rng=np.random.default_rng(seed),
-    ).confidence_interval
-    return Estimate(value, (float(found.low), float(found.high)))
+    # Of rliable's methods the one that is defined for scores that are all alike, too: percentiles.
+    rng = np.random.default_rng(seed)
+    return Estimate(value, interval_of(statistic([resample(stratum, RESAMPLES, rng) for stratum in strata])))
 
 
-def _mean_of_means(*strata: Floats, axis: int) -> Floats:
-    return np.asarray(np.mean([stratum.mean(axis=axis) for stratum in strata], axis=0))
+# Of strata (..., N) each; those of pairs are of the first agent, of the second, of the first on the next task, ...
 
 
-def _mean_difference(*strata: Floats, axis: int) -> Floats:
-    """Of the means over tasks; strata: first, second, first, second, ..."""
-    return _mean_of_means(*strata[::2], axis=axis) - _mean_of_means(*strata[1::2], axis=axis)
+def _mean_of_means(strata: Sequence[Floats]) -> Floats:
+    return np.asarray(np.mean([stratum.mean(axis=-1) for stratum in strata], axis=0))
 
 
-def _interquartile_mean(*strata: Floats, axis: int) -> Floats:
-    return np.asarray(stats.trim_mean(np.concatenate(strata, axis=axis), 0.25, axis=axis))
+def _mean_difference(strata: Sequence[Floats]) -> Floats:
+    return _mean_of_means(strata[::2]) - _mean_of_means(strata[1::2])
 
 
-def _superiority(*strata: Floats, axis: int) -> Floats:
-    """Mann and Whitney's U over the number of pairs, averaged over tasks; strata: first, second, first, second, ..."""
-    if axis != -1:
-        raise ValueError(f"axis: -1, not {axis}")
-    probabilities = []
-    for first, second in zip(strata[::2], strata[1::2], strict=True):
-        difference = first[..., :, None] - second[..., None, :]
-        probabilities.append(0.5 + 0.5 * np.sign(difference).mean(axis=(-2, -1)))
-    return np.asarray(np.mean(probabilities, axis=0))
+def _interquartile_mean(strata: Sequence[Floats]) -> Floats:
+    return np.asarray(stats.trim_mean(np.concatenate(strata, axis=-1), 0.25, axis=-1))
+
+
+def _superiority(strata: Sequence[Floats]) -> Floats:
+    """Mann and Whitney's U over the number of pairs, averaged over tasks."""
+    signs = [
+        np.sign(first[..., :, None] - second[..., None, :]).mean(axis=(-2, -1))
+        for first, second in zip(strata[::2], strata[1::2], strict=True)
+    ]
+    return np.asarray(np.mean([0.5 + 0.5 * sign for sign in signs], axis=0))
+
+
+def _shares(thresholds: Floats, strata: Sequence[Floats]) -> Floats:
+    """Of every task's scores those above the thresholds, (..., T)."""
+    return np.asarray(np.mean([(scores[..., None] > thresholds).mean(axis=-2) for scores in strata], axis=0))

@@ -9,8 +9,7 @@ from rliable import library, metrics
 from scipy import stats
 from synthetic import README, make_cell, make_cells
 
-from aaren_rl.compare.profiles import profiles
-from aaren_rl.compare.statistics import Estimate, aggregate, differences, group, improvements, summarize
+from aaren_rl.compare.statistics import Estimate, aggregate, differences, group, improvements, profiles, summarize
 
 ENVS = ["hopper-medium", "walker2d-medium", "halfcheetah-medium"]
 # What lies below a 2.5 % quantile of 10,000 resamples, of 1,000 others: standard deviation 0.005.
@@ -95,8 +94,8 @@ def test_improvement_as_rliable_and_mann_and_whitney_have_it():
     for column, found in enumerate(by_task):
         assert found.runs == (5, 4)
         u = stats.mannwhitneyu(first[:, column], second[:, column]).statistic
-        assert found.probability.value == pytest.approx(u / 20, rel=1e-12)
-    assert_same(over.probability, metrics.probability_of_improvement, first, second)
+        assert found.estimate.value == pytest.approx(u / 20, rel=1e-12)
+    assert_same(over.estimate, metrics.probability_of_improvement, first, second)
 
 
 def test_differences_as_rliable_has_them():
@@ -111,14 +110,14 @@ def test_differences_as_rliable_has_them():
 
     for column, found in enumerate(by_task):
         assert found.runs == (5, 4)
-        assert_same(found.difference, difference, first[:, [column]], second[:, [column]])
-    assert_same(over.difference, difference, first, second)
+        assert_same(found.estimate, difference, first[:, [column]], second[:, [column]])
+    assert_same(over.estimate, difference, first, second)
 
 
 def test_a_difference_needs_normalised_scores_of_both():
     cells = make_cells(README, reference=None) + make_cells(README, env=ENVS[1])
     (found,) = differences(cells)
-    assert (found.env, found.difference.value) == (ENVS[1], pytest.approx(np.subtract(*map(np.mean, README.values()))))
+    assert (found.env, found.estimate.value) == (ENVS[1], pytest.approx(np.subtract(*map(np.mean, README.values()))))
     assert len(improvements(cells)) == 3  # two tasks, and over both
 
 
@@ -151,7 +150,7 @@ def test_profiles_by_hand():
 )
 def test_a_tie_counts_half(first, second, probability):
     (found,) = improvements(make_cells({"decision-aaren": first, "decision-transformer": second}))
-    assert found.probability.value == probability
+    assert found.estimate.value == probability
 
 
 def test_three_seeds_reach_from_the_worst_to_the_best():
@@ -167,7 +166,7 @@ def test_too_few_seeds_have_no_interval(scores):
     assert aaren.mean.interval is None and aaren.iqm.interval is None
     assert transformer.mean.interval == (40.0, 40.0)
     assert (aaren.std is None) == (len(scores) == 1)
-    assert improvements(cells)[0].probability == Estimate(1.0, None)
+    assert improvements(cells)[0].estimate == Estimate(1.0, None)
     assert aggregate(cells + make_cells({agent: [9.0] * 5 for agent in README}, env=ENVS[1]))[0].mean.interval is None
 
 

@@ -169,7 +169,7 @@ def improvement(cells: Sequence[Cell]) -> list[Text | Table]:
         [
             i.env or "all tasks",
             f"{label(i.first)} above {label(i.second)}",
-            interval(i.probability, 2),
+            interval(i.estimate, 2),
             f"{i.runs[0]} and {i.runs[1]}",
         ]
         for i in improvements(cells)

@@ -9,7 +9,7 @@ from statistics import median
 
 from ...policies.names import DATA, label
 from ..cells import Cell
-from ..statistics import Aggregate, Estimate, Improvement, Summary, aggregate, group, improvements, summarize
+from ..statistics import Aggregate, Estimate, Pair, Summary, aggregate, group, improvements, summarize
 
 NOTHING = "-"
 
@@ -127,17 +127,17 @@ def _improvement(cells: Sequence[Cell]) -> list[str]:
     several = any(i.env is None for i in found)
     return [
         f"the probability that a run of {label(i.first)} scores above one of {label(i.second)} is "
-        f"{interval(i.probability, 2)}, {_verdict(i)}"
+        f"{interval(i.estimate, 2)}, {_verdict(i)}"
         for i in found
         if (i.env is None) == several
     ]
 
 
-def _verdict(found: Improvement) -> str:
+def _verdict(found: Pair) -> str:
     """Which of two agents scores higher, where the interval leaves one side of 0.5 out."""
-    if found.probability.interval is None:
+    if found.estimate.interval is None:
         return "from too few runs for an interval"
-    low, high = found.probability.interval
+    low, high = found.estimate.interval
     if low <= 0.5 <= high:
         return "which does not tell them apart"
     return f"so {label(found.first if low > 0.5 else found.second)} scores higher"
