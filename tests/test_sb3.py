@@ -37,24 +37,9 @@ def test_evaluate_policy_gives_our_evaluators_returns(mode: str, episodes: int) 
     assert len(set(ours.lengths.tolist())) > 1
 
 
-def alone(policy: Policy, seed: int, episodes: int) -> list[tuple[float, int]]:
-    """One environment's episodes one after another, each from a fresh state; only the first reset is seeded."""
-    env, played = make_env(HOPPER), []
-    for episode in range(episodes):
-        observation, _ = env.reset(seed=seed if episode == 0 else None)
-        state, reward, total, length, ended = policy.initial_state(ROWS, TARGET), 0.0, 0.0, 0, False
-        while not ended:
-            rows = np.tile(observation.astype(np.float32), (ROWS, 1))
-            action, state = policy.act(rows, np.full(ROWS, reward, np.float32), state)
-            observation, reward, terminated, truncated, _ = env.step(action[0])
-            total, length, ended = total + float(reward), length + 1, terminated or truncated
-        played.append((total, length))
-    env.close()
-    return played
-
-
 @pytest.mark.parametrize("mode", ["carry", "rolling"])
 def test_environments_whose_episodes_end_apart_each_begin_anew(mode: str) -> None:
+    """As each alone, its episodes one after another, each from a fresh state."""
     policy, seen = reward_minded(rollout=mode, context_length=8), []
     env = make_vec_env(HOPPER, n_envs=3, seed=10)
 
@@ -64,10 +49,19 @@ def test_environments_whose_episodes_end_apart_each_begin_anew(mode: str) -> Non
 
     evaluate_policy(SB3Policy(policy, env, target_return=TARGET), env, n_eval_episodes=6, callback=note)
     for i in range(3):
-        got = [(total, length) for e, total, length in seen if e == i]
-        expected = alone(policy, 10 + i, 2)
-        assert [length for _, length in got] == [length for _, length in expected]
-        assert [total for total, _ in got] == pytest.approx([total for total, _ in expected], abs=1e-5)
+        single = make_env(HOPPER)
+        for episode, (_, total, length) in enumerate([played for played in seen if played[0] == i]):
+            observation, _ = single.reset(seed=None if episode else 10 + i)
+            state, reward, rewards, ended = policy.initial_state(ROWS, TARGET), 0.0, [], False
+            while not ended:
+                rows = np.tile(observation.astype(np.float32), (ROWS, 1))
+                action, state = policy.act(rows, np.full(ROWS, reward, np.float32), state)
+                observation, reward, terminated, truncated, _ = single.step(action[0])
+                rewards.append(float(reward))
+                ended = terminated or truncated
+            assert (len(rewards), sum(rewards)) == (length, pytest.approx(total, abs=1e-5))
+        assert episode == 1
+        single.close()
     assert len({length for _, _, length in seen}) > 1
 
 
@@ -86,36 +80,23 @@ def test_every_environment_may_be_asked_for_its_own_return() -> None:
 def test_the_state_is_a_value() -> None:
     """Two calls with the same arguments give the same, whatever happened in between."""
     env = make_vec_env(HOPPER, n_envs=2, seed=0)
-    agent, going = SB3Policy(reward_minded(), env, target_return=TARGET), np.zeros(2, bool)
+    agent = SB3Policy(reward_minded(), env, target_return=TARGET)
     first, state = agent.predict(env.reset())
     observation = env.step(first)[0]
-    once, _ = agent.predict(observation, state, going)
-    again, _ = agent.predict(observation, state, going)
-    unmasked, _ = agent.predict(observation, state)
-    begun, _ = agent.predict(observation, state, np.array([False, True]))
+    once, _ = agent.predict(observation, state, np.zeros(2, bool))
+    begun, (batch,) = agent.predict(observation, state, np.array([False, True]))
+    again, _ = agent.predict(observation, state)
     np.testing.assert_array_equal(once, again)
-    np.testing.assert_array_equal(once, unmasked)
     np.testing.assert_array_equal(begun[0], once[0])
     assert not np.array_equal(begun[1], once[1])
-    _, (batch,) = agent.predict(observation, state, np.array([False, True]))
     assert batch.state.timestep[:2].tolist() == [2, 1]
 
 
 @pytest.mark.defect(18)
 def test_sb3s_own_environments_are_told_which_wrapper() -> None:
-    bare = DummyVecEnv([lambda: Monitor(make_env(HOPPER))])
+    bare = DummyVecEnv([lambda: Monitor(make_env(HOPPER))] * 2)
     with pytest.raises(TypeError, match=r"env is a DummyVecEnv, .* aaren_rl\.sb3\.make_vec_env.*LastRewards"):
         SB3Policy(reward_minded(), bare, target_return=TARGET)
-    SB3Policy(reward_minded(), LastRewards(bare), target_return=TARGET)
-
-
-def test_rewards_are_not_read_from_elsewhere() -> None:
-    env, other = make_vec_env(HOPPER, n_envs=2, seed=0), make_vec_env(HOPPER, n_envs=2, seed=5)
-    agent = SB3Policy(reward_minded(), env, target_return=TARGET)
-    with pytest.raises(ValueError, match="not the last one"):
-        evaluate_policy(agent, other, n_eval_episodes=2)
-    env.reset()
-    bare = DummyVecEnv([lambda: Monitor(make_env(HOPPER))] * 2)
-    with pytest.raises(ValueError, match="LastRewards"):
-        evaluate_policy(agent, bare, n_eval_episodes=2)
-    assert isinstance(env, LastRewards)
+    agent = SB3Policy(reward_minded(), LastRewards(bare), target_return=TARGET)
+    with pytest.raises(ValueError, match=r"not the last one.*LastRewards"):
+        evaluate_policy(agent, make_vec_env(HOPPER, n_envs=2, seed=5), n_eval_episodes=2)

@@ -45,20 +45,16 @@ def test_an_environment_is_served_as_if_it_were_alone(played_by: Callable[[Polic
     observations, rewards = rng.normal(size=(steps, n, 11)), rng.normal(size=(steps, n))
     starts = rng.random((steps, n)) < 0.3
     policy = played_by(make_policy())
-    together, alone = VectorPolicy(policy, n_envs=n, target_return=[1, 2, 3]), []
-    for e in range(n):
-        agent, state, actions = VectorPolicy(policy, n_envs=1, target_return=e + 1), None, []
-        for t in range(steps):
-            action, state = agent.act(observations[t, [e]], rewards[t, [e]], starts[t, [e]], state)
-            actions.append(action[0])
-        alone.append(actions)
-    state, mixed, most = None, False, 0
+    together, state = VectorPolicy(policy, n_envs=n, target_return=[1, 2, 3]), None
+    alone = [(VectorPolicy(policy, n_envs=1, target_return=e + 1), [None]) for e in range(n)]
+    mixed, most = False, 0
     for t in range(steps):
         actions, state = together.act(observations[t], rewards[t], starts[t], state)
-        np.testing.assert_array_equal(actions, [alone[e][t] for e in range(n)])
+        for e, (agent, own) in enumerate(alone):
+            (action,), own[0] = agent.act(observations[t, [e]], rewards[t, [e]], starts[t, [e]], own[0])
+            np.testing.assert_array_equal(actions[e], action)
         order = [int(e) for cohort in state for e in cohort.environments]
         mixed, most = mixed or order != sorted(order), max(most, len(state))
-    assert starts[1:].any()
     assert (mixed, most) == ((True, n) if isinstance(policy, ThreeMethods) else (False, 1))
 
 
@@ -82,10 +78,5 @@ def test_an_episode_is_the_rollouts(trained_run: Path) -> None:
     card = read_card(trained_run)
     ours = rollout(load_policy(trained_run), card.env_id, episodes=1, target_return=card.target_return, seed=10)
     assert len(returns) == 3 and returns[0] == pytest.approx(ours.returns[0], rel=1e-6)
-
-
-def test_the_example_runs(trained_run: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, EXAMPLE, str(trained_run), "6"], capture_output=True, text=True, check=True, timeout=300
-    )
-    assert done.stdout.startswith("6 episodes, mean return ")
+    done = subprocess.run([sys.executable, EXAMPLE, str(trained_run), "2"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("2 episodes, mean return ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, ModelConfig, NonFiniteActionError, Policy, PolicyState
+from aaren_rl.agents.scan.rows import state_bytes, tensors
 
 OBSERVATION, ACTION, TARGET, SCALE = 5, 2, 300.0, 50.0
 MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATION)
@@ -74,17 +75,9 @@ def test_carry_is_the_model_stepped_by_hand(mixer: str) -> None:
         assert states[t].timestep == t + 1
         previous = actions[:, t]
     assert float(to_go[0]) == pytest.approx(TARGET - rewards[:, 0].sum(), abs=1e-4)
-    whole, _ = policy.model(*(inputs(observations, rewards)[0], actions, *inputs(observations, rewards)[1:]))
+    observed, *others = inputs(observations, rewards)
+    whole, _ = policy.model(observed, actions, *others)
     torch.testing.assert_close(actions, whole, rtol=0, atol=1e-5)
-
-
-@every_mixer
-def test_window_is_carry_until_it_is_full(mixer: str) -> None:
-    observations, rewards = episode(12)
-    carried, _ = play(make(mixer), observations, rewards)
-    windowed, _ = play(make(mixer, "window"), observations, rewards)
-    torch.testing.assert_close(windowed[:, :8], carried[:, :8], rtol=0, atol=1e-5)
-    assert bool((windowed[:, 8:] - carried[:, 8:]).abs().amax(-1).gt(1e-4).all())
 
 
 @every_mixer
@@ -119,17 +112,18 @@ def test_rolling_is_forward_over_a_recent_stretch(mixer: str, context_length: in
     assert len(set(ages[context_length:])) == half  # it does move, so that the check above is not of one age
 
 
-@every_mixer
+@pytest.mark.defect(5)
 @every_rollout
+@pytest.mark.parametrize("convert", [Tensor.double, np.asarray, Tensor.tolist])
 @torch.no_grad()
-def test_the_executed_action_is_what_is_pushed(mixer: str, rollout: str) -> None:
-    policy, (observations, rewards) = make(mixer, rollout), episode(30)
+def test_the_executed_action_is_what_is_pushed(rollout: str, convert: Callable[[Tensor], object]) -> None:
+    policy, (observations, rewards) = make("attention", rollout), episode(30)
     executed = torch.rand(30, 2, ACTION, generator=torch.Generator().manual_seed(2)) * 2 - 1
     state, handed_out = policy.initial_state(2, TARGET), []
     for t in range(30):
         action, state = policy.act(observations[t], rewards[t], state)
         handed_out.append(torch.tensor(action))
-        state = state._replace(previous_action=executed[t])
+        state = state._replace(previous_action=convert(executed[t]))
     begin = {"carry": 0, "rolling": 24, "window": 22}[rollout]  # of what step 29 has seen, K = 8
     data = inputs(observations, rewards)
     last = last_of_slice(policy, data, executed.transpose(0, 1), begin, 29)
@@ -138,25 +132,10 @@ def test_the_executed_action_is_what_is_pushed(mixer: str, rollout: str) -> None
     assert float((handed_out[-1] - pushed_its_own).abs().max()) > 1e-4
 
 
-@pytest.mark.defect(5)
-@every_rollout
-@pytest.mark.parametrize("convert", [np.asarray, np.float64, np.ndarray.tolist])
-def test_an_executed_action_may_be_an_array(rollout: str, convert: Callable[[np.ndarray], object]) -> None:
-    policy, (observations, rewards) = make(rollout=rollout), episode(4)
-    _, states = play(policy, observations[:3], rewards[:3])
-    executed = np.random.default_rng(0).uniform(-1, 1, (2, ACTION)).astype(np.float32)
-    expected, _ = policy.act(
-        observations[3], rewards[3], states[-1]._replace(previous_action=torch.from_numpy(executed))
-    )
-    action, _ = policy.act(observations[3], rewards[3], states[-1]._replace(previous_action=convert(executed)))
-    assert np.array_equal(action, expected)
-
-
 ZEROS = {"observation": np.zeros((3, OBSERVATION)), "reward": np.zeros(3), "previous_action": np.zeros((3, ACTION))}
 
 
 @pytest.mark.defect(6)
-@every_rollout
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -171,8 +150,8 @@ ZEROS = {"observation": np.zeros((3, OBSERVATION)), "reward": np.zeros(3), "prev
         ("previous_action", np.zeros(ACTION), r"previous_action: .*not \(2,\)"),
     ],
 )
-def test_shapes_are_not_broadcast(rollout: str, name: str, value: object, message: str) -> None:
-    policy = make(rollout=rollout)
+def test_shapes_are_not_broadcast(name: str, value: object, message: str) -> None:
+    policy = make()
     given = {**ZEROS, name: value}
     _, state = policy.act(ZEROS["observation"], ZEROS["reward"], policy.initial_state(3, TARGET))
     state = state._replace(previous_action=given["previous_action"])
@@ -181,22 +160,17 @@ def test_shapes_are_not_broadcast(rollout: str, name: str, value: object, messag
 
 
 @pytest.mark.defect(6)
-@pytest.mark.parametrize("mine", ROLLOUTS)
-@pytest.mark.parametrize("other", ROLLOUTS)
-@pytest.mark.parametrize("steps", [0, 1])
-def test_a_state_of_another_rollout_mode_is_refused(mine: str, other: str, steps: int) -> None:
-    there, state = make(rollout=other), make(rollout=other).initial_state(3, TARGET)
-    for _ in range(steps):
-        _, state = there.act(ZEROS["observation"], ZEROS["reward"], state)
-    if mine == other:
-        make(rollout=mine).act(ZEROS["observation"], ZEROS["reward"], state)
-        return
-    with pytest.raises(ValueError, match=f"state: is of the rollout mode {other}, and this policy's is {mine}"):
-        make(rollout=mine).act(ZEROS["observation"], ZEROS["reward"], state)
+@every_rollout
+def test_a_state_of_another_rollout_mode_is_refused(rollout: str) -> None:
+    state = make(rollout=rollout).initial_state(3, TARGET)
+    _, after = make(rollout=rollout).act(ZEROS["observation"], ZEROS["reward"], state)
+    for other in set(ROLLOUTS) - {rollout}:
+        for given in (state, after):
+            with pytest.raises(ValueError, match=f"the rollout mode {rollout}, and this policy's is {other}"):
+                make(rollout=other).act(ZEROS["observation"], ZEROS["reward"], given)
 
 
 @pytest.mark.defect(7)
-@every_mixer
 @every_rollout
 @pytest.mark.parametrize(
     ("name", "at", "message"),
@@ -206,10 +180,8 @@ def test_a_state_of_another_rollout_mode_is_refused(mine: str, other: str, steps
         ("previous_action", (0, 1), "previous_action: row 0, column 1 is nan at step 1"),
     ],
 )
-def test_an_argument_that_is_not_finite_is_named(
-    mixer: str, rollout: str, name: str, at: tuple[int, ...], message: str
-) -> None:
-    policy = make(mixer, rollout)
+def test_an_argument_that_is_not_finite_is_named(rollout: str, name: str, at: tuple[int, ...], message: str) -> None:
+    policy = make(rollout=rollout)
     given = {key: value.copy() for key, value in ZEROS.items()}
     given[name][at] = np.nan
     _, state = policy.act(ZEROS["observation"], ZEROS["reward"], policy.initial_state(3, TARGET))
@@ -264,47 +236,27 @@ def test_arrays_and_tensors_in_float32_arrays_out(rollout: str) -> None:
 def test_a_nan_weight_is_noticed_before_the_action_is_used(mixer: str, rollout: str) -> None:
     policy, (observations, rewards) = make(mixer, rollout), episode(3)
     _, states = play(policy, observations, rewards)
-    with torch.no_grad():
-        policy.model.head.weight[0, 0] = torch.nan
-    policy = replace(policy)  # takes the weights as they are now
+    policy.model.head.weight.data[0, 0] = torch.nan
     with pytest.raises(NonFiniteActionError, match="action at step 3 is not finite"):
-        policy.act(observations[0], rewards[0], states[-1])
+        replace(policy).act(observations[0], rewards[0], states[-1])  # a copy takes the weights as they are now
 
 
-def tensors(state: object) -> Iterator[Tensor]:
-    if isinstance(state, Tensor | np.ndarray):
-        yield torch.as_tensor(state)
-    elif isinstance(state, tuple):
-        for part in state:
-            yield from tensors(part)
-
-
-def size(state: object) -> int:
-    """Bytes that the state keeps alive, whole storages of views included."""
-    storages = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in tensors(state)}
-    return sum(storages.values())
-
-
-@pytest.mark.parametrize(("rollout", "early", "late"), [("carry", 10, 1000), ("rolling", 20, 200), ("window", 20, 200)])
-def test_aarens_state_does_not_grow(rollout: str, early: int, late: int) -> None:
+@every_rollout
+def test_aarens_state_does_not_grow_and_attentions_cache_does(rollout: str) -> None:
     """From the step on at which "rolling" and "window" are full (K = 8), the same bytes for ever."""
+    early, late = (20, 200) if rollout != "carry" else (10, 1000)
     _, states = play(make(rollout=rollout), *episode(late, batch=1))
-    assert size(states[early - 1]) == size(states[late - 1])
-
-
-def test_attentions_cache_grows() -> None:
-    """What the constant size is measured against."""
+    assert state_bytes(states[early - 1]) == state_bytes(states[late - 1])
     _, states = play(make("attention"), *episode(100))
-    assert size(states[99]) > 5 * size(states[9])
+    assert state_bytes(states[99]) > 5 * state_bytes(states[9])
 
 
 def test_dropout_is_off_and_no_graph_is_kept() -> None:
-    policy, (observations, rewards) = make(), episode(5)
-    assert policy.model.config.dropout > 0 and not policy.model.training
+    policy, (observations, rewards) = make("attention"), episode(5)
+    assert policy.model.config.dropout > 0
     first, states = play(policy, observations, rewards)
     assert torch.equal(first, play(policy, observations, rewards)[0])
-    found = list(tensors(states[-1]))
-    assert len(found) > 2 and not any(part.requires_grad for part in found)
+    assert not any(part.requires_grad for part in tensors(states[-1]))
 
 
 @pytest.mark.parametrize(

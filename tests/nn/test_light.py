@@ -63,15 +63,11 @@ def test_it_trains_streams_and_exports_where_the_simulators_are_not():
 
 
 def test_no_other_package_is_imported():
-    """Beside torch and numpy, and what these import themselves."""
+    """Beside torch and numpy, and what these import themselves; of the package itself and the runtime no torch."""
     tops = "{name.partition('.')[0] for name in sys.modules}"
     script = f"import sys, torch, numpy\nbefore = {tops}\nimport aaren_rl.nn\nprint(*sorted({tops} - before))"
     assert set(run(script).split()) - set(sys.stdlib_module_names) <= {"aaren_rl"}
-
-
-def test_the_package_itself_and_the_runtime_import_no_torch():
-    for name in ("aaren_rl", "aaren_rl.runtime"):
-        assert run(f"import sys, {name}; print('torch' in sys.modules)") == "False\n"
+    assert run("import sys, aaren_rl, aaren_rl.runtime; print('torch' in sys.modules)") == "False\n"
 
 
 def test_the_light_installation_is_a_part_of_the_whole():

@@ -1,0 +1,171 @@
+"""What a model estimates of returns: asking for the best in reach, and guidance away from the typical one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from aaren_rl.agents import (
+    ROLLOUTS,
+    DecisionModel,
+    ModelConfig,
+    Policy,
+    ReturnEstimate,
+    expectile_loss,
+    with_guidance,
+)
+from aaren_rl.vector import VectorPolicy
+
+OBSERVATION, ACTION, SCALE = 5, 2, 50.0
+MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATION)
+LOW, HIGH = torch.tensor([-0.5, -2.0]), torch.tensor([1.0, 0.25])
+TARGETS = np.array([40.0, np.inf, -300.0])
+
+
+def make(rollout: str = "carry", *, compiled: bool = True, estimates: bool = True) -> Policy:
+    torch.manual_seed(0)
+    shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 40}
+    config = ModelConfig(OBSERVATION, ACTION, **shape, best_return=estimates, typical_return=estimates)
+    model = DecisionModel(config)
+    model.embed_return.weight.data.mul_(10.0)  # what is asked for matters before any training
+    return Policy(model, MEAN, STD, SCALE, rollout, 8, LOW, HIGH, compiled=compiled, target_return=20.0)
+
+
+def steps(length: int, batch: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Of every step the observations and the rewards before, 0 at the first."""
+    rng = np.random.default_rng(length)
+    rewards = rng.uniform(0, 30, (length, batch))
+    rewards[0] = 0
+    return list(zip(rng.normal(size=(length, batch, OBSERVATION)).astype(np.float32), rewards, strict=True))
+
+
+def estimated(estimate: ReturnEstimate | None, observation: np.ndarray) -> np.ndarray:
+    """By its definition, in float64 and the environment's units."""
+    assert estimate is not None
+    x = ((torch.from_numpy(observation) - MEAN) / STD).double()
+    for layer in (estimate.first, estimate.second):
+        x = (x @ layer.weight.double().T + layer.bias.double()).clamp(min=0)
+    return ((x @ estimate.last.weight.double().T + estimate.last.bias.double()).squeeze(-1) * SCALE).numpy()
+
+
+@pytest.mark.parametrize("expectile", [0.5, 0.9, 0.99])
+def test_the_loss_is_least_at_the_expectile(expectile: float) -> None:
+    returns = torch.from_numpy(np.random.default_rng(0).gamma(2.0, size=2000))
+    value = returns.mean().clone().requires_grad_()
+    for _ in range(2000):
+        (slope,) = torch.autograd.grad(expectile_loss(value.expand(2000), returns, expectile), value)
+        value = (value - 0.5 * slope).detach().requires_grad_()
+    above, below = (returns - value).clamp(min=0).mean(), (value - returns).clamp(min=0).mean()
+    assert expectile * above.item() == pytest.approx((1 - expectile) * below.item(), rel=1e-6)  # Newey & Powell, (2.7)
+    assert value.item() == pytest.approx(returns.mean().item()) if expectile == 0.5 else value > returns.mean()
+
+
+@pytest.mark.parametrize("rollout", ROLLOUTS)
+def test_infinity_asks_for_the_estimate_at_every_step(rollout: str) -> None:
+    """In one environment; in the one beside it a number is asked for, as if it were alone."""
+    policy = make(rollout)
+    infinite, told = policy.initial_state(2, [np.inf, 40.0]), policy.initial_state(2, 40.0)
+    for observation, reward in steps(12, 2):
+        told.return_to_go[0] = estimated(policy.model.best_return, observation)[0] + reward[0]
+        action, infinite = policy.act(observation, reward, infinite)
+        expected, told = policy.act(observation, reward, told)
+        np.testing.assert_allclose(action, expected, rtol=0, atol=1e-6)
+        assert np.isposinf(infinite.return_to_go[0]) and infinite.return_to_go[1] == told.return_to_go[1]
+
+
+def test_a_model_without_estimates_says_so_and_is_otherwise_the_same() -> None:
+    policy, states = make(estimates=False), make().model.state_dict()
+    with pytest.raises(ValueError, match=r"holds no estimate of the best return in reach: ask for a return"):
+        policy.initial_state(2, np.array([3.0, np.inf]))
+    with pytest.raises(ValueError, match="holds no estimate of the return to expect"):
+        with_guidance(policy, 1.5)
+    assert all(torch.equal(tensor, states.pop(name)) for name, tensor in policy.model.state_dict().items())
+    assert all(name.startswith(("best_return", "typical_return")) for name in states)
+
+
+@pytest.mark.parametrize("rollout", ROLLOUTS)
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("guidance", [1.25, 40.0])
+def test_guidance_goes_away_from_what_asking_for_the_typical_return_gives(
+    rollout: str, compiled: bool, guidance: float
+) -> None:
+    """By its formula with two policies, each of which is told what was executed; so strong that limits are met, too."""
+    policy = make(rollout, compiled=compiled)
+    guided = with_guidance(policy, guidance)
+    asked, expected = policy.initial_state(3, TARGETS), policy.initial_state(3, 0.0)
+    state, clipped = guided.initial_state(3, TARGETS), 0
+    for observation, reward in steps(14, 3):
+        wanted, asked = policy.act(observation, reward, asked)
+        typical = estimated(policy.model.typical_return, observation)
+        ordinary, expected = policy.act(observation, reward, expected._replace(return_to_go=typical + reward))
+        far = ordinary + guidance * (wanted - ordinary)
+        action, state = guided.act(observation, reward, state)
+        np.testing.assert_allclose(action, np.clip(far, LOW.numpy(), HIGH.numpy()), rtol=0, atol=2e-6 * guidance)
+        clipped += int((action != far.astype(np.float32)).sum())
+        asked, expected = (part._replace(previous_action=torch.from_numpy(action)) for part in (asked, expected))
+        assert state.return_to_go[:3].tolist() == asked.return_to_go.tolist()
+    assert (np.abs(wanted - ordinary).max() > 1e-3) and (clipped > 20 if guidance == 40 else True)
+
+
+def test_guidance_can_be_told_what_was_executed_instead() -> None:
+    guided, (first, second) = with_guidance(make(), 2.0), steps(2, 3)
+    _, state = guided.act(*first, guided.initial_state(3))
+    executed = np.linspace(-0.4, 0.2, 6, dtype=np.float32).reshape(3, 2)
+    one = guided.act(*second, state._replace(previous_action=executed))[0]
+    both = state._replace(previous_action=torch.from_numpy(np.concatenate([executed, executed])))
+    np.testing.assert_array_equal(one, guided.act(*second, both)[0])
+    assert (one != guided.act(*second, state)[0]).all()
+
+
+@pytest.mark.parametrize("guidance", [1.0, 1.5])
+def test_rows_are_selected_and_alone_act_as_beside_others(guidance: float) -> None:
+    policy = with_guidance(make(), guidance)
+    assert policy.rows_independent
+    state, chosen, few = policy.initial_state(7, [*TARGETS, 0.0, 9.0, np.inf, 8.0]), np.array([5, 1]), None
+    for t, (observation, reward) in enumerate(steps(9, 7)):
+        if t == 4:
+            few = policy.select(state, chosen)
+        action, state = policy.act(observation, reward, state)
+        if few is not None:
+            alone, few = policy.act(observation[chosen], reward[chosen], few)
+            np.testing.assert_array_equal(alone, action[chosen])
+
+
+@pytest.mark.parametrize("rollout", ROLLOUTS)
+def test_environments_begin_when_they_like(rollout: str) -> None:
+    """As each alone, to the last bit where the policy says so."""
+    guided, data = with_guidance(make(rollout), 1.5), steps(12, 3)
+    begins = np.zeros((12, 3), bool)
+    begins[0], begins[5, 1], begins[7, 2] = True, True, True
+    vector, state, own = VectorPolicy(guided, n_envs=3, target_return=TARGETS), None, [None] * 3
+    for (observation, reward), begun in zip(data, begins, strict=True):
+        action, state = vector.act(observation, reward, begun, state)
+        for row in range(3):
+            here = slice(row, row + 1)
+            if begun[row]:
+                own[row] = guided.initial_state(1, TARGETS[row])
+            alone, own[row] = guided.act(observation[here], np.float32(reward[here] * ~begun[here]), own[row])
+            np.testing.assert_allclose(alone[0], action[row], rtol=0, atol=0 if guided.rows_independent else 1e-6)
+
+
+def test_without_guidance_it_is_the_policy_and_a_copy_keeps_it() -> None:
+    policy = make()
+    assert with_guidance(policy, 1) is policy
+    guided = replace(with_guidance(policy, 1.5), rollout="window")
+    assert guided.rollout == "window" and guided.guidance == 1.5 and with_guidance(guided, 2.0).guidance == 2.0
+    for guidance in (0.5, np.nan, np.inf):
+        with pytest.raises(ValueError, match="guidance must be a number from 1, not"):
+            with_guidance(policy, guidance)
+
+
+def test_arguments_of_other_shapes_are_named_as_the_caller_gave_them() -> None:
+    guided = with_guidance(make(), 1.5)
+    with pytest.raises(ValueError, match=r"observation: must have shape \(2, 5\) .*, not \(3, 5\)"):
+        guided.act(np.zeros((3, 5)), np.zeros(2), guided.initial_state(2))
+    with pytest.raises(ValueError, match="rows: must be indices of 2 environments"):
+        guided.select(guided.initial_state(2), np.array([2]))
+    with pytest.raises(ValueError, match="state: must be what initial_state or act gave"):
+        guided.act(np.zeros((2, 5)), np.zeros(2), None)
