@@ -15,7 +15,7 @@ import numpy as np
 from ..cli import StopRequest, progress_bar
 from ..envs import normalized_score
 from ..envs.behaviour.policy import ActionUnits, Job, Track, join_tracks
-from ..envs.behaviour.pool import WorkerPool, play_steps
+from ..envs.behaviour.pool import WorkerPool
 from ..envs.data.episodes import Episodes
 from ..envs.data.hdf5.d4rl import write_hdf5
 from ..envs.errors import DataError
@@ -213,7 +213,7 @@ class LevelMaker:
             job = Job(target.env_id, weights, target.horizon, seed, 0, _EPISODES_PER_JOB, source.register)
             if self._pool is None:
                 self._pool = self._open.enter_context(WorkerPool(core_count()))
-            for track in play_steps(self._pool, job, self._n_steps):
+            for track in self._pool.play(job, self._n_steps):
                 tracks.append(track)
                 self._on_episode(track)
             self._played[steps] = tracks

@@ -15,19 +15,14 @@ from ..files import alone, writing
 from ..system import core_count
 from ..tasks.table import D4RLTask
 from .policy import Job, Track, join_tracks
-from .pool import WorkerPool, play_steps
+from .pool import WorkerPool
 
-# Part of the cache's path: raise it whenever a change alters the data made.
-RECIPE_VERSION = 3
-
-# Fewer leave a policy of some recipes no more than one short episode.
-LEAST_STEPS = 1_000
-
+RECIPE_VERSION = 3  # part of the cache's path: raise it whenever a change alters the data made
+LEAST_STEPS = 1_000  # fewer leave a policy of some recipes no more than one short episode
 _SEED = 0
 
-# Enough episodes side by side to share the policy's products (measured: 8 take 20 % less time per step than 1, and
-# 16 no less than 8), few enough that little is thrown away at the end.
-_EPISODES_PER_JOB = 8
+# Measured: 8 episodes at once take 20 % less time per step than 1, and 16 no less than 8.
+EPISODES_PER_JOB = 8
 
 _POLICIES = Path(__file__).parent
 _WAY_OUT = "set AAREN_RL_CACHE to another folder"
@@ -35,8 +30,9 @@ _WAY_OUT = "set AAREN_RL_CACHE to another folder"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a set is made: `policies` (environment steps a checkpoint was trained for, None: uniform random actions)
-    one after another, each for an equal share of `steps`.
+    """How a set is made: by `policies` one after another, each for an equal share of `steps`.
+
+    A policy is named by the environment steps it was trained for; None: uniform random actions.
     """
 
     policies: tuple[int | None, ...]
@@ -113,9 +109,9 @@ def recipe_of(task: D4RLTask, steps: int | None = None) -> Recipe:
 def make_local(task: D4RLTask, steps: int | None = None, progress: bool = True) -> Path:
     """The HDF5 file of a task's local set, in D4RL's layout; made on the first call, then kept in the cache.
 
-    The data depend on the recipe and on the versions of MuJoCo and Gymnasium, not on the processor, nor on the number
-    of processes, which is that of the cores. `steps` is the size of the set (None: the recipe's); of each policy a
-    smaller set has the first episodes of a larger one. `progress` shows a bar on stderr.
+    The data depend on the recipe and on the versions of MuJoCo and Gymnasium, not on the processor or the number of
+    processes. `steps` is the size of the set (None: the recipe's); of each policy a smaller set has the first episodes
+    of a larger one. `progress` shows a bar on stderr.
 
     Raises:
         DataError: no behaviour policy ships for the task, or the cache cannot be written.
@@ -146,15 +142,14 @@ def make_local(task: D4RLTask, steps: int | None = None, progress: bool = True) 
 
 def _collect(task: D4RLTask, recipe: Recipe, progress: bool) -> Episodes:
     tracks: list[Track] = []
-    bar = tqdm(
-        total=recipe.steps, desc=f"making {task.name} (local)", unit="step", unit_scale=True, disable=not progress
-    )
+    title = f"making {task.name} (local)"
+    bar = tqdm(total=recipe.steps, desc=title, unit="step", unit_scale=True, disable=not progress)
     with bar, WorkerPool(core_count()) as pool:
         for policy, share in zip(recipe.policies, recipe.shares(), strict=True):
             # Seeds are of (base seed, policy, episode), so medium-expert is made of the first episodes of both.
             weights = None if policy is None else str(weights_path(task, policy))
-            job = Job(task.env_id, weights, task.horizon, (_SEED, policy or 0), 0, _EPISODES_PER_JOB)
-            for track in play_steps(pool, job, share):
+            job = Job(task.env_id, weights, task.horizon, (_SEED, policy or 0), 0, EPISODES_PER_JOB)
+            for track in pool.play(job, share):
                 tracks.append(track)
                 bar.update(min(len(track.rewards), recipe.steps - bar.n))
     return join_tracks(tracks, dataset=task.name, source="local", env_id=task.env_id)

@@ -41,8 +41,7 @@ def squashed_moments(
 def action_noise_variance(episodes: Episodes) -> npt.NDArray[np.float64] | None:
     """Variance of the behaviour's own action in the state of every step, mean over action dimensions, (N,).
 
-    Of a whole local set, as `load_episodes` gives it; for a part of one, such as `split` makes, take the part's
-    `rows`. None for data from elsewhere, whose behaviour is not known.
+    For a whole local set, as `load_episodes` gives it: take the `rows` of a part. None for data from elsewhere.
 
     Raises:
         DataError: the episodes are not those of the recipe, all of them and in order.
@@ -91,10 +90,9 @@ def policy_rows(task: D4RLTask, episodes: Episodes) -> list[tuple[int | None, tu
 def mode_returns(task: D4RLTask, episodes: int = 20, seed: int = 1000) -> npt.NDArray[np.float64] | None:
     """Undiscounted returns, (episodes,), of the last policy of a task's local set acting without noise.
 
-    The last policy is the best of a replay, and of medium-expert the expert. Its action is then the mode of its
-    Gaussian, tanh(m), which may return more than the noisy actions in the data or less. Episode i begins in the state
-    that seed + i resets the environment to: with the seed of an evaluation those are the evaluation's. None where no
-    behaviour policy ships for the task, or only uniform random actions, which have no mode.
+    The last policy is the best of a replay, and the expert of medium-expert. Its action is tanh(m), which may return
+    more than the noisy actions in the data or less. Episode i starts from seed + i, as an evaluation's with that seed.
+    None where no behaviour policy ships for the task, or only uniform random actions, which have no mode.
 
     Raises:
         SimulationError: the environment cannot be made, or fails.
@@ -113,11 +111,10 @@ class _Mode:
         self._behaviour = behaviour
 
     def initial_state(self, batch_size: int, target_return: npt.NDArray[np.float64]) -> None:
-        """Nothing: neither the past nor what is asked for matters."""
+        pass
 
     def act(
         self, observation: npt.NDArray[np.float32], reward: npt.NDArray[np.float32], state: None
     ) -> tuple[npt.NDArray[np.float32], None]:
-        """Modes (B, A) for observations (B, O)."""
         noise = np.zeros((len(observation), self._behaviour.action_dim), np.float32)
         return self._behaviour.act(observation, noise), None

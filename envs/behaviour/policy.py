@@ -3,7 +3,6 @@
 import importlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -82,16 +81,22 @@ class Track(NamedTuple):
     terminated: bool
 
 
-@dataclass
 class _Running:
-    """An episode in the making."""
+    """An episode in the making; all its randomness comes from (seed, its number)."""
 
-    env: gym.Env[Any, Any]
-    observations: npt.NDArray[np.float32]
-    actions: npt.NDArray[np.float32]
-    rewards: npt.NDArray[np.float32]
-    length: int = 0
-    terminated: bool = False
+    def __init__(self, job: Job, env: gym.Env[Any, Any], episode: int) -> None:
+        rng = np.random.default_rng((*job.seed, episode))
+        observation, _ = begin(env, seed=int(rng.integers(2**31)))
+        shape = (job.horizon, env.action_space.shape[0])  # type: ignore[index]
+        # The actions' rows hold the noise until the step overwrites them with the action.
+        if job.policy is None:
+            self.actions = rng.uniform(-1.0, 1.0, shape).astype(np.float32)
+        else:
+            self.actions = rng.standard_normal(shape, dtype=np.float32)
+        self.observations = np.empty((job.horizon, len(observation)), dtype=np.float32)
+        self.observations[0] = observation
+        self.rewards = np.empty(job.horizon, dtype=np.float32)
+        self.env, self.length, self.terminated = env, 0, False
 
     def step(self, action: npt.NDArray[np.float32]) -> bool:
         """Take one step; true while the episode goes on."""
@@ -104,6 +109,10 @@ class _Running:
         if going:
             self.observations[t + 1] = observation
         return going
+
+    def track(self) -> Track:
+        rows = slice(self.length)
+        return Track(self.observations[rows], self.actions[rows], self.rewards[rows], self.terminated)
 
 
 class ActionUnits:
@@ -135,36 +144,20 @@ def _environments(env_id: str, count: int, register: str | None) -> list[gym.Env
     return [make_env(env_id) for _ in range(count)]
 
 
-def _start(job: Job, env: gym.Env[Any, Any], episode: int) -> _Running:
-    """Reset one environment; all randomness of an episode comes from (seed, its number)."""
-    rng = np.random.default_rng((*job.seed, episode))
-    observation, _ = begin(env, seed=int(rng.integers(2**31)))
-    action_dim = env.action_space.shape[0]  # type: ignore[index]
-    shape = (job.horizon, action_dim)
-    # The actions' rows hold the noise until the step overwrites them with the action.
-    if job.policy is None:
-        drawn = rng.uniform(-1.0, 1.0, shape).astype(np.float32)
-    else:
-        drawn = rng.standard_normal(shape, dtype=np.float32)
-    observations = np.empty((job.horizon, len(observation)), dtype=np.float32)
-    observations[0] = observation
-    return _Running(env, observations, drawn, np.empty(job.horizon, dtype=np.float32))
-
-
 def simulate(job: Job) -> list[Track]:
     """Run a job's episodes side by side, so that one product of the policy's weights serves all of them."""
     policy = _policy(job.policy) if job.policy is not None else None
     numbers = range(job.first_episode, job.first_episode + job.n_episodes)
     envs = _environments(job.env_id, job.n_episodes, job.register)
-    runs = [_start(job, env, i) for env, i in zip(envs, numbers, strict=True)]
-    units = ActionUnits(runs[0].env.action_space)
+    runs = [_Running(job, env, number) for env, number in zip(envs, numbers, strict=True)]
+    units = ActionUnits(envs[0].action_space)
     active = runs
     while active:
         drawn = np.stack([run.actions[run.length] for run in active])
         if policy is not None:
             drawn = policy.act(np.stack([run.observations[run.length] for run in active]), drawn)
         active = [run for run, action in zip(active, units(drawn), strict=True) if run.step(action)]
-    return [Track(r.observations[: r.length], r.actions[: r.length], r.rewards[: r.length], r.terminated) for r in runs]
+    return [run.track() for run in runs]
 
 
 def join_tracks(tracks: Sequence[Track], *, dataset: str, source: str, env_id: str) -> Episodes:

@@ -1,14 +1,12 @@
-"""Simulation jobs on several processes, with results in the order of the jobs."""
+"""Episodes simulated on several processes, in order."""
 
 import queue
 from collections import deque
-from collections.abc import Generator, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import count, islice
-from typing import Self, cast
+from typing import Self
 
-from ..errors import EnvsError
 from ..processes import Worker, serve
 from .policy import Job, Track, simulate
 
@@ -22,15 +20,12 @@ class WorkerPool:
     """`size` worker processes for the body of a `with` statement, which end at once when it is left."""
 
     def __init__(self, size: int) -> None:
-        """Note the size; the processes start on entry."""
         self._size = size
         self._workers: list[Worker] = []
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(size)
-        self._failed: Future[None] = Future()  # has the error of the first worker that failed
 
     def __enter__(self) -> Self:
-        """Start the processes."""
         try:
             for _ in range(self._size):
                 self._workers.append(Worker(__name__, "simulates episodes"))
@@ -41,7 +36,6 @@ class WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill the processes, whatever they are doing."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
             worker.kill()
@@ -49,23 +43,23 @@ class WorkerPool:
         for worker in self._workers:
             worker.close()
 
-    def run(self, jobs: Iterator[Job]) -> Generator[list[Track], None, None]:
-        """Yield the tracks of each job in order; jobs are taken a few ahead of the results.
-
-        Closing the generator drops the jobs that no worker has begun.
+    def play(self, job: Job, n_steps: int) -> Iterator[Track]:
+        """Episodes of one policy from `job`'s first on, as many as it takes to reach `n_steps`, the last one whole.
 
         Raises:
             SimulationError: a worker died, or what it simulates raised.
         """
+        jobs = (job._replace(first_episode=first) for first in count(job.first_episode, job.n_episodes))
         pending = deque(self._threads.submit(self._run, job) for job in islice(jobs, 2 * self._size))
         try:
-            while pending:
-                # A failure is told at once, not when its turn comes: the jobs before it may take long.
-                wait(cast("list[Future[object]]", [pending[0], self._failed]), return_when=FIRST_COMPLETED)
-                if self._failed.done():
-                    self._failed.result()
-                yield pending.popleft().result()
-                pending.extend(self._threads.submit(self._run, job) for job in islice(jobs, 1))
+            while True:
+                _wait_for_first(pending)
+                for track in pending.popleft().result():
+                    yield track
+                    n_steps -= len(track.rewards)
+                    if n_steps <= 0:
+                        return
+                pending.append(self._threads.submit(self._run, next(jobs)))
         finally:
             for future in pending:
                 future.cancel()
@@ -76,25 +70,17 @@ class WorkerPool:
             worker.send(job)
             tracks: list[Track] = worker.receive()
             return tracks
-        except EnvsError as error:
-            with suppress(InvalidStateError):  # another was first
-                self._failed.set_exception(error)
-            raise
         finally:
             self._idle.put(worker)
 
 
-def play_steps(pool: WorkerPool, job: Job, n_steps: int) -> Generator[Track, None, None]:
-    """Episodes of one policy from `job`'s first on, as many as it takes to reach `n_steps`, the last one whole.
-
-    Raises:
-        SimulationError: a worker died.
-    """
-    jobs = (job._replace(first_episode=first) for first in count(job.first_episode, job.n_episodes))
-    with closing(pool.run(jobs)) as results:
-        for tracks in results:
-            for track in tracks:
-                yield track
-                n_steps -= len(track.rewards)
-                if n_steps <= 0:
-                    return
+def _wait_for_first(pending: deque[Future[list[Track]]]) -> None:
+    """Wait for the first result; any failure is raised at once, for the jobs before it may take long."""
+    while not pending[0].done():
+        running = []
+        for future in pending:
+            if future.done():
+                future.result()
+            else:
+                running.append(future)
+        wait(running, return_when=FIRST_COMPLETED)

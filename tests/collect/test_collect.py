@@ -34,6 +34,7 @@ from aaren_rl.collect.run import CollectRun
 from aaren_rl.collect.sac import SacTrainer, write_actor
 from aaren_rl.collect.target import Evaluation, SacSettings, inspect_env
 from aaren_rl.envs.behaviour.policy import ActionUnits, BehaviourPolicy, Job, simulate
+from aaren_rl.envs.behaviour.pool import WorkerPool
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.envs.errors import SimulationError
 
@@ -439,7 +440,7 @@ def test_ctrl_c_in_the_middle(tmp_path: Path) -> None:
 
 def test_a_signal_while_data_are_made(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(folder(copied) / "datasets")
-    whole = levels_module.play_steps
+    whole = WorkerPool.play
 
     def play(*given):
         for i, track in enumerate(whole(*given)):
@@ -447,7 +448,7 @@ def test_a_signal_while_data_are_made(copied: Path, monkeypatch: pytest.MonkeyPa
                 signal.raise_signal(signal.SIGINT)
             yield track
 
-    monkeypatch.setattr(levels_module, "play_steps", play)
+    monkeypatch.setattr(WorkerPool, "play", play)
     assert collect(arguments(copied, "--levels", "medium-replay", "random", "expert")) == 130
     # What is made of experience alone is made first; of those that are simulated none was whole.
     assert [file.name for file in (folder(copied) / "datasets").iterdir()] == ["hopper-medium-replay.hdf5"]

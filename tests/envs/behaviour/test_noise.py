@@ -47,27 +47,9 @@ def test_every_policy_has_its_rows(episodes):
         assert 0 <= last - first - 2000 < 1000
 
 
-def test_variance_is_that_of_drawn_actions(episodes):
-    variance = action_noise_variance(episodes)
-    assert variance.shape == (episodes.n_steps,) and variance.dtype == np.float64
-    rng = np.random.default_rng(0)
-    for policy, (first, last) in policy_rows(TASK, episodes):
-        rows = rng.integers(first, last, 20)
-        shape = (20, 20_000, TASK.action_dim)
-        if policy is None:
-            drawn = rng.uniform(-1, 1, shape)
-        else:
-            behaviour = BehaviourPolicy(weights_path(TASK, policy))
-            many = np.repeat(episodes.observations[rows], shape[1], axis=0)
-            noise = rng.standard_normal((len(many), shape[2]), dtype=np.float32)
-            drawn = behaviour.act(many, noise).reshape(shape)
-        # A variance over 20,000 draws is within 1 % (one deviation) of a bounded variable's.
-        expected = drawn.var(axis=1, dtype=np.float64).mean(axis=1)
-        np.testing.assert_allclose(variance[rows], expected, rtol=0.05, atol=1e-6)
-
-
 def test_variance_is_that_of_the_data_about_the_mean_action(episodes):
     variance = action_noise_variance(episodes)
+    assert variance.shape == (episodes.n_steps,) and variance.dtype == np.float64
     for policy, (first, last) in policy_rows(TASK, episodes):
         mean = 0.0
         if policy is not None:
