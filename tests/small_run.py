@@ -13,6 +13,16 @@ def arguments(data: Path, out: Path, *more: str) -> list[str]:
     return [*small.split(), *scored.split(), "--source", str(data), "--out", str(out), *more]
 
 
+def quick(out: Path, data: Path | str, options: str = "", agent: str = "decision-aaren") -> Path:
+    """Trains for 6 updates, or as the options say, with an evaluation every 3; the run's folder."""
+    from aaren_rl.train.command import main
+
+    small = "--env hopper-medium --width 16 --layers 1 --heads 2 --updates 6 --warmup-updates 1 --steps-per-update 160"
+    scored = "--threads 1 --eval-every 3 --eval-episodes 1 --final-episodes 1"
+    assert main(f"{small} {scored} --agent {agent} --source {data} --out {out} {options}".split()) == 0
+    return folder(out, agent)
+
+
 def folder(out: Path, agent: str = "decision-aaren", seed: int = 0) -> Path:
     return out / "hopper-medium" / agent / f"seed{seed}"
 

@@ -12,19 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from windows import LENGTHS, generator, make_data, sampler, stretches
 
 from aaren_rl.envs import Episodes
-from aaren_rl.policies.names import CONTEXTS
 from aaren_rl.train.contexts.batches import EpisodeSampler, MixedSampler, StepData, WindowSampler
-
-
-@pytest.mark.parametrize("context", CONTEXTS)
-def test_every_sequence_is_a_stretch_of_one_episode(context: str) -> None:
-    data = make_data()
-    random = generator()
-    for _ in range(20):
-        batch = sampler(context, data).sample(random)
-        assert batch.mask.dtype == torch.bool and batch.timesteps.dtype == torch.int64
-        assert batch.observations.dtype == batch.actions.dtype == batch.returns_to_go.dtype == torch.float32
-        assert stretches(batch, data)
 
 
 def test_windows_are_cut_only_by_the_episodes_end() -> None:
@@ -66,18 +54,6 @@ def test_episodes_are_whole_and_equally_likely() -> None:
     assert chisquare(counts.numpy()).pvalue > 0.01
 
 
-@pytest.mark.parametrize("steps", [1, 9, 256, 1000])
-def test_mixed_rows_have_exactly_the_steps_asked_for(steps: int) -> None:
-    data, random = make_data(), generator()
-    for _ in range(5):
-        batch = MixedSampler(data, 50, steps).sample(random)
-        assert batch.mask.shape == (1, steps) and bool(batch.mask.all())
-        found = stretches(batch, data)
-        assert sum(length for *_, length in found) == steps
-        for episode, first, length in found[:-1]:
-            assert min(10, LENGTHS[episode] - first) <= length <= 50
-
-
 def test_mixed_lengths_are_log_uniform() -> None:
     """In one endless episode nothing cuts them: the logarithm's mean and spread are those of a uniform number."""
     data = make_data((200_000,))
@@ -88,26 +64,6 @@ def test_mixed_lengths_are_log_uniform() -> None:
     error = (high - low) / math.sqrt(12 * len(logs))
     assert abs(logs.mean() - (low + high) / 2) < 3 * error
     assert abs((logs < (low + high) / 2).mean() - 0.5) < 3 * 0.5 / math.sqrt(len(logs))
-
-
-@pytest.mark.parametrize("context", CONTEXTS)
-@pytest.mark.parametrize("lengths", [(1,), (1, 1, 1), (3000,)])
-def test_degenerate_data_sets(context: str, lengths: tuple[int, ...]) -> None:
-    """One step in all, one-step episodes only, one episode longer than a row."""
-    data = make_data(lengths)
-    batch = sampler(context, data).sample(generator())
-    assert stretches(batch, data) and bool(torch.isfinite(batch.observations).all())
-
-
-@pytest.mark.parametrize("context", CONTEXTS)
-def test_the_generators_seed_decides_the_batch(context: str) -> None:
-    data = make_data()
-    first, again, other = (sampler(context, data).sample(generator(seed)) for seed in (5, 5, 6))
-    for name in ("observations", "actions", "returns_to_go", "timesteps", "mask"):
-        assert torch.equal(getattr(first, name), getattr(again, name))
-    assert first.timesteps.shape != other.timesteps.shape or not torch.equal(first.timesteps, other.timesteps)
-    torch.manual_seed(0)  # the global generator has no say
-    assert torch.equal(sampler(context, data).sample(generator(5)).timesteps, first.timesteps)
 
 
 def test_steps_are_normalised_by_the_data_sets_statistics() -> None:
@@ -129,7 +85,7 @@ def test_steps_are_normalised_by_the_data_sets_statistics() -> None:
     assert np.array_equal(episodes.observations, observations)  # the data set itself is untouched
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_row_is_its_stretches_end_to_end(seed: int) -> None:
     data = make_data()
     begins = torch.randint(len(data), (60,), generator=generator(seed))

@@ -1,26 +1,41 @@
-"""Configuration: presets, round trip, and what is refused."""
+"""Configurations: presets, grids, round trip, and what is refused."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from pathlib import Path
 
 import pytest
+import yaml
+from checkout import ROOT
 
 from aaren_rl.__main__ import main as aaren_rl
 from aaren_rl.agents import DecisionModel
+from aaren_rl.compare.published import PAPER, published
 from aaren_rl.errors import UsageError
 from aaren_rl.evaluate.command import make_parser as evaluate_parser
 from aaren_rl.evaluate.scores import mismatch
 from aaren_rl.policies.names import AGENTS
+from aaren_rl.sweep.grid import read_grid
 from aaren_rl.train.command import main as train
 from aaren_rl.train.config import SETTINGS
 from aaren_rl.train.optimizers import schedule
 from aaren_rl.train.options import make_job
 from aaren_rl.train.options import make_parser as train_parser
 from aaren_rl.train.session import batch_bytes, model_bytes
-from aaren_rl.train.settings import as_text, build_config, make_config, preset_names, read_config, read_settings
+from aaren_rl.train.settings import (
+    as_text,
+    build_config,
+    make_config,
+    preset_names,
+    read_config,
+    read_settings,
+    run_folder,
+    settings_of,
+)
+
+CONFIGS = ROOT / "configs"
+LARGE = str(2**70)
 
 
 @pytest.mark.parametrize("preset", preset_names())
@@ -33,6 +48,10 @@ def test_every_preset_loads_and_comes_back(preset: str, agent: str) -> None:
     assert (config.data.context, config.evaluation.rollout) in prepared
     if config.evaluation.rollout == "rolling":
         assert config.evaluation.rollout_context == config.data.context_length
+    # make_config reads these parts alone, so a part under another name would never be read.
+    parts = yaml.safe_load((CONFIGS / "presets.yaml").read_text(encoding="utf-8"))[preset]
+    assert set(parts) <= {"all", *AGENTS}
+    assert {**parts.get("all", {}), **parts.get(agent, {})}.items() <= settings_of(config).items()
 
 
 @pytest.mark.defect(2)
@@ -41,9 +60,7 @@ def test_every_preset_loads_and_comes_back(preset: str, agent: str) -> None:
     [
         ("--agent decision-transformer", 20),
         ("--agent decision-transformer --context-length 50", 50),
-        ("--agent decision-transformer --context-length 10", 10),
         ("--agent decision-transformer --context-length 50 --rollout-context 30", 30),
-        ("--agent decision-transformer-tree", 50),
         ("--agent decision-aaren --context window --context-length 12 --rollout rolling", 12),
         ("--agent decision-aaren --context-length 12", 40),  # whole episodes: there are no windows to follow
     ],
@@ -52,96 +69,58 @@ def test_a_policy_acts_on_as_many_steps_as_it_was_trained_on(given: str, acts_wi
     job = make_job(train_parser().parse_args(["--env", "hopper-medium", *given.split()]))
     assert job.make_config().evaluation.rollout_context == acts_with
     assert "rollout_context" not in job.given or "--rollout-context" in given
-
-
-@pytest.mark.defect(2)
-def test_another_k_than_trained_on_is_noted() -> None:
     assert mismatch("window", 20, "window", 20) is None
     note = mismatch("window", 50, "rolling", 20)
     assert note is not None and "windows of 50 steps, and acts with K = 20" in note
-
-
-def test_the_papers_preset_is_the_papers() -> None:
-    config = make_config({}, "paper")
-    assert (config.network.width, config.network.layers, config.network.heads) == (512, 4, 4)
-    assert config.optimizer.updates == 100_000
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("{model: {}}", "unknown section model"),
-        ("{network: {widht: 3}}", "network: unknown key widht"),
         ("{network: {updates: 3}}", "network: unknown key updates"),
         ("{network: {width: '3'}}", "network.width: '3' is not int"),
-        ("{network: {width: true}}", "network.width: True is not int"),
         ("{network: [1]}", "needs settings in sections"),
         ("{optimizer: {updates: 0}}", "updates: must be at least 1, not 0"),
-        ("{optimizer: {average_decay: 1.0}}", "average_decay"),
-        ("{data: {context_length: 1}}", "context_length: must be at least 2"),
         ("{evaluation: {rollout: cary}}", "rollout: 'cary' is not one of carry, rolling, window"),
-        pytest.param("{data: {max_episode_steps: 0}}", "max_episode_steps: must be at", marks=pytest.mark.defect(16)),
-        pytest.param("{evaluation: {eval_seed: -1}}", "eval_seed: must be at least 0", marks=pytest.mark.defect(16)),
-        pytest.param("{optimizer: {learning_rate: .nan}}", "rate: must be finite, not", marks=pytest.mark.defect(16)),
-        pytest.param(f"{{seed: {2**70}}}", "seed: must be at most", marks=pytest.mark.defect(16)),
+        ("{optimizer: {learning_rate: .nan}}", "rate: must be finite, not"),
+        (f"{{seed: {LARGE}}}", "seed: must be at most"),
     ],
 )
-def test_what_does_not_fit_is_named(text: str, message: str) -> None:
-    """In a file; a sweep's grid goes the same way."""
+def test_a_file_that_does_not_fit_is_named(text: str, message: str) -> None:
+    """A sweep's grid goes the same way."""
     with pytest.raises(UsageError, match=message):
         read_settings(text)
-
-
-LARGE = str(2**70)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        pytest.param("--target-return inf", "--target-return: must be finite, not inf", marks=pytest.mark.defect(11)),
-        pytest.param("--target-return 1e300", "--target-return: must be at most", marks=pytest.mark.defect(4)),
-        pytest.param("--eval-seed -1", "--eval-seed: must be at least 0, not -1", marks=pytest.mark.defect(12)),
-        pytest.param("--threads 10000", "--threads: must be at most", marks=pytest.mark.defect(13)),
-        pytest.param("--return-scale 1e-40", "--return-scale: must be at least 1e-09", marks=pytest.mark.defect(15)),
-        pytest.param("--seed " + LARGE, "--seed: must be at most", marks=pytest.mark.defect(16)),
-        pytest.param("--width " + LARGE, "--width: must be at most", marks=pytest.mark.defect(16)),
-        pytest.param("--max-episode-steps 0", "--max-episode-steps: must be at least 1", marks=pytest.mark.defect(16)),
-        pytest.param("--out runs\udcff", r"'runs\udcff' is not UTF-8; use another name", marks=pytest.mark.defect(16)),
-        pytest.param("--learning-rate nan", "--learning-rate: must be finite, not nan", marks=pytest.mark.defect(23)),
-        pytest.param("--learning-rate -1", "--learning-rate: must be above 0, not -1", marks=pytest.mark.defect(23)),
-        pytest.param("--clip-norm 0", "--clip-norm: must be above 0, not 0", marks=pytest.mark.defect(23)),
-        pytest.param("--width 1.5", "--width: must be an integer, not '1.5'", marks=pytest.mark.defect(23)),
-    ],
-)
-def test_a_number_that_cannot_be_is_refused_by_its_option(
-    given: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as left:
-        train(["--env", "hopper-medium", *given.split(" ")])
-    assert left.value.code == 2 and message in capsys.readouterr().err and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        pytest.param("evaluate RUN --target-return 1 nan", "must be finite", marks=pytest.mark.defect(11)),
-        pytest.param("evaluate RUN --target-return 1e300", "must be at most", marks=pytest.mark.defect(11)),
-        pytest.param("compare --env x --target-returns nan", "must be finite", marks=pytest.mark.defect(11)),
-        pytest.param("hub RUN OUT --target-return inf", "must be finite", marks=pytest.mark.defect(11)),
-        pytest.param("evaluate RUN --seed -1", "--seed: must be at least 0", marks=pytest.mark.defect(12)),
-        pytest.param("compare --env x --eval-seed -1", "must be at least 0", marks=pytest.mark.defect(12)),
-        pytest.param("export RUN --out x.onnx --seed -1", "must be at least 0", marks=pytest.mark.defect(12)),
-        pytest.param("evaluate RUN --rollout-context 1", "must be at least 2", marks=pytest.mark.defect(12)),
-        pytest.param("collect --env x --threads 10000", "must be at most", marks=pytest.mark.defect(13)),
-        pytest.param("collect --env x --seed " + LARGE, "must be at most", marks=pytest.mark.defect(16)),
-        pytest.param("collect --env x --learning-rate inf", "must be finite", marks=pytest.mark.defect(23)),
+        ("train --target-return inf", "--target-return: must be finite, not inf"),
+        ("train --eval-seed -1", "--eval-seed: must be at least 0, not -1"),
+        ("train --threads 10000", "--threads: must be at most"),
+        ("train --return-scale 1e-40", "--return-scale: must be at least 1e-09"),
+        ("train --width " + LARGE, "--width: must be at most"),
+        ("train --out runs\udcff", r"'runs\udcff' is not UTF-8; use another name"),
+        ("train --learning-rate -1", "--learning-rate: must be above 0, not -1"),
+        ("train --width 1.5", "--width: must be an integer, not '1.5'"),
+        ("evaluate RUN --target-return 1 nan", "must be finite"),
+        ("evaluate RUN --seed -1", "--seed: must be at least 0"),
+        ("evaluate RUN --rollout-context 1", "must be at least 2"),
+        ("compare --env x --target-returns nan", "must be finite"),
+        ("compare --env x --eval-seed -1", "must be at least 0"),
+        ("hub RUN OUT --target-return inf", "must be finite"),
+        ("export RUN --out x.onnx --seed -1", "must be at least 0"),
+        ("collect --env x --seed " + LARGE, "must be at most"),
     ],
 )
-def test_so_it_is_in_every_command(command: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_that_cannot_be_is_refused_by_its_option(
+    command: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as left:
-        aaren_rl(command.split())
-    assert left.value.code == 2 and message in capsys.readouterr().err
+        aaren_rl(command.split(" "))
+    assert left.value.code == 2 and message in capsys.readouterr().err and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.defect(14)
@@ -156,7 +135,6 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_made(
     assert list(tmp_path.iterdir()) == [] and time.monotonic() - began < 10
 
 
-@pytest.mark.defect(14)
 def test_what_fits_is_let_through() -> None:
     """The paper's preset, the largest that ships, takes less than a GB by this estimate; the model alone more."""
     config = make_config({}, "paper")
@@ -174,11 +152,6 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_every_setting_has_an_option() -> None:
-    listed = train_parser(make_config({})).format_help()
-    assert len(SETTINGS) > 40 and all(f"--{name.replace('_', '-')}" in listed for name in SETTINGS)
-
-
 @pytest.mark.defect(28)
 @pytest.mark.parametrize(
     ("given", "k", "optimizer"),
@@ -187,23 +160,90 @@ def test_every_setting_has_an_option() -> None:
 def test_help_all_shows_the_values_of_the_agent_and_the_preset(
     given: list[str], k: str, optimizer: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of every setting; the short help fits on a screen."""
     monkeypatch.setenv("COLUMNS", "300")
     assert train([*given, "--help-all"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    listed = capsys.readouterr().out
     for option, value in (("--rollout-context", k), ("--optimizer", optimizer)):
-        assert next(line for line in lines if line.strip().startswith(f"{option} ")).endswith(f"[{value}]")
-
-
-def test_help_fits_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+        line = next(line for line in listed.splitlines() if line.strip().startswith(f"{option} "))
+        assert line.endswith(f"[{value}]")
+    assert len(SETTINGS) > 40 and all(f"--{name.replace('_', '-')}" in listed for name in SETTINGS)
     monkeypatch.setenv("COLUMNS", "120")
-    for parser in (train_parser(), evaluate_parser()):
-        assert len(parser.format_help().splitlines()) <= 40
+    assert all(len(parser.format_help().splitlines()) <= 40 for parser in (train_parser(), evaluate_parser()))
 
 
 def test_the_learning_rate_warms_up_and_ends_at_zero() -> None:
     config = build_config({"updates": 100, "warmup_updates": 10, "schedule": "cosine"}).optimizer
-    rates = [config.learning_rate * schedule(update, config) for update in range(100)]
-    assert rates[0] == pytest.approx(config.learning_rate / 10)
-    assert max(rates) <= config.learning_rate and rates[-1] < 1e-3 * config.learning_rate
-    flat = dataclasses.replace(config, schedule="constant")
-    assert schedule(99, flat) == 1
+    shares = [schedule(update, config) for update in range(100)]
+    assert shares[0] == pytest.approx(0.1, rel=1e-3) and max(shares) <= 1 and shares[-1] < 1e-3
+    assert schedule(99, build_config({"updates": 100, "schedule": "constant"}).optimizer) == 1
+
+
+def test_the_grids_of_table_1(tmp_path: Path) -> None:
+    """The paper's, and the same sets with two baselines."""
+    paper, local = (read_grid(str(CONFIGS / name / "table1.yaml")) for name in ("paper", "local"))
+    assert paper == read_grid("paper")
+    assert all(PAPER in published(env, agent) for env in paper.envs for agent in paper.agents)
+    assert local.envs == paper.envs == list(local.data) and set(paper.agents) < set(local.agents)
+    for grid, count in ((paper, 12 * 2 * 5), (local, 12 * (2 * 5 + 2 * 2))):
+        cells = grid.cells(tmp_path)
+        assert len(cells) == count == len({cell.run for cell in cells})
+        for cell in cells[:: len(cells) // 9]:
+            job = make_job(train_parser().parse_args(cell.arguments))
+            assert job.make_config() == cell.config and run_folder(cell.config, job.out) == cell.run
+    # Those that are left out by some agents are the last of a sweep that is stopped early.
+    assert [cell.run.name for cell in cells[: 12 * 4]] == ["seed0"] * 48
+    for config in (cell.config for cell in cells):
+        assert config.data.source == "local" and config.data.local_steps >= 202_000
+        assert (config.data.best_fraction == 0.1) == (config.agent == "bc-10")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ("seeds: []", "seeds: must not be empty"),
+        ("agent_seeds: {bc: [-1]}", "agent_seeds: bc: must be"),
+        ("agent_seeds: {gpt: [1]}", "agent_seeds: gpt is not"),
+        ("preset: papers", "preset: papers is not one of"),
+        ("agents: [gpt]", "agents: gpt is not one of"),
+        ("seeds: [a]", "seeds: must be"),
+        ("envs: x", "envs: must be"),
+        ("settings: {widht: 1}", "settings: widht"),
+        ("data: {y: {}}", "data: y is not one of x"),
+        ("data: {x: {widht: 1}}", "data: x: widht is not"),
+        ("data: {x: 3}", "data: "),
+        ("sets: 3", "a grid has preset, envs"),
+        ("data: [", "grid.yaml: while parsing"),
+    ],
+)
+def test_a_grid_that_does_not_fit_is_refused(changes: str, message: str, tmp_path: Path) -> None:
+    right = {"preset": "paper", "envs": "[x]", "agents": "[bc]", "seeds": "[0]"}
+    changed = right | {changes.partition(":")[0]: changes.partition(":")[2]}
+    (tmp_path / "grid.yaml").write_text("\n".join(f"{name}: {value}" for name, value in changed.items()))
+    with pytest.raises(UsageError, match=message):
+        read_grid(str(tmp_path / "grid.yaml"))
+
+
+@pytest.mark.defect(10)
+def test_a_grid_of_ones_own_data(tmp_path: Path) -> None:
+    (tmp_path / "grid.yaml").write_text(
+        "{preset: default, envs: [one, two], agents: [bc], seeds: [0], settings: {width: 16, clip_actions: true},"
+        " data: {one: {env_id: Pendulum-v1, source: a.hdf5, ref_min_score: -9.0, ref_max_score: 0.0},"
+        " two: {source: 'minari:my/pendulum-v0', clip_actions: false}}}"
+    )
+    cells = read_grid(str(tmp_path / "grid.yaml")).cells(tmp_path)
+    one, two = (cell.config.data for cell in cells)
+    assert [cell.run for cell in cells] == [tmp_path / env / "bc" / "seed0" for env in ("one", "two")]
+    assert (one.env, one.env_id, one.source, one.ref_min_score) == ("one", "Pendulum-v1", "a.hdf5", -9.0)
+    assert (two.env, two.env_id, two.source) == ("two", None, "minari:my/pendulum-v0")
+    assert one.clip_actions and not two.clip_actions
+
+
+def test_arguments_for_all_runs_come_before_the_grids(tmp_path: Path) -> None:
+    cell = read_grid("local").cells(tmp_path, ["--width", "64", "--eval-every=7", "--threads", "2"])[0]
+    assert (cell.config.network.width, cell.config.evaluation.eval_every) == (64, 7)
+    job = make_job(train_parser().parse_args(cell.arguments))
+    assert job.threads == 2 and job.make_config() == cell.config
+    for more in ("--seed 3", "--out elsewhere", "--resume", "--agent bc-10"):  # which the sweep decides
+        with pytest.raises(UsageError, match="leave them to the sweep"):
+            read_grid("local").cells(tmp_path, more.split())

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import small_run
 import torch
 from safetensors.torch import load_file
 from small_run import folder, records
@@ -19,7 +20,7 @@ from aaren_rl import load_policy
 from aaren_rl.policies.names import CONTEXTS
 from aaren_rl.train.checkpoint import load_checkpoint
 from aaren_rl.train.command import main as train
-from aaren_rl.train.contexts.batches import Batch, part
+from aaren_rl.train.contexts.batches import part
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -29,10 +30,8 @@ WITHOUT_EFFECT = "mixer.key.bias"
 
 
 def arguments(data: Path, out: Path, *more: str) -> list[str]:
-    """A run of 20 updates on one thread, without dropout and in float32."""
-    small = "--env hopper-medium --width 16 --layers 2 --heads 2 --updates 20 --warmup-updates 5 --steps-per-update 160"
-    scored = "--eval-every 10 --eval-episodes 2 --final-episodes 2 --threads 1 --dropout 0 --precision float32"
-    return [*small.split(), *scored.split(), "--source", str(data), "--out", str(out), *more]
+    """A run of 20 updates in float32."""
+    return small_run.arguments(data, out, "--dropout", "0", "--precision", "float32", *more)
 
 
 def launch(command: list[str]) -> subprocess.Popen[str]:
@@ -86,7 +85,7 @@ def test_two_processes_end_with_the_weights_of_one(hopper_file: Path, tmp_path: 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
-@pytest.mark.parametrize("context", ["mixed", "window", "episode"])
+@pytest.mark.parametrize("context", ["mixed", "window"])
 def test_two_gpus_end_with_the_weights_of_one(hopper_file: Path, tmp_path: Path, context: str) -> None:
     """Gradients go by NCCL. GPUs sum in another order, and AdamW divides what differs by the gradient's own size."""
     kind = ("--context", context, "--rollout", "window" if context == "window" else "carry", "--device", "cuda")
@@ -110,8 +109,7 @@ def test_a_resume_gives_the_same_run_with_dropout(hopper_file: Path, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_torchrun_stops_all_and_saves(hopper_file: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_to_torchrun_stops_all_and_saves(hopper_file: Path, tmp_path: Path) -> None:
     endless = arguments(hopper_file, tmp_path, "--eval-every", "100000")
     endless[endless.index("--updates") + 1] = "100000"
     process = launch(endless)
@@ -119,7 +117,7 @@ def test_a_signal_to_torchrun_stops_all_and_saves(hopper_file: Path, tmp_path: P
     while not (metrics.exists() and metrics.read_text()):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert errors.count("--resume goes on from here") == 1
     assert load_checkpoint(folder(tmp_path) / "checkpoints").update >= 50
@@ -133,31 +131,21 @@ def test_an_error_is_said_once(hopper_file: Path, tmp_path: Path) -> None:
     assert errors.count("error: loss or gradient is not finite") == 1
 
 
-def joined(parts: list[Batch], name: str) -> torch.Tensor:
-    """A field of the parts put together again, padding left out."""
-    return torch.cat([getattr(p, name)[p.mask] for p in parts])
-
-
 @pytest.mark.parametrize("context", CONTEXTS)
-@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize("count", [2, 3, 8])
 def test_the_parts_hold_every_step_once(context: str, count: int) -> None:
     data, random = make_data(), generator()
     for _ in range(5):
         whole = sampler(context, data).sample(random)
         parts = [part(whole, index, count) for index in range(count)]
         for name in ("observations", "actions", "returns_to_go", "timesteps"):
-            assert torch.equal(joined(parts, name), joined([whole], name)), name
+            assert torch.equal(torch.cat([getattr(p, name)[p.mask] for p in parts]), getattr(whole, name)[whole.mask])
         # Each part is a batch of its own: the sequences are the same ones, and none is cut.
         filled = [p for p in parts if bool(p.mask.any())]
         assert [s for p in filled for s in stretches(p, data)] == stretches(whole, data)
         assert all(p.starts is None or bool(p.starts[0, 0]) for p in parts)
-
-
-def test_parts_of_a_long_row_are_about_equal() -> None:
-    data = make_data()
-    whole = sampler("mixed", data, 2000).sample(generator())
-    sizes = [int(part(whole, index, 4).mask.sum()) for index in range(4)]
-    assert sum(sizes) == 2000 and max(abs(size - 500) for size in sizes) <= max(LENGTHS)
+        if context == "mixed":  # about equal
+            assert max(abs(int(p.mask.sum()) - whole.mask.numel() / count) for p in parts) <= max(LENGTHS)
 
 
 def test_a_row_of_one_sequence_is_one_part() -> None:

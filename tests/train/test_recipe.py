@@ -1,53 +1,67 @@
-"""What a run keeps from training and measures on it, Muon in a run, and the baselines."""
+"""What a run keeps from training and measures on it, what it fits beside its policy, and what it says of its data."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
+import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from small_run import quick, records
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aaren_rl import load_policy
-from aaren_rl.agents import DecisionModel, ModelConfig
+from aaren_rl.agents import DecisionModel, ModelConfig, ReturnEstimate
+from aaren_rl.agents.model.return_estimate import BEST, TYPICAL
 from aaren_rl.compare.measure import Evaluation, gather
-from aaren_rl.envs import DataError
-from aaren_rl.envs.data.episodes import held_out, split
+from aaren_rl.envs import DataError, Episodes, get_task, load_episodes
+from aaren_rl.envs.behaviour.noise import mode_returns
+from aaren_rl.envs.data.episodes import held_out
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.held_out import hold_out
+from aaren_rl.evaluate.scores import Score
 from aaren_rl.policies.folder import read_card
-from aaren_rl.train.command import main as train
-from aaren_rl.train.optimizers import Optimizers
-from aaren_rl.train.settings import build_config, make_config
-
-SMALL = "--env hopper-medium --width 16 --layers 1 --heads 2 --warmup-updates 1 --steps-per-update 160 --threads 1"
-SCORED = "--eval-every 3 --eval-episodes 1 --final-episodes 1"
-
-
-def run(out: Path, hopper_file: Path, options: str, agent: str = "decision-aaren") -> Path:
-    asked = f"{SMALL} {SCORED} --agent {agent} --source {hopper_file} --out {out} {options}"
-    assert train(asked.split()) == 0
-    return out / "hopper-medium" / agent / "seed0"
+from aaren_rl.train import training_run
+from aaren_rl.train.card import behaviour_mode, return_bounds
+from aaren_rl.train.contexts.batches import StepData
+from aaren_rl.train.loop import fit_return
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, hopper_file: Path) -> Path:
-    return run(tmp_path_factory.mktemp("runs"), hopper_file, "--updates 6")
+    """A run of 6 updates that asks for the best return in reach."""
+    return quick(tmp_path_factory.mktemp("runs"), hopper_file, "--target-return auto")
 
 
-def test_every_evaluation_measures_imitation(trained: Path, hopper_file: Path) -> None:
-    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
-    errors = {line["update"]: line for line in lines if "eval/action_error" in line}
+def scores(run: Path, options: str, file: Path) -> list[dict[str, Any]]:
+    assert evaluate([str(run), *options.split(), "--json", str(file)]) == 0
+    found: list[dict[str, Any]] = json.loads(file.read_text())
+    return found
+
+
+def test_every_evaluation_measures_imitation(
+    trained: Path, hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    errors = {line["update"]: line for line in records(trained) if "eval/action_error" in line}
     assert set(errors) == {3, 6} and all("eval_raw/action_error" in line for line in errors.values())
     card = read_card(trained)
     assert card.held_out == 0.05 and card.action_error == errors[6]["eval/action_error"]
-    assert card.action_error_floor is None  # a file's behaviour is not known
+    assert card.action_error_floor is None  # a file's behavior is not known
     # The mean over held-out steps of uniform actions' error: at least their variance, by about the prediction's square.
     assert 0.25 < card.action_error < 0.6
+    error = scores(trained, "--episodes 1 --held-out", tmp_path / "x.json")[0]["action_error"]
+    assert sum(error["sums"]) / sum(error["lengths"]) == pytest.approx(card.action_error, rel=1e-6)
+    assert "held-out action error: 0." in capsys.readouterr().out
+    error = scores(trained, f"--episodes 1 --held-out {hopper_file}", tmp_path / "x.json")[0]["action_error"]
+    assert len(error["sums"]) > 40  # all of them
 
 
 def test_held_out_episodes_are_not_trained_on(hopper_file: Path) -> None:
@@ -55,56 +69,51 @@ def test_held_out_episodes_are_not_trained_on(hopper_file: Path) -> None:
     training, kept = hold_out(episodes, 0.2, seed=3)
     assert kept is not None and kept.floor is None
     assert len(training) + len(kept.episodes) == len(episodes)
-    chosen = held_out(len(episodes), 0.2, 3)
-    np.testing.assert_array_equal(kept.episodes.returns, episodes.returns[chosen])
+    np.testing.assert_array_equal(kept.episodes.returns, episodes.returns[held_out(len(episodes), 0.2, 3)])
     assert hold_out(episodes, 0.0, 3) == (episodes, None)
-    assert split(episodes, 0.2, 4)[1].returns.tolist() != kept.episodes.returns.tolist()
-
-
-def test_evaluate_gives_the_runs_own_error(
-    trained: Path, hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "scores.json"
-    assert evaluate([str(trained), "--episodes", "1", "--held-out", "--json", str(file)]) == 0
-    error = json.loads(file.read_text())[0]["action_error"]
-    assert sum(error["sums"]) / sum(error["lengths"]) == pytest.approx(read_card(trained).action_error, rel=1e-6)
-    assert "held-out action error: 0." in capsys.readouterr().out
-    assert evaluate([str(trained), "--episodes", "1", "--held-out", str(hopper_file), "--json", str(file)]) == 0
-    assert len(json.loads(file.read_text())[0]["action_error"]["sums"]) > 40  # all of them
+    _, others = hold_out(episodes, 0.2, seed=4)
+    assert others is not None and others.episodes.returns.tolist() != kept.episodes.returns.tolist()
 
 
 def test_other_data_than_a_run_was_trained_on_hold_nothing_out(
     trained: Path, hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Made anew, a set may have other episodes, and the run may have seen those that would be held out of it."""
-    other, copy = tmp_path / "other.hdf5", tmp_path / "run"
+    """Made again, a set may have other episodes, and the run may have seen those that would be held out of it."""
+    other, copied = tmp_path / "other.hdf5", tmp_path / "run"
     shutil.copy(hopper_file, other)
     with h5py.File(other, "a") as file:
         file["rewards"][0] += 1.0
-    shutil.copytree(trained, copy)
-    settings = (copy / "config.yaml").read_text()
-    (copy / "config.yaml").write_text(settings.replace(str(hopper_file), str(other)))
-    assert evaluate([str(copy), "--episodes", "1", "--held-out"]) == 3
+    shutil.copytree(trained, copied)
+    settings = (copied / "config.yaml").read_text()
+    (copied / "config.yaml").write_text(settings.replace(str(hopper_file), str(other)))
+    assert evaluate([str(copied), "--episodes", "1", "--held-out"]) == 3
     said = capsys.readouterr().err
     assert "is not what it was trained on (mean return " in said and "--held-out FILE.hdf5" in said
     how = Evaluation(1, 1000, sweep_episodes=1, target_returns=None)
     with pytest.raises(DataError, match="is not what it was trained on"):
-        gather(copy, how)
+        gather(copied, how)
     assert gather(trained, how).last.action_error is not None
 
 
-def test_without_held_out_episodes_there_is_no_error(
+def test_the_best_episodes_alone_and_none_held_out(
     hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = run(tmp_path, hopper_file, "--updates 3 --held-out 0")
-    assert read_card(folder).action_error is None
-    assert evaluate([str(folder), "--episodes", "1", "--held-out"]) == 2
+    episodes = read_hdf5(hopper_file)
+    best = episodes.best(0.1)
+    assert sorted(best.returns) == sorted(episodes.returns)[-round(0.1 * len(episodes)) :]
+    assert episodes.best(1.0) is episodes and len(episodes.best(1e-9)) == 1
+    run = quick(tmp_path, hopper_file, "--updates 3 --best-fraction 0.1 --held-out 0")
+    assert f"on {len(best)} episodes, {best.n_steps:,} steps" in capsys.readouterr().out
+    assert read_card(run).action_error is None
+    assert evaluate([str(run), "--episodes", "1", "--held-out"]) == 2
     assert "kept no episodes" in capsys.readouterr().err
 
 
-def test_behaviour_cloning_does_not_see_what_is_asked(hopper_file: Path, tmp_path: Path) -> None:
-    folder = run(tmp_path, hopper_file, "--updates 3", agent="bc")
-    policy = load_policy(folder)
+def test_behavior_cloning_does_not_see_what_is_asked(
+    hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = quick(tmp_path, hopper_file, "--updates 3", agent="bc")
+    policy = load_policy(run)
     observations = np.random.default_rng(0).standard_normal((5, 1, 11)).astype(np.float32)
     played = []
     for asked in (100.0, 3000.0):
@@ -113,37 +122,118 @@ def test_behaviour_cloning_does_not_see_what_is_asked(hopper_file: Path, tmp_pat
             action, state = policy.act(observation, np.ones(1), state)
             played.append(action)
     assert np.array_equal(np.stack(played[:5]), np.stack(played[5:]))
+    assert evaluate([str(run), "--target-return", "auto"]) == 2
+    assert "holds no estimate of the best return in reach; ask for a number" in capsys.readouterr().err
 
 
-def test_the_best_episodes_alone(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    episodes = read_hdf5(hopper_file)
-    best = episodes.best(0.1)
-    assert len(best) == round(0.1 * len(episodes))
-    assert sorted(best.returns) == sorted(episodes.returns)[-len(best) :]
-    assert episodes.best(1.0) is episodes and len(episodes.best(1e-9)) == 1
-    run(tmp_path, hopper_file, "--updates 3 --best-fraction 0.1 --held-out 0")
-    assert f"on {len(best)} episodes, {best.n_steps:,} steps" in capsys.readouterr().out
-
-
-def test_who_steps_what() -> None:
-    model = DecisionModel(ModelConfig(5, 2, width=8, layers=2, heads=2))
-    config = build_config({"optimizer": "muon", "warmup_updates": 0}).optimizer
-    optimizers = Optimizers(model, config, torch.float32)
-    assert optimizers.muon is not None
-    shapes = [p.shape for p in optimizers.muon.param_groups[0]["params"]]
-    assert len(shapes) == 2 * 6 and all(len(shape) == 2 for shape in shapes)
-    every = {id(p) for opt in (optimizers.muon, optimizers.adamw) for g in opt.param_groups for p in g["params"]}
-    assert every == {id(p) for p in model.parameters()}
-    with pytest.raises(KeyError):  # AdamW's alone, of a run that was trained so
-        optimizers.load_state_dict(torch.optim.AdamW(model.parameters()).state_dict())
-
-
-def test_a_small_table_of_time_steps() -> None:
+def test_time_steps_of_either_size() -> None:
     torch.manual_seed(0)
     small = DecisionModel(ModelConfig(5, 2, width=32)).embed_timestep.weight.detach()
     torch.manual_seed(0)
     large = DecisionModel(ModelConfig(5, 2, width=32, timestep_std=1.0)).embed_timestep.weight.detach()
     torch.testing.assert_close(small, 0.02 * large)
     assert 0.9 < float(large.std()) < 1.1
-    preset = make_config({}, "paper")
-    assert (preset.network.timestep_std, preset.optimizer.optimizer, preset.data.held_out) == (1.0, "adamw", 0.0)
+
+
+# By hand, from tau E[(G - v)+] = (1 - tau) E[(v - G)+]: v = 10 + 10 * 0.995; 100 + 200 * 0.0995 / (0.0995 + 0.0045).
+@pytest.mark.parametrize(("expectile", "values"), [(BEST, [19.95, 291.3]), (TYPICAL, [15.0, 120.0])])
+def test_an_estimate_is_of_what_followed(expectile: float, values: list[float]) -> None:
+    """Two places; from the one 10 or 20 follow, as often, from the other 100 or, one time in ten, 300."""
+    rng = np.random.default_rng(0)
+    place = rng.integers(2, size=2000)
+    reward = np.where(place == 0, rng.choice([10.0, 20.0], 2000), rng.choice([100.0, 300.0], 2000, p=[0.9, 0.1]))
+    columns = place[:, None].astype(np.float32), np.zeros((2000, 1), np.float32), reward.astype(np.float32)
+    data = StepData(Episodes(*columns, np.arange(2001), np.ones(2000, bool)), return_scale=100.0)
+    torch.manual_seed(0)
+    model, again = ReturnEstimate(1), ReturnEstimate(1)
+    again.load_state_dict(model.state_dict())
+    fit_return(model, data, expectile, seed=0)
+    places = (torch.tensor([[0.0], [1.0]]) - data.observation_mean) / data.observation_std
+    np.testing.assert_allclose(model(places) * 100, values, rtol=0.05)
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    once = copy.deepcopy(again)
+    for other in (again, once):
+        fit_return(other, data, expectile, seed=0, updates=50)
+    assert torch.equal(once(places), again(places)) and not torch.equal(once(places), model(places))
+
+
+def test_a_run_that_asks_for_the_best(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    card = read_card(trained)
+    assert card.target_return is None and card.model["best_return"] is True
+    assert np.isposinf(load_policy(trained).initial_state(2, np.inf).return_to_go).all()
+    (score,) = scores(trained, "--episodes 2", tmp_path / "scores.json")
+    assert "\n    auto " in capsys.readouterr().out and score["target_return"] is None
+    best, number = scores(trained, "--target-return auto 500 --episodes 2", tmp_path / "scores.json")
+    assert best["returns"] == score["returns"] and number["target_return"] == 500.0
+
+
+def test_guidance_and_a_policy_without_estimates(
+    trained: Path, hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = "--episodes 2 --held-out --guidance"
+    (plain,), (guided,) = (scores(trained, f"{asked} {g}", tmp_path / "scores.json") for g in (1, 3))
+    assert (plain["guidance"], guided["guidance"]) == (1.0, 3.0)
+    assert plain["returns"] != guided["returns"] and plain["action_error"] != guided["action_error"]
+    without = quick(tmp_path, hopper_file, "--no-best-return --no-typical-return")
+    own, other = (load_policy(path).model.state_dict() for path in (trained, without))
+    assert all(torch.equal(own[name], tensor) for name, tensor in other.items())
+    assert {name.split(".")[0] for name in own.keys() - other.keys()} == {"best_return", "typical_return"}
+    assert evaluate([str(without), "--guidance", "1.5"]) == 2
+    assert "--guidance: this policy holds no estimate of the return to expect" in capsys.readouterr().err
+
+
+def test_what_a_local_set_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Later evaluations score lower here, so that policy_best is the first one's."""
+    monkeypatch.setenv("AAREN_RL_CACHE", str(tmp_path / "cache"))
+    score_policy = training_run.score_policy
+
+    def worse(policy: Any, card: Any, plan: Any) -> list[Score]:
+        found = score_policy(policy, card, plan)
+        return [dataclasses.replace(score, normalized_score_mean=-float(card.updates)) for score in found]
+
+    monkeypatch.setattr(training_run, "score_policy", worse)
+    run = quick(tmp_path, "local", "--local-steps 3000 --best-fraction 0.5")
+    printed = capsys.readouterr().out
+    returns = np.sort(load_episodes("hopper-medium", "local", local_steps=3000).returns)
+    mode = mode_returns(get_task("hopper-medium"))
+    assert mode is not None
+    card, best = read_card(run), read_card(run / "policy_best")
+    assert card.data_returns == {
+        "mean": pytest.approx(returns.mean()),
+        "best": pytest.approx(returns[-1]),
+        "best_tenth": pytest.approx(returns[-max(1, round(0.1 * len(returns))) :].mean()),
+        "mode": pytest.approx(mode.mean()),
+    }
+    assert (best.updates, best.data_returns) == (3, card.data_returns)
+    (line,) = [line for line in printed.splitlines() if "behaviour without noise" in line]
+    assert line.startswith(f"data: mean {returns.mean():.0f} (")
+    assert evaluate([str(run), "--episodes", "1"]) == 0
+    assert line in capsys.readouterr().out.splitlines()
+
+
+def test_what_a_file_returns(hopper_file: Path, trained: Path) -> None:
+    """Whose episodes these are is not known, and uniform actions have no mode."""
+    episodes = read_hdf5(hopper_file)
+    returns, found = episodes.returns, read_card(trained).data_returns
+    assert set(found) == {"mean", "best", "best_tenth"}
+    assert found["mean"] == pytest.approx(returns.mean()) and found["best_tenth"] > found["mean"]
+    (text,) = EventAccumulator(str(trained)).Reload().Tensors("data/text_summary")
+    said = text.tensor_proto.string_val[0].decode()
+    assert text.step == 0 and said.startswith(f"data: mean {found['mean']:.1f} (")
+    assert behaviour_mode(dataclasses.replace(episodes, source="local", dataset="hopper-random"), 1000) == {}
+
+
+def test_range_that_a_model_is_fed(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the minimum to the 99 % quantile of every interval; a target above the best return gives a remark."""
+    episodes = read_hdf5(hopper_file)
+    found, to_go, times = return_bounds(episodes), episodes.returns_to_go(), episodes.timesteps()
+    for k, (low, high) in enumerate(zip(found.low, found.high, strict=True)):
+        there = np.sort(to_go[times // found.every == k].astype(np.float64))
+        rank = 0.99 * (len(there) - 1)
+        assert low == there[0] and there[math.floor(rank)] <= high <= there[math.ceil(rank)]
+    best = episodes.returns.max()
+    for target, said in ((best - 1, False), (best + 1, True)):
+        quick(tmp_path / str(said), hopper_file, f"--updates 1 --target-return {target}")
+        assert ("is above the best in the training data" in capsys.readouterr().err) == said
