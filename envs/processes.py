@@ -1,8 +1,8 @@
 """Child processes: fresh interpreters that end when this process does, however it ends and whatever they are doing.
 
 A child's standard input is a pipe whose other end this process alone holds: every system closes it with the process.
-Linux sends the child a signal besides. They are not multiprocessing's: those import the caller's main module again,
-which breaks a script without an `if __name__ == "__main__"` guard and loads the caller's whole program into each.
+Linux also sends the child a signal. multiprocessing's children import the caller's main module again, which breaks a
+script without an `if __name__ == "__main__"` guard and loads the caller's whole program into each.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .errors import EnvsError, ResourcesError, SimulationError, one_line
 from .system import signal_at_parents_end
@@ -88,9 +89,7 @@ def _watch(saves: bool) -> None:
 
 
 class _Failure(NamedTuple):
-    """What a worker answers in place of a result."""
-
-    message: str
+    message: str  # what a worker answers in place of a result
 
 
 _requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # of the worker that this process is, pickled
@@ -115,7 +114,14 @@ def serve(answer: Callable[[Any], Any]) -> None:
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not end up between the results
     while True:
-        answered = _attempt(answer, pickle.loads(_requests.get()))
+        request = pickle.loads(_requests.get())
+        try:
+            answered = answer(request)
+        except EnvsError as error:
+            answered = _Failure(str(error))
+        # The user's environment may raise anything: its message reaches the user, as one line, by the other process.
+        except Exception as error:
+            answered = _Failure(f"a worker raised {one_line(repr(error))}")
         try:
             pickle.dump(answered, results, protocol=pickle.HIGHEST_PROTOCOL)
             results.flush()
@@ -123,41 +129,31 @@ def serve(answer: Callable[[Any], Any]) -> None:
             os._exit(0)
 
 
-def _attempt(answer: Callable[[Any], Any], request: Any) -> Any:  # noqa: ANN401  whatever the worker takes and answers
-    try:
-        return answer(request)
-    except EnvsError as error:
-        return _Failure(str(error))
-    # The user's environment may raise anything: its message reaches the user, as one line, by the other process.
-    except Exception as error:
-        return _Failure(f"a worker raised {one_line(repr(error))}")
-
-
 class Worker:
     """A child that runs `module.serve_requests()`, which takes pickled requests and answers them in order.
 
-    `doing` says in its error what it does: "simulates Hopper-v4". `variables` are added to its environment; its
-    standard error goes to `errors`, or where this process's goes.
+    `doing` says in its error what it does: "simulates Hopper-v4". `variables` are added to its environment. Its
+    standard error goes where this process's goes; of a `quiet` one the last line is part of the error of its death.
     """
 
     def __init__(
-        self, module: str, doing: str, variables: Mapping[str, str] | None = None, errors: IO[bytes] | None = None
+        self, module: str, doing: str, variables: Mapping[str, str] | None = None, *, quiet: bool = False
     ) -> None:
         """Start the process.
 
         Raises:
             ResourcesError: the system has no room for another process or its pipes.
         """
-        self._doing = doing
+        self._doing, self._errors = doing, tempfile.TemporaryFile() if quiet else None
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         # One process per core already; threads of the matrix product would only get in each other's way.
         environment.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", OMP_NUM_THREADS="1", **(variables or {}))
         code = _bound(f"from {module} import serve_requests; serve_requests()", "_take_requests")
-        pipe = subprocess.PIPE
+        options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment, **_APART}
         try:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
-                [sys.executable, "-P", "-c", code], stdin=pipe, stdout=pipe, stderr=errors, env=environment, **_APART
+                [sys.executable, "-P", "-c", code], stderr=self._errors, **options
             )
         except OSError as error:
             raise ResourcesError(
@@ -165,11 +161,7 @@ class Worker:
             ) from error
 
     def send(self, request: Any) -> None:  # noqa: ANN401  whatever the worker's module takes
-        """Hand a request over.
-
-        Raises:
-            SimulationError: the worker has died.
-        """
+        """Hand a request over; raises SimulationError where the worker has died."""
         assert self._process.stdin is not None
         try:
             content = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
@@ -180,11 +172,7 @@ class Worker:
             raise self._death() from error
 
     def receive(self) -> Any:  # noqa: ANN401  whatever the worker's module answers
-        """Wait for the answer to the oldest request that has none yet.
-
-        Raises:
-            SimulationError: the worker has died, or raised (the message is its own).
-        """
+        """The answer to the oldest request that has none yet; raises SimulationError as `send`, or with its error."""
         assert self._process.stdout is not None
         try:
             answer = pickle.load(self._process.stdout)
@@ -200,8 +188,9 @@ class Worker:
         self._process.wait()
 
     def close(self) -> None:
-        """Close the pipes of a process that has ended."""
-        for stream in (self._process.stdin, self._process.stdout):
+        """End the process and close its pipes."""
+        self.kill()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
             # A request that was being sent when the worker was killed is still in the buffer.
             with suppress(OSError):
                 if stream is not None:
@@ -209,6 +198,9 @@ class Worker:
 
     def _death(self) -> SimulationError:
         code = self._process.wait()
-        return SimulationError(
-            f"a worker that {self._doing} ended with code {code}; see its message above, or try again"
-        )
+        said = "see its message above, or try again"
+        if self._errors is not None:
+            self._errors.seek(0)
+            lines = self._errors.read().decode(errors="replace").split("\n")
+            said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        return SimulationError(f"a worker that {self._doing} ended with code {code}; {one_line(said)}")

@@ -1,6 +1,6 @@
 """What an environment answers, checked where it comes in: it is the user's code, and may raise or return anything.
 
-Its faults are told with its name, number and step; further on, a policy would be blamed for what it made of them.
+An error names the environment and the step: later a policy would be blamed.
 
 Shape suffixes: O observation, A action.
 """
@@ -50,8 +50,8 @@ def take(env: gym.Env[Any, Any], action: npt.NDArray[Any], where: str = "") -> A
     """Takes a step with an action (A,); the arguments are those of `begin`.
 
     Raises:
-        SimulationError: it raised, its observation is not a finite vector of its space's shape, or its reward is not
-            a finite number.
+        SimulationError: it raised, or its observation is not a finite vector of its space's shape, its reward not a
+            finite number, or an end neither true nor false.
     """
     try:
         observation, reward, terminated, truncated, info = env.step(action)
@@ -59,9 +59,9 @@ def take(env: gym.Env[Any, Any], action: npt.NDArray[Any], where: str = "") -> A
         raise _raised(env, where, error) from error
     ends = []
     for name, value in (("terminated", terminated), ("truncated", truncated)):
-        if (flag := _flag(value)) is None:
+        if (flag := _number(value)) is None:
             raise _gave(env, where, f"for {name} {one_line(type(value).__name__)}, which is neither true nor false")
-        ends.append(flag)
+        ends.append(bool(flag))
     number = _number(reward)
     if number is None:
         raise _gave(env, where, f"the reward {one_line(repr(reward), 60)}, which is not a number")
@@ -73,22 +73,14 @@ def take(env: gym.Env[Any, Any], action: npt.NDArray[Any], where: str = "") -> A
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def _number(reward: Any) -> float | None:  # noqa: ANN401  whatever it returned
-    """A reward as a number; None where it is none: a list or an array of one element is none either."""
-    try:
-        return None if isinstance(reward, str | bytes) or np.ndim(reward) else float(reward)
-    except Exception:  # what is no number may raise anything where it is asked for one
-        return None
-
-
-def _flag(value: Any) -> bool | None:  # noqa: ANN401  whatever it returned
-    """Whether an episode ended; None where that is not said: of an array there may be several answers."""
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
+def _number(value: Any) -> float | None:  # noqa: ANN401  whatever it returned
+    """A number or truth value, or an array of one without axes; None where it is none of these."""
+    if type(value) in (bool, float):
+        return float(value)
     try:
         array = np.asarray(value)
-        return None if array.ndim or array.dtype.kind not in "biuf" else bool(array)
-    except Exception:  # likewise
+        return float(array) if array.ndim == 0 and array.dtype.kind in "biuf" else None
+    except Exception:  # what is no number may raise anything where it is asked for one
         return None
 
 

@@ -5,11 +5,9 @@ imported, and because a graphics driver that fails may take its process down wit
 """
 
 import os
-import pickle
 import sys
-import tempfile
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
@@ -18,12 +16,13 @@ import numpy.typing as npt
 from ..errors import ResourcesError, SimulationError, one_line
 from ..processes import Worker, serve
 from ..tasks.environment import load_mujoco, make_env
-from .stepping import registered
+from .answers import begin, take
+from .stepping import register, registered
 
 Picture = npt.NDArray[np.uint8]  # (height, width, 3)
 
-# What an environment raises that no other renderer would mend; in front, a worker's words for an error of ours.
-_NOT_THE_RENDERER = ("DependencyNotInstalled:", "SimulationError: cannot make", "ResourcesError: its render()")
+# In an error: what no other renderer would mend.
+_NOT_THE_RENDERER = ("raised DependencyNotInstalled(", "cannot make the environment", "its render()")
 _MARGIN = 1.2  # of the camera's distance: on its way a robot stretches
 DEFAULT_FPS = 30.0  # of an environment that does not say its own
 
@@ -41,34 +40,23 @@ class Renderer:
         """Starts the process, resets the environment with `seed` and draws it; `spec` is what `registered` gives.
 
         Raises:
-            ResourcesError: `backend` cannot draw here; the message is the reason alone.
+            SimulationError: `backend` cannot draw here; the message is the reason alone.
         """
         self.backend = backend
-        self._errors = tempfile.TemporaryFile()
-        variables = {"MUJOCO_GL": backend} if backend else {}
-        self._worker = Worker(__name__, f"draws {env_id}", variables, self._errors)
+        self._worker = Worker(__name__, f"draws {env_id}", {"MUJOCO_GL": backend} if backend else {}, quiet=True)
         try:
             self._worker.send((spec, dict(env_kwargs), seed))
-            answer = self._worker.receive()
-        except SimulationError as error:
-            reason = self._last_words() or str(error)
-            self.close()
-            raise ResourcesError(reason) from error
+            self.fps: float
+            self.first: Picture
+            self.fps, self.first = self._worker.receive()
         except BaseException:
             self.close()
             raise
-        if isinstance(answer, str):
-            self.close()
-            raise ResourcesError(answer)
-        self.fps: float = answer[0]
-        self.first: Picture = answer[1]
 
-    def __enter__(self) -> "Renderer":
-        """The renderer itself."""
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the process."""
         self.close()
 
     def step(self, action: npt.NDArray[np.float32], *, draw: bool) -> tuple[float, bool, Picture | None]:
@@ -78,23 +66,12 @@ class Renderer:
             SimulationError: the environment raised, or the process died.
         """
         self._worker.send((action, draw))
-        answer = self._worker.receive()
-        if isinstance(answer, str):
-            raise SimulationError(answer)
-        reward, ended, picture = answer
+        reward, ended, picture = self._worker.receive()
         return reward, ended, picture
 
     def close(self) -> None:
         """Ends the process."""
-        self._worker.kill()
         self._worker.close()
-        self._errors.close()
-
-    def _last_words(self) -> str:
-        """The last line that the process wrote to its standard error: of a traceback, the error."""
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def open_renderer(env_id: str, env_kwargs: Mapping[str, Any], seed: int) -> Renderer:
@@ -115,14 +92,14 @@ def open_renderer(env_id: str, env_kwargs: Mapping[str, Any], seed: int) -> Rend
     for backend in _backends():
         try:
             return Renderer(env_id, spec, env_kwargs, seed, backend)
-        except ResourcesError as error:
-            reasons[backend] = one_line(error, 160)
+        except SimulationError as error:
+            reasons[backend] = one_line(error)
     if len(set(reasons.values())) == 1:  # no matter of the renderer
         told = next(iter(reasons.values()))
     else:
         told = "; ".join(f"{backend}: {reason}" for backend, reason in reasons.items())
     way_out = "install libegl1 or libosmesa6"
-    if told.startswith(_NOT_THE_RENDERER):
+    if any(sign in told for sign in _NOT_THE_RENDERER):
         way_out = "its render() must give pictures in the render_mode rgb_array; install what it asks for"
     elif "MUJOCO_GL" in os.environ:
         way_out = f"MUJOCO_GL is {os.environ['MUJOCO_GL']}: unset it to have egl and osmesa tried"
@@ -144,24 +121,20 @@ def serve_requests() -> None:
 
     def answer(request: Any) -> Any:  # noqa: ANN401  either kind of request
         nonlocal env
-        try:
-            if env is None:
-                env, picture = _begin(*request)
-                return float(env.metadata.get("render_fps") or DEFAULT_FPS), picture
-            action, draw = request
-            _, reward, terminated, truncated, _ = env.step(action)
-            return float(reward), bool(terminated or truncated), _draw(env) if draw else None
-        # The environment is the user's code, and so may be the renderer: either may raise anything.
-        except Exception as error:
-            return f"{type(error).__name__}: {one_line(error)}"
+        if env is None:
+            spec, env_kwargs, seed = request
+            env = _make(register(spec), env_kwargs)
+            begin(env, seed=seed)
+            return float(env.metadata.get("render_fps") or DEFAULT_FPS), _draw(env)
+        action, draw = request
+        taken = take(env, action)
+        return taken.reward, taken.terminated or taken.truncated, _draw(env) if draw else None
 
     serve(answer)
 
 
-def _begin(spec: Any, env_kwargs: dict[str, Any], seed: int) -> tuple[gym.Env[Any, Any], Picture]:  # noqa: ANN401
-    spec = pickle.loads(spec)
-    gym.registry[spec.id] = spec
-    env = make_env(spec.id, **{**env_kwargs, "render_mode": "rgb_array"})
+def _make(env_id: str, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    env = make_env(env_id, **{**env_kwargs, "render_mode": "rgb_array"})
     mujoco, model = load_mujoco(), getattr(env.unwrapped, "model", None)
     if isinstance(model, mujoco.MjModel):
         # A renderer without a GPU spends most of its time on these: 0.21 s a picture in place of 0.74 s. They change
@@ -169,8 +142,7 @@ def _begin(spec: Any, env_kwargs: dict[str, Any], seed: int) -> tuple[gym.Env[An
         model.vis.quality.shadowsize, model.vis.quality.offsamples = 1024, 0
         _follow(env, mujoco, model)
         _extend_floor(mujoco, model)
-    env.reset(seed=seed)
-    return env, _draw(env)
+    return env
 
 
 def _follow(env: gym.Env[Any, Any], mujoco: Any, model: Any) -> None:  # noqa: ANN401  a module, and its model

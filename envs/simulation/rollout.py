@@ -6,27 +6,27 @@ Shape suffixes: B environments, O observation, A action.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from .recording import Recorder
-from .stepping import Stepper, Steps, make_stepper
+from .stepping import Floats, Indices, Stepper, Steps, make_stepper
 
 State = TypeVar("State")
 
 # Called with the numbers of running environments (n,), in rising order, and the actions (n, A) they are about to take.
-OnAction = Callable[[npt.NDArray[np.int64], npt.NDArray[np.float32]], None]
+OnAction = Callable[[Indices, Floats], None]
 
 # Matrix kernels add up in another order for a handful of rows than for many, and contacts amplify the last bit into
 # another episode. From 16 rows on, and in multiples of it, a row's result does not depend on how many there are
 # (measured in float32 on x86 for 16 to 128 rows), so that an episode is the same alone and beside others. A policy
 # whose `rows_independent` is true needs no such padding.
 ROWS = 16
-
 
 # Environments at once; more are played in turns. A simulator takes 0.7 MB and more, and from here on a larger batch
 # saves a policy nothing.
@@ -102,76 +102,57 @@ def rollout(
     """
     targets = np.repeat(np.atleast_1d(np.asarray(target_return, dtype=np.float64)), episodes)
     seeds = [seed + i for i in range(episodes)] * (len(targets) // episodes)
-    outcomes = []
-    for first in range(0, len(targets), AT_ONCE):
-        turn = slice(first, first + AT_ONCE)
-        stepper = make_stepper(env_id, env_kwargs or {}, seeds[turn], workers)
+    returns, lengths = np.zeros(len(targets)), np.zeros(len(targets), np.int64)
+    noting = [*([] if on_action is None else [on_action]), *([] if recorder is None else [recorder.act])]
+    seconds = policy_seconds = 0.0
+
+    def answered(playing: Indices, answer: Steps) -> None:
+        returns[playing] += answer.rewards
+        lengths[playing] += 1
         if recorder is not None:
-            stepper = recorder.around(stepper)
-        outcomes.append(_play(policy, stepper, targets[turn], _Watchers(first, len(targets), on_step, on_action)))
-    returns, lengths = (np.concatenate([getattr(part, name) for part in outcomes]) for name in ("returns", "lengths"))
-    seconds = sum(part.seconds for part in outcomes)
-    return Rollouts(returns, lengths, float(lengths.sum() / seconds), sum(part.policy_seconds for part in outcomes))
+            recorder.take(playing, answer)
+
+    for first in range(0, len(targets), AT_ONCE):
+        turn = np.arange(first, min(first + AT_ONCE, len(targets)))
+        with closing(make_stepper(env_id, env_kwargs or {}, seeds[first : first + AT_ONCE], workers)) as stepper:
+            began = time.perf_counter()
+            observations = stepper.reset()
+            if recorder is not None:
+                recorder.begin(observations)
+            # Two halves: the processes simulate one while the policy thinks about the other.
+            halves = np.split(turn, [_round_up(len(turn) // 2, row_multiple(policy))])
+            groups = [_Group(policy, half, observations[half - first], targets[half]) for half in halves if half.size]
+            for step, running in _steps(groups, stepper, first, noting, answered):
+                if on_step is not None:
+                    on_step(step, running + len(targets) - first - len(turn))
+            seconds += time.perf_counter() - began
+        policy_seconds += sum(group.seconds for group in groups)
+    return Rollouts(returns, lengths, float(lengths.sum() / seconds), policy_seconds)
 
 
-class _Outcome(NamedTuple):
-    """Of one turn's episodes: returns (b,), steps (b,), wall time, and that spent in the policy."""
-
-    returns: npt.NDArray[np.float64]
-    lengths: npt.NDArray[np.int64]
-    seconds: float
-    policy_seconds: float
-
-
-class _Watchers(NamedTuple):
-    """Who is told of a turn that begins with environment `first` of `total`; see `rollout`."""
-
-    first: int
-    total: int
-    on_step: Callable[[int, int], None] | None
-    on_action: OnAction | None
-
-    def stepped(self, step: int, playing: int, running: int) -> None:
-        """After every step: of `playing` environments of the turn, `running` go on; later turns have not begun."""
-        if self.on_step is not None:
-            self.on_step(step, running + self.total - self.first - playing)
-
-    def acting(self, which: npt.NDArray[np.int64], actions: npt.NDArray[np.float32]) -> None:
-        """Before every step of some environments."""
-        if self.on_action is not None:
-            self.on_action(self.first + which, actions)
-
-
-def _play(
-    policy: SequencePolicy[Any], stepper: Stepper, targets: npt.NDArray[np.float64], watchers: _Watchers
-) -> _Outcome:
-    """One turn: the episodes of a stepper's environments, which it closes."""
-    try:
-        began = time.perf_counter()
-        observations = stepper.reset()
-        # Two halves: the processes simulate one while the policy thinks about the other.
-        halves = np.split(np.arange(len(targets)), [_round_up(len(targets) // 2, row_multiple(policy))])
-        groups = [_Group(policy, half, observations[half], targets[half]) for half in halves if half.size]
-        returns, lengths = np.zeros(len(targets)), np.zeros(len(targets), np.int64)
-        step = 0
-        while any(group.running.size for group in groups):
-            for group in groups:
-                if group.running.size and step > 0:
-                    playing, answer = group.running, stepper.receive()
-                    returns[playing] += answer.rewards
-                    lengths[playing] += 1
-                    group.take(answer)
-                if group.running.size:
-                    actions = group.act()
-                    watchers.acting(group.running, actions)
-                    stepper.send(group.running, actions)
-            if step > 0:
-                watchers.stepped(step, len(targets), sum(group.running.size for group in groups))
-            step += 1
-        seconds = time.perf_counter() - began
-    finally:
-        stepper.close()
-    return _Outcome(returns, lengths, seconds, sum(group.seconds for group in groups))
+def _steps(
+    groups: Sequence[_Group[Any]],
+    stepper: Stepper,
+    first: int,
+    noting: Sequence[OnAction],
+    answered: Callable[[Indices, Steps], None],
+) -> Iterator[tuple[int, int]]:
+    """Plays the episodes of one turn, whose first environment is `first`; yields the step and how many go on."""
+    step = 0
+    while any(group.running.size for group in groups):
+        for group in groups:
+            if group.running.size and step > 0:
+                answer = stepper.receive()
+                answered(group.running, answer)
+                group.take(answer)
+            if group.running.size:
+                actions = group.act()
+                for note in noting:
+                    note(group.running, actions)
+                stepper.send(group.running - first, actions)
+        if step > 0:
+            yield step, sum(group.running.size for group in groups)
+        step += 1
 
 
 class _Group(Generic[State]):
@@ -180,8 +161,8 @@ class _Group(Generic[State]):
     def __init__(
         self,
         policy: SequencePolicy[State],
-        environments: npt.NDArray[np.int64],
-        observations: npt.NDArray[np.float32],
+        environments: Indices,
+        observations: Floats,
         targets: npt.NDArray[np.float64],
     ) -> None:
         self._policy, self.running, self.seconds = policy, environments, 0.0
@@ -191,7 +172,7 @@ class _Group(Generic[State]):
         self._observations, self._rewards = observations[rows], np.zeros(len(rows), np.float32)
         self._state = policy.initial_state(len(rows), targets[rows])
 
-    def act(self) -> npt.NDArray[np.float32]:
+    def act(self) -> Floats:
         """Actions of the running environments."""
         began = time.perf_counter()
         actions, self._state = self._policy.act(self._observations, self._rewards, self._state)
@@ -218,7 +199,7 @@ def row_multiple(policy: object) -> int:
     return 1 if getattr(policy, "rows_independent", False) else ROWS
 
 
-def padded(rows: npt.NDArray[np.int64], multiple: int) -> npt.NDArray[np.int64]:
+def padded(rows: Indices, multiple: int) -> Indices:
     """`rows` up to a multiple, by repeating the last."""
     return np.pad(rows, (0, _round_up(len(rows), multiple) - len(rows)), mode="edge")
 

@@ -1,11 +1,13 @@
 """Several environments stepped together, in this process or spread over worker processes.
 
+A step is sent and received apart, so that the caller can work in between.
+
 Shape suffixes: E environments, n of them, O observation, A action.
 """
 
 import pickle
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -32,53 +34,21 @@ class Steps(NamedTuple):
     terminated: npt.NDArray[np.bool_]
 
 
-class Stepper(Protocol):
-    """E environments. A step is sent and received apart, so that the caller can work in between."""
-
-    def reset(self) -> Floats:
-        """The first observations (E, O); called once."""
-        ...
-
-    def send(self, which: Indices, actions: Floats) -> None:
-        """Begin a step of the environments `which` (n,), in rising order, with actions (n, A)."""
-        ...
-
-    def receive(self) -> Steps:
-        """The answer to the oldest step that has none yet."""
-        ...
-
-    def close(self) -> None:
-        """Let go of environments and processes."""
-        ...
-
-
 class LocalStepper:
-    """The environments of `seeds` in this process."""
+    """The environments of `seeds` in this process. Every method raises SimulationError where an environment fails."""
 
     def __init__(self, env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int]) -> None:
-        """Make the environments.
-
-        Raises:
-            SimulationError: they cannot be made.
-        """
+        """Make the environments."""
         self._envs = [make_env(env_id, **env_kwargs) for _ in seeds]
         self._seeds, self._steps = seeds, [0] * len(seeds)
         self._answers: list[Steps] = []
 
     def reset(self) -> Floats:
-        """The first observations (E, O).
-
-        Raises:
-            SimulationError: an environment raised, or gave what is no observation.
-        """
+        """The first observations (E, O); called once."""
         return np.stack([begin(env, self._where(e), seed=self._seeds[e])[0] for e, env in enumerate(self._envs)])
 
     def send(self, which: Indices, actions: Floats) -> None:
-        """Take the step at once.
-
-        Raises:
-            SimulationError: an environment raised, or gave what is no observation or reward.
-        """
+        """Step the environments `which` (n,), in rising order, with actions (n, A)."""
         steps = [self._step(int(e), action) for e, action in zip(which, actions, strict=True)]
         observations, rewards, ended, terminated = zip(*steps, strict=True)
         self._answers.append(Steps(np.stack(observations), np.array(rewards), np.array(ended), np.array(terminated)))
@@ -89,28 +59,24 @@ class LocalStepper:
         return observation, reward, terminated or truncated, terminated
 
     def _where(self, e: int) -> str:
-        """An environment by its seed, which tells it apart in whatever process it is, and how far its episode is."""
+        """An environment by its seed, which identifies it in any process, and the step of its episode."""
         return f"reset with seed {self._seeds[e]}, step {self._steps[e]}"
 
     def receive(self) -> Steps:
-        """The answer to the oldest step."""
+        """The answer to the oldest step that has none yet."""
         return self._answers.pop(0)
 
     def close(self) -> None:
-        """Close the environments.
-
-        Raises:
-            SimulationError: one raised.
-        """
+        """Close the environments."""
         for env in self._envs:
             close_env(env)
 
 
 class ProcessStepper:
-    """The environments of `seeds` spread over `workers` processes, neighbours together."""
+    """As LocalStepper, spread over `workers` processes, neighbors together; `spec` is what `registered` gives."""
 
     def __init__(self, spec: bytes, env_kwargs: Mapping[str, Any], seeds: list[int], workers: int) -> None:
-        """Start the processes; `spec` is what `registered` gives."""
+        """Start the processes."""
         self._bounds = np.linspace(0, len(seeds), workers + 1).astype(np.int64)
         env_id = pickle.loads(spec).id
         self._workers: list[Worker] = []
@@ -124,19 +90,11 @@ class ProcessStepper:
             raise
 
     def reset(self) -> Floats:
-        """The first observations (E, O).
-
-        Raises:
-            SimulationError: an environment raised, or a worker died.
-        """
+        """The first observations (E, O); called once."""
         return np.concatenate([worker.receive() for worker in self._workers])
 
     def send(self, which: Indices, actions: Floats) -> None:
-        """Hand each worker its part of the step.
-
-        Raises:
-            SimulationError: a worker died.
-        """
+        """Hand each worker its part of the step."""
         cuts = np.searchsorted(which, self._bounds)
         asked = [w for w in range(len(self._workers)) if cuts[w] < cuts[w + 1]]
         for w in asked:
@@ -145,26 +103,24 @@ class ProcessStepper:
         self._asked.append(asked)
 
     def receive(self) -> Steps:
-        """The answer to the oldest step.
-
-        Raises:
-            SimulationError: an environment raised, or a worker died.
-        """
+        """The answer to the oldest step that has none yet."""
         parts = [self._workers[w].receive() for w in self._asked.pop(0)]
         return Steps(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def close(self) -> None:
         """End the processes."""
         for worker in self._workers:
-            worker.kill()
             worker.close()
 
 
-def make_stepper(env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int], workers: int | None) -> Stepper:
-    """Environments reset with `seeds` (E).
+Stepper: TypeAlias = LocalStepper | ProcessStepper
 
-    `workers` is the number of processes, 0 for this one; None: one a core, and this one where there are fewer than 32
-    environments, which are done before processes have started, or where the environment cannot be sent to another.
+
+def make_stepper(env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int], workers: int | None) -> Stepper:
+    """Environments to be reset with `seeds` (E).
+
+    `workers` is the number of processes, 0 for this one. None: one a core, but this one where there are fewer than 32
+    environments, which are done before processes have started, or where no other process can make the environment.
 
     Raises:
         SimulationError: the environment is unknown or cannot be made, or not in the processes asked for.
@@ -180,11 +136,16 @@ def make_stepper(env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int], w
 
 
 def registered(env_id: str) -> bytes | None:
-    """How this process's Gymnasium makes an environment, for another process; None where only this one can."""
+    """How this process's Gymnasium makes an environment, for `register`; None where only this process can."""
     spec = gym.registry.get(env_id)
-    if spec is None or not isinstance(spec.entry_point, str):
-        return None
-    return pickle.dumps(spec)
+    return pickle.dumps(spec) if spec is not None and isinstance(spec.entry_point, str) else None
+
+
+def register(spec: bytes) -> str:
+    """Registers in a worker what `registered` gave in its parent; returns the environment's id."""
+    loaded = pickle.loads(spec)
+    gym.registry[loaded.id] = loaded
+    return str(loaded.id)
 
 
 def serve_requests() -> None:
@@ -195,9 +156,7 @@ def serve_requests() -> None:
         nonlocal stepper
         if stepper is None:
             spec, env_kwargs, seeds = request
-            spec = pickle.loads(spec)
-            gym.registry[spec.id] = spec
-            stepper = LocalStepper(spec.id, env_kwargs, seeds)
+            stepper = LocalStepper(register(spec), env_kwargs, seeds)
             return stepper.reset()
         stepper.send(*request)
         return tuple(stepper.receive())
