@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..envs import Episodes, Reference, normalized_score
-from ..envs.data.download import sha256
-from ..envs.files import write_whole
+from ..envs.files import sha256, write_whole
 from ..policies.names import SOURCES
 
 _QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # percent

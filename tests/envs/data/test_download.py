@@ -1,6 +1,9 @@
 """Fetching D4RL's files from a server on this machine that can be told what to do wrong."""
 
+import hashlib
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -10,9 +13,13 @@ import numpy as np
 import pytest
 from d4rl_server import NAME, STEPS, TASK, fetched, image, names, refused
 
-from aaren_rl.envs import TASKS, DataError, load_episodes
-from aaren_rl.envs.data.download import fetch
+from aaren_rl.envs import TASKS, DataError, UsageError, load_episodes
 from aaren_rl.envs.data.hdf5.d4rl import d4rl_url
+from aaren_rl.envs.errors import ResourcesError
+
+
+def load(**options):
+    return load_episodes(TASK, "d4rl", progress=False, **options)
 
 
 def test_names_and_addresses_of_every_task(monkeypatch):
@@ -48,24 +55,33 @@ def test_auto_prefers_the_local_set(server, folder, monkeypatch, capsys):
 
 
 @pytest.mark.faults(40)
-@pytest.mark.parametrize("reset", [False, True])
-def test_40_a_dropped_connection_is_resumed(server, folder, reset):
-    half = len(server.content) // 2
-    server.cuts, server.reset = [half], reset
-    fetch(server.url, folder / NAME, check=lambda path: None, progress=False)
-    assert fetched(server, folder)
-    assert server.range_headers == [None, f"bytes={half}-"]
-    assert sum(server.sent) == len(server.content), "bytes were fetched twice"
+@pytest.mark.parametrize(
+    ("faults", "asked"),
+    [
+        ({}, "bytes=50000-"),
+        ({"reset": True}, "bytes=50000-"),
+        ({"ranges": False}, "bytes=50000-"),
+        ({"etag": None}, None),
+        ({"etag": 'W/"weak"'}, None),
+    ],
+)
+def test_40_a_dropped_connection(server, folder, faults, asked):
+    server.cuts = [50_000]
+    vars(server).update(faults)
+    load()
+    assert server.range_headers == [None, asked] and fetched(server, folder)
+    again = asked is None or "ranges" in faults
+    assert sum(server.sent) == len(server.content) + 50_000 * again, "bytes were fetched twice, or not again"
 
 
 @pytest.mark.faults(40)
-def test_40_a_later_call_resumes(server, folder, monkeypatch):
+def test_40_a_later_call_resumes(server, folder):
     third = len(server.content) // 3
     server.cuts = [third] + [0] * 5
     message = refused(server.url, "broke off 6 times", f"{third:,} of {len(server.content):,} bytes", folder / NAME)
     assert "try again" in message
     assert names(folder) == {f".{NAME}.part", f".{NAME}.part.json"}
-    load_episodes(TASK, "d4rl", progress=False)
+    load()
     assert server.range_headers == [None] + [f"bytes={third}-"] * 6
     assert sum(server.sent) == len(server.content)
     assert fetched(server, folder)
@@ -73,15 +89,10 @@ def test_40_a_later_call_resumes(server, folder, monkeypatch):
 
 @pytest.mark.faults(40)
 def test_40_a_short_body(server, folder):
-    server.claimed = len(server.content) + 1000
-    server.ranges = False
-    server.etag = None
+    server.claimed, server.etag = len(server.content) + 1000, None
     refused(server.url, "broke off 6 times", folder / NAME)
     assert len(server.requests) == 6 and set(server.range_headers) == {None}
     assert names(folder) == set(), "what cannot be continued is not kept"
-
-
-def test_40_a_short_body_of_unknown_length(server, folder):
     server.claimed, server.cuts = "", [len(server.content) // 2]
     refused(server.url, "deleted", "truncated")
     assert names(folder) == set()
@@ -95,45 +106,25 @@ def test_a_file_that_changed_between_two_calls_is_fetched_from_the_start(server,
     server.content = image(
         tmp_path / "other.hdf5", lambda file: file.create_dataset("more", data=np.ones(100 * longer))
     )
-    load_episodes(TASK, "d4rl", progress=False)
-    assert server.requests[-1]["If-Range"] == '"one"'
-    assert server.sent[-1] == len(server.content)
+    load()
+    assert server.requests[-1]["If-Range"] == '"one"' and server.sent[-1] == len(server.content)
     assert fetched(server, folder)
 
 
 def test_a_range_of_another_copy_is_not_appended(server, folder):
     server.cuts, server.if_range, server.etags = [50_000], False, ['"an older one"']
-    fetch(server.url, folder / NAME, check=lambda path: None, progress=False)
+    load()
     assert server.range_headers == [None, "bytes=50000-", None]
     assert fetched(server, folder)
 
 
-@pytest.mark.parametrize(("etag", "ranges"), [(None, True), ('W/"weak"', True), ('"one"', False)])
-def test_a_break_means_starting_over_where_the_server_cannot_continue(server, folder, etag, ranges):
-    server.cuts, server.etag, server.ranges = [50_000], etag, ranges
-    fetch(server.url, folder / NAME, check=lambda path: None, progress=False)
-    assert server.range_headers == [None, None if ranges else "bytes=50000-"]
-    assert fetched(server, folder)
-
-
-@pytest.mark.parametrize("note", ["", "[]", "{}", "[1, 2, 3]", '["http://example.org", "one", 200000]'])
+@pytest.mark.parametrize("note", ["", "[]", "[1, 2, 3]", '["http://example.org", "one", 200000]'])
 def test_a_part_of_unknown_origin_is_not_continued(server, folder, note):
     folder.mkdir()
     (folder / f".{NAME}.part").write_bytes(b"x" * 1000)
     (folder / f".{NAME}.part.json").write_text(note)
-    fetch(server.url, folder / NAME, check=lambda path: None, progress=False)
+    load()
     assert server.range_headers == [None]
-    assert fetched(server, folder)
-
-
-def test_a_complete_part_needs_no_request(server, folder):
-    """Where the process was killed between the last byte and the rename."""
-    server.cuts = [50_000] + [0] * 5
-    refused("broke off")
-    (folder / f".{NAME}.part").write_bytes(server.content)
-    requests = len(server.requests)
-    fetch(server.url, folder / NAME, check=lambda path: None, progress=False)
-    assert len(server.requests) == requests
     assert fetched(server, folder)
 
 
@@ -148,13 +139,8 @@ print(load_episodes({task!r}, "d4rl", progress=False).n_steps, flush=True)
 
 def start():
     """A process that fetches when it is sent a line."""
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.format(task=TASK)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command, pipe = [sys.executable, "-c", SCRIPT.format(task=TASK)], subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 def go(process):
@@ -191,16 +177,151 @@ def test_42_two_processes_fetch_once(server, folder):
 def test_42_a_killed_lock_holder_frees_the_lock_and_its_part_is_continued(server, folder):
     server.gate = threading.Event()
     part = folder / f".{NAME}.part"
-    half = len(server.content) // 2
     with start() as process:
         go(process)
         wait_for(lambda: part.exists() and part.stat().st_size > 0)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     kept = part.stat().st_size
-    assert 0 < kept <= half and not (folder / NAME).exists()
+    assert 0 < kept <= len(server.content) // 2 and not (folder / NAME).exists()
     server.gate.set()
     server.gate = None
-    load_episodes(TASK, "d4rl", progress=False)
+    load()
     assert server.range_headers == [None, f"bytes={kept}-"]
     assert fetched(server, folder)
+
+
+def flipped(content):
+    changed = bytearray(content)
+    changed[len(content) // 2] ^= 1
+    return bytes(changed)
+
+
+@pytest.mark.faults(39)
+def test_39_a_flipped_byte_in_a_download_with_a_pin(server, folder):
+    folder.mkdir()
+    digest = hashlib.sha256(server.content).hexdigest()
+    (folder / f"{NAME}.sha256").write_text(f"{digest}  {NAME}\n")
+    good, server.content = server.content, flipped(server.content)
+    refused(server.url, "deleted", "SHA-256", digest[:16], folder / f"{NAME}.sha256")
+    assert names(folder) == {f"{NAME}.sha256"}
+    server.content = good
+    load()
+    assert fetched(server, folder)
+
+
+@pytest.mark.faults(4)
+def test_4_a_flipped_byte_after_the_download(server, folder):
+    load()
+    (folder / NAME).write_bytes(flipped(server.content))
+    for source in ("d4rl", "auto"):
+        refused(folder / NAME, "SHA-256", "delete it to fetch it again", source=source)
+    assert len(server.requests) == 1
+    (folder / NAME).unlink()
+    load()
+    assert fetched(server, folder)
+
+
+def test_a_file_put_there_by_hand_has_no_pin_but_may_have_one(server, folder):
+    folder.mkdir()
+    (folder / NAME).write_bytes(server.content)
+    load()
+    assert names(folder) == {NAME} and server.requests == []
+    pin = folder / f"{NAME}.sha256"
+    pin.write_bytes(subprocess.run(["sha256sum", NAME], cwd=folder, check=True, capture_output=True).stdout)
+    load()
+    pin.write_text("0" * 64 + f"  {NAME}\n")
+    refused("SHA-256", "0000000000000000")
+    pin.write_text("nothing\n")
+    refused(pin, "sha256sum")
+
+
+def not_finite(file):
+    file["rewards"][7] = np.nan
+
+
+def of_another_environment(file):
+    file.attrs["env_id"] = "HalfCheetah-v2"
+
+
+def bomb(file):
+    del file["rewards"]
+    file.create_dataset("rewards", (10**11,), np.float32, chunks=(10**6,), compression="gzip")
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (not_finite, ["rewards", "step 7"]),
+        (of_another_environment, ["HalfCheetah-v2", "Walker2d-v4"]),
+        (bomb, ["claims", "in a file of"]),
+        (None, ["not a readable HDF5 file"]),
+    ],
+)
+def test_a_wrong_file_leaves_nothing(server, folder, tmp_path, change, parts):
+    server.content = image(tmp_path / "wrong.hdf5", change) if change else b"<html>Please log in</html>"
+    assert ".part" not in refused(server.url, "deleted", *parts)
+    assert names(folder) == set()
+
+
+def test_what_an_option_can_mend_is_kept(server, folder, tmp_path):
+    def change(file):
+        file["actions"][0] = 1.5
+        del file["timeouts"]
+
+    server.content = image(tmp_path / "odd.hdf5", change)
+    refused("--clip-actions")
+    assert fetched(server, folder)
+    assert len(load(clip_actions=True, max_episode_steps=1000)) == 2 and len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_an_http_error(server, folder, status):
+    server.status = status
+    refused(server.url, f"status {status}", folder / NAME, "D4RL_DATASET_DIR", "D4RL_BASE_URL", "HDF5 file")
+    assert len(server.requests) == 1, "asking again does not help"
+    assert names(folder) == set()
+
+
+@pytest.mark.parametrize("source", ["d4rl", "auto"])
+def test_offline_lists_the_ways_out(folder, monkeypatch, source):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("D4RL_BASE_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        ways = ("cannot be reached", folder / NAME, "by hand", "D4RL_DATASET_DIR", "D4RL_BASE_URL", "an HDF5 file")
+        assert "local" not in refused(*ways, source=source)
+        refused("--source local", source="d4rl", name="hopper-medium")
+
+
+@pytest.mark.faults(17)
+def test_a_disk_that_fills_up(server, folder):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        refused(folder / NAME, "cannot be written", "make room", error=ResourcesError)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(server.requests) == 1 and not (folder / NAME).exists()
+    load()
+    assert server.range_headers == [None, "bytes=100000-"]
+    assert fetched(server, folder)
+
+
+def test_a_folder_that_cannot_be_written(server, folder):
+    folder.write_text("")
+    refused("cannot be written", "D4RL_DATASET_DIR")
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("base", ["ftp://127.0.0.1", "file:///etc", "127.0.0.1:80", "http://a\nb", "http://[x"])
+def test_only_http(folder, monkeypatch, base):
+    monkeypatch.setenv("D4RL_BASE_URL", base)
+    refused("http or https", "D4RL_BASE_URL", error=UsageError)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("location", ["ftp://127.0.0.1/x", "file:///etc/passwd"])
+def test_a_redirect_does_not_leave_http(server, folder, location):
+    server.location = location
+    refused(server.url)
+    assert names(folder) == set()
