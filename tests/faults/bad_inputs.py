@@ -1,9 +1,10 @@
-"""What the tests of bad inputs share: sound files, a command in this process, and how both must end."""
+"""What the tests of bad inputs share: sound files, a command in a process of its own, and how it must end."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import multiprocessing
 import os
 import resource
 import time
@@ -16,7 +17,6 @@ import numpy as np
 import odd_environments
 import pytest
 
-from aaren_rl.__main__ import main
 from aaren_rl.errors import CommandError
 
 REGISTER = ["--register", odd_environments.__name__]
@@ -29,6 +29,9 @@ ANY = range(2, 8)
 MOST_MIB = 2048
 # What only NumPy's and PyTorch's own messages say.
 INNER = ("broadcast", "mat1", "size of tensor", "setting an array element", "numpy.core", "Unsupported ufunc")
+# Forks children from a process that has imported everything and started no threads.
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["aaren_rl.train.loop", "aaren_rl.evaluate.command", "aaren_rl.export.model", __name__])
 
 
 class World(NamedTuple):
@@ -39,6 +42,11 @@ class World(NamedTuple):
     run: Path
     onnx: Path
 
+    def fill(self, line: Iterable[str], **more: str) -> list[str]:
+        """A command line in which RUN, DATA and ONNX stand for these."""
+        words = {"RUN": str(self.run), "DATA": str(self.data), "ONNX": str(self.onnx), **more}
+        return [words.get(word, word) for word in line]
+
 
 class Case(NamedTuple):
     """A command line that is made when a test runs, in an empty working directory, and its right exit codes."""
@@ -48,12 +56,21 @@ class Case(NamedTuple):
     codes: Iterable[int] = ANY
 
 
+class Ended(NamedTuple):
+    """How a command ended: its exit code (that of its process where a signal ended it), its standard error, the most
+    memory that its process or one of its children had, in MiB, and the processes that outlived it.
+    """
+
+    code: int | None
+    said: str
+    peak: float = 0
+    left: tuple[int, ...] = ()
+
+
 def sample(cases: Iterable[Case], every: int) -> list[Any]:
     """Parameters of a test: one of `every` in the default run, all with `-m faults`."""
-    found = list(cases)
     return [
-        pytest.param(case, id=case.name, marks=[] if i % every == 0 else pytest.mark.slow)
-        for i, case in enumerate(found)
+        pytest.param(case, id=case.name, marks=[pytest.mark.slow] * bool(i % every)) for i, case in enumerate(cases)
     ]
 
 
@@ -72,67 +89,78 @@ def arrays(**changes: Any) -> dict[str, Any]:
 
 def write(path: Path, content: dict[str, Any]) -> Path:
     with h5py.File(path, "w") as file:
-        for name, array in content.items():
-            file[name] = array
+        file.update(content)
     return path
 
 
 def make_world(root: Path) -> World:
     data, onnx = write(root / "tiny.hdf5", arrays()), root / "policy.onnx"
-    run = root / "runs" / "tiny" / "decision-aaren" / "seed0"
+    world = World(root, data, root / "runs" / "tiny" / "decision-aaren" / "seed0", onnx)
     for line in (
-        ["train", *OWN, "--source", str(data), "--out", str(root / "runs"), *TINY],
-        ["export", str(run), "--out", str(onnx), *REGISTER],
-        ["evaluate", str(onnx), "--episodes", "1", *REGISTER],
+        ["train", *OWN, "--source", "DATA", "--out", str(root / "runs"), *TINY],
+        ["export", "RUN", "--out", "ONNX", *REGISTER],
+        ["evaluate", "ONNX", "--episodes", "1", *REGISTER],
     ):
-        code, said = ended(line)
-        assert code == 0, said
-    return World(root, data, run, onnx)
+        must_end_well(world.fill(line), {0})
+    return world
 
 
-def ended(line: list[str]) -> tuple[int, str]:
-    """Exit code of `aaren-rl LINE`, and what it wrote to standard error."""
+def ended(line: list[str]) -> Ended:
+    """Runs `aaren-rl LINE` in a process of its own, here."""
+    answer, given = SERVER.Pipe(duplex=False)
+    child = SERVER.Process(target=_run, args=(line, os.getcwd(), dict(os.environ), given))
+    child.start()
+    given.close()
+    code, said, peak = None, "", 0.0
+    with contextlib.suppress(EOFError):  # ended by a signal
+        code, said, peak = answer.recv()
+    child.join()
+    until = time.monotonic() + 3
+    while (left := _group(child.pid)) and time.monotonic() < until:
+        time.sleep(0.02)
+    return Ended(child.exitcode if code is None else code, said, peak, left)
+
+
+def _run(line: list[str], folder: str, variables: dict[str, str], given: Any) -> None:
+    os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(variables)
+    from aaren_rl.__main__ import main
+
     errors = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
         try:
             code = main(line)
         except SystemExit as left:
             code = left.code
-    return code, errors.getvalue()
+    peak = max(resource.getrusage(whose).ru_maxrss for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    given.send((code, errors.getvalue(), peak / 1024))
+
+
+def _group(leader: int | None) -> tuple[int, ...]:
+    """The processes of a group that have not ended."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, group = stat.read_text().rpartition(") ")[2].split()[:3]
+            found += [int(stat.parent.name)] if int(group) == leader and state != "Z" else []
+    return tuple(found)
 
 
 def must_end_well(line: list[str], codes: Iterable[int] = ANY) -> None:
     """One of the exit codes, one line that says why, no process left, and no more memory than MOST_MIB."""
-    there = children()
-    code, said = ended(line)
-    assert code in codes, f"exit code {code}: {said[-300:]}"
-    assert "Traceback" not in said and "fault of aaren-rl" not in said, said[-2000:]
-    told = [text for text in said.splitlines() if "error: " in text]
-    assert len(told) == (1 if code else 0), said[-2000:] or "no line says why"
+    check(ended(line), codes)
+
+
+def check(end: Ended, codes: Iterable[int] = ANY) -> None:
+    assert end.code in codes, f"exit code {end.code}: {end.said[-300:]}"
+    assert "Traceback" not in end.said and "fault of aaren-rl" not in end.said, end.said[-2000:]
+    told = [text for text in end.said.splitlines() if "error: " in text]
+    assert len(told) == (1 if end.code else 0), end.said[-2000:] or "no line says why"
     assert all(text.isprintable() and len(text) < 6000 for text in told)
-    until = time.monotonic() + 3
-    while left := children() - there:
-        assert time.monotonic() < until, f"{left} left behind"
-        time.sleep(0.02)
-    # KiB; the most so far, which no case may move past the limit.
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < MOST_MIB * 1024
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * MOST_MIB * 1024
-
-
-def children() -> set[int]:
-    """The processes below this one; those that only wait to be asked for their exit code do not count."""
-    found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError):
-            state, parent = stat.read_text().rsplit(") ", 1)[1].split()[:2]
-            # Python's own helpers stay until its end.
-            if (
-                int(parent) == os.getpid()
-                and state != "Z"
-                and b"multiprocessing" not in (stat.with_name("cmdline").read_bytes())
-            ):
-                found.add(int(stat.parent.name))
-    return found
+    assert not end.left, f"{end.left} left behind"
+    assert end.peak < MOST_MIB, f"{end.peak:.0f} MiB"
 
 
 def must_be_refused(call: Callable[[], object]) -> None:

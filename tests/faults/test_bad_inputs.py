@@ -6,14 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import bad_inputs
 import numpy as np
 import pytest
-from bad_inputs import ANY, OWN, REGISTER, TINY, Case, World, must_be_refused, must_end_well, sample
+from bad_inputs import ANY, OWN, REGISTER, TINY, Case, Ended, World, must_be_refused, must_end_well, sample
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from odd_environments import ACTIONS, CLOSING, HANGING, KINDS, MAKES, SIZE
@@ -58,101 +58,74 @@ GIVEN = [
 @given(st.sampled_from(GIVEN).flatmap(lambda of: st.tuples(st.just(of[0]), st.just(of[1]), st.sampled_from(of[2]))))
 def test_a_number_that_is_none(world: World, empty: Path, line: tuple[str, str, str]) -> None:
     command, option, value = line
-    paths = {"RUN": str(world.run), "DATA": str(world.data)}
-    must_end_well([*(paths.get(word, word) for word in command.split()), f"{option}={value}"], {2})
+    must_end_well([*world.fill(command.split()), f"{option}={value}"], {2})
+
+
+def case(line: list[str], codes: Iterable[int] = ANY, name: str = "") -> Case:
+    return Case(name or ascii(" ".join(line))[:60], lambda world: world.fill(line), codes)
 
 
 def lines() -> Iterator[Case]:
     """Names, modules, devices, and settings of which each may be."""
+    train = ["train", *OWN, "--source", "DATA", "--out", "runs", *TINY]
     for name in NAMES:
         shown = f"{name[:20]!a}"
-        yield Case(f"env {shown}", lambda w, n=name: ["train", *OWN, "--source", str(w.data), *TINY, f"--env={n}"], {2})
-        yield Case(f"info {shown}", lambda w, n=name: ["datasets", "info", "--", n], {2, 3, 7})
-        yield Case(f"source {shown}", lambda w, n=name: ["train", "--env", "hopper-medium", f"--source={n}"], {2, 3, 7})
+        yield case([*train, f"--env={name}"], {2}, f"env {shown}")
+        yield case(["datasets", "info", "--", name], {2, 3, 7}, f"info {shown}")
+        yield case(["train", "--env", "hopper-medium", f"--source={name}"], {2, 3, 7}, f"source {shown}")
     for name in ("", "x", "../../x-v0", "a/b-v99", "x" * 300 + "-v0", "é-v0"):
-        yield Case(f"info minari:{name[:30]}", lambda w, n=name: ["datasets", "info", f"minari:{n}"], {2, 3, 5, 7})
+        yield case(["datasets", "info", f"minari:{name}"], {2, 3, 5, 7})
     for option, values in {
-        "--register": ("", ".", "..", "os.path.nothing", "a b", "1", "énv", "json.decoder.", "antigravity1", "-m"),
-        "--device": ("", "cuda:99", "mps", "cpu:-1", "meta", "cuda:x", "gpu", "xla"),
-        "--rollout": ("Nothing",), "--weights": ("Nothing",), "--attention": ("Nothing",), "--sampler": ("Nothing",),
-    }.items():  # fmt: skip
-        for value in values:
-            yield Case(f"{option} {value!a}", lambda w, o=option, v=value: ["evaluate", str(w.run), f"{o}={v}"], {2})
+        "register": ("", ".", "..", "os.path.nothing", "a b", "1", "énv", "json.decoder.", "antigravity1", "-m"),
+        "device": ("", "cuda:99", "mps", "cpu:-1", "meta", "cuda:x", "gpu", "xla"),
+        **dict.fromkeys(("rollout", "weights", "attention", "sampler"), ("Nothing",)),
+    }.items():
+        yield from (case(["evaluate", "RUN", f"--{option}={value}"], {2}) for value in values)
     for option in "agent preset context rollout optimizer schedule precision".split():
-        yield Case(f"--{option}", lambda w, o=option: ["train", "--env", "hopper-medium", f"--{o}=../default"], {2})
-    for more in TOGETHER.strip().splitlines():
-        yield Case(more, lambda w, m=more: ["train", *OWN, "--source", str(w.data), "--out", "runs", *TINY, *m.split()])
-    for more in EVALUATED.strip().splitlines():
-        yield Case(more, lambda w, m=more: ["evaluate", str(w.run), *REGISTER, *m.split()])
-    for more in OTHERS.strip().splitlines():
-        yield Case(more, lambda w, m=more: m.split())
+        yield case(["train", "--env", "hopper-medium", f"--{option}=../default"], {2})
+    for before, several in ((train, TOGETHER), (["evaluate", "RUN", *REGISTER], EVALUATED), ([], OTHERS)):
+        yield from (
+            case([*before, *more.split()], name=f"{before[:1]} {more}") for more in several.strip().splitlines()
+        )
 
 
 TOGETHER = """
 --width 7 --heads 2
---heads 3 --width 8
 --rem-counts 1,2,3 --agent decision-rsa
 --rem-counts 9,0,0,0,0,0 --agent decision-rsa
---rem-gate 4 --agent decision-rsa
 --rem-dilation 1 --agent decision-aaren-rsa
---tree-budget 2 --agent decision-transformer-tree
 --ref-min-score 5
---ref-min-score 5 --ref-max-score 1
---source nothing.hdf5
 --best-fraction 1e-30 --held-out 0.5 --max-episode-steps 0
 --resume
 --width 1000000 --layers 1000
 --steps-per-update 9007199254740992
---layers 9007199254740992
 --context episode --steps-per-update 1000000000000
 --learning-rate 1e30 --updates 30 --precision float32
 --rollout window --rollout-context 9007199254740992
 --env-id
---register nobody_has_this
---seed 3 --seed x
 --no-such
-positional
 """
 EVALUATED = """
 --attention tree
---budget 0.5
---sampler edh
---target-return 1 two
---json x.json --episodes 0
 --video x.avi
 --video missing/x.gif --json missing/x.json
---held-out missing.hdf5
 --record-minari nothing
 --record-minari ../x-v0
 --rollout window --rollout-context 9007199254740992
---rollout rolling --rollout-context 1
 --env-id CartPole-v1
---env-id Hopper-v4
 --env-id gymnasium:Hopper-v4
 --env-id Pendulum-v1
 """
 OTHERS = """
-compare --out c --seeds 1 --updates 0
 compare --out c --agents nobody
 compare --out c --source a.hdf5 b.hdf5
 compare --out c --env a --source a b --env-id Good-v0
 bench
-bench nothing
 bench rollout --modes x:y
-bench rollout --steps 3
 bench scan --lengths 0
-bench scan --lengths x
-bench steering missing
 bench learning --plot x.xyz
-bench rollout --plot missing/x.png
 bench rollout --json /
-bench train --threads 0
 """
-
-
-@pytest.mark.parametrize("case", sample(lines(), 12))
-def test_a_command_line(case: Case, world: World, empty: Path) -> None:
-    must_end_well(case.make(world), case.codes)
 
 
 # What is made where a path is asked for; three kinds are elsewhere.
@@ -191,69 +164,69 @@ datasets convert DATA PATH
 """
 
 
-def at(line: str, kind: str) -> Callable[[World], list[str]]:
+def at(line: str, kind: str, codes: Iterable[int] = ANY) -> Case:
     def make(world: World) -> list[str]:
         path = Path("odd").absolute()
         PATHS[kind](path)
         shown = {"below a file": str(path / "x"), "zeros without end": "/dev/zero", "not readable": "/proc/self/mem"}
-        words = {"PATH": shown.get(kind, str(path)), "RUN": str(world.run), "DATA": str(world.data)}
-        return [words.get(word, word) for word in line.split()]
+        return world.fill(line.split(), PATH=shown.get(kind, str(path)))
 
-    return make
+    return Case(f"{line}, {kind}", make, codes)
 
 
 def paths() -> Iterator[Case]:
     for line in PLACES.strip().splitlines():
-        yield from (Case(f"{line}, {kind}", at(line, kind)) for kind in PATHS)
+        yield from (at(line, kind) for kind in PATHS)
     for line in WRITTEN.strip().splitlines():
         # Never a device of the machine's. A link may be replaced.
-        yield from (Case(f"{line}, {kind}", at(line, kind)) for kind in ("below a file", "pipe"))
-        yield Case(f"{line}, link to itself", at(line, "link to itself"), {0, *ANY})
-
-
-@pytest.mark.parametrize("case", sample(paths(), 12))
-def test_a_path(case: Case, world: World, empty: Path) -> None:
-    must_end_well(case.make(world), case.codes)
+        yield from (at(line, kind) for kind in ("below a file", "pipe"))
+        yield at(line, "link to itself", {0, *ANY})
 
 
 # What the policy's own sizes and range rule out, or what is checked only where data of one's own are named.
 FINE_TO_PLAY = {"MakeWide", "MakeIntegers", "MakeUnbounded", "MakeFixed", "StepRewardMasked", "MakeTextSpace"}
-OFTEN = (*MAKES, "ResetShort", "ResetNan", "ResetExit", "StepExit", "StepNan", "StepRewardText", "StepOld")
+OFTEN = (*MAKES, "ResetShort", "ResetNan", "ResetExit", "StepExit", "StepNan", "StepOld")
 SAC = "--steps 60 --random-steps 10 --checkpoint-every 30 --envs 1 --dataset-steps 20 --out out".split()
 
 
 def environments() -> Iterator[Case]:
     """evaluate in every kind; the other commands in those that they meet otherwise."""
 
-    def evaluated(env_id: str, onnx: bool = False) -> Callable[[World], list[str]]:
-        return lambda w: ["evaluate", str(w.onnx if onnx else w.run), *REGISTER, "--episodes", "2", "--env-id", env_id]
-
-    def trained(name: str) -> Callable[[World], list[str]]:
-        return lambda w: ["train", "--env-id", name, "--source", str(w.data), "--out", "runs", *TINY, *REGISTER]
+    def evaluated(env_id: str, codes: Iterable[int], policy: str = "RUN") -> Case:
+        line = ["evaluate", policy, *REGISTER, "--episodes", "2", "--env-id", env_id]
+        return case(line, codes, f"evaluate {policy} in {env_id!r}")
 
     for kind in KINDS:
-        yield Case(f"evaluate {kind}", evaluated(f"Odd{kind}-v0"), {0, *ANY} if kind in FINE_TO_PLAY else ANY)
+        yield evaluated(f"Odd{kind}-v0", {0, *ANY} if kind in FINE_TO_PLAY else ANY)
     for kind in CLOSING:
-        yield Case(f"evaluate {kind}", evaluated(f"Odd{kind}-v0"), {0, 5})
+        yield evaluated(f"Odd{kind}-v0", {0, 5})
     for kind in ("ResetExit", "StepExit", "StepNan", "ResetMatrix", "StepKey", "MakeRaises"):
-        yield Case(f"exported {kind}", evaluated(f"Odd{kind}-v0", onnx=True), {5})
+        yield evaluated(f"Odd{kind}-v0", {5}, "ONNX")
     for env_id in ("BadEntry-v0", "NotAnEnv-v0", "Argument-v0", "Good-v99", "", "good-v0", "../Good-v0"):
-        yield Case(f"evaluate {env_id!r}", evaluated(env_id), {2, 5})
+        yield evaluated(env_id, {2, 5})
     for kind in OFTEN:
-        codes = {0, *ANY} if kind in FINE_TO_PLAY or kind == "ResetNan" else ANY
-        name = f"Odd{kind}-v0"
-        yield Case(f"train {kind}", trained(name), codes)
-        yield Case(f"collect {kind}", lambda w, n=name: ["collect", "--env", n, *SAC, *REGISTER], codes)
+        codes, name = {0, *ANY} if kind in FINE_TO_PLAY or kind == "ResetNan" else ANY, f"Odd{kind}-v0"
+        trained = ["train", "--env-id", name, "--source", "DATA", "--out", "runs", *TINY, *REGISTER]
+        yield case(trained, codes, f"train {kind}")
+        yield case(["collect", "--env", name, *SAC, *REGISTER], codes, f"collect {kind}")
     for kind in ("MakeRaises", "MakeExit", "MakeNoSpaces", "MakeDiscrete", "MakeOdd"):
         own = ["--env-id", f"Odd{kind}-v0", *REGISTER]
-        yield Case(f"info {kind}", lambda w, own=own: ["datasets", "info", str(w.data), *own], {2, 3, 5})
-        one = [*own, "--seeds", "1", "--out", "c", "--jobs", "1"]
-        yield Case(f"compare {kind}", lambda w, one=one: ["compare", *one, "--source", str(w.data), "--", *TINY])
+        yield case(["datasets", "info", "DATA", *own], {2, 3, 5}, f"info {kind}")
+        one = ["compare", *own, "--seeds", "1", "--out", "c", "--jobs", "1", "--source", "DATA", "--", *TINY]
+        yield case(one, name=f"compare {kind}")
 
 
-@pytest.mark.parametrize("case", sample(environments(), 12))
-def test_an_environment(case: Case, world: World, empty: Path) -> None:
+CASES = [*lines(), *paths(), *environments()]
+
+
+@pytest.mark.parametrize("case", sample(CASES, 12))
+def test_a_command(case: Case, world: World, empty: Path) -> None:
     must_end_well(case.make(world), case.codes)
+
+
+def test_there_are_more_than_300_commands() -> None:
+    names = [case.name for case in CASES]
+    assert len(names) > 300 and len(set(names)) == len(names)
 
 
 @pytest.mark.slow
@@ -368,24 +341,40 @@ def test_stable_baselines(world: World) -> None:
         must_be_refused(lambda a=arguments: SB3Policy(policy, env, target_return=1.0).predict(*a))
 
 
-def leaving(_: list[str]) -> int:
-    subprocess.Popen(["sleep", "9"])
-    print("error: x", file=sys.stderr)
-    return 2
-
-
 @pytest.mark.parametrize(
-    ("main", "said"),
+    ("end", "said"),
     [
-        (lambda _: 0, "exit code 0"),
-        (lambda _: 1, "exit code 1"),
-        (lambda _: 3, "no line says why"),
-        (lambda _: print("error: x\nerror: y", file=sys.stderr) or 3, "error: y"),
-        (lambda _: print("Traceback\nerror: x", file=sys.stderr) or 3, "Traceback"),
-        (leaving, "left behind"),
+        (Ended(0, ""), "exit code 0"),
+        (Ended(1, "error: x\n"), "exit code 1"),
+        (Ended(-9, ""), "exit code -9"),
+        (Ended(3, ""), "no line says why"),
+        (Ended(3, "error: x\nerror: y\n"), "error: y"),
+        (Ended(3, "Traceback\nerror: x\n"), "Traceback"),
+        (Ended(3, "error: x\n", peak=2049.0), "2049 MiB"),
+        (Ended(3, "error: x\n", left=(7,)), r"\(7,\) left behind"),
     ],
 )
-def test_what_ends_badly_is_noticed(main: Callable[..., int], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bad_inputs, "main", main)
+def test_what_ends_badly_is_noticed(end: Ended, said: str) -> None:
     with pytest.raises(AssertionError, match=said):
-        must_end_well([])
+        bad_inputs.check(end)
+
+
+ENDING_BADLY = """
+import os, subprocess, sys
+large = b"x" * (600 << 20)
+subprocess.Popen(["sleep", "9"])
+if "dies" in sys.argv:
+    os.abort()
+"""
+
+
+@pytest.mark.parametrize("how", [[], ["dies"]])
+def test_how_a_command_ends_is_measured(how: list[str], empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (empty / "ends_badly.py").write_text(ENDING_BADLY)
+    monkeypatch.syspath_prepend(str(empty))
+    monkeypatch.setattr(sys, "argv", [*sys.argv[:1], *how])
+    end = bad_inputs.ended(["evaluate", "nothing", "--register", "ends_badly"])
+    for process in end.left:
+        os.kill(process, signal.SIGKILL)
+    assert len(end.left) == 1
+    assert end.code == -signal.SIGABRT if how else end.peak > 600
