@@ -78,25 +78,21 @@ class Episodes(Sequence[Episode]):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, dtype, ndim in (
-            ("observations", np.float32, 2),
-            ("actions", np.float32, 2),
-            ("rewards", np.float32, 1),
-            ("offsets", np.int64, 1),
-            ("terminated", np.bool_, 1),
-        ):
+        names = {"observations": 2, "actions": 2, "rewards": 1, "offsets": 1, "terminated": 1}
+        dtypes = {"offsets": np.int64, "terminated": np.bool_}
+        for name, ndim in names.items():
+            dtype = dtypes.get(name, np.float32)
             array = getattr(self, name)
             if array.dtype != dtype or array.ndim != ndim:
                 wanted = f"{ndim}-d {np.dtype(dtype).name}"
                 raise ValueError(f"{name} must be {wanted}, got shape {array.shape} {array.dtype}")
-        n_steps = len(self.rewards)
-        lengths = (len(self.observations), len(self.actions), n_steps)
+        lengths = (len(self.observations), len(self.actions), self.n_steps)
         if len(set(lengths)) != 1:
             raise ValueError(f"observations, actions and rewards have unequal lengths {lengths}")
-        if len(self.offsets) != len(self.terminated) + 1 or len(self.terminated) == 0:
-            raise ValueError(f"{len(self.terminated)} episodes need as many offsets plus one, got {len(self.offsets)}")
-        if self.offsets[0] != 0 or self.offsets[-1] != n_steps or np.any(np.diff(self.offsets) < 1):
-            raise ValueError(f"offsets must rise from 0 to {n_steps}, the number of steps")
+        if len(self.offsets) != len(self) + 1 or not len(self):
+            raise ValueError(f"{len(self)} episodes need as many offsets plus one, got {len(self.offsets)}")
+        if self.offsets[0] != 0 or self.offsets[-1] != self.n_steps or np.any(self.lengths < 1):
+            raise ValueError(f"offsets must rise from 0 to {self.n_steps}, the number of steps")
 
     def __len__(self) -> int:
         return len(self.terminated)

@@ -48,16 +48,14 @@ def read_hdf5(
 ) -> Episodes:
     """Read a file in D4RL's layout: observations (N, O), actions (N, A), rewards, terminals and timeouts (N,).
 
-    Numbers of any real type become float32. Episodes end where terminals or timeouts is set and, if
-    `max_episode_steps` is given, after that many steps at the latest. Steps behind the last end belong to an
-    unfinished episode and are left out, with a note. `observation_dim` and `action_dim` are the sizes to insist on;
-    where 27 observations are wanted and the file has D4RL Ant's 111, the 84 columns behind are left out after a check
-    that they are all zero. Actions must lie within `action_low` and `action_high`, numbers or (A,). `dataset` names
-    the result (default: the file's stem).
+    Numbers of any real type become float32. Episodes end where terminals or timeouts is set, and after
+    `max_episode_steps` at the latest; an unfinished last one is left out, with a note. `observation_dim` and
+    `action_dim` are the sizes to insist on; where 27 observations are wanted and the file has D4RL Ant's 111, the 84
+    columns behind, which must be zero, are left out, with a note. `action_low` and `action_high` are numbers or (A,).
 
     Raises:
-        DataError: the file is missing, damaged, not in this layout, of other sizes, or holds NaN, infinity, actions
-            out of bounds (unless `clip_actions`) or no complete episode.
+        DataError: the file is missing, damaged, of another layout or size, or holds NaN, infinity, actions out of
+            bounds (unless `clip_actions`) or no complete episode.
         UsageError: `max_episode_steps` is less than 1.
     """
     if max_episode_steps is not None and max_episode_steps < 1:
@@ -73,14 +71,10 @@ def read_hdf5(
         env_id = _text_attribute(file, "env_id")
         provenance = {name: _text_attribute(file, name) for name in ("origin", "policy")}
     observations = _without_contact_forces(path, observations, observation_dim, notes)
-    for key, columns, wanted in (
-        ("observations", observations.shape[1], observation_dim),
-        ("actions", actions.shape[1], action_dim),
-    ):
-        if wanted not in (None, columns):
+    for key, array, wanted in (("observations", observations, observation_dim), ("actions", actions, action_dim)):
+        if wanted not in (None, columns := array.shape[1]):
             raise DataError(
-                f"{path}:{key} has {columns} columns, the environment has {wanted}; choose the task the file was made "
-                "for"
+                f"{path}:{key} has {columns} columns, the environment has {wanted}; choose the task it was made for"
             )
     bounds = np.asarray(action_low, dtype=np.float32), np.asarray(action_high, dtype=np.float32)
     hold_to_bounds(path, actions, bounds, clip_actions, notes)
@@ -95,8 +89,7 @@ def read_hdf5(
         rewards=rewards[:n_steps],
         offsets=np.concatenate(([0], ends)),
         terminated=terminals[ends - 1],
-        dataset=dataset if dataset is not None else path.stem,
-        source="file",
+        dataset=dataset or path.stem,
         path=str(path),
         env_id=env_id,
         notes=tuple(notes),
@@ -110,17 +103,15 @@ def _datasets(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
         found = ", ".join(map(ascii, names[:20])) or "nothing"
         raise DataError(f"{path}: missing {', '.join(missing)} (found: {found}); use a file in {_LAYOUT}")
     datasets = {key: plain_entry(file, key, h5py.Dataset, _LAYOUT) for key in (*_REQUIRED, *_FLAGS) if key in names}
-    require_memory(check_size(path, list(datasets.values())), str(path), "use a smaller file")
+    require_memory(check_size(datasets.values()), str(path), "use a smaller file")
     for key, data in datasets.items():
         wanted = 2 if key in ("observations", "actions") else 1
         if data.ndim != wanted:
             raise DataError(f"{path}:{key} has shape {data.shape}, not {wanted} axes; use a file in {_LAYOUT}")
-    n_rows = datasets["rewards"].shape[:1]
+    n_rows = len(datasets["rewards"])
     for key, data in datasets.items():
-        if data.shape[:1] != n_rows:
-            raise DataError(
-                f"{path}:{key} has {len(data):,} rows, rewards has {n_rows[0]:,}; the file is damaged, get it again"
-            )
+        if len(data) != n_rows:
+            raise DataError(f"{path}:{key} has {len(data):,} rows, rewards has {n_rows:,}; get the file again")
         if 0 in data.shape:
             raise DataError(f"{path}:{key} has shape {data.shape}, so there are no steps; use a file with data")
     return datasets
@@ -133,12 +124,11 @@ def _without_contact_forces(
         return observations
     if observations[:, ANT_OBSERVATION_DIM:].any():
         raise DataError(
-            f"{path}:observations has {ANT_D4RL_OBSERVATION_DIM} columns and those from {ANT_OBSERVATION_DIM} on are "
-            f"not all zero, so it does not fit Ant-v4's {ANT_OBSERVATION_DIM}; use D4RL's file"
+            f"{path}:observations has {ANT_D4RL_OBSERVATION_DIM} columns, and those behind Ant-v4's "
+            f"{ANT_OBSERVATION_DIM} are not all zero; use D4RL's file"
         )
-    notes.append(
-        f"dropped {ANT_D4RL_OBSERVATION_DIM - ANT_OBSERVATION_DIM} all-zero observation columns (contact forces)"
-    )
+    left_out = ANT_D4RL_OBSERVATION_DIM - ANT_OBSERVATION_DIM
+    notes.append(f"dropped {left_out} all-zero observation columns (contact forces)")
     return observations[:, :ANT_OBSERVATION_DIM].copy()
 
 
@@ -169,31 +159,21 @@ def _text_attribute(file: h5py.File, name: str) -> str | None:
 
 
 def write_hdf5(path: str | os.PathLike[str], episodes: Episodes, attrs: Mapping[str, str | int | float]) -> None:
-    """Write episodes in D4RL's layout, gzip-compressed, with `attrs` on the root group.
+    """Write episodes in D4RL's layout, gzip-compressed, with `attrs` on the root group; complete or not at all.
 
-    The last step of an episode is marked in `terminals` where the environment ended it, in `timeouts` where not. The
-    file appears under its name complete or not at all: it is written beside it, flushed, synced and renamed.
+    The last step of an episode is marked in `terminals` where the environment ended it, in `timeouts` where not.
 
     Raises:
         OSError: the disk is full or the folder cannot be written; nothing is left behind.
     """
-    path = Path(path)
-    last = episodes.offsets[1:] - 1
-    terminals = np.zeros(episodes.n_steps, dtype=np.bool_)
-    timeouts = np.zeros(episodes.n_steps, dtype=np.bool_)
-    terminals[last] = episodes.terminated
-    timeouts[last] = ~episodes.terminated
-    arrays = {
-        "observations": episodes.observations,
-        "actions": episodes.actions,
-        "rewards": episodes.rewards,
-        "terminals": terminals,
-        "timeouts": timeouts,
-    }
+    arrays = {key: getattr(episodes, key) for key in _REQUIRED}
+    for key, ended in zip(_FLAGS, (episodes.terminated, ~episodes.terminated), strict=True):
+        arrays[key] = np.zeros(episodes.n_steps, dtype=np.bool_)
+        arrays[key][episodes.offsets[1:] - 1] = ended
     # Built in memory: a full disk then fails in a plain write, where HDF5 would fail again in every later call.
     image = io.BytesIO()
     with h5py.File(image, "w") as file:
         for key, array in arrays.items():
             file.create_dataset(key, data=array, compression="gzip", compression_opts=4)
         file.attrs.update(attrs)
-    write_whole(path, image.getbuffer())
+    write_whole(Path(path), image.getbuffer())

@@ -1,8 +1,9 @@
 """HDF5 files of unknown origin: what must pass before a number is read or memory is taken, and reading numbers."""
 
 import math
+import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +26,7 @@ _MAX_EXPANSION = 1000
 _EXPANSION_SLACK_BYTES = 64 * 2**20
 
 # In D4RL's files and Minari's, and as large as what is read of them.
-_UNUSED = ("next_observations", "infos", "metadata")
+_UNUSED = {"next_observations", "infos", "metadata"}
 
 # What h5py raises on a file whose structure is damaged depends on where the damage is.
 _HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
@@ -71,16 +72,13 @@ def check_file(path: Path) -> None:
 
 @lru_cache(maxsize=1024)
 def _try_once(path: str, _inode: int, size: int, _modified: int) -> None:
-    nothing = subprocess.DEVNULL
+    nothing, did = subprocess.DEVNULL, "crashes"
     child = start_child(_READ_ALL, [path], flags=["-P"], stdout=nothing, stderr=nothing)
     try:
         code = child.wait(_SECONDS + size // _BYTES_PER_SECOND)
     except subprocess.TimeoutExpired:
         child.kill()
-        code = child.wait()
-        did = "does not come to an end"
-    else:
-        did = "crashes"
+        code, did = child.wait(), "does not come to an end"
     if code not in (0, 1):  # 1: an error of Python's, which the reader names
         raise DataError(f"{path}: the HDF5 library {did} on it, so it is damaged; do not trust it, {_FETCH}")
 
@@ -93,15 +91,14 @@ def read_all(path: str) -> None:
 
 
 def _read_group(group: h5py.Group, depth: int) -> None:
-    for key in set(group) - set(_UNUSED):
+    for key in set(group) - _UNUSED:
         with suppress(*_HDF5_ERRORS, EnvsError):
-            if isinstance(group.get(key, getlink=True), h5py.HardLink) and isinstance(group[key], h5py.Group):
-                if depth:
-                    _read_group(group[key], depth - 1)
-            else:
-                data = plain_entry(group, key, h5py.Dataset)
-                check_size(Path(group.file.filename), [data])
-                data[()]
+            entry = plain_entry(group, key, h5py.HLObject)
+            if isinstance(entry, h5py.Dataset):
+                check_size([entry])
+                entry[()]
+            elif depth:
+                _read_group(entry, depth - 1)
 
 
 def plain_entry(parent: h5py.Group, key: str, kind: type, layout: str = "this layout") -> Any:  # noqa: ANN401  a `kind`
@@ -112,45 +109,43 @@ def plain_entry(parent: h5py.Group, key: str, kind: type, layout: str = "this la
     Raises:
         DataError: it is missing, a link, of another kind, virtual, stored outside the file, or not numeric.
     """
-    link = parent.get(key, getlink=True)
+    link, place = parent.get(key, getlink=True), place_of(parent, key)
+    use = f"use a file in {layout}"
     if link is None:
-        raise _fault(parent, "", f": missing {name_of(parent, key)}; use a file in {layout}")
+        file, _, name = place.rpartition(":")
+        raise DataError(f"{file}: missing {name}; {use}")
     if not isinstance(link, h5py.HardLink):
         which = "an external link" if isinstance(link, h5py.ExternalLink) else "a soft link"
-        raise _fault(parent, key, f" is {which}; copy the data into the file itself")
+        raise DataError(f"{place} is {which}; copy the data into the file itself")
     entry = parent[key]
     if not isinstance(entry, kind):
-        found, wanted = ("a group", "a dataset") if kind is h5py.Dataset else ("not a group", "one")
-        raise _fault(parent, key, f" is {found}, {layout} has {wanted} there; use a file in {layout}")
+        raise DataError(f"{place} is a {type(entry).__name__.lower()}, not a {kind.__name__.lower()}; {use}")
     if isinstance(entry, h5py.Dataset):
         if entry.is_virtual or entry.external:
             where = "a virtual dataset" if entry.is_virtual else "kept in external storage"
-            raise _fault(parent, key, f" is {where}, so its data lie in other files; copy them into the file itself")
+            raise DataError(f"{place} is {where}, so its data lie in other files; copy them into the file itself")
         if entry.dtype.kind not in "biuf" or entry.shape is None:
-            raise _fault(parent, key, f" holds {entry.dtype}, not real numbers; use a file in {layout}")
+            raise DataError(f"{place} holds {entry.dtype}, not real numbers; {use}")
     return entry
 
 
-def name_of(parent: h5py.Group, key: str = "") -> str:
-    """An entry's name inside its file, as a message has it."""
-    return f"{parent.name}/{key}".strip("/")
+def place_of(entry: h5py.HLObject, key: str = "") -> str:
+    """An entry, or `key` inside it, as a message has it: FILE:NAME."""
+    return f"{entry.file.filename}:{f'{entry.name}/{key}'.strip('/')}"
 
 
-def _fault(parent: h5py.Group, key: str, text: str) -> DataError:
-    return DataError(f"{parent.file.filename}{f':{name_of(parent, key)}' if key else ''}{text}")
-
-
-def check_size(path: Path, datasets: list[h5py.Dataset], taken: int = 0) -> int:
-    """Refuse datasets that claim more bytes than the file can hold, `taken` ones before included.
+def check_size(datasets: Collection[h5py.Dataset], taken: int = 0) -> int:
+    """Refuse datasets of one file that claim more bytes than it can hold, `taken` ones before included.
 
     Returns the bytes of all of them, as float32.
 
     Raises:
         DataError: the file cannot hold as much.
     """
+    path = next(iter(datasets)).file.filename
     # HDF5 takes memory for whole chunks, which may be larger than the dataset.
     sizes = [max(math.prod(data.shape), math.prod(data.chunks) if data.chunks else 0) for data in datasets]
-    claimed, size = taken + 4 * int(sum(sizes)), path.stat().st_size
+    claimed, size = taken + 4 * int(sum(sizes)), os.path.getsize(path)
     if claimed > _MAX_EXPANSION * size + _EXPANSION_SLACK_BYTES:
         raise DataError(f"{path}: claims {claimed:,} bytes in a file of {size:,}; do not trust it, {_FETCH}")
     return claimed
@@ -169,22 +164,18 @@ def read_float32(data: h5py.Dataset, n_rows: int) -> npt.NDArray[np.float32]:
         value = "NaN" if np.isnan(array[tuple(bad[0])]) else "infinite or beyond float32"
         where = f"step {bad[0][0]}" + (f", column {bad[0][1]}" if array.ndim == 2 else "")
         raise DataError(
-            f"{data.file.filename}:{name_of(data)} has {len(bad):,} values that are not finite, the first ({value}) at "
-            f"{where}; repair the file or get it again"
+            f"{place_of(data)} has {len(bad):,} values that are not finite, the first ({value}) at {where}; repair the "
+            "file or get it again"
         )
     return array
 
 
 def read_flags(data: h5py.Dataset) -> npt.NDArray[np.bool_]:
-    """A dataset of zeros and ones.
-
-    Raises:
-        DataError: it has other values.
-    """
+    """A dataset of zeros and ones; DataError: it has other values."""
     values = data[()]
     flags: npt.NDArray[np.bool_] = values != 0
     if not np.array_equal(values, flags):
-        raise DataError(f"{data.file.filename}:{name_of(data)} has values other than 0 and 1; {_FETCH}")
+        raise DataError(f"{place_of(data)} has values other than 0 and 1; {_FETCH}")
     return flags
 
 

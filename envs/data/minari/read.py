@@ -149,7 +149,7 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
         every = range(len(file))
         for e in tqdm(every, dataset_id, unit="episode", delay=1, mininterval=1, leave=False, disable=not progress):
             parts = _parts(opening.plain_entry(file, f"episode_{e}", h5py.Group, _LAYOUT), columns)
-            claimed = opening.check_size(path, list(parts.values()), claimed)
+            claimed = opening.check_size(parts.values(), claimed)
             read.append(_read_episode(parts))
             if e == 0:
                 columns = sizes = read[0].observations.shape[1], read[0].actions.shape[1]
@@ -194,10 +194,10 @@ def _parts(group: h5py.Group, columns: tuple[int | None, int | None]) -> dict[st
     """The arrays of an episode, after all checks but those of their numbers."""
     kinds = ("rewards", "observations", "actions", "terminations", "truncations")
     parts = {key: opening.plain_entry(group, key, h5py.Dataset, _LAYOUT) for key in kinds}
-    path, shape = group.file.filename, parts["rewards"].shape
+    shape = parts["rewards"].shape
     if len(shape) != 1 or not shape[0]:
         raise DataError(
-            f"{path}:{opening.name_of(parts['rewards'])} has shape {shape}, not one axis with steps; get it again"
+            f"{opening.place_of(parts['rewards'])} has shape {shape}, not one axis with steps; get it again"
         )
     (steps,) = shape
     rows = {"observations": (steps + 1, columns[0]), "actions": (steps, columns[1])}
@@ -207,7 +207,7 @@ def _parts(group: h5py.Group, columns: tuple[int | None, int | None]) -> dict[st
         if not fits or any(w not in (None, found) for w, found in zip(wanted, data.shape, strict=True)):
             shown = str(wanted).replace("None", "any number")
             raise DataError(
-                f"{path}:{opening.name_of(data)} has shape {data.shape}, {steps:,} rewards and the spaces in "
+                f"{opening.place_of(data)} has shape {data.shape}, {steps:,} rewards and the spaces in "
                 f"metadata.json go with {shown}; {_AGAIN}"
             )
     return parts
@@ -224,7 +224,7 @@ def _read_episode(parts: dict[str, h5py.Dataset]) -> _Episode:
         flags = opening.read_flags(data)
         if flags[:-1].any():
             raise DataError(
-                f"{data.file.filename}:{opening.name_of(data)} is set at step {flags.argmax()}, before the episode's "
+                f"{opening.place_of(data)} is set at step {flags.argmax()}, before the episode's "
                 f"last step {steps - 1}; split the episode there"
             )
         ends.append(bool(flags[-1]))
