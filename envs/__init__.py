@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .data.episodes import Episode, Episodes, returns_to_go
-    from .data.load import load_episodes, load_task
-    from .data.names import is_own, task_name
+    from .data.load import is_own, load_episodes, load_task, task_name
     from .errors import DataError, EnvsError, SimulationError, UnknownTaskError, UsageError
     from .simulation.rollout import Rollouts, SequencePolicy, rollout
     from .tasks.environment import make_env
@@ -42,7 +41,7 @@ __all__ = [
 ]
 
 # Those that import little first: a name is looked for in them in this order.
-_HOMES = "errors tasks.table tasks.scores data.episodes tasks.environment data.names data.load simulation.rollout"
+_HOMES = "errors tasks.table tasks.scores data.episodes tasks.environment data.load simulation.rollout"
 
 
 def __getattr__(name: str) -> object:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..cli import Parser, import_registering, positive, progress_bar, run, shell_line, split_at_dashes
 from ..envs import UsageError, is_own, task_name
-from ..envs.data.names import OF_THE_TABLE, default_name
+from ..envs.data.load import OF_THE_TABLE, default_name
 from ..policies.names import AGENTS
 from ..ranges import GPUS, RETURN, SEED
 from ..sweep.processes import CellJob, make_job

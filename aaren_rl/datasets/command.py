@@ -12,8 +12,8 @@ from ..envs import DataError, EnvsError
 from ..envs.behaviour.local_sets import cache_dir, local_levels
 from ..envs.data.download import pin_path
 from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
+from ..envs.data.load import Origin, Reading, data_files, is_own, resolve
 from ..envs.data.minari.spec import check_minari_id, minari_dataset_dir, read_spec
-from ..envs.data.names import Origin, Reading, data_files, is_own, resolve
 from ..envs.tasks.table import TASKS
 from ..errors import UsageError
 from ..files import check_writable, write_json

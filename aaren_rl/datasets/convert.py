@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ..envs import Episodes, get_task
 from ..envs.data.hdf5.d4rl import write_hdf5
+from ..envs.data.load import Origin, Reading
 from ..envs.data.minari.read import read_minari
 from ..envs.data.minari.write import new_minari_folder, write_minari
-from ..envs.data.names import Origin, Reading
 from ..envs.files import writing
 from ..errors import UsageError
 from .names import load

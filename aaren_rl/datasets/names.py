@@ -11,10 +11,9 @@ import numpy as np
 from ..envs import DataError, Episodes, Reference, get_task
 from ..envs.data.hdf5.d4rl import read_hdf5
 from ..envs.data.hdf5.opening import check_file
-from ..envs.data.load import load_of_table
+from ..envs.data.load import Origin, Reading, data_files, is_own, load_of_table, resolve
 from ..envs.data.minari.read import minari_id, read_minari
 from ..envs.data.minari.spec import minari_data_file
-from ..envs.data.names import Origin, Reading, data_files, is_own, resolve
 from ..envs.tasks.own import own_task
 from ..errors import UsageError
 

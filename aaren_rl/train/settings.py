@@ -17,7 +17,7 @@ import yaml
 
 from ..cli import import_registering
 from ..envs import is_own, task_name
-from ..envs.data.names import default_name
+from ..envs.data.load import default_name
 from ..errors import UsageError, one_line
 from ..files import read_small
 from ..ranges import COUNT, THREADS, check_limits

@@ -1,24 +1,115 @@
 """From what the user names to a task and its episodes: D4RL's file, a local set, Minari's, any HDF5 file."""
 
 import os
+import re
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import NamedTuple
 
-from ..behaviour.local_sets import local_levels, make_local
+from ..behaviour.local_sets import LEAST_STEPS, local_levels, local_path, make_local
 from ..errors import DataError, UsageError
-from ..tasks.own import own_task
+from ..tasks.own import check_own_name, own_task
 from ..tasks.table import TASKS, D4RLTask, Reference, Task, get_task
 from .download import fetch
 from .episodes import Episodes
-from .hdf5.d4rl import d4rl_url, read_hdf5
+from .hdf5.d4rl import d4rl_dataset_dir, d4rl_url, read_hdf5
 from .hdf5.opening import check_file
-from .minari.read import read_minari
-from .names import OF_THE_TABLE, Origin, Reading, data_files, is_own, resolve, task_name
+from .minari.read import MINARI_LEVELS, minari_id, read_minari
+from .minari.spec import check_minari_id, minari_data_file
+
+OF_THE_TABLE = ("auto", "d4rl", "local")
+_MINARI = "minari:"
 
 # D4RL numbers the same dynamics -v2 (and -v3 where contact forces are reported otherwise); Gymnasium's are -v4.
 _SAME_DYNAMICS = (2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How data are read, wherever they are from.
+
+    `clip_actions` and `max_episode_steps` are for data whose actions are out of bounds or whose ends are not marked,
+    `local_steps` is the size of a local set (None: its recipe's), `progress` shows bars on stderr.
+    """
+
+    clip_actions: bool = False
+    max_episode_steps: int | None = None
+    local_steps: int | None = None
+    progress: bool = True
+
+    def check_kind(self, kind: str) -> None:
+        """Raises UsageError where data of this kind (`Origin.kind`) have no number of steps to ask for, or of fewer."""
+        steps = self.local_steps
+        if steps is not None and kind not in ("auto", "local"):
+            raise UsageError(f"--local-steps {steps} is for local sets; leave it out, or use --source local")
+        if steps is not None and steps < LEAST_STEPS:
+            raise UsageError(f"--local-steps {steps}: too few for a local set; give at least {LEAST_STEPS:,}")
+
+
+class Origin(NamedTuple):
+    """Where data are from: `kind` is "auto", "d4rl" or "local" for the task `name` of the table, "minari" for the
+    Minari id `name`, or "file" for the path `name`.
+    """
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        """As it can be typed again."""
+        return f"{_MINARI}{self.name}" if self.kind == "minari" else self.name
+
+
+def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
+    """What the task `name` and a source mean: auto, d4rl, local, minari, minari:ID, or the path of an HDF5 file.
+
+    Raises:
+        UnknownTaskError: the source is one of the table's, and the name is no task.
+        UsageError: no such source, or not a Minari id.
+        DataError: Minari has no such dataset.
+    """
+    text = os.fspath(source)
+    if source in OF_THE_TABLE:
+        return Origin(text, get_task(name).name)
+    if source == "minari":
+        return Origin("minari", minari_id(name))
+    if isinstance(source, str):
+        if source.startswith(_MINARI):
+            return Origin("minari", check_minari_id(source.removeprefix(_MINARI)))
+        separators = {os.sep, os.altsep or os.sep}
+        if not (separators & {*source} or source.endswith((".hdf5", ".h5")) or os.path.exists(source)):
+            raise UsageError(f"unknown source {text!r}; use auto, d4rl, local, minari or a path to an HDF5 file")
+    return Origin("file", text)
+
+
+def is_own(source: str, env_id: str | None) -> bool:
+    """Whether these arguments of `load_task` mean data outside the table."""
+    return env_id is not None or source.startswith(_MINARI)
+
+
+def task_name(name: str, source: str, env_id: str | None) -> str:
+    """The name to file a task under, which is safe as a part of a path; for the arguments of `load_task`.
+
+    Raises:
+        UnknownTaskError: a name that must be the table's is not.
+        UsageError: a name that must be your own is the table's, or not fit for a path.
+    """
+    return check_own_name(name) if is_own(source, env_id) else get_task(name).name
+
+
+def default_name(source: str) -> str:
+    """A name for the data of `source`: a file's name without its suffix, a Minari id with dashes for slashes."""
+    plain = source.removeprefix(_MINARI) if source.startswith(_MINARI) else PurePath(source).stem
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-._") or "data"
+
+
+def data_files(task: D4RLTask, local_steps: int | None = None) -> dict[str, Path]:
+    """The file of each source that a task has ("d4rl", "local", "minari"), whether it is there or not."""
+    files = {"d4rl": d4rl_dataset_dir() / task.d4rl_file, "local": local_path(task, local_steps)}
+    if task.level in MINARI_LEVELS:
+        files["minari"] = minari_data_file(minari_id(task.name))
+    return files
 
 
 def load_episodes(
@@ -60,33 +151,34 @@ def load_episodes(
 def load_of_table(task: D4RLTask, origin: Origin, reading: Reading) -> Episodes:
     """`load_episodes` of an origin that is not Minari."""
     reading.check_kind(origin.kind)
-    kind, steps, d4rl = origin.kind, reading.local_steps, data_files(task)["d4rl"]
+    kind, steps, path = origin.kind, reading.local_steps, data_files(task)["d4rl"]
     if kind == "auto":
-        if steps is not None and d4rl.is_file():
-            raise UsageError(f"--local-steps {steps}: {d4rl} is there and comes first; add --source local")
+        if steps is not None and path.is_file():
+            raise UsageError(f"--local-steps {steps}: {path} is there and comes first; add --source local")
         ships = task.level in local_levels(task.family)
-        kind = "local" if steps is not None or (ships and not d4rl.is_file()) else "d4rl"
+        kind = "local" if steps is not None or (ships and not path.is_file()) else "d4rl"
         if kind == "local":
             print(
                 f"{task.name}: using the local set made from the shipped behaviour policies; it is not D4RL's file "
-                f"({d4rl} is not there; --source d4rl fetches it)",
+                f"({path} is not there; --source d4rl fetches it)",
                 file=sys.stderr,
             )
     if kind == "local":
         path = make_local(task, steps, progress=reading.progress)
-    else:
-        path = d4rl if kind == "d4rl" else Path(origin.name)
-        if kind == "d4rl" and not path.is_file():
-            _fetch(task, path, reading.progress)
-        check_file(path)
-    return replace(_read(task, path, reading), source=kind)
+    elif kind == "file":
+        path = Path(origin.name)
+    elif not path.is_file():
+        _fetch(task, path, reading.progress)
+    return replace(_read(task, path, reading, made_here=kind == "local"), source=kind)
 
 
 def _fetch(task: D4RLTask, path: Path, progress: bool) -> None:
     url = d4rl_url(task)
     print(f"{task.name}: fetching D4RL's file, which is not at {path}, from {url}", file=sys.stderr)
+    # What options of the load can mend is left to the load.
+    check = partial(_read, task, reading=Reading(clip_actions=True, max_episode_steps=task.horizon))
     try:
-        fetch(url, path, check=partial(_check_download, task), progress=progress)
+        fetch(url, path, check=check, progress=progress)
     except DataError as error:
         local = "use --source local, " if task.level in local_levels(task.family) else ""
         raise DataError(
@@ -95,14 +187,10 @@ def _fetch(task: D4RLTask, path: Path, progress: bool) -> None:
         ) from error
 
 
-def _check_download(task: D4RLTask, path: Path) -> None:
-    """Refuse a file that is not the task's. What options of the load can mend is left to the load."""
-    check_file(path)
-    _read(task, path, Reading(clip_actions=True, max_episode_steps=task.horizon))
-
-
-def _read(task: Task, path: Path, reading: Reading) -> Episodes:
-    """A file in D4RL's layout, held to the task's sizes, bounds, environment and horizon."""
+def _read(task: Task, path: Path, reading: Reading, *, made_here: bool = False) -> Episodes:
+    """A file in D4RL's layout, held to its pin and to the task's sizes, bounds, environment and horizon."""
+    if not made_here:
+        check_file(path)
     episodes = read_hdf5(
         path,
         dataset=task.name,
@@ -116,22 +204,22 @@ def _read(task: Task, path: Path, reading: Reading) -> Episodes:
     same = {task.env_id}
     if isinstance(task, D4RLTask):
         same = {f"{task.env_id.rsplit('-v', 1)[0]}-v{number}" for number in _SAME_DYNAMICS}
-    if episodes.env_id is not None and episodes.env_id not in same:
+    if episodes.env_id not in (None, *same):
         raise DataError(
             f"{path}:env_id is {episodes.env_id}, {task.name} is simulated on {task.env_id}; choose the task the file "
             "was made for"
         )
-    _check_horizon(task, episodes)
-    return episodes
+    return _held_to_horizon(task, episodes)
 
 
-def _check_horizon(task: Task, episodes: Episodes) -> None:
+def _held_to_horizon(task: Task, episodes: Episodes) -> Episodes:
     longest = int(episodes.lengths.max())
     if longest > task.horizon:
         raise DataError(
             f"{episodes.path}:timeouts leave an episode of {longest:,} steps, {task.env_id} ends at {task.horizon}; "
             f"pass --max-episode-steps {task.horizon}"
         )
+    return episodes
 
 
 def load_task(
@@ -170,7 +258,6 @@ def load_task(
         own, episodes = _load_minari(name, origin.name, env_id, reference, reading)
     elif env_id is not None:
         own = own_task(name, env_id, reference=reference, max_episode_steps=max_episode_steps)
-        check_file(Path(origin.name))
         episodes = _read(own, Path(origin.name), reading)
     else:
         return get_task(name), load_of_table(get_task(name), origin, reading)
@@ -181,21 +268,20 @@ def load_task(
 def _load_minari(
     name: str, dataset_id: str, env_id: str | None, reference: Reference | None, reading: Reading
 ) -> tuple[Task, Episodes]:
-    data = read_minari(dataset_id, progress=reading.progress, clip_actions=reading.clip_actions)
-    recorded = data.episodes.env_id or env_id
+    episodes, spec = read_minari(dataset_id, progress=reading.progress, clip_actions=reading.clip_actions)
+    recorded = episodes.env_id or env_id
     if recorded is None:
         raise UsageError(f"{dataset_id} does not say which environment it was recorded on; give it with --env-id")
     if env_id not in (None, recorded):
         raise UsageError(f"--env-id {env_id}: {dataset_id} was recorded on {recorded}; leave --env-id out")
-    if reference is None and data.spec.reference_returns is not None:
-        reference = Reference("Minari's reference returns", *data.spec.reference_returns)
-    limit = reading.max_episode_steps or data.spec.max_episode_steps
-    own = own_task(name, recorded, env_kwargs=data.spec.env_kwargs, reference=reference, max_episode_steps=limit)
-    sizes = (data.episodes.observation_dim, data.episodes.action_dim)
+    if reference is None and spec.reference_returns is not None:
+        reference = Reference("Minari's reference returns", *spec.reference_returns)
+    limit = reading.max_episode_steps or spec.max_episode_steps
+    own = own_task(name, recorded, env_kwargs=spec.env_kwargs, reference=reference, max_episode_steps=limit)
+    sizes = (episodes.observation_dim, episodes.action_dim)
     if sizes != (own.observation_dim, own.action_dim):
         raise DataError(
-            f"{data.episodes.path}: has {sizes[0]} observation and {sizes[1]} action columns, {recorded} has "
+            f"{episodes.path}: has {sizes[0]} observation and {sizes[1]} action columns, {recorded} has "
             f"{own.observation_dim} and {own.action_dim}; choose the environment it was recorded on"
         )
-    _check_horizon(own, data.episodes)
-    return own, data.episodes
+    return own, _held_to_horizon(own, episodes)
