@@ -15,9 +15,7 @@ from checkout import ROOT
 from import_graph import circles, graph, imports, modules
 
 KERNELS = {  # imported on first use
-    Path("agents/kernels/compiling/bfloat16.py"): {"numba"},
-    Path("agents/kernels/compiling/cache.py"): {"numba"},
-    Path("agents/kernels/compiling/decorators.py"): {"numba"},
+    Path("agents/kernels/compiled.py"): {"numba"},
     Path("agents/kernels/scan_numba.py"): {"numba"},
     Path("agents/kernels/scan_triton.py"): {"triton"},
     Path("agents/kernels/scan_triton_backward.py"): {"triton"},

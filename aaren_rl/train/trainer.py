@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..agents import Block, DecisionModel, Encoded
-from ..agents.fast.first_use import captures_are_right
 from ..agents.model.block import TrunkState
+from ..agents.scan.first_use import gpu_is_right
 from ..envs.errors import one_line
 from ..errors import CheckpointError
 from .acceleration import DeviceRates, Found, Graphs, autocast, compile_model, uses_bfloat16
@@ -113,7 +113,7 @@ class Trainer:
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
         alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1 and not compiled
         if on_device is None:
-            on_device = alone_on_a_gpu and self.model.trunk.mixer.recordable and captures_are_right(data.device)
+            on_device = alone_on_a_gpu and self.model.trunk.mixer.recordable and gpu_is_right(data.device)
         self._on_device = on_device
         self.carried: Carried | None = None
         if isinstance(self.sampler, StreamSampler):

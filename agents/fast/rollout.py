@@ -10,7 +10,7 @@ from ..mixers import CONSTANT
 from ..mixers.tree.mixer import plant_trees
 from ..model.decision import DecisionModel
 from ..model.scaling import Array, PlainStep, Scaling, Step
-from .first_use import captures_are_right
+from ..scan.first_use import gpu_is_right
 from .rollout_graph import GraphedCallable, GraphedStep
 from .rollout_step import CompiledStep, can_compile
 
@@ -55,4 +55,4 @@ def for_windows(model: DecisionModel) -> GraphedCallable | None:
 
 def _can_record(model: DecisionModel) -> bool:
     weight = model.head.weight
-    return model.trunk.mixer.recordable and kernels.on_gpu(weight) and captures_are_right(weight.device)
+    return model.trunk.mixer.recordable and kernels.on_gpu(weight) and gpu_is_right(weight.device)

@@ -13,29 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..kernels.cuda_graphs import call_aside, capture
+from ..kernels.cuda_graphs import record
 from ..model.decision import DecisionModel
 from ..model.scaling import Array, Scaling, Step, to_array
 from ..scan.rows import each, tensors
 
 MOST = 1024  # environments; more are work enough for a GPU without a graph
-EAGER = 2  # calls before one is recorded
 
 Replay = Callable[[], tuple[Tensor, ...]]
-
-
-@torch.no_grad()
-def cuda_graph(function: Replay) -> Replay:
-    """What replays a function of no arguments; its results are written over by the next replay."""
-    for _ in range(EAGER):
-        call_aside(function)
-    graph, results = capture(function)
-
-    def replay() -> tuple[Tensor, ...]:
-        graph.replay()
-        return results
-
-    return replay
 
 
 class GraphedCallable:
@@ -50,7 +35,7 @@ class GraphedCallable:
     """
 
     def __init__(
-        self, function: Callable[..., tuple[Tensor, ...]], record: Callable[[Replay], Replay] = cuda_graph
+        self, function: Callable[..., tuple[Tensor, ...]], record: Callable[[Replay], Replay] = record
     ) -> None:
         """Records nothing yet."""
         self._function, self._record = function, record
@@ -74,7 +59,7 @@ class GraphedCallable:
 class GraphedStep:
     """The steps of a model whose state does not grow; a state of all layers is one tensor, (E, F)."""
 
-    def __init__(self, model: DecisionModel, scaling: Scaling, record: Callable[[Replay], Replay] = cuda_graph) -> None:
+    def __init__(self, model: DecisionModel, scaling: Scaling, record: Callable[[Replay], Replay] = record) -> None:
         """Records nothing yet; `model` is not changed while this stands for it."""
         self._model, self._scaling, self._form = model, scaling, model.initial_state(1)
         self._recorded = GraphedCallable(self._step, record)

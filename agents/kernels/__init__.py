@@ -1,8 +1,7 @@
 """Fast back ends of the prefix scan, of O(N D) memory traffic.
 
-"numba" runs on the CPU, in one pass over the values each way; "triton" on CUDA devices, in one pass over rows of up to
-64 positions and in two over longer ones, which are cut into chunks. Their packages are imported when they are
-first used.
+"numba" runs on the CPU, in one pass over the values each way; "triton" on CUDA devices, in two passes over chunks of 64
+positions. Their packages are imported when they are first used.
 """
 
 from __future__ import annotations

@@ -1,77 +1,64 @@
 """The scan's CPU kernels, compiled by Numba on first use and kept in its cache.
 
 The states stay in the processor's first cache while one pass goes over the values. Sums are float64 at no cost: the
-pass waits for memory. Rows (batch, head) are shared among torch's threads; `group` neighbouring ones, whose values lie
+pass waits for memory. Rows (batch, head) are shared among torch's threads; `group` neighboring ones, whose values lie
 side by side in memory at every position, are gone through together. Where these are fewer than threads, they are cut
 into stretches: at starts, which nothing passes, so that no stretch waits for the one before.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import TypeAlias
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
 
 import numba
 import numpy as np
 import numpy.typing as npt
 import torch
+from numba.extending import overload
 from torch import Tensor
 
-from .compiling.bfloat16 import Array, as_array, narrow, widen
-from .compiling.decorators import compiled
-from .compiling.threads import Kernel, count_parts, share
-from .layout import flatten_batch, rows_of_channels
+from .compiled import Array, compiled
 
 Index: TypeAlias = npt.NDArray[np.int64]
 Offset = np.uint64
 EMPTY = torch.finfo(torch.float64).min  # the maximum of no scores
+SHARED = 1 << 15  # elements from which a call is worth more than one thread
 
 
-@compiled()
-def _cut(stretch: int, stretches: int, n: int, starts: Array, at: Index, stride: int) -> int:
-    """Where a stretch of rows begins: at the start of all of them that is nearest to equal parts, at 0 without one.
-
-    Args:
-        stretch: from 0; the one after the last begins at N.
-        stretches: of the rows.
-        n: N, positions.
-        starts: flat memory.
-        at: where in it each of the rows begins, (rows,).
-        stride: from a position to the next in it.
-    """
-    if stretch == 0 or stretch == stretches:
-        return n if stretch else 0
-    aim = n * stretch // stretches
-    for away in range(n if stride else 0):  # without a stride one value stands for all: there are no starts
-        for k in (aim - away, aim + away):
-            common = 0 <= k < n
-            for row in at:
-                common = common and starts[row + k * stride]
-            if common:
-                return k
-    return 0
+def _widen(number: Any) -> Any:  # noqa: ANN401  a float, or bits in int16: Numba has no bfloat16
+    """In a kernel: the number itself, or the float32 with these bfloat16 bits."""
+    raise NotImplementedError("compiled code only")
 
 
-@compiled()
-def _piece(
-    piece: int, group: int, stretches: int, shape: tuple[int, int], starts: Array, at: Index, stride: int
-) -> tuple[int, int, int, int]:
-    """The first of a piece's rows, of its states, and of its positions, and where these end; a piece is one stretch.
+def _narrow(number: Any, kept: Array) -> Any:  # noqa: ANN401
+    """In a kernel: what to write for a float into `kept`: itself, or the bits of the nearest bfloat16."""
+    raise NotImplementedError("compiled code only")
 
-    Args:
-        piece: from 0; those of the same rows are neighbours.
-        group: rows of a piece.
-        stretches: of the rows.
-        shape: (rows, N), of all.
-        starts: flat memory.
-        at: (rows,), of all.
-        stride: from a position to the next.
-    """
-    stretch, begin = piece % stretches, piece // stretches * group
-    rows, n = shape
-    own = at[begin : begin + group]
-    cut, end = _cut(stretch, stretches, n, starts, own, stride), _cut(stretch + 1, stretches, n, starts, own, stride)
-    return begin, stretch * rows + begin, cut, end
+
+@overload(_widen, strict=False)
+def _compiled_widen(number: Any) -> Callable[..., Any]:  # noqa: ANN401  Numba's types
+    if isinstance(number, numba.types.Integer):
+        return lambda number: np.uint32(np.uint32(np.uint16(number)) << np.uint32(16)).view(np.float32)
+    return lambda number: number
+
+
+@overload(_narrow, strict=False)
+def _compiled_narrow(number: Any, kept: Any) -> Callable[..., Any]:  # noqa: ANN401
+    if not isinstance(kept.dtype, numba.types.Integer):
+        return lambda number, kept: number
+
+    def rounded(number, kept):  # type: ignore[no-untyped-def]  # noqa: ANN001,ANN202
+        single = np.float32(number)
+        bits = single.view(np.uint32)
+        up = np.uint32(bits + np.uint32(0x7FFF) + np.uint32((bits >> np.uint32(16)) & np.uint32(1)))
+        return np.int16(np.uint16(up >> np.uint32(16)) if single == single else np.uint16(0x7FC0))
+
+    return rounded
 
 
 @compiled("contract", "reassoc", "nsz")
@@ -79,7 +66,7 @@ def _forward(
     first: int,
     last: int,
     group: int,
-    stretches: int,
+    pieces: Index,
     scores: Array,
     values: Array,
     mask: Array,
@@ -94,7 +81,7 @@ def _forward(
 ) -> None:
     dim = w.shape[1]
     for piece in range(first, last):
-        begin, state, cut, end = _piece(piece, group, stretches, weights.shape, starts, at[3], stride[3])
+        begin, state, cut, end = pieces[piece]
         # Copies: the rows' numbers share a cache line, which threads that both write to it would take from each other.
         most, total = m[state : state + group].copy(), u[state : state + group].copy()
         for k in range(cut, end):
@@ -122,7 +109,7 @@ def _forward(
                     inverse = 1.0 / total[i]
                     weights[row, k] = p * inverse
                     for d in range(dim):
-                        summed = w[state + i, d] * shrink + p * widen(values[value + Offset(d)])
+                        summed = w[state + i, d] * shrink + p * _widen(values[value + Offset(d)])
                         w[state + i, d] = summed
                         outputs[output + Offset(d)] = summed * inverse
         for i in range(group):  # to assign to a slice takes seconds to compile
@@ -134,7 +121,7 @@ def _backward(
     first: int,
     last: int,
     group: int,
-    stretches: int,
+    pieces: Index,
     weights: Array,
     values: Array,
     outputs: Array,
@@ -149,7 +136,7 @@ def _backward(
 ) -> None:
     dim = g.shape[1]
     for piece in range(first, last):
-        begin, state, cut, end = _piece(piece, group, stretches, weights.shape, starts, at[3], stride[3])
+        begin, state, cut, end = pieces[piece]
         along, keep = c[state : state + group].copy(), np.ones(group)
         for k in range(end - 1, cut - 1, -1):
             # Heads downwards as well: memory that is read in one direction comes ahead of time, twice as fast.
@@ -159,12 +146,12 @@ def _backward(
                 up, down = Offset(at[2, row] + k * stride[2]), Offset(at[4, row] + k * stride[4])
                 weight, shrink, own, other = weights[row, k], keep[i], 0.0, 0.0
                 for d in range(dim):
-                    x = numba.float64(widen(d_outputs[up + Offset(d)]))
+                    x = numba.float64(_widen(d_outputs[up + Offset(d)]))
                     total = g[state + i, d] * shrink + x
                     g[state + i, d] = total
-                    own += total * widen(values[value + Offset(d)])
+                    own += total * _widen(values[value + Offset(d)])
                     other += outputs[output + Offset(d)] * x
-                    d_values[down + Offset(d)] = narrow(weight * total, d_values)
+                    d_values[down + Offset(d)] = _narrow(weight * total, d_values)
                 along[i] = along[i] * shrink + other
                 # A masked value may be anything, NaN included.
                 d_scores[row, k] = weight * (own - along[i]) if weight > 0.0 else 0.0
@@ -184,87 +171,113 @@ def forward(
 
     Args:
         scores: (..., N), float32 or float64.
-        values: (..., N, D), float32, float64 or bfloat16, of any strides.
+        values: (..., N, D), float32, float64 or bfloat16; any strides but the channels', which lie side by side.
         m: (...), float64, as are u and w: the state before.
         u: (...).
         w: (..., D).
         mask: bool (..., N), False where a position does not count.
         starts: bool (..., N), True where a sequence begins.
     """
-    values = rows_of_channels(values)
     outputs = torch.empty_like(values, dtype=torch.promote_types(values.dtype, torch.float32))  # in the values' order
     weights = torch.empty(scores.shape, dtype=torch.float64)
     flat, at, stride = _flat(scores, values, mask, starts, outputs)
     n, dim = values.shape[-2:]
-    group, stretches = _split(values)
+    group, stretches, pieces = _cut(values, starts)
     # A stretch's own. What those after the first begin with is not read: they begin with a start.
-    m, u, w = (part.expand(stretches, *part.shape) if stretches > 1 else part for part in (m, u, w))
-    m, u, w = (part.clone(memory_format=torch.contiguous_format) for part in (m, u, w))
+    m, u, w = (part.expand(stretches, *part.shape).clone(memory_format=torch.contiguous_format) for part in (m, u, w))
     arrays = (*flat[:4], at, stride, flat[4], weights.view(-1, n).numpy())
     state = m.view(-1).numpy(), u.view(-1).numpy(), w.view(-1, dim).numpy()
-    _share(_forward, values, group, stretches, *arrays, *state)
-    return outputs, weights, *((m, u, w) if stretches == 1 else (m[-1], u[-1], w[-1]))
+    _share(_forward, values.numel(), group, pieces, *arrays, *state)
+    return outputs, weights, m[-1], u[-1], w[-1]
 
 
 def backward(
-    weights: Tensor,
-    values: Tensor,
-    outputs: Tensor,
-    d_outputs: Tensor,
-    g: Tensor,
-    c: Tensor,
-    starts: Tensor,
+    weights: Tensor, values: Tensor, outputs: Tensor, d_outputs: Tensor, g: Tensor, c: Tensor, starts: Tensor
 ) -> tuple[Tensor, ...]:
     """Gradients of scores (..., N) and values (..., N, D), and g (..., D) and c (...) before the first position.
 
     Args:
         weights: (..., N), float64, from `forward`.
-        values: (..., N, D).
+        values: (..., N, D), as `forward` takes them.
         outputs: (..., N, D), from `forward`.
-        d_outputs: (..., N, D), of the values' type.
+        d_outputs: (..., N, D), of the values' type, channels side by side.
         g: (..., D), float64, after the last position; `scan/fused.py` says what it is.
         c: (...), float64, likewise.
         starts: bool (..., N).
     """
-    values, d_outputs = rows_of_channels(values), rows_of_channels(d_outputs)
     d_scores = torch.empty(weights.shape, dtype=outputs.dtype)
     d_values = torch.empty_like(values)
     flat, at, stride = _flat(values, outputs, d_outputs, starts, d_values)
     n, dim = values.shape[-2:]
-    group, stretches = _split(values)
-    if stretches > 1:
-        g, c = (torch.cat((part.new_zeros(stretches - 1, *part.shape), part.unsqueeze(0))) for part in (g, c))
-    else:
-        g, c = (part.clone(memory_format=torch.contiguous_format) for part in (g, c))
+    group, stretches, pieces = _cut(values, starts)
+    g, c = (torch.cat((part.new_zeros(stretches - 1, *part.shape), part.unsqueeze(0))) for part in (g, c))
     arrays = (weights.view(-1, n).numpy(), *flat[:4], at, stride, d_scores.view(-1, n).numpy(), flat[4])
-    _share(_backward, values, group, stretches, *arrays, g.view(-1, dim).numpy(), c.view(-1).numpy())
-    # Nothing passes a start: all but the first stretch's are zero.
-    return d_scores, d_values, *((g, c) if stretches == 1 else (g.sum(0), c.sum(0)))
+    _share(_backward, values.numel(), group, pieces, *arrays, g.view(-1, dim).numpy(), c.view(-1).numpy())
+    return d_scores, d_values, g.sum(0), c.sum(0)  # nothing passes a start: all but the first stretch's are zero
 
 
 def _flat(*tensors: Tensor) -> tuple[list[Array], Index, Index]:
-    """Their memory as flat arrays, the offset of every row in them (5, rows), and their strides over positions (5,)."""
-    arrays = []
+    """Their memory as flat arrays, the offset of every row in them (5, rows), and their strides over positions (5,).
+
+    bfloat16 is given as its bits. The last tensor is one with channels; all have the same batch dimensions.
+    """
+    batch, arrays = tensors[-1].dim() - 2, []
     for x in tensors:
         extent = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-        arrays.append(as_array(x.as_strided((extent,), (1,))))
-    at, *strides = flatten_batch(tensors)
-    return arrays, at.numpy(), torch.tensor(strides).numpy()
+        flat = x.detach().as_strided((extent,), (1,))
+        arrays.append((flat.view(torch.int16) if x.dtype == torch.bfloat16 else flat).numpy())
+    at = _offsets(tensors[-1].shape[:batch], tuple(x.stride()[:batch] for x in tensors))
+    return arrays, at, np.array([x.stride(batch) for x in tensors])
 
 
-def _split(values: Tensor) -> tuple[int, int]:
-    """How many rows are gone through together, and in how many stretches where these are fewer than the threads.
+@functools.lru_cache(256)  # a model's layouts are few, and come again at every call
+def _offsets(batch: torch.Size, strides: tuple[tuple[int, ...], ...]) -> Index:
+    return np.array(strides, np.int64) @ np.indices(batch).reshape(len(batch), math.prod(batch))
 
-    Heads side by side stay together: a thread each for some of them takes longer than one for all, whose memory every
-    thread would have to read.
+
+def _cut(values: Tensor, starts: Tensor) -> tuple[int, int, Index]:
+    """How many rows are gone through together, into how many stretches these are cut, and all pieces of work.
+
+    A piece is (the first of its rows, the first of its states, its first position, the one behind its last). Rows are
+    cut where they are fewer than the threads, at the starts of all of them that are nearest to equal parts. Heads side
+    by side stay together: a thread each for some of them takes longer than one for all, whose memory every thread
+    would have to read.
     """
     *batch, n, _ = values.shape
+    rows = math.prod(batch)
     group = batch[-1] if len(batch) > 1 and values.stride(-3) < values.stride(-2) else 1
-    threads = count_parts(n, values.numel())
-    return group, threads if math.prod(batch) < group * threads else 1
+    threads = _threads(n, values.numel())
+    stretches = threads if rows < group * threads else 1
+    begins, numbers = np.arange(0, rows, group)[:, None], np.arange(stretches)
+    cuts = np.zeros((len(begins), stretches + 1), np.int64)
+    cuts[:, -1] = n
+    if stretches > 1:
+        for own, common in zip(cuts, starts.reshape(len(begins), group, n).all(1).numpy(), strict=True):
+            if len(at := np.flatnonzero(common)):
+                own[1:-1] = at[np.abs(at - n * numbers[1:, None] // stretches).argmin(1)]
+    parts = np.broadcast_arrays(begins, begins + rows * numbers, cuts[:, :-1], cuts[:, 1:])
+    return group, stretches, np.stack(parts, -1).reshape(-1, 4)
 
 
-def _share(kernel: Kernel, values: Tensor, group: int, stretches: int, *arrays: Array) -> None:
-    """Runs the kernel over the stretches of all rows, none of which needs another, on several threads if it pays."""
-    pieces = values.shape[:-2].numel() // group * stretches
-    share(kernel, count_parts(pieces, values.numel()), pieces, group, stretches, *arrays)
+def _threads(parts: int, elements: int) -> int:
+    """How many threads share the parts of a work; one where there is too little to do."""
+    return min(torch.get_num_threads(), parts) if elements >= SHARED else 1
+
+
+def _share(kernel: Callable[..., None], elements: int, group: int, pieces: Index, *arrays: Array) -> None:
+    """Runs the kernel, which is compiled without Python's lock, over all pieces, on several threads if it pays."""
+    threads = _threads(len(pieces), elements)
+    cuts = [len(pieces) * k // threads for k in range(threads + 1)]
+    others = [_pool(threads).submit(kernel, cuts[k], cuts[k + 1], group, pieces, *arrays) for k in range(1, threads)]
+    kernel(*cuts[:2], group, pieces, *arrays)
+    for other in others:
+        other.result()
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads - 1, thread_name_prefix="kernel")
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)

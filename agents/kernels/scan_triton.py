@@ -14,7 +14,6 @@ import triton
 from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
-from .layout import dense_batches, rows_of_channels, two_batch_dimensions
 from .scan_triton_backward import carry_gradients, scan_gradients, sum_gradients
 from .scan_triton_forward import carry_states, scan_outputs, sum_chunks
 
@@ -33,7 +32,6 @@ def forward(
         ValueError: values of another type (float16 is converted before), or not on a CUDA device.
     """
     _check(values)
-    values = dense_batches(rows_of_channels(values))
     outputs = torch.empty_like(values, dtype=torch.float32)
     weights = torch.empty(scores.shape, dtype=torch.float32, device=values.device)
     before = [part.contiguous() for part in (m, u, w)]
@@ -42,15 +40,14 @@ def forward(
     tensors, strides = _rows(given, values.dim() - 2)
     sizes = _sizes(tensors[1])
     chunks, rows, dim = sizes["chunks"], m.numel(), sizes["DIM"]
-    if chunks > 1:
-        own = [values.new_empty(rows, chunks, *more, dtype=torch.float32) for more in ((), (), (dim,))]
-        begun = values.new_empty(rows, chunks, dtype=torch.int8)
-        launch(sum_chunks, (rows * chunks,), *tensors[:4], *strides[:12], *own, begun, **sizes, num_warps=4)
-        first, before = before, [torch.empty_like(part) for part in own]
-        _carry(carry_states, (*own, begun, *first, *before, *after), rows, chunks=chunks, dim=dim)
+    own = [values.new_empty(rows, chunks, *more, dtype=torch.float32) for more in ((), (), (dim,))]
+    begun = values.new_empty(rows, chunks, dtype=torch.int8)
+    launch(sum_chunks, (rows * chunks,), *tensors[:4], *strides[:12], *own, begun, **sizes, num_warps=4)
+    carried = [torch.empty_like(part) for part in own]
+    _carry(carry_states, (*own, begun, *before, *carried, *after), rows, chunks=chunks, dim=dim)
     launch(
-        scan_outputs, (rows * chunks,), *tensors, *strides, weights, *before, *after, **sizes,
-        TURN=_turn(sizes, 128), WHOLE=chunks == 1, maxnreg=MOST_REGISTERS,
+        scan_outputs, (rows * chunks,), *tensors, *strides, weights, *carried, **sizes, TURN=_turn(sizes, 128),
+        maxnreg=MOST_REGISTERS,
     )  # fmt: skip
     return outputs, weights, *after
 
@@ -59,7 +56,6 @@ def backward(
     weights: Tensor, values: Tensor, outputs: Tensor, d_outputs: Tensor, g: Tensor, c: Tensor, starts: Tensor
 ) -> tuple[Tensor, ...]:
     """As `scan_numba.backward`."""
-    values, d_outputs = dense_batches(rows_of_channels(values)), rows_of_channels(d_outputs)
     weights, d_scores = weights.contiguous(), torch.empty_like(weights)
     d_values = torch.empty_like(values)
     after = [part.contiguous() for part in (g, c)]
@@ -68,24 +64,22 @@ def backward(
     tensors, strides = _rows(given, values.dim() - 2)
     sizes = _sizes(tensors[0])
     chunks, rows, dim = sizes["chunks"], c.numel(), sizes["DIM"]
-    if chunks > 1:
-        factors, products = (values.new_empty(rows, chunks, dtype=torch.float32) for _ in range(2))
-        sums = values.new_empty(rows, chunks, dim, dtype=torch.float32)
-        own = (factors, sums, products)
-        launch(sum_gradients, (rows * chunks,), weights, *tensors[1:4], *strides[3:12], *own, **sizes, num_warps=8)
-        last, after = after, [torch.empty_like(sums), torch.empty_like(products)]
-        arguments = (weights, tensors[3], *strides[9:11], *own, *last, *after, *before)
-        _carry(carry_gradients, arguments, rows, heads=sizes["heads"], n=sizes["n"], chunks=chunks, dim=dim)
+    factors, products, carried_products = (values.new_empty(rows, chunks, dtype=torch.float32) for _ in range(3))
+    sums, carried = (values.new_empty(rows, chunks, dim, dtype=torch.float32) for _ in range(2))
+    own = (factors, sums, products)
+    launch(sum_gradients, (rows * chunks,), weights, *tensors[1:4], *strides[3:12], *own, **sizes, num_warps=8)
+    arguments = (weights, tensors[3], *strides[9:11], *own, *after, carried, carried_products, *before)
+    _carry(carry_gradients, arguments, rows, heads=sizes["heads"], n=sizes["n"], chunks=chunks, dim=dim)
     launch(
-        scan_gradients, (rows * chunks,), weights, *tensors, *strides, d_scores, *after, *before, **sizes,
-        TURN=_turn(sizes, 64), WHOLE=chunks == 1, maxnreg=MOST_REGISTERS,
+        scan_gradients, (rows * chunks,), weights, *tensors, *strides, d_scores, carried, carried_products, **sizes,
+        TURN=_turn(sizes, 64), maxnreg=MOST_REGISTERS,
     )  # fmt: skip
     return d_scores, d_values, *before
 
 
 def _rows(tensors: Sequence[Tensor], batch: int) -> tuple[list[Tensor], list[int]]:
-    """The tensors with two batch dimensions, and of each the strides over those and over positions."""
-    tensors = [two_batch_dimensions(x, batch) for x in tensors]
+    """The tensors as (B, H, ...), in the same memory, and of each the strides over batch, heads and positions."""
+    tensors = [x[(None,) * (2 - batch)] if batch < 2 else x.flatten(0, batch - 2) for x in tensors]
     return tensors, [stride for x in tensors for stride in x.stride()[:3]]
 
 

@@ -9,8 +9,6 @@ linear recurrences with the same factors. What is multiplied by 0 is forgotten, 
 1. `sum_gradients`: what a chunk alone adds to g and c at its first position, and the product of its factors.
 2. `carry_gradients`: g and c at the first position after every chunk, in float64.
 3. `scan_gradients`: the gradients of a chunk's scores and values.
-
-Rows of at most one chunk need the third alone, which then reads and writes what comes in and goes out itself.
 """
 
 from __future__ import annotations
@@ -110,19 +108,16 @@ def scan_gradients(
     batch_d_outputs: int, head_d_outputs: int, stride_d_outputs: int,
     batch_starts: int, head_starts: int, stride_starts: int,
     batch_d_values: int, head_d_values: int, stride_d_values: int,
-    d_scores: Pointer, g: Pointer, c: Pointer, g_before: Pointer, c_before: Pointer, heads: int, n: int, chunks: int,
-    DIM: tl.constexpr, CHANNELS: tl.constexpr, CHUNK: tl.constexpr, TURN: tl.constexpr, WHOLE: tl.constexpr,
+    d_scores: Pointer, g: Pointer, c: Pointer, heads: int, n: int, chunks: int,
+    DIM: tl.constexpr, CHANNELS: tl.constexpr, CHUNK: tl.constexpr, TURN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Gradients of one chunk, from what `carry_gradients` says of those after it.
-
-    WHOLE: the chunk is the row; g and c after it are as the scan is given them, and those before it are written.
-    """
+    """Gradients of one chunk, from what `carry_gradients` says of those after it."""
     chunk, row = tl.program_id(0) % chunks, tl.program_id(0) // chunks
     begin, i, r, channel = chunk * CHUNK, tl.arange(0, CHUNK), tl.arange(0, TURN), channels_of(CHANNELS)
     real, at = channel < DIM, row.to(tl.int64) * chunks + chunk
-    down = tl.load(g + at * DIM + channel, mask=real, other=0.0).to(tl.float32)
+    down = tl.load(g + at * DIM + channel, mask=real, other=0.0)
     # c is a sum over channels, taken after the recurrence: a sum over lanes costs more than to go through it with all.
-    along = tl.where(channel == 0, tl.load(c + at).to(tl.float32), 0.0)
+    along = tl.where(channel == 0, tl.load(c + at), 0.0)
     weights += row.to(tl.int64) * n
     d_scores += row.to(tl.int64) * n
     starts = row_of(starts, row, heads, batch_starts, head_starts)
@@ -136,21 +131,12 @@ def scan_gradients(
         k = CHUNK - 1 - turn - r
         a, factor = tl.gather(weight, k, 0), tl.gather(following, k, 0)
         inside = (begin + k < n)[:, None] & real[None, :]
-        up = tl.load(d_outputs + k[:, None] * stride_d_outputs + channel[None, :], mask=inside, other=0.0).to(
-            tl.float32
-        )
-        output = tl.load(outputs + k[:, None] * stride_outputs + channel[None, :], mask=inside, other=0.0).to(
-            tl.float32
-        )
+        up = channels_at(d_outputs, k, stride_d_outputs, channel, inside)
+        output = channels_at(outputs, k, stride_outputs, channel, inside)
         # What weighs nothing may be anything, NaN included.
-        counts = (a > 0)[:, None] & real[None, :]
-        value = tl.load(values + k[:, None] * stride_values + channel[None, :], mask=counts, other=0.0).to(tl.float32)
+        value = channels_at(values, k, stride_values, channel, (a > 0)[:, None] & real[None, :])
         alongs = linear_scan(factor[:, None], output * up, along[None, :])
         downs = linear_scan(factor[:, None], up, down[None, :])
         tl.store(d_values + k[:, None] * stride_d_values + channel[None, :], a[:, None] * downs, mask=inside)
         tl.store(d_scores + begin + k, kept(a, tl.sum(value * downs - alongs, 1)), mask=begin + k < n)
         down, along = last_of(downs), last_of(alongs)
-    if WHOLE:
-        first = _factors(weights, starts, stride_starts, begin, n).to(tl.float64)
-        tl.store(g_before + row * DIM + channel, kept(first, down.to(tl.float64)), mask=real)
-        tl.store(c_before + row, kept(first, tl.sum(along, 0).to(tl.float64)))

@@ -11,8 +11,8 @@ so a start needs nothing but its own factor, and what is kept by 0 is forgotten,
    with M and U of all so far, o = keep o' + exp(m - M) / U w, keep = 0 where a sequence starts, 1 - u exp(m - M) / U.
 3. `scan_outputs`: the weights and outputs of a chunk from the state before it; it reads the values once more.
 
-Rows of at most one chunk need the third alone, which then reads and writes the state itself. A maximum is carried as
-float32, in which a score's maximum is exact; the sums beside it are float64 or, inside a chunk, float32.
+A maximum is carried as float32, in which a score's maximum is exact; the sums with it are float64 or, inside a chunk,
+float32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .scan_triton_rows import Block, Pointer, channels_at, channels_of, kept, last_of, linear_scan, row_of
+from .scan_triton_rows import Block, Pointer, channels_at, channels_of, last_of, linear_scan, row_of
 
 LOW = tl.constexpr(torch.finfo(torch.float32).min)  # the maximum of no scores
 
@@ -153,14 +153,10 @@ def scan_outputs(
     batch_scores: int, head_scores: int, stride_scores: int, batch_values: int, head_values: int, stride_values: int,
     batch_mask: int, head_mask: int, stride_mask: int, batch_starts: int, head_starts: int, stride_starts: int,
     batch_outputs: int, head_outputs: int, stride_outputs: int,
-    weights: Pointer, m: Pointer, u: Pointer, w: Pointer, m_after: Pointer, u_after: Pointer, w_after: Pointer,
-    heads: int, n: int, chunks: int,
-    DIM: tl.constexpr, CHANNELS: tl.constexpr, CHUNK: tl.constexpr, TURN: tl.constexpr, WHOLE: tl.constexpr,
+    weights: Pointer, m: Pointer, u: Pointer, w: Pointer, heads: int, n: int, chunks: int,
+    DIM: tl.constexpr, CHANNELS: tl.constexpr, CHUNK: tl.constexpr, TURN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Weights and outputs of one chunk, from what `carry_states` says of those before it.
-
-    WHOLE: the chunk is the row; the state before it is as the scan is given it, and that after it is written.
-    """
+    """Weights and outputs of one chunk, from what `carry_states` says of those before it."""
     chunk, row = tl.program_id(0) % chunks, tl.program_id(0) // chunks
     begin = chunk * CHUNK
     score, present, start = _positions(
@@ -171,13 +167,6 @@ def scan_outputs(
     i, r, channel = tl.arange(0, CHUNK), tl.arange(0, TURN), channels_of(CHANNELS)
     real, at = channel < DIM, row.to(tl.int64) * chunks + chunk
     top, whole, output = tl.load(m + at), tl.load(u + at), tl.load(w + at * DIM + channel, mask=real, other=0.0)
-    if WHOLE:
-        given_top, given_sums = top, output
-        output = (output * _inverse(whole)).to(tl.float32)
-        top, given_whole = _rounded(top, whole)
-        whole = given_whole.to(tl.float32)
-        last_top, last_whole, p, starting = _last_sequence(score, present, start)
-        sums = tl.zeros((CHANNELS,), tl.float32)
     tops, wholes, started = tl.associative_scan((score, tl.where(present, 1.0, 0.0), start.to(tl.int32)), 0, _join)
     tops, wholes, _ = _join(top, whole, 0, tops, wholes, started)
     weight = tl.where(present, tl.exp(score - tops) * _inverse(wholes), 0.0)
@@ -194,15 +183,3 @@ def scan_outputs(
         inside = (begin + k < n)[:, None] & real[None, :]
         tl.store(outputs + k[:, None] * stride_outputs + channel[None, :], here, mask=inside)
         output = last_of(here)
-        if WHOLE:
-            sums += tl.sum(tl.gather(p, turn + r, 0)[:, None] * value, 0)
-    if WHOLE:
-        last_top = last_top.to(tl.float64)
-        top_after, whole_after, _ = _join(
-            top.to(tl.float64), given_whole, 0, last_top, last_whole.to(tl.float64), starting.to(tl.int32)
-        )
-        old = kept(tl.exp(tl.where(starting, -float("inf"), given_top - top_after)), given_sums)
-        tl.store(m_after + row, top_after)
-        tl.store(u_after + row, whole_after)
-        sums_after = old + tl.exp(last_top - top_after) * sums.to(tl.float64)
-        tl.store(w_after + row * DIM + channel, sums_after, mask=real)

@@ -1,14 +1,11 @@
-"""One environment step of a Decision-Aaren, with recurrence encoding or without, on the CPU in one call: compiled by
-Numba on first use. A step is one token.
+"""One environment step, a token, of a Decision-Aaren on the CPU in one call: compiled by Numba on first use.
 
-For one environment a step is a few hundred thousand multiplications; called operation by operation it would take
-several times as long. What is computed for an environment does not depend, to the last bit, on how many others there
-are: every row of a product is summed in the same order, and no operation joins environments.
+Operation by operation, a step would take several times as long. What is computed for an environment does not depend, to
+the last bit, on how many others there are: every row of a product is summed in the same order, and no operation joins
+environments. These may be at different steps of their episodes.
 
-Environments may be at different steps of their episodes: each has its own row of time's embedding, and one whose
-sequence begins counts neither its state nor an action before.
-
-Names: E environments, C channels, H heads, D = C / H, L layers.
+Names: E environments, C channels, H heads, D = C / H, L layers; R heads have a recurrence encoding (`encoding.py`), of
+which a state holds F numbers.
 """
 
 from __future__ import annotations
@@ -17,9 +14,7 @@ import math
 
 import numpy as np
 
-from .compiling.bfloat16 import Array
-from .compiling.decorators import compiled
-from .step_encoding import encode
+from .compiled import Array, compiled
 
 EPSILON = np.float32(1e-5)  # of the layer norms, torch's default
 
@@ -48,12 +43,8 @@ def _linear(x: Array, weight: Array, bias: Array, out: Array) -> None:
         for j in range(outputs):
             y0[j], y1[j], y2[j], y3[j] = bias[j], bias[j], bias[j], bias[j]
         for k in range(0, inputs, 4):
-            w0, w1, w2, w3 = (
-                weight[k][:outputs],
-                weight[k + 1][:outputs],
-                weight[k + 2][:outputs],
-                weight[k + 3][:outputs],
-            )
+            w0, w1 = weight[k][:outputs], weight[k + 1][:outputs]
+            w2, w3 = weight[k + 2][:outputs], weight[k + 3][:outputs]
             a0, a1, a2, a3 = x[r, k], x[r, k + 1], x[r, k + 2], x[r, k + 3]
             b0, b1, b2, b3 = x[r + 1, k], x[r + 1, k + 1], x[r + 1, k + 2], x[r + 1, k + 3]
             c0, c1, c2, c3 = x[r + 2, k], x[r + 2, k + 1], x[r + 2, k + 2], x[r + 2, k + 3]
@@ -154,6 +145,58 @@ def _attend(mixed: Array, begins: Array, heads: int, before: Array, after: Array
 
 
 @compiled("contract")
+def _recur(source: Array, value: Array, column: Array, pushed: Array, own_row: int, h: Array) -> None:
+    """h = Z source in its own row, and pushed = Z source + value, both of P rows of D."""
+    dim = len(h)
+    a, b = column[0], column[1]
+    if len(source) == dim:  # Z is one number
+        for k in range(dim):
+            h[k] = a * source[k]
+            pushed[k] = h[k] + value[k]
+        return
+    first, second = source[:dim], source[dim:]
+    for k in range(dim):
+        upper, lower = a * first[k] - b * second[k], b * first[k] + a * second[k]
+        pushed[k], pushed[dim + k] = upper + value[k], lower
+        h[k] = lower if own_row else upper
+
+
+@compiled("contract")
+def _encode(
+    mixed: Array, begins: Array, layer: int, dim: int, encoding: tuple[Array, ...],
+    sums: Array, after: Array, out: Array,
+) -> None:  # fmt: skip
+    """The gate of equation (4) around attention's outputs; other arguments as of `_attend`.
+
+    Args:
+        layer: whose encoding is meant.
+        dim: D.
+        encoding: the gates (L,); the first columns of Z (L, R, 2); where a head's sums begin in a state, (R + 1,);
+            their rows P, (R,); the row that is its output, (R,).
+        sums: the layer's states; their last F numbers are h + v of every head's last d tokens, the oldest first,
+            (d, P, D) each.
+        out: rows of attention's outputs, (E, C); those of R heads are changed.
+    """
+    gates, columns, starts, rows, own_rows = encoding
+    count = starts[-1]
+    gate, nothing, h = gates[layer], np.zeros(count), np.empty(dim)
+    first = sums.shape[1] - count
+    for e in range(len(sums)):
+        source_sums = nothing if begins[e] else sums[e][first:]
+        for r in range(len(rows)):
+            size = rows[r] * dim  # of a token
+            old, new = source_sums[starts[r] : starts[r + 1]], after[e][first:][starts[r] : starts[r + 1]]
+            later = len(old) - size
+            for k in range(later):
+                new[k] = old[size + k]
+            value = mixed[e][r * dim :][:dim]
+            _recur(old[:size], value, columns[layer, r], new[later:], own_rows[r], h)
+            y = out[e][r * dim :][:dim]
+            for k in range(dim):
+                y[k] += gate * (h[k] - y[k])
+
+
+@compiled("contract")
 def _add(x: Array, y: Array) -> None:
     """x += y."""
     rows, channels = x.shape
@@ -228,8 +271,7 @@ def step(
     layers, channels = mix.shape[0], mix.shape[1]
     environments, begins = len(actions), given[4]
     x = np.empty((environments, channels), np.float32)
-    y = np.empty((environments, channels), np.float32)
-    z = np.empty((environments, channels), np.float32)
+    y, z = np.empty_like(x), np.empty_like(x)
     mixed = np.empty((environments, mix.shape[2]), np.float32)
     hidden = np.empty((environments, up.shape[2]), np.float32)
     _embed(given, scaling, embedding, x)
@@ -237,20 +279,14 @@ def step(
     for layer in range(layers):
         if pre_norm:
             _normalise(x, norms[1 + 2 * layer], y)
-            _linear(y, mix[layer], mix_bias[layer], mixed)
-        else:
-            _linear(x, mix[layer], mix_bias[layer], mixed)
+        _linear(y if pre_norm else x, mix[layer], mix_bias[layer], mixed)
         old, new = before[:, layer], after[:, layer]
         _attend(mixed, begins, heads, old, new, y)
-        encode(mixed, begins, layer, channels // heads, encoding, old, new, y)
+        _encode(mixed, begins, layer, channels // heads, encoding, old, new, y)
         _linear(y, output[layer], output_bias[layer], z)
         _add(x, z)
-        if pre_norm:
-            _normalise(x, norms[2 + 2 * layer], y)
-            _linear(y, up[layer], up_bias[layer], hidden)
-        else:
-            _normalise(x, norms[1 + 2 * layer], x)
-            _linear(x, up[layer], up_bias[layer], hidden)
+        _normalise(x, norms[1 + pre_norm + 2 * layer], y if pre_norm else x)
+        _linear(y if pre_norm else x, up[layer], up_bias[layer], hidden)
         _activate(hidden, gelu)
         _linear(hidden, down[layer], down_bias[layer], z)
         _add(x, z)

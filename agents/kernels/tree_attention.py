@@ -13,8 +13,7 @@ import math
 
 import numpy as np
 
-from .compiling.bfloat16 import Array
-from .compiling.decorators import compiled, inlined
+from .compiled import Array, compiled, inlined
 from .tree_forms import DECAY, HORIZON, LARGEST, MEAN, POSITIVE
 
 GOLDEN, FIRST, SECOND = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))

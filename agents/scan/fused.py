@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..kernels import TYPES, load
-from ..kernels.layout import dense_batches, rows_of_channels
 from .state import STATE_DTYPE, ScanState
 
 
@@ -79,7 +78,7 @@ WEIGHTS = {"numba": torch.float64, "triton": torch.float32}  # what a back end k
 
 @OPERATORS["forward"].register_fake  # type: ignore[untyped-decorator]
 def _forward_shapes(backend: str, scores: Tensor, values: Tensor, *state_mask_starts: Tensor) -> tuple[Tensor, ...]:
-    outputs = torch.empty_like(_held(backend, values), dtype=torch.promote_types(values.dtype, torch.float32))
+    outputs = torch.empty_like(values, dtype=torch.promote_types(values.dtype, torch.float32))
     weights = torch.empty(scores.shape, dtype=WEIGHTS[backend], device=values.device)
     return outputs, weights, *map(_like, state_mask_starts[:3])
 
@@ -89,13 +88,16 @@ def _backward_shapes(
     backend: str, weights: Tensor, values: Tensor, outputs: Tensor, _: Tensor, g: Tensor, c: Tensor, starts: Tensor
 ) -> tuple[Tensor, ...]:
     d_scores = torch.empty(weights.shape, dtype=outputs.dtype, device=values.device)
-    return d_scores, torch.empty_like(_held(backend, values)), _like(g), _like(c)
+    return d_scores, torch.empty_like(values), _like(g), _like(c)
 
 
-def _held(backend: str, values: Tensor) -> Tensor:
-    """The values as the back end has them, in whose order outputs and gradients are."""
-    values = rows_of_channels(values)
-    return dense_batches(values) if backend == "triton" else values
+def _held(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x (..., N, D) as back ends take it: of a type, its channels side by side, copied only where they are not.
+
+    More than two batch dimensions may not lie like two, as Triton's kernels have them.
+    """
+    x = x.to(dtype)
+    return x if x.dim() <= 4 and (x.stride(-1) == 1 or x.shape[-1] == 1) else x.contiguous()
 
 
 def _like(part: Tensor) -> Tensor:
@@ -123,7 +125,7 @@ class _FusedScan(torch.autograd.Function):
         starts: Tensor,
     ) -> tuple[Tensor, ...]:
         dtype = torch.promote_types(torch.promote_types(scores.dtype, values.dtype), torch.float32)
-        held = values if values.dtype in TYPES[backend] else values.to(dtype)
+        held = _held(values, values.dtype if values.dtype in TYPES[backend] else dtype)
         outputs, weights, *last = _run("forward", backend, scores.to(dtype), held, m, u, w, mask, starts)
         ctx.backend, ctx.scores_dtype, ctx.held_dtype = backend, scores.dtype, held.dtype
         ctx.save_for_backward(values, weights, outputs, u, w, last[1], starts)
@@ -141,10 +143,10 @@ class _FusedScan(torch.autograd.Function):
         d_last_w: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
         values, weights, outputs, u, w, last_u, starts = ctx.saved_tensors
-        held, d_outputs = values.to(ctx.held_dtype), torch.zeros_like(values) if d_outputs is None else d_outputs
+        held = _held(values, ctx.held_dtype)
+        d_outputs = _held(torch.zeros_like(held) if d_outputs is None else d_outputs, held.dtype)
         g = torch.zeros_like(w) if d_last_w is None else last_u.unsqueeze(-1) * d_last_w
         c = torch.zeros_like(u) if d_last_u is None else -last_u * d_last_u
-        d_outputs = d_outputs.to(held.dtype)
         d_scores, d_values, g, c = _run("backward", ctx.backend, weights, held, outputs, d_outputs, g, c, starts)
         d_m = d_u = d_w = None
         if any(ctx.needs_input_grad[3:6]):

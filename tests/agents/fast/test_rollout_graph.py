@@ -12,8 +12,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
-from aaren_rl.agents.fast import rollout_graph
 from aaren_rl.agents.fast.rollout_graph import GraphedCallable, GraphedStep
+from aaren_rl.agents.kernels.cuda_graphs import record
 from aaren_rl.agents.model.scaling import PlainStep, Step
 
 Results = tuple[Tensor, ...]
@@ -39,7 +39,7 @@ def model(device: str = "cpu", mixer: str = "aaren") -> DecisionModel:
 
 
 def recorded(of: DecisionModel, device: str) -> GraphedStep:
-    return GraphedStep(of, unit_scaling(of), rollout_graph.cuda_graph if device == "cuda" else again)
+    return GraphedStep(of, unit_scaling(of), record if device == "cuda" else again)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -107,7 +107,7 @@ def test_a_policy_acts_by_it(rollout: str, device: str, monkeypatch: pytest.Monk
     made = []
     if device == "cpu":
         monkeypatch.setattr("aaren_rl.agents.kernels.on_gpu", lambda x: True)
-        monkeypatch.setattr("aaren_rl.agents.fast.rollout.captures_are_right", lambda device: True)
+        monkeypatch.setattr("aaren_rl.agents.fast.rollout.gpu_is_right", lambda device: True)
         monkeypatch.setattr("aaren_rl.agents.fast.rollout.can_compile", lambda model: False)
         monkeypatch.setattr(GraphedCallable.__init__, "__defaults__", (again,))
         monkeypatch.setattr(GraphedStep.__init__, "__defaults__", (again,))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aaren_rl.agents import ScanState, kernels, prefix_scan
 from aaren_rl.agents.kernels import scan_numba as cpu
-from aaren_rl.agents.kernels.compiling import threads as kernel_threads
+from aaren_rl.agents.kernels.compiled import compiled
 
 numba_scan = partial(prefix_scan, method="numba")
 
@@ -67,7 +67,7 @@ def shared_starts(batch: tuple[int, ...]) -> Tensor:
 def test_threads_share_rows_and_stretches(
     layout: object, batch: tuple[int, int], begin: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel_threads, "SHARED", 1)
+    monkeypatch.setattr(cpu, "SHARED", 1)
     scores, values = random_inputs(50, batch=batch)
     starts, before = None if begin is None else begin(batch), random_state(batch)
     threads, results = torch.get_num_threads(), []
@@ -86,12 +86,18 @@ def test_threads_share_rows_and_stretches(
         assert all(torch.equal(alone, other) for other in shared)
 
 
-def test_a_packed_row_is_cut_at_the_starts_nearest_to_equal_parts() -> None:
-    starts, one_row = shared_starts((1,))[0].numpy(), torch.zeros(1, dtype=torch.int64).numpy()
-    assert [cpu._cut(k, 3, 50, starts, one_row, 1) for k in range(4)] == [0, 9, 31, 50]
-    assert [cpu._cut(k, 3, 50, starts & False, one_row, 1) for k in range(4)] == [0, 0, 0, 50]
-    assert [cpu._cut(k, 3, 50, starts, one_row, 0) for k in range(4)] == [0, 0, 0, 50]  # one value for all
-    assert [cpu._cut(k, 3, 50, starts[::-1].copy(), one_row, 1) for k in range(4)] == [0, 18, 40, 50]
+def test_a_packed_row_is_cut_at_the_starts_nearest_to_equal_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The starts of all rows that are gone through together."""
+    monkeypatch.setattr(cpu, "_threads", lambda parts, elements: 3)
+    values, own = torch.zeros(1, 2, 50, 4), torch.arange(50).eq(torch.tensor([[20], [33]])).unsqueeze(0)
+    for starts, cuts in ((shared_starts((1, 2)) | own, [0, 9, 31, 50]), (own, [0, 0, 0, 50])):
+        group, stretches, pieces = cpu._cut(heads_side_by_side(values), starts)
+        assert (group, stretches) == (2, 3)
+        assert pieces.tolist() == [[0, 2 * k, cuts[k], cuts[k + 1]] for k in range(3)]
+
+
+def test_where_nothing_can_be_kept_a_kernel_is_compiled_every_time() -> None:
+    assert compiled()(eval("lambda x: x + 1"))(1) == 2  # Numba keeps nothing of a function without a file
 
 
 def test_no_matrix_of_all_pairs_is_kept_for_the_backward_pass() -> None:
@@ -107,13 +113,6 @@ def test_a_second_derivative_is_refused() -> None:
     (gradient,) = torch.autograd.grad(numba_scan(scores, values)[0].square().sum(), values, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
-
-
-def test_auto_is_the_kernel_and_blocked_where_it_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, values = random_inputs(5)
-    assert kernels.choose(values) == "numba"
-    monkeypatch.setattr(torch.jit, "is_tracing", lambda: True)
-    assert kernels.choose(values) == "blocked"
 
 
 def test_without_numba_the_scan_is_done_in_torch_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

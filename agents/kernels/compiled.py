@@ -1,19 +1,23 @@
-"""How the CPU kernels are compiled."""
+"""How the CPU kernels are compiled.
+
+Numba compiles a function again where its own file has changed, and looks at no other file: what a kernel calls is in
+the kernel's file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numba
+import numpy.typing as npt
 
-from .cache import keyed_cache
-
+Array: TypeAlias = npt.NDArray[Any]
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
 def compiled(*fastmath: str) -> Callable[[Kernel], Kernel]:
-    """Compiles on first use and keeps the code in Numba's cache, while no kernel file changes.
+    """Compiles on first use and keeps the code in Numba's cache.
 
     Args:
         fastmath: LLVM's liberties: "contract" fuses products into sums, "reassoc" with "nsz" reorders sums, so that a
@@ -22,11 +26,11 @@ def compiled(*fastmath: str) -> Callable[[Kernel], Kernel]:
     options: dict[str, Any] = {"nogil": True, "fastmath": set(fastmath), "error_model": "numpy"}
 
     def decorate(function: Kernel) -> Kernel:
-        with keyed_cache() as kept:
-            try:
-                kernel: Kernel = numba.njit(cache=kept, **options)(function)
-            except RuntimeError:  # Numba finds no place to keep it: compiled anew by every process
-                kernel = numba.njit(**options)(function)
+        kernel: Kernel
+        try:
+            kernel = numba.njit(cache=True, **options)(function)
+        except RuntimeError:  # no folder can be written to: every process compiles
+            kernel = numba.njit(**options)(function)
         return kernel
 
     return decorate
@@ -34,6 +38,5 @@ def compiled(*fastmath: str) -> Callable[[Kernel], Kernel]:
 
 def inlined(function: Kernel) -> Kernel:
     """For what kernels call: compiled as a part of them."""
-    options: dict[str, Any] = {"inline": "always", "error_model": "numpy"}
-    kernel: Kernel = numba.njit(**options)(function)
+    kernel: Kernel = numba.njit(inline="always", error_model="numpy")(function)
     return kernel
