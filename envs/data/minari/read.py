@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
 from ...errors import DataError, one_line
@@ -16,7 +15,7 @@ from ...files import alone, sha256, writing
 from ...system import require_memory, sync
 from ...tasks.table import get_task
 from ..download import write_pin
-from ..episodes import Episodes
+from ..episodes import Episode, Episodes
 from ..hdf5 import opening
 from .spec import WAY_OUT, MinariSpec, minari_data_dir, read_spec
 
@@ -58,15 +57,14 @@ def read_minari(
     It is looked for in `$MINARI_DATASETS_PATH`, else `~/.minari/datasets`; with `download` the `minari` package fetches
     it from its remote (`$MINARI_REMOTE`, by default Hugging Face), with a line on stderr that says so. Numbers become
     float32. Minari stores T + 1 observations of an episode of T steps; row t pairs observation t with action t and
-    reward t, and the last observation is left out. An unfinished last episode is left out, with a note. Actions must
-    lie in the dataset's own action space. `progress` shows a bar on stderr for what takes long.
+    reward t, and the last observation is left out. So is an unfinished last episode, with a note. Actions must lie in
+    the dataset's own action space. `progress` shows a bar on stderr for what takes long.
 
     Raises:
         UsageError: not a Minari id.
         DataError: the dataset is not there and cannot be fetched; is damaged, changed since it was fetched or not in
-            Minari's HDF5 layout; has spaces that are not vectors, an environment that Gymnasium does not know or other
-            faults of its description (see `read_spec`), which is never imported; or holds NaN, infinity, actions out of
-            bounds (unless `clip_actions`) or no complete episode.
+            Minari's HDF5 layout; describes what `read_spec` refuses; or holds NaN, infinity, actions out of bounds
+            (unless `clip_actions`) or no complete episode. The environment that it names is never imported.
     """
     folder = minari_data_dir(dataset_id)
     if download and not folder.exists():
@@ -138,8 +136,8 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     path = folder / "main_data.hdf5"
     opening.check_file(path)
     spec = read_spec(folder / "metadata.json")
-    notes, claimed, columns = list(spec.notes), 0, (spec.observation_dim, spec.action_dim)
-    read: list[_Episode] = []
+    notes, claimed, read, ended = list(spec.notes), 0, list[Episode](), list[bool]()
+    columns = spec.observation_dim, None if spec.action_low is None else len(spec.action_low)
     with opening.open_hdf5(path) as file:
         if len(file) != spec.total_episodes:
             raise DataError(
@@ -149,29 +147,33 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
         every = range(len(file))
         for e in tqdm(every, dataset_id, unit="episode", delay=1, mininterval=1, leave=False, disable=not progress):
             parts = _parts(opening.plain_entry(file, f"episode_{e}", h5py.Group, _LAYOUT), columns)
-            claimed = opening.check_size(parts.values(), claimed)
-            read.append(_read_episode(parts))
+            claimed = opening.check_size(parts, claimed)
+            episode, has_end = _read_episode(*parts)
+            read.append(episode)
+            ended.append(has_end)
             if e == 0:
-                columns = sizes = read[0].observations.shape[1], read[0].actions.shape[1]
+                columns = sizes = episode.observations.shape[1], episode.actions.shape[1]
                 require_memory(4 * spec.total_steps * (sum(sizes) + 1), str(path), "use a smaller dataset")
-    if (total := sum(len(episode.rewards) for episode in read)) != spec.total_steps:
+    if (total := sum(map(len, read))) != spec.total_steps:
         raise DataError(f"{path}: has {total:,} steps, metadata.json counts {spec.total_steps:,}; {_AGAIN}")
-    if read[-1].terminated is None:
-        notes.append(f"dropped {len(read.pop().rewards):,} steps of an unfinished last episode")
+    if not ended.pop():
+        notes.append(f"dropped {len(read.pop()):,} steps of an unfinished last episode")
     if not read:
         raise DataError(f"{path}: its only episode is unfinished: neither terminated nor truncated; use more data")
-    if n_open := sum(episode.terminated is None for episode in read):  # it ended where the next one began
+    if n_open := ended.count(False):  # it ended where the next one began
         notes.append(f"took {n_open:,} episodes without a mark at their end for cut by a time limit")
-    actions = np.concatenate([episode.actions for episode in read])
+    observations, actions, rewards = (
+        np.concatenate([getattr(episode, key) for episode in read]) for key in ("observations", "actions", "rewards")
+    )
     if spec.action_low is not None and spec.action_high is not None:
         bounds = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
         opening.hold_to_bounds(path, actions, bounds, clip_actions, notes)
     episodes = Episodes(
-        np.concatenate([episode.observations for episode in read]),
+        observations,
         actions,
-        np.concatenate([episode.rewards for episode in read]),
-        np.cumsum([0, *(len(episode.rewards) for episode in read)]),
-        np.array([bool(episode.terminated) for episode in read]),
+        rewards,
+        np.cumsum([0, *map(len, read)]),
+        np.array([episode.terminated for episode in read]),
         dataset=dataset_id,
         source="minari",
         path=str(path),
@@ -181,52 +183,32 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     return MinariData(episodes, spec)
 
 
-class _Episode(NamedTuple):
-    """`terminated` is None where the episode has no mark at its end."""
-
-    observations: npt.NDArray[np.float32]
-    actions: npt.NDArray[np.float32]
-    rewards: npt.NDArray[np.float32]
-    terminated: bool | None
-
-
-def _parts(group: h5py.Group, columns: tuple[int | None, int | None]) -> dict[str, h5py.Dataset]:
+def _parts(group: h5py.Group, columns: tuple[int | None, int | None]) -> list[h5py.Dataset]:
     """The arrays of an episode, after all checks but those of their numbers."""
-    kinds = ("rewards", "observations", "actions", "terminations", "truncations")
-    parts = {key: opening.plain_entry(group, key, h5py.Dataset, _LAYOUT) for key in kinds}
-    shape = parts["rewards"].shape
-    if len(shape) != 1 or not shape[0]:
-        raise DataError(
-            f"{opening.place_of(parts['rewards'])} has shape {shape}, not one axis with steps; get it again"
-        )
-    (steps,) = shape
-    rows = {"observations": (steps + 1, columns[0]), "actions": (steps, columns[1])}
-    for key, data in parts.items():
-        wanted = rows.get(key, (steps,))
-        fits = len(data.shape) == len(wanted) and 0 not in data.shape
-        if not fits or any(w not in (None, found) for w, found in zip(wanted, data.shape, strict=True)):
+    keys = ("rewards", "observations", "actions", "terminations", "truncations")
+    parts = [opening.plain_entry(group, key, h5py.Dataset, _LAYOUT) for key in keys]
+    steps = parts[0].size
+    shapes = ((steps,), (steps + 1, columns[0]), (steps, columns[1]), (steps,), (steps,))
+    for data, wanted in zip(parts, shapes, strict=True):
+        pairs = zip(wanted, data.shape, strict=False)
+        if data.ndim != len(wanted) or not data.size or any(w not in (None, found) for w, found in pairs):
             shown = str(wanted).replace("None", "any number")
             raise DataError(
-                f"{opening.place_of(data)} has shape {data.shape}, {steps:,} rewards and the spaces in "
-                f"metadata.json go with {shown}; {_AGAIN}"
+                f"{opening.place_of(data)} has shape {data.shape}; {steps:,} rewards and the spaces in metadata.json "
+                f"go with {shown}; {_AGAIN}"
             )
     return parts
 
 
-def _read_episode(parts: dict[str, h5py.Dataset]) -> _Episode:
-    steps = len(parts["rewards"])
+def _read_episode(*parts: h5py.Dataset) -> tuple[Episode, bool]:
+    """An episode, and whether there is a mark at its end."""
+    steps = len(parts[0])
     # The observation behind the last step has no action: it is left out.
-    observations, actions, rewards = (
-        opening.read_float32(parts[key], steps) for key in ("observations", "actions", "rewards")
-    )
-    ends = []
-    for data in (parts["terminations"], parts["truncations"]):
-        flags = opening.read_flags(data)
-        if flags[:-1].any():
-            raise DataError(
-                f"{opening.place_of(data)} is set at step {flags.argmax()}, before the episode's "
-                f"last step {steps - 1}; split the episode there"
-            )
-        ends.append(bool(flags[-1]))
-    terminated, truncated = ends
-    return _Episode(observations, actions, rewards, True if terminated else False if truncated else None)
+    rewards, observations, actions = (opening.read_float32(data, steps) for data in parts[:3])
+    terminated, truncated = (opening.read_flags(data) for data in parts[3:])
+    if (early := np.flatnonzero((terminated | truncated)[:-1])).size:
+        raise DataError(
+            f"{opening.place_of(parts[0].parent)} has its end marked at step {early[0]}, before its last step "
+            f"{steps - 1}; split the episode there"
+        )
+    return Episode(observations, actions, rewards, bool(terminated[-1])), bool(terminated[-1] or truncated[-1])

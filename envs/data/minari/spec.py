@@ -21,6 +21,8 @@ from ...tasks.environment import entry_point_name, is_plain_argument
 # Where the folder of datasets cannot be written.
 WAY_OUT = "set MINARI_DATASETS_PATH to another folder"
 
+_AGAIN = "get the dataset again"
+
 # The package's own pattern, without the letters of other alphabets.
 _ID = re.compile(r"(?:[A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+-v[0-9]{1,9}")
 _MAX_ID = 200
@@ -29,15 +31,12 @@ _MAX_ID = 200
 _PASSIVE_WRAPPERS = {"RecordEpisodeStatistics", "RecordVideo", "OrderEnforcing", "PassiveEnvChecker"}
 
 
-_Numbers = tuple[float, ...]
-
-
 @dataclass(frozen=True)
 class MinariSpec:
     """A dataset's metadata after all checks; None where it has none.
 
-    `observation_dim` and `action_dim` are the sizes O and A of its spaces, `action_low` and `action_high` (A,) the
-    bounds of its actions, `reference_returns` the returns that score 0 and 100.
+    `observation_dim` is the size O of its observations, `action_low` and `action_high` (A,) are the bounds of its
+    actions, `reference_returns` the returns that score 0 and 100.
     """
 
     env_id: str | None
@@ -45,7 +44,6 @@ class MinariSpec:
     max_episode_steps: int | None
     reference_returns: tuple[float, float] | None
     observation_dim: int | None
-    action_dim: int | None
     action_low: tuple[float, ...] | None
     action_high: tuple[float, ...] | None
     total_episodes: int
@@ -65,10 +63,8 @@ def check_minari_id(dataset_id: str) -> str:
         UsageError: it is not one.
     """
     if len(dataset_id) > _MAX_ID or not _ID.fullmatch(dataset_id):
-        raise UsageError(
-            f"{dataset_id[:60]!a} is not a Minari id; write it like mujoco/hopper/medium-v0 (letters, digits, '_' "
-            "and '-')"
-        )
+        like = "write it like mujoco/hopper/medium-v0 (letters, digits, '_' and '-')"
+        raise UsageError(f"{dataset_id[:60]!a} is not a Minari id; {like}")
     return dataset_id
 
 
@@ -90,11 +86,12 @@ def read_spec(path: Path) -> MinariSpec:
             environment is not one that Gymnasium knows under the same entry point, has wrappers, or arguments that are
             not plain numbers, texts and lists of them or that name files or modules. Nothing is imported.
     """
-    metadata = _load(path)
-    if metadata.get("data_format", "hdf5") != "hdf5":
-        raise DataError(
-            f"{path}:data_format is {_shown(metadata['data_format'])}; only hdf5 is read, convert it with minari"
-        )
+    try:
+        metadata = _object(str(path), path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({one_line(error)}); {_AGAIN}") from error
+    if (kind := metadata.get("data_format", "hdf5")) != "hdf5":
+        raise DataError(f"{path}:data_format is {_shown(kind)}; only hdf5 is read, convert it with minari")
     notes: list[str] = []
     env = _env_spec(path, metadata, notes)
     observed, _ = _bounds(path, metadata, "observation_space")
@@ -108,7 +105,6 @@ def read_spec(path: Path) -> MinariSpec:
         max_episode_steps=None if env.get("max_episode_steps") is None else _count(path, env, "max_episode_steps"),
         reference_returns=_reference_returns(metadata, notes),
         observation_dim=None if observed is None else len(observed),
-        action_dim=None if low is None else len(low),
         action_low=low,
         action_high=high,
         total_episodes=_count(path, metadata, "total_episodes"),
@@ -122,29 +118,13 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _object(where: str, text: Any) -> dict[str, Any]:  # noqa: ANN401  what JSON holds; Minari keeps JSON inside JSON
     try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); get the dataset again") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is not JSON ({one_line(error)}); get the dataset again") from error
-    if not isinstance(metadata, dict):
-        raise DataError(f"{path}: is not a JSON object; get the dataset again")
-    return metadata
-
-
-def _object(path: Path, metadata: dict[str, Any], key: str) -> dict[str, Any] | None:
-    """An object that Minari keeps as JSON inside the JSON; None where there is none."""
-    value = metadata.get(key)
-    if value is None:
-        return None
-    try:
-        value = json.loads(value)
-    except (ValueError, TypeError, RecursionError):
-        value = None
+        value = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DataError(f"{where}: is not JSON ({one_line(error)}); {_AGAIN}") from error
     if not isinstance(value, dict):
-        raise DataError(f"{path}:{key} is not a JSON object in a text; get the dataset again")
+        raise DataError(f"{where}: is not a JSON object; {_AGAIN}")
     return value
 
 
@@ -155,11 +135,11 @@ def _count(path: Path, values: dict[str, Any], key: str) -> int:
     return value
 
 
-def _bounds(path: Path, metadata: dict[str, Any], key: str) -> tuple[_Numbers, _Numbers] | tuple[None, None]:
+def _bounds(path: Path, metadata: dict[str, Any], key: str) -> tuple[tuple[float, ...] | None, ...]:
     """Lower and upper bounds of a space; None where the dataset does not describe it."""
-    space = _object(path, metadata, key)
-    if space is None:
+    if metadata.get(key) is None:
         return None, None
+    space = _object(f"{path}:{key}", metadata[key])
     shape = space.get("shape")
     if space.get("type") != "Box" or not isinstance(shape, list) or len(shape) != 1:
         raise DataError(
@@ -167,12 +147,12 @@ def _bounds(path: Path, metadata: dict[str, Any], key: str) -> tuple[_Numbers, _
             "of numbers) can be learnt from"
         )
     try:
-        low, high = (np.array(space[side], np.float64) for side in ("low", "high"))
+        bounds = np.array([space["low"], space["high"]], np.float64)
     except (KeyError, ValueError, TypeError, OverflowError):
-        low = high = np.zeros(0)
-    if low.shape != tuple(shape) or high.shape != tuple(shape) or not np.all(low <= high):
-        raise DataError(f"{path}:{key} has no bounds that fit its shape {_shown(shape)}; get the dataset again")
-    return tuple(low.tolist()), tuple(high.tolist())
+        bounds = np.zeros(0)
+    if bounds.shape != (2, *shape) or not np.all(bounds[0] <= bounds[1]):
+        raise DataError(f"{path}:{key} has no bounds that fit its shape {_shown(shape)}; {_AGAIN}")
+    return tuple(tuple(side.tolist()) for side in bounds)
 
 
 def _env_spec(path: Path, metadata: dict[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -180,9 +160,9 @@ def _env_spec(path: Path, metadata: dict[str, Any], notes: list[str]) -> dict[st
 
     What is left of its arguments is harmless.
     """
-    spec = _object(path, metadata, "env_spec")
-    if spec is None:
+    if metadata.get("env_spec") is None:
         return {}
+    spec = _object(f"{path}:env_spec", metadata["env_spec"])
     env_id, entry = spec.get("id"), spec.get("entry_point")
     if not isinstance(env_id, str) or env_id not in gym.registry:
         raise DataError(
@@ -196,7 +176,7 @@ def _env_spec(path: Path, metadata: dict[str, Any], notes: list[str]) -> dict[st
         )
     wrappers, kwargs = spec.get("additional_wrappers") or [], spec.get("kwargs") or {}
     if not isinstance(wrappers, list) or not isinstance(kwargs, dict):
-        raise DataError(f"{path}:env_spec.kwargs or additional_wrappers have no names; get the dataset again")
+        raise DataError(f"{path}:env_spec.kwargs or additional_wrappers have no names; {_AGAIN}")
     names = [str(wrapper.get("name") if isinstance(wrapper, dict) else wrapper) for wrapper in wrappers]
     if not _PASSIVE_WRAPPERS.issuperset(names):
         raise DataError(

@@ -54,10 +54,15 @@ def write_minari(
     from minari.serialization import serialize_space  # on demand, as it takes a quarter of a second
 
     target = new_minari_folder(dataset_id)
-    finals = None if final_observations is None else np.asarray(final_observations, np.float32)
-    wanted = (len(episodes), episodes.observation_dim)
-    if finals is not None and finals.shape != wanted:
-        raise UsageError(f"final_observations have shape {finals.shape}, not {wanted}; give one for each episode")
+    # The last step of each episode, again where nothing else is known.
+    finals = episodes.observations[episodes.offsets[1:] - 1]
+    if final_observations is None:
+        description = "; ".join(filter(None, (_REPEATED, description)))
+    elif np.shape(final_observations) == finals.shape:
+        finals = np.asarray(final_observations, np.float32)
+    else:
+        shape = np.shape(final_observations)
+        raise UsageError(f"final_observations have shape {shape}, not {finals.shape}; give one for each episode")
     env_spec, action_space = _environment(episodes, env_id, env_kwargs or {})
     image = _image(episodes, finals)
     metadata: dict[str, Any] = {
@@ -72,8 +77,8 @@ def write_minari(
         "action_space": serialize_space(action_space),
         **({} if env_spec is None else {"env_spec": env_spec}),
     }
-    if text := "; ".join(filter(None, (None if finals is not None else _REPEATED, description))):
-        metadata["description"] = text
+    if description:
+        metadata["description"] = description
     if reference_returns is not None:
         metadata["ref_min_score"], metadata["ref_max_score"] = map(float, reference_returns)
     with writing(target, WAY_OUT):
@@ -129,7 +134,7 @@ def _environment(
         raise UsageError(f"{env_id}: its arguments cannot be written as JSON ({error}); use plain values") from error
 
 
-def _image(episodes: Episodes, finals: npt.NDArray[np.float32] | None) -> memoryview:
+def _image(episodes: Episodes, finals: npt.NDArray[np.float32]) -> memoryview:
     """The content of `main_data.hdf5`: a group for each episode, whose arrays minari can lengthen.
 
     Built in memory, as D4RL's are: on a full disk then a plain write fails, where HDF5 would fail again in every later
@@ -138,12 +143,11 @@ def _image(episodes: Episodes, finals: npt.NDArray[np.float32] | None) -> memory
     image = io.BytesIO()
     with h5py.File(image, "w", track_order=True) as file:
         for e, episode in enumerate(episodes):
-            last = episode.observations[-1] if finals is None else finals[e]
             ended = np.arange(1, len(episode) + 1) == len(episode)
             group = file.create_group(f"episode_{e}")
             group.attrs.update({"id": e, "total_steps": len(episode)})
             for key, array in (
-                ("observations", np.concatenate([episode.observations, last[None]])),
+                ("observations", np.concatenate([episode.observations, finals[e : e + 1]])),
                 ("actions", episode.actions),
                 ("rewards", episode.rewards),
                 ("terminations", ended & episode.terminated),

@@ -120,7 +120,7 @@ def replaced(key, change):
         *((resized(key, 1), [f"episode_1/{key}", "rewards"]) for key in ("observations", "truncations")),
         (replaced("actions", lambda values: values[:, :2]), ["episode_1/actions", "2)", "3)"]),
         (no_steps, ["episode_1/rewards", "(0,)"]),
-        (valued("truncations", 3, True), ["episode_1/truncations", "step 3", "split"]),
+        (valued("truncations", 3, True), ["episode_1 has", "step 3", "split"]),
         (valued("actions", (2, 1), 1.5), ["1.5]", "[-1, 1]", "--clip-actions"]),
         (replaced("terminations", lambda values: values + 0.5), ["episode_1/terminations", "0 and 1"]),
         (replaced("rewards", lambda values: [b"1"] * len(values)), ["episode_1/rewards", "not real numbers"]),
