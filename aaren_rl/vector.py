@@ -100,10 +100,10 @@ class VectorPolicy:
         observed = array("observation", observation, np.float32)
         array("observation", observed, np.float32, (envs, *observed.shape[1:]))
         given = array("reward", reward, np.float64, (envs,))
-        started = np.zeros(envs, bool) if started is None else np.asarray(started)
-        if started.dtype != bool:
+        started = np.zeros(envs, bool) if started is None else started
+        array("started", started, np.float64, (envs,))
+        if (started := np.asarray(started)).dtype != bool:
             raise ArgumentError(f"started: must be bool, not {started.dtype}")
-        array("started", started, bool, (envs,))
         if state is None:
             started = np.ones(envs, bool)
         elif sorted(int(e) for cohort in state for e in getattr(cohort, "environments", ())) != list(range(envs)):

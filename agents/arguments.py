@@ -82,9 +82,8 @@ def check_state(state: Any, kind: type[Memory], rollout: str) -> PolicyState:  #
     to_go = check_array("state: return_to_go", to_go, np.float64, (batch,))
     rows = isinstance(timestep, np.ndarray) and timestep.shape == (batch,) and timestep.dtype == np.int64
     if not rows and not (isinstance(timestep, int) and 0 <= timestep < 2**53):
-        raise ValueError(
-            f"state: timestep must be an integer from 0, or int64 of shape ({batch},), not {timestep!r:.40}"
-        )
+        found = " ".join(f"{timestep!r:.40}".split())
+        raise ValueError(f"state: timestep must be an integer from 0, or int64 of shape ({batch},), not {found}")
     if previous is None and not (isinstance(timestep, int) and timestep == 0):
         raise ValueError("previous_action: is None, and an action has been handed out before")
     return state if to_go is state.return_to_go else state._replace(return_to_go=to_go)
