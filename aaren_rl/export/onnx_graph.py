@@ -28,7 +28,6 @@ from .onnx_layers import NOTHING, Layers
 from .onnx_nodes import Array
 from .onnx_weights import action_range, embedding, encoding_maps, exact, layer
 
-EXPORTED = ("aaren", "attention", "aaren-rsa")  # mixers whose layers are written here
 # Finite, unlike -inf: a position that may attend to nothing, and that nobody reads, then gives a number and not NaN.
 MASKED = {"float32": -1e30, "float64": -1e300}
 
@@ -45,10 +44,11 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
         UsageError: the mixer has no graph, or none in this rollout mode.
     """
     config = policy.model.config
-    if config.mixer not in EXPORTED:
-        raise UsageError(f"the mixer {config.mixer} has no ONNX graph yet; {', '.join(EXPORTED)} have")
-    constant = policy.model.trunk.mixer.state_size == CONSTANT
-    if config.mixer == "aaren-rsa" and (policy.rollout == "window" or not constant):
+    mixer = policy.model.trunk.mixer
+    if not mixer.exported:
+        raise UsageError(f"the mixer {config.mixer} has no ONNX graph yet")
+    constant = mixer.state_size == CONSTANT
+    if isinstance(mixer, Encoded) and (policy.rollout == "window" or not constant):
         raise UsageError(
             "recurrence encoding has an ONNX graph without a mask (rem_max_power), in the rollouts carry and rolling; "
             "choose --rollout carry"

@@ -28,34 +28,26 @@ class Aaren(HeadMixer):
         rems: likewise.
     """
 
-    state_size, compiled_step, recordable = CONSTANT, True, True
+    state_size, compiled_step, recordable, exported = CONSTANT, True, True, True
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: object = None) -> None:
-        """Builds the projections; raises ValueError if `heads` does not divide `width`."""
+        query_token = torch.randn(width)  # as large as a layer-normalised token; drawn before the projections
         super().__init__(width, heads)
-        self.query_token = nn.Parameter(torch.randn(width))  # as large as a layer-normalised token
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-        self.value = nn.Linear(width, width)
-        self.output = nn.Linear(width, width)
+        self.query_token = nn.Parameter(query_token)
 
     def mix(
         self, x: Tensor, state: ScanState | None, *, starts: Tensor | None = None, keep: slice | None = None
     ) -> tuple[Tensor, Tensor, ScanState]:
-        """`forward` up to the heads' outputs where kept (B, H, N', D); also all values (B, H, N, D) and the state."""
-        values = self.value(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-        scores = self._scores(x).transpose(1, 2)
+        values, scores = self.split(self.value(x)), self._scores(x).transpose(1, 2)
         mixed, state = prefix_scan(scores, values, state, starts=None if starts is None else starts.unsqueeze(1))
         return mixed if keep is None else mixed[:, :, keep], values, state
 
     def mix_step(self, x: Tensor, state: ScanState) -> tuple[Tensor, Tensor, ScanState]:
-        """`step` up to the heads' outputs (B, H, D); the value (B, H, D); the new state."""
         value = self.value(x).unflatten(-1, (self.heads, self.head_dim))
         mixed, state = scan_step(self._scores(x), value, state)
         return mixed, value, state
 
     def initial_state(self, batch_size: int) -> ScanState:
-        """The state before any token, in float64."""
         return ScanState.identity((batch_size, self.heads), self.head_dim, device=self.query_token.device)
 
     def _scores(self, x: Tensor) -> Tensor:

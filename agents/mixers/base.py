@@ -24,32 +24,32 @@ class Mixer(RowModule):
             begun again in some rows of a batch.
         compiled_step: whether `kernels/step.py` computes its step.
         recordable: whether it launches the same for the same shapes and waits for nothing, as CUDA graphs need.
+        exported: whether `aaren_rl.export` writes it as an ONNX graph.
     """
 
     state_size: str = GROWING
     compiled_step: bool = False
     recordable: bool = False
+    exported: bool = False
 
 
 class HeadMixer(Mixer):
     """A mixer of heads over values, W_o mix(x), around whose heads recurrence encoding can be put."""
 
-    output: nn.Linear
-
     def __init__(self, width: int, heads: int) -> None:
-        """Raises ValueError if `heads` does not divide `width`."""
+        """Builds the projections; raises ValueError if `heads` does not divide `width`."""
         super().__init__()
         if width % heads:
             raise ValueError(f"width {width} is not a multiple of heads {heads}")
         self.heads, self.head_dim = heads, width // heads
+        self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)
+        self.value, self.output = nn.Linear(width, width), nn.Linear(width, width)
 
     def run(self, x: Tensor, state: State | None, starts: Tensor | None, keep: slice | None) -> tuple[Tensor, State]:
-        """`forward` of rows of one length."""
         mixed, _, state = self.mix(x, state, starts=starts, keep=keep)
         return self.project(mixed.transpose(1, 2)), state
 
     def run_one(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """`step` of all rows."""
         mixed, _, state = self.mix_step(x, state)
         return self.project(mixed), state
 
@@ -61,9 +61,15 @@ class HeadMixer(Mixer):
 
     def mix_step(self, x: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
         """`step` up to the heads' outputs (B, H, D); the value (B, H, D); the new state."""
-        raise NotImplementedError
+        mixed, values, state = self.mix(x.unsqueeze(1), state)
+        return mixed.squeeze(2), values.squeeze(2), state
 
     def project(self, mixed: Tensor) -> Tensor:
         """The heads' outputs (..., H, D) joined, through W_o: (..., C)."""
         out: Tensor = self.output(mixed.flatten(-2))
         return out
+
+    def split(self, x: Tensor) -> Tensor:
+        """The heads' channels apart, (B, N, C) -> (B, H, N, D)."""
+        heads: Tensor = x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        return heads

@@ -9,8 +9,7 @@ Jordan form: (lambda), or gamma times a rotation by theta. So the sum is also a 
 
     h_t = Z (h_{t-d} + u_{t-d}),   u_t = v_t - Z^K v_{t-Kd}
 
-where u is v itself without a mask. In training, all tokens are computed in parallel: dense in blocks, carried between
-them.
+where u is v itself without a mask. Many tokens are computed in parallel: dense in blocks, carried between them.
 
 Where the paper's two forms differ, (3) and P (x) I_d stand, for which the propositions are proved: appendix D.1 as
 printed puts -1 on the diagonal of a sine's REM, and 1 where a dilated REM has 0.
@@ -56,7 +55,6 @@ class Recurrence(nn.Module):
     """
 
     def __init__(self, heads: int, rows: int, dilation: int, max_power: int) -> None:
-        """Without parameters; the subclasses add theirs."""
         super().__init__()
         self.heads, self.rows, self.dilation, self.max_power = heads, rows, dilation, max_power
 
@@ -68,13 +66,14 @@ class Recurrence(nn.Module):
         """Each head's own row of the sums (B, R, N, P, D): (B, R, N, D)."""
         raise NotImplementedError
 
-    def own_rows(self) -> list[int]:
-        """Which row of its sums each head's output is, (R,)."""
-        raise NotImplementedError
-
     def scalars(self) -> dict[str, Tensor]:
         """What was learnt: name -> one number a head or pair."""
         raise NotImplementedError
+
+    def own_rows(self) -> list[int]:
+        """Which row of its sums each head's output is, (R,)."""
+        rows = torch.arange(self.rows).view(-1, 1).expand(1, self.heads, 1, -1, 1)
+        return [int(row) for row in self.outputs(rows).flatten()]
 
     def forward(
         self, values: Tensor, state: EncodingState | None, *, starts: Tensor | None = None, keep: slice | None = None
@@ -95,36 +94,21 @@ class Recurrence(nn.Module):
         segments = None if starts is None else starts.cumsum(-1).unsqueeze(1)  # (B, 1, N); the state is of segment 0
         past = self.initial_state(len(values), values.shape[-1], values) if state is None else state
         inputs = self._inputs(values, past.values, segments)
-        sums = scan(
-            self.powers,
-            fold(inputs, dilation),
-            None if state is None else state.sums,
-            None if segments is None else fold(segments, dilation),
-        )
-        sums = unfold(sums, n)
+        if n == 1 and state is not None:  # every step of an episode comes here, where each operation counts
+            sums = self.powers(torch.ones(1, device=values.device)) @ state.sums[:, :, :1]
+            sums = sums if segments is None else sums * (segments == 0)[..., None, None]
+        else:
+            folded = None if segments is None else fold(segments, dilation)
+            sums = scan(self.powers, fold(inputs, dilation), None if state is None else state.sums, folded)
+            sums = unfold(sums, n)
         recent = slice(-min(n, dilation), None)
+        last = with_inputs(sums[:, :, recent], inputs[:, :, recent])
         after = EncodingState(
-            latest(
-                past.sums,
-                with_inputs(sums[:, :, recent], inputs[:, :, recent]),
-                dilation,
-                None if segments is None else segments[..., recent],
-            ),
+            latest(past.sums, last, dilation, None if segments is None else segments[..., recent]),
             latest(past.values, values, self.max_power * dilation, segments),
         )
         kept = sums if keep is None else sums[:, :, keep]
         return self.outputs(kept).to(values.dtype), after
-
-    def step(self, value: Tensor, state: EncodingState) -> tuple[Tensor, EncodingState]:
-        """One token (B, R, D) by the recurrence; returns its output (B, R, D) and the new state."""
-        value = value.to(torch.promote_types(value.dtype, torch.float32)).unsqueeze(2)
-        sums = self.powers(torch.ones(1, device=value.device)) @ state.sums[:, :, :1]
-        after = with_inputs(sums, self._inputs(value, state.values, None))
-        new = EncodingState(
-            torch.cat([state.sums[:, :, 1:], after], 2),
-            latest(state.values, value, self.max_power * self.dilation, None),
-        )
-        return self.outputs(sums).squeeze(2).to(value.dtype), new
 
     def initial_state(self, batch_size: int, head_dim: int, like: Tensor) -> EncodingState:
         """The state before any token, for values of `like`'s type and device."""
@@ -148,27 +132,19 @@ class Recurrence(nn.Module):
 
 
 class Regular(Recurrence):
-    """Heads with f_j = lambda^j, lambda = tanh(eta): Z = (lambda)."""
+    """Heads with f_j = lambda^j, lambda = tanh(eta): Z = (lambda); eta starts in [-2, -1] and [1, 2]."""
 
     def __init__(self, heads: int, dilation: int, max_power: int) -> None:
-        """Starts with eta spread over [-2, -1] and [1, 2] (section 3)."""
         super().__init__(heads, 1, dilation, max_power)
         self.eta = nn.Parameter(torch.linspace(2, 1, heads) * (1.0 - 2.0 * (torch.arange(heads) % 2)))
 
     def powers(self, exponents: Tensor) -> Tensor:
-        """lambda to the power of integer exponents (M,): (R, M, 1, 1)."""
         return (self.eta.double().tanh().unsqueeze(-1) ** exponents).unsqueeze(-1).unsqueeze(-1)
 
     def outputs(self, sums: Tensor) -> Tensor:
-        """The only row."""
         return sums.squeeze(-2)
 
-    def own_rows(self) -> list[int]:
-        """The only row."""
-        return [0] * self.heads
-
     def scalars(self) -> dict[str, Tensor]:
-        """lambda."""
         return {"lambda": self.eta.tanh()}
 
 
@@ -176,10 +152,10 @@ class Cyclical(Recurrence):
     """Heads with f_j = gamma^j cos(j theta), then ones with sin: Z is gamma = sigmoid(nu) times a rotation by theta.
 
     The i-th cosine and the i-th sine are a pair with one (gamma, theta), as in proposition 1 and in table 7's counts.
+    nu starts spread over [1, 2], theta at pi / 4 (section 3).
     """
 
     def __init__(self, cosines: int, sines: int, dilation: int, max_power: int) -> None:
-        """Starts with nu spread over [1, 2] and theta = pi / 4 (section 3)."""
         super().__init__(cosines + sines, 2, dilation, max_power)
         self.cosines, self.sines = cosines, sines
         pairs = max(cosines, sines)
@@ -187,7 +163,6 @@ class Cyclical(Recurrence):
         self.theta = nn.Parameter(torch.full((pairs,), math.pi / 4))
 
     def powers(self, exponents: Tensor) -> Tensor:
-        """Z to the power of integer exponents (M,): (R, M, 2, 2)."""
         size = self.nu.double().sigmoid().unsqueeze(-1) ** exponents
         angle = self.theta.double().unsqueeze(-1) * exponents
         cosine, sine = size * angle.cos(), size * angle.sin()
@@ -195,15 +170,9 @@ class Cyclical(Recurrence):
         return torch.cat([pairs[: self.cosines], pairs[: self.sines]])
 
     def outputs(self, sums: Tensor) -> Tensor:
-        """The first row for a cosine, the second for a sine."""
         return torch.cat([sums[:, : self.cosines, :, 0], sums[:, self.cosines :, :, 1]], 1)
 
-    def own_rows(self) -> list[int]:
-        """The first row for a cosine, the second for a sine."""
-        return [0] * self.cosines + [1] * self.sines
-
     def scalars(self) -> dict[str, Tensor]:
-        """gamma and theta."""
         return {"gamma": self.nu.sigmoid(), "theta": self.theta}
 
 
@@ -240,18 +209,12 @@ class GatedEncoding(nn.Module):
         """All tokens: attention at the kept ones (B, H, N', D) and all values (B, H, N, D) -> (B, H, N', D)."""
         # Autocast would do the products, and so round the state, in bfloat16.
         with torch.autocast(values.device.type, enabled=False):
-            parts, states = self._split(values), state or [None] * len(self.sizes)
+            heads = sum(self.sizes)
+            parts, states = values[:, :heads].split(self.sizes, 1), state or [None] * len(self.sizes)
             runs = [g(v, s, starts=starts, keep=keep) for g, v, s in zip(self.groups, parts, states, strict=True)]
-            return self._gate(mixed, [y for y, _ in runs]), tuple(s for _, s in runs)
-
-    def step(
-        self, mixed: Tensor, value: Tensor, state: tuple[EncodingState, ...]
-    ) -> tuple[Tensor, tuple[EncodingState, ...]]:
-        """One token: attention's output and the value, both (B, H, D)."""
-        with torch.autocast(value.device.type, enabled=False):
-            parts = self._split(value)
-            runs = [g.step(v, s) for g, v, s in zip(self.groups, parts, state, strict=True)]  # type: ignore[operator]
-            return self._gate(mixed, [y for y, _ in runs]), tuple(s for _, s in runs)
+            encoded = torch.cat([y for y, _ in runs], 1)
+            gated = torch.lerp(mixed[:, :heads].to(encoded.dtype), encoded, torch.sigmoid(self.mu).to(encoded.dtype))
+            return torch.cat([gated.to(mixed.dtype), mixed[:, heads:]], 1), tuple(s for _, s in runs)
 
     def initial_state(self, batch_size: int, head_dim: int) -> tuple[EncodingState, ...]:
         """The state before any token."""
@@ -266,14 +229,3 @@ class GatedEncoding(nn.Module):
             for name, values in group.scalars().items():
                 found |= {f"{name}{suffix}_{i}": value for i, value in enumerate(values.tolist())}
         return found
-
-    def _split(self, values: Tensor) -> list[Tensor]:
-        """The values of every group's heads; those without a REM are left out."""
-        return list(values[:, : sum(self.sizes)].split(self.sizes, 1))
-
-    def _gate(self, mixed: Tensor, encoded: list[Tensor]) -> Tensor:
-        """Attention (B, H, ..., D) and the REM heads' outputs, in attention's type."""
-        both = torch.cat(encoded, 1)
-        heads = both.shape[1]
-        gated = torch.lerp(mixed[:, :heads].to(both.dtype), both, torch.sigmoid(self.mu).to(both.dtype))
-        return torch.cat([gated.to(mixed.dtype), mixed[:, heads:]], 1)

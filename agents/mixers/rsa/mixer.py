@@ -57,20 +57,17 @@ class Encoded(Mixer):
     def run(
         self, x: Tensor, state: EncodedState | None, starts: Tensor | None, keep: slice | None
     ) -> tuple[Tensor, EncodedState]:
-        """`forward` of rows of one length."""
         inner, encoding = (None, None) if state is None else state
         mixed, values, after = self.inner.mix(x, inner, starts=starts, keep=keep)
         gated, encoded = self.encoding(mixed, values, encoding, starts=starts, keep=keep)
         return self.inner.project(gated.transpose(1, 2)), EncodedState(after, encoded)
 
     def run_one(self, x: Tensor, state: EncodedState) -> tuple[Tensor, EncodedState]:
-        """`step` of all rows."""
         mixed, value, after = self.inner.mix_step(x, state.inner)
-        gated, encoded = self.encoding.step(mixed, value, state.encoding)
-        return self.inner.project(gated), EncodedState(after, encoded)
+        gated, encoded = self.encoding(mixed.unsqueeze(2), value.unsqueeze(2), state.encoding)
+        return self.inner.project(gated.squeeze(2)), EncodedState(after, encoded)
 
     def initial_state(self, batch_size: int) -> EncodedState:
-        """The state before any token."""
         inner = self.inner.initial_state(batch_size)
         return EncodedState(inner, self.encoding.initial_state(batch_size, self.inner.head_dim))
 
@@ -81,7 +78,6 @@ class Rsa(Encoded):
     MAX_POWER = 200
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: RemConfig | None = None) -> None:
-        """Raises ValueError if `heads` does not divide `width` or there are more REMs than heads."""
         super().__init__(Attention(width, heads, dropout), rems)
 
 
@@ -92,8 +88,7 @@ class AarenRsa(Encoded):
     state. The paper masks against extreme numbers, which a recurrence with |lambda| < 1 does not meet.
     """
 
-    state_size, compiled_step, MAX_POWER = CONSTANT, True, 0
+    state_size, compiled_step, exported, MAX_POWER = CONSTANT, True, True, 0
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: RemConfig | None = None) -> None:
-        """Raises ValueError if `heads` does not divide `width` or there are more REMs than heads."""
         super().__init__(Aaren(width, heads), rems)

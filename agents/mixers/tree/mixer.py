@@ -39,41 +39,35 @@ class TreeAttention(Mixer):
             raise ValueError("tree attention is computed by Numba: pip install numba")
         self.attention, self.config = attention, config
         self._seed = (config.seed, layer)
-        generator = _generator(*self._seed)
+        digest = hashlib.blake2b(repr(self._seed).encode(), digest_size=8).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
         self.sampler: Uniform = SAMPLERS[config.sampler](attention.head_dim, generator)
 
     @torch.no_grad()
     def run(
         self, x: Tensor, state: TreeState | None, starts: Tensor | None, keep: slice | None
     ) -> tuple[Tensor, TreeState]:
-        """`forward` of rows of one length; raises ValueError for `starts`: these are for training."""
         if starts is not None:
             raise ValueError("tree attention is for rollout: one sequence a row")
         mixer = self.attention
         query, key, value = (
-            layer(x).unflatten(-1, (mixer.heads, mixer.head_dim)).cpu()
-            for layer in (mixer.query, mixer.key, mixer.value)
+            mixer.split(layer(x)).transpose(1, 2).cpu() for layer in (mixer.query, mixer.key, mixer.value)
         )
-        state = self.initial_state(len(x)) if state is None else state
-        keys, root = self._with_features(key), mixer.head_dim**-0.25
-        totals, first = [], state.length
+        keys, states = self._with_features(key), [self.initial_state(len(x)) if state is None else state]
         for n in range(x.shape[1]):
-            state = state.append(keys[:, n], value[:, n])
-            totals.append((state.key_total, state.value_total))
-        wanted = torch.arange(x.shape[1])[keep if keep is not None else slice(None)]
-        query = query[:, wanted]
-        queries = torch.cat([query / math.sqrt(mixer.head_dim), self.sampler.transform(query * root)], -1)
-        key_totals, value_totals = (torch.stack([totals[n][i] for n in wanted.tolist()], 1) for i in (0, 1))
-        mixed, _, _ = self.attend(state, queries, key_totals, value_totals, first + 1 + wanted)
+            states.append(states[-1].append(keys[:, n], value[:, n]))
+        state, seen = states[-1], states[1:][keep if keep is not None else slice(None)]
+        query = query if keep is None else query[:, keep]
+        queries = torch.cat([query / math.sqrt(mixer.head_dim), self._features(query)], -1)
+        totals = (torch.stack(parts, 1) for parts in zip(*((s.key_total, s.value_total) for s in seen), strict=True))
+        mixed, _, _ = self.attend(state, queries, *totals, torch.tensor([s.length for s in seen]))
         return mixer.output(mixed.unflatten(0, (len(x), -1)).flatten(-2).to(x.device, value.dtype)), state
 
     def run_one(self, x: Tensor, state: TreeState) -> tuple[Tensor, TreeState]:
-        """`step` of all rows."""
         y, state = self.run(x.unsqueeze(1), state, None, None)
         return y.squeeze(1), state
 
     def initial_state(self, batch_size: int) -> TreeState:
-        """The tree before any token."""
         heads, dim = self.attention.heads, self.attention.head_dim
         return TreeState.empty(batch_size, heads, dim + self.sampler.features, dim)
 
@@ -119,8 +113,11 @@ class TreeAttention(Mixer):
         )
         return out, starts, sizes
 
+    def _features(self, x: Tensor) -> Tensor:
+        return self.sampler.transform(x * self.attention.head_dim**-0.25)
+
     def _with_features(self, key: Tensor) -> Tensor:
-        return torch.cat([key, self.sampler.transform(key * self.attention.head_dim**-0.25)], -1)
+        return torch.cat([key, self._features(key)], -1)
 
 
 def plant_trees(trunk: nn.Module, config: TreeConfig) -> None:
@@ -128,9 +125,3 @@ def plant_trees(trunk: nn.Module, config: TreeConfig) -> None:
     for layer, block in enumerate(trunk.get_submodule("blocks").children()):
         if isinstance(mixer := block.get_submodule("mixer"), Attention):
             block.register_module("mixer", TreeAttention(mixer, config, layer))
-
-
-def _generator(*parts: int) -> torch.Generator:
-    """A stream of random numbers for these integers alone."""
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)

@@ -7,7 +7,7 @@ scaled by D^(-1/4) each, so that their product is the attention score.
 Signs: as printed, equations (4) and (7) have -(x)+ as their second half; equation (4)'s own right-hand side and the
 kernel of equation (8) follow from (-x)+, which is meant. The sum in equation (3) runs from l - t - 1 to l - s - 1.
 
-Shape suffixes: R rows of queries, P buds, H heads, D channels, K features (R in the paper).
+Shape suffixes: R rows of queries, H heads, D channels, K features (R in the paper).
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ from .blocks import DTYPE
 class Uniform:
     """The unselective baseline: every bud has the same mass.
 
+    Args:
+        dim: D.
+        generator: of the random directions, where there are some.
+
     Attributes:
         features: K.
         form: of the masses, which `kernels/tree_attention.py` computes: UNIFORM, HORIZON, MEAN or POSITIVE.
         by_features: whether the masses are of the transformed alignments.
     """
 
-    features = 0
     form = UNIFORM
     by_features = False
 
     def __init__(self, dim: int, generator: torch.Generator) -> None:
-        """Takes D, and the source of what a sampler draws once."""
+        self.features = 2 * dim if self.by_features else 0  # as in the paper's experiments
 
     def transform(self, x: Tensor) -> Tensor:
         """phi of a query or key, (..., D) -> (..., K); here no features."""
@@ -55,35 +58,26 @@ class Alignments(Uniform):
 
 
 class PositiveAlignments(Uniform):
-    """Equation (4): exp of the mean of what is positive in the inner products."""
+    """Equation (4): exp of the mean of what is positive in the inner products, the sum of the positive q_i k_i."""
 
-    form = MEAN
-    by_features = True
-
-    def __init__(self, dim: int, generator: torch.Generator) -> None:
-        """K = 2 D."""
-        self.features = 2 * dim
+    form, by_features = MEAN, True
 
     def transform(self, x: Tensor) -> Tensor:
-        """(x)+ and (-x)+: <phi(q), phi(k)> is the sum of the positive q_i k_i."""
         return torch.cat([x.clamp(min=0), (-x).clamp(min=0)], -1)
 
 
 class _RandomFeatures(Uniform):
     """Features from K / 2 = D random directions, which are orthogonal; the mass is the positive part of their sum."""
 
-    form = POSITIVE
-    by_features = True
+    form, by_features = POSITIVE, True
 
     def __init__(self, dim: int, generator: torch.Generator) -> None:
-        """K = 2 D, as in the paper's experiments."""
-        self.features = 2 * dim
-        self.directions = self._draw(dim, generator)
+        super().__init__(dim, generator)
+        self.directions = self._lengths(dim, generator) * _orthogonal(dim, generator)
 
-    def _draw(self, dim: int, generator: torch.Generator) -> Tensor:
-        """w, (D, D), one in a row: each is standard normal, any two are orthogonal."""
-        norms = torch.randn(dim, dim, generator=generator, dtype=DTYPE).square().sum(1, keepdim=True).sqrt()  # chi
-        return _orthogonal(dim, generator) * norms
+    def _lengths(self, dim: int, generator: torch.Generator) -> Tensor:
+        """Of every direction, (D, 1): chi, so that each is standard normal."""
+        return torch.randn(dim, dim, generator=generator, dtype=DTYPE).square().sum(1, keepdim=True).sqrt()
 
     def project(self, x: Tensor) -> Tensor:
         """w^T x, (..., D) -> (..., D), in float64."""
@@ -94,7 +88,6 @@ class RandomFourier(_RandomFeatures):
     """Random Fourier features, equation (5): an unbiased estimate of exp(q . k) that may be negative."""
 
     def transform(self, x: Tensor) -> Tensor:
-        """exp(|x|^2 / 2) / sqrt(K / 2) times the sines and cosines of w^T x."""
         angle = self.project(x)
         size = (x.to(DTYPE).square().sum(-1, keepdim=True) / 2).clamp(max=LARGEST).exp()
         return torch.cat([angle.sin(), angle.cos()], -1) * size / math.sqrt(self.features / 2)
@@ -104,7 +97,6 @@ class Favor(_RandomFeatures):
     """FAVOR+, equation (6): positive hyperbolic features, an unbiased estimate of exp(q . k)."""
 
     def transform(self, x: Tensor) -> Tensor:
-        """exp(-|x|^2 / 2) / sqrt(K) times exp(w^T x) and exp(-w^T x)."""
         along, size = self.project(x), x.to(DTYPE).square().sum(-1, keepdim=True) / 2
         return (torch.cat([along, -along], -1) - size).clamp(max=LARGEST).exp() / math.sqrt(self.features)
 
@@ -112,12 +104,10 @@ class Favor(_RandomFeatures):
 class FavorRelu(_RandomFeatures):
     """FAVOR+ReLU, equation (7): a kernel that grows with the norms and with the cosine of the angle."""
 
-    def _draw(self, dim: int, generator: torch.Generator) -> Tensor:
-        """w, (D, D): orthogonal, each of length sqrt(D)."""
-        return _orthogonal(dim, generator) * math.sqrt(dim)
+    def _lengths(self, dim: int, generator: torch.Generator) -> Tensor:
+        return torch.full((1, 1), math.sqrt(dim), dtype=DTYPE)
 
     def transform(self, x: Tensor) -> Tensor:
-        """(w^T x)+ and (-w^T x)+ over sqrt(K)."""
         along = self.project(x)
         return torch.cat([along.clamp(min=0), (-along).clamp(min=0)], -1) / math.sqrt(self.features)
 
