@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,9 +30,8 @@ print(json.dumps([env.spec.id, data.total_steps, episodes]))
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_is_recorded_is_what_happened(workers: int) -> None:
     recorder = Recorder()
-    played = rollout(
-        make_policy(), HOPPER, episodes=20, target_return=TARGET, seed=10, workers=workers, recorder=recorder
-    )
+    asked = {"episodes": 20, "target_return": TARGET, "seed": 10, "workers": workers}
+    played = rollout(make_policy(), HOPPER, **asked, recorder=recorder)
     episodes, finals = recorder.episodes("mine", HOPPER)
     np.testing.assert_array_equal(episodes.lengths, played.lengths)
     np.testing.assert_allclose(episodes.returns, played.returns, rtol=1e-6)
@@ -50,16 +48,8 @@ def test_what_is_recorded_is_what_happened(workers: int) -> None:
 
 
 def test_a_time_limit_is_not_a_fall() -> None:
-    recorder = Recorder()
-    rollout(
-        make_policy(),
-        HOPPER,
-        env_kwargs={"max_episode_steps": 4},
-        episodes=2,
-        target_return=TARGET,
-        seed=10,
-        recorder=recorder,
-    )
+    recorder, limit = Recorder(), {"max_episode_steps": 4}
+    rollout(make_policy(), HOPPER, env_kwargs=limit, episodes=2, target_return=TARGET, seed=10, recorder=recorder)
     episodes, _ = recorder.episodes("mine", HOPPER)
     assert episodes.lengths.tolist() == [4, 4] and not episodes.terminated.any()
 
@@ -71,14 +61,8 @@ def test_minari_opens_the_recorded_dataset(
     arguments = [str(trained_run), "--episodes", "2", "--target-return", "3600", "1800", "--record-minari", ID]
     assert evaluate([*arguments, "--json", str(tmp_path / "scores.json")]) == 0
     assert f"minari:{ID}" in capsys.readouterr().out
-    opened = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", OPEN, ID],
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    env_id, steps, episodes = json.loads(opened.stdout.splitlines()[-1])
+    opened = subprocess.check_output([sys.executable, "-W", "ignore", "-c", OPEN, ID], text=True)
+    env_id, steps, episodes = json.loads(opened.splitlines()[-1])
     returns = [r for score in json.loads((tmp_path / "scores.json").read_text()) for r in score["returns"]]
     assert env_id == HOPPER and steps == sum(length for length, *_ in episodes)
     assert [total for _, _, total, *_ in episodes] == pytest.approx(returns, rel=1e-6)
