@@ -37,9 +37,12 @@ def make_score(score: float = 50.0, **changes) -> Score:
         length_mean=612.5,
         actions_per_second=900.0,
         returns=[],
+        lengths=[],
+        reference_returns=[LOW, HIGH],
     )
     if changes.get("reference", "") is None:
         changes = {"return_mean": score, "normalized_score_mean": None, "normalized_score_std": None, **changes}
+        changes["reference_returns"] = None
     return dataclasses.replace(value, **changes)
 
 

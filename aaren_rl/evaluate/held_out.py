@@ -9,10 +9,11 @@ Shape suffixes: E episodes, B of them at once, T steps of an episode, N steps of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +29,6 @@ from ..files import read_small
 from ..policies.card import PolicyCard
 from .play import ScoredPolicy
 from .scores import ActionError
-
-State = TypeVar("State")
-T = TypeVar("T")
 
 AT_ONCE = 64  # episodes: more take no less time a step
 SAME_MEAN = 1e-6  # relative: that of the same returns on another processor
@@ -63,7 +61,7 @@ def hold_out(episodes: Episodes, share: float, seed: int) -> tuple[Episodes, Hel
 
 
 def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
-    """The episodes that a run kept from its training, read anew from its data; None where it kept none.
+    """The episodes that a run kept from its training, read again from its data; None where it kept none.
 
     Args:
         run: a run's folder, or a policy folder in it.
@@ -74,7 +72,8 @@ def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
         DataError: the data cannot be read, or have another mean return than those that the run was trained on, which
             may have been all of them.
     """
-    share, seed = _read(run, lambda config: (float(config["data"].get("held_out", 0.0)), int(config["seed"])))
+    with _configuration(run) as config:
+        share, seed = float(config["data"].get("held_out", 0.0)), int(config["seed"])
     if not share:
         return None
     episodes = all_episodes(run)
@@ -89,28 +88,20 @@ def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
 
 def all_episodes(run: Path) -> Episodes:
     """The data of a run, with what it kept from its training; `run` and what is raised are as in `kept_episodes`."""
-
-    def load(config: Any) -> Episodes:  # noqa: ANN401  read from a file
+    with _configuration(run) as config:
         data = config["data"]
         read = {name: data.get(name) for name in ("env_id", "max_episode_steps", "local_steps")}
         return load_task(data["env"], data["source"], clip_actions=data["clip_actions"], **read)[1]
 
-    return _read(run, load)
 
-
-def _read(run: Path, use: Callable[[Any], T]) -> T:
-    """What is made of a run's configuration.
-
-    Raises:
-        UsageError: there is no run, or its configuration cannot be read.
-        DataError: the data cannot be read.
-    """
-    files = [folder / "config.yaml" for folder in (run, run.parent)]
-    file = next((file for file in files if file.is_file()), None)
+@contextmanager
+def _configuration(run: Path) -> Iterator[Any]:
+    """A run's configuration as a tree; raises UsageError where there is none, or where its use in the body fails."""
+    file = next((file for folder in (run, run.parent) if (file := folder / "config.yaml").is_file()), None)
     if file is None:
         raise UsageError(f"{run} is not in a run folder")
     try:
-        return use(yaml.safe_load(read_small(file)))
+        yield yaml.safe_load(read_small(file))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise UsageError(f"{file} is no run's configuration ({one_line(error)})") from error
 
@@ -125,8 +116,8 @@ def action_error(
 ) -> ActionError:
     """Plays every episode from its first step through `policy.act`, in the policy's own rollout mode.
 
-    The episode's own return is asked for, the policy sees its observations and rewards, and the action that was
-    executed in the data stands in the state in place of the policy's own.
+    The episode's own return is asked for, the policy sees its observations and rewards, and the state holds the action
+    that was executed in the data, not the policy's own.
 
     Args:
         policy: the policy.
@@ -141,38 +132,24 @@ def action_error(
     episodes = held_out.episodes
     half = (np.asarray(action_high, dtype=np.float64) - np.asarray(action_low, dtype=np.float64)) / 2
     longest_first = np.argsort(-episodes.lengths, kind="stable")
-    sums = np.empty(len(episodes))
+    sums = np.zeros(len(episodes))
     for at in range(0, len(episodes), AT_ONCE):
         chosen = longest_first[at : at + AT_ONCE]
-        sums[chosen] = _play(policy, episodes, chosen, half, on_step)
+        first, lengths = episodes.offsets[chosen], episodes.lengths[chosen]
+        state = policy.initial_state(len(chosen), episodes.returns[chosen])
+        rewards = np.zeros(len(chosen), np.float32)
+        for t in range(int(lengths[0])):
+            running = int((lengths > t).sum())
+            if running < len(rewards):
+                state, rewards = policy.select(state, np.arange(running)), rewards[:running]
+            rows = first[:running] + t
+            predicted, state = policy.act(episodes.observations[rows], rewards, state)
+            executed, rewards = episodes.actions[rows], episodes.rewards[rows]
+            sums[chosen[:running]] += np.square((predicted.astype(np.float64) - executed) / half).mean(1)
+            state = state._replace(previous_action=executed)
+            if on_step is not None:
+                on_step(running)
     return ActionError(sums.tolist(), episodes.lengths.tolist(), held_out.floor)
-
-
-def _play(
-    policy: ScoredPolicy[Any],
-    episodes: Episodes,
-    chosen: npt.NDArray[np.int64],
-    half: npt.NDArray[np.float64],
-    on_step: Callable[[int], object] | None,
-) -> npt.NDArray[np.float64]:
-    """The sums of squared errors (B,) of the episodes `chosen`, which are in order of falling length."""
-    first, lengths = episodes.offsets[chosen], episodes.lengths[chosen]
-    sums = np.zeros(len(chosen))
-    state = policy.initial_state(len(chosen), episodes.returns[chosen])
-    rewards = np.zeros(len(chosen), np.float32)
-    for t in range(int(lengths[0])):
-        running = int((lengths > t).sum())
-        if running < len(rewards):
-            state, rewards = policy.select(state, np.arange(running)), rewards[:running]
-        rows = first[:running] + t
-        predicted, state = policy.act(episodes.observations[rows], rewards, state)
-        executed = episodes.actions[rows]
-        sums[:running] += np.square((predicted.astype(np.float64) - executed) / half).mean(1)
-        state = state._replace(previous_action=executed)
-        rewards = episodes.rewards[rows]
-        if on_step is not None:
-            on_step(running)
-    return sums
 
 
 def measure_action_error(policy: ScoredPolicy[Any], held_out: HeldOut, card: PolicyCard) -> ActionError:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from ..cli import progress_bar
 from ..envs import Reference, Rollouts, SequencePolicy, make_env, normalized_score, rollout
@@ -16,7 +15,7 @@ from ..envs.simulation.recording import Recorder
 from ..envs.simulation.rollout import AT_ONCE, OnAction
 from ..envs.tasks.environment import close_env
 from ..errors import CheckpointError, UsageError
-from ..policies.card import PolicyCard
+from ..policies.card import Origin, PolicyCard
 from ..policies.names import AUTO, asked_number
 from .scores import Score
 
@@ -27,21 +26,15 @@ State = TypeVar("State")
 
 
 class ScoredPolicy(SequencePolicy[State], Protocol[State]):
-    """What is scored: `agents.Policy`, or `runtime.Runner`."""
+    """What is scored: `agents.Policy`, or `runtime.Runner`; see there."""
 
     @property
-    def rollout(self) -> str:
-        """The rollout mode."""
-        ...
+    def rollout(self) -> str: ...
 
     @property
-    def context_length(self) -> int:
-        """K of the modes rolling and window, in steps."""
-        ...
+    def context_length(self) -> int: ...
 
-    def select(self, state: State, rows: npt.NDArray[np.int64]) -> State:
-        """The state of the environments `rows` (R,) alone, in their order."""
-        ...
+    def select(self, state: State, rows: npt.NDArray[np.int64]) -> State: ...
 
 
 @dataclass(frozen=True)
@@ -53,9 +46,9 @@ class EpisodePlan:
         episodes: number of environments for each asked return, one episode each.
         target_returns: asked for, in the environment's units; None: at every step the best in reach. A score for each.
         seed: environment i is reset with seed + i, the same for every asked return.
-        on_step: progress, see `envs.rollout`.
-        on_action: the actions, see `envs.rollout`.
-        recorder: keeps the episodes, see `envs.rollout`.
+        on_step: progress; as the two others see `envs.rollout`.
+        on_action: the actions.
+        recorder: keeps the episodes.
     """
 
     weights: str
@@ -139,38 +132,24 @@ def _score(
     part: npt.NDArray[np.int64],
 ) -> Score:
     """The score of the episodes `part` of a rollout."""
-    returns, scores = out.returns[part], None
+    returns, lengths, scores = out.returns[part], out.lengths[part], None
     if card.reference is not None and card.reference_returns is not None:
         scores = normalized_score(Reference(card.reference, *card.reference_returns), returns)
+    acted = {"rollout": policy.rollout, "rollout_context": policy.context_length, "weights": plan.weights}
     return Score(
-        env=card.env,
-        dataset=card.dataset,
-        source=card.source,
-        source_path=card.source_path,
-        env_id=card.env_id,
-        agent=card.agent,
-        context=card.context,
-        context_length=card.context_length,
-        rollout=policy.rollout,
-        rollout_context=policy.context_length,
-        weights=plan.weights,
-        updates=card.updates,
+        **{each.name: getattr(card, each.name) for each in fields(Origin)} | acted | {"target_return": target_return},
         training_seed=card.seed,
-        target_return=target_return,
         episodes=len(part),
         seed=plan.seed,
         return_mean=float(returns.mean()),
         return_std=float(returns.std()),
-        reference=card.reference,
         normalized_score_mean=None if scores is None else float(scores.mean()),
         normalized_score_std=None if scores is None else float(scores.std()),
-        length_mean=float(out.lengths[part].mean()),
+        length_mean=float(lengths.mean()),
         actions_per_second=out.actions_per_second,
         returns=returns.tolist(),
+        lengths=lengths.tolist(),
         attention=_attention(policy),
-        reference_returns=card.reference_returns,
-        data_returns=card.data_returns,
-        lengths=out.lengths[part].tolist(),
         guidance=getattr(policy, "guidance", 1.0),
     )
 
@@ -187,12 +166,12 @@ def _attention(policy: ScoredPolicy[State]) -> str:
 
 def play(policy: ScoredPolicy[Any], card: PolicyCard, plan: EpisodePlan, *, name: str = "") -> list[Score]:
     """`score_policy` with a progress bar, which says `name`, as the plan's `on_step`."""
-    label = ", ".join(filter(None, (name, f"{len(plan.target_returns) * plan.episodes} episodes")))
-    turns = -(-len(plan.target_returns) * plan.episodes // AT_ONCE)
+    episodes = len(plan.target_returns) * plan.episodes
+    label, turns = ", ".join(filter(None, (name, f"{episodes} episodes"))), -(-episodes // AT_ONCE)
     with progress_bar(total=turns * card.horizon, desc=label, unit="step", leave=False) as bar:
-        return score_policy(policy, card, replace(plan, on_step=lambda step, running: _progress(bar, running)))
 
+        def progress(step: int, running: int) -> None:
+            bar.update()
+            bar.set_postfix_str(f"{running} episodes running", refresh=False)
 
-def _progress(bar: tqdm[Any], running: int) -> None:
-    bar.update()
-    bar.set_postfix_str(f"{running} episodes running", refresh=False)
+        return score_policy(policy, card, replace(plan, on_step=progress))

@@ -8,18 +8,16 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..envs import Reference, normalized_score
-from ..errors import CheckpointError
 from ..files import write_text
+from ..policies.card import Origin, PolicyCard
 from ..policies.names import SOURCES, asked_words
-
-if TYPE_CHECKING:
-    from ..policies.card import PolicyCard
+from ..typed import read
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,8 @@ class ActionError:
     Attributes:
         sums: of every episode, (E,), over its steps, of the mean over action dimensions.
         lengths: steps of every episode, (E,).
-        floor: the mean variance of the behaviour's own noise on these steps, below which no policy comes but by
-            chance; None where it is not known.
+        floor: the mean variance of the behavior's own noise on these steps, below which a policy comes only by chance;
+            None where it is not known.
     """
 
     sums: list[float]
@@ -55,59 +53,43 @@ class ActionError:
 
     def scalars(self, prefix: str) -> dict[str, float]:
         """What is logged of it, under the same tags for every agent."""
-        above = {} if self.floor is None else {f"{prefix}/action_error_above_floor": self.mean - self.floor}
+        above = {} if self.above_floor is None else {f"{prefix}/action_error_above_floor": self.above_floor}
         return {f"{prefix}/action_error": self.mean, **above}
 
     def short(self) -> str:
         """The mean and what of it is the policy's own."""
-        return f"{self.mean:.4f}" + ("" if self.floor is None else f" ({self.mean - self.floor:.4f} above the noise)")
+        return f"{self.mean:.4f}" + ("" if self.above_floor is None else f" ({self.above_floor:.4f} above the noise)")
 
     def __str__(self) -> str:
         """One line with the floor, where it is known."""
         low, high = self.interval()
-        own = "" if self.floor is None else f"; {self.mean - self.floor:.4f} above the behaviour's noise"
+        own = "" if self.above_floor is None else f"; {self.above_floor:.4f} above the behaviour's noise"
         of = f"{len(self.sums)} episodes, {sum(self.lengths):,} steps"
         return f"{self.mean:.4f} [{low:.4f}, {high:.4f}] over {of}{own}"
 
 
-@dataclass(frozen=True)
-class Score:
+@dataclass(frozen=True, kw_only=True)
+class Score(Origin):
     """The outcome of one evaluation, with everything needed to repeat it.
 
-    Returns are in the environment's units; normalised scores are 100 (R - random) / (expert - random) with the returns
-    of `reference`, and None where there is none; standard deviations are over episodes. `reference_returns` are the
-    returns that score 0 and 100, and `data_returns` what the data return, as in the card; older scores have neither.
+    Returns are in the environment's units; normalised scores are 100 (R - random) / (expert - random), and None where
+    there is no reference; standard deviations are over episodes. The fields of `Origin` say how the policy acted.
     """
 
-    env: str
-    dataset: str
-    source: str
-    source_path: str
-    env_id: str
-    agent: str
-    context: str
-    context_length: int
-    rollout: str
-    rollout_context: int
-    weights: str
-    updates: int
     training_seed: int
-    target_return: float | None  # None: at every step the best in reach
     episodes: int
-    seed: int
+    seed: int  # of the first episode
     return_mean: float
     return_std: float
-    reference: str | None
     normalized_score_mean: float | None
     normalized_score_std: float | None
     length_mean: float
     actions_per_second: float
     returns: list[float]
+    lengths: list[int]  # steps of every episode
     attention: str = "softmax"  # where it is not: how tree attention was computed
     action_error: ActionError | None = None  # on held-out episodes, where it was measured
-    reference_returns: list[float] | None = None
     data_returns: dict[str, float] = field(default_factory=dict)
-    lengths: list[int] = field(default_factory=list)  # steps of every episode; older scores have none
     guidance: float = 1.0  # W, as in `agents.guidance`
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
@@ -118,37 +100,33 @@ class Score:
         """A return as a score; None where there is no reference."""
         if self.reference is None or self.reference_returns is None:
             return None
-        return normalized_score(Reference(self.reference, *self.reference_returns), value)
+        return float(normalized_score(Reference(self.reference, *self.reference_returns), value))
 
     def acting(self) -> str:
         """The rollout mode with all that belongs to it."""
-        mode = describe_rollout(self.rollout, self.rollout_context)
-        parts = [mode, *([] if self.attention == "softmax" else [self.attention])]
+        parts = [describe_rollout(self.rollout, self.rollout_context)]
+        parts += [] if self.attention == "softmax" else [self.attention]
         return ", ".join([*parts, *([] if self.guidance == 1 else [f"guidance {self.guidance:g}"])])
 
     def data(self) -> str | None:
-        """What the data return, which the score stands beside, as a line; None where that is not known."""
+        """What the data return, to compare with, as a line; None where that is not known."""
         names = {"mean": "mean", "best_tenth": "best tenth"}
-        own = [f"{name} {self._beside(key)}" for key, name in names.items() if key in self.data_returns]
+        own = [f"{name} {self._shown(key)}" for key, name in names.items() if key in self.data_returns]
         parts = [f"data: {', '.join(own)}"] if own else []
         if "mode" in self.data_returns:
-            parts.append(f"behaviour without noise {self._beside('mode')}")
+            parts.append(f"behaviour without noise {self._shown('mode')}")
         return "; ".join(parts) or None
 
     def data_headlines(self) -> dict[str, float]:
         """What the data return, in the unit of `headline`; nothing where that is not known."""
-        if self.reference is None:
-            return dict(self.data_returns)
-        if self.reference_returns is None:
-            return {}
-        reference = Reference(self.reference, *self.reference_returns)
-        return {key: float(normalized_score(reference, value)) for key, value in self.data_returns.items()}
+        scores = {key: self.normalised(value) for key, value in self.data_returns.items()}
+        return {key: self.data_returns[key] if score is None else score for key, score in scores.items()}
 
-    def _beside(self, key: str) -> str:
+    def _shown(self, key: str) -> str:
         """A return of the data, and its score in brackets where there is a reference."""
-        value, scores = self.data_returns[key], self.data_headlines()
-        shown = f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}"
-        return shown if self.reference is None or key not in scores else f"{shown} ({scores[key]:.1f})"
+        value = self.data_returns[key]
+        score, shown = self.normalised(value), f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}"
+        return shown if score is None else f"{shown} ({score:.1f})"
 
     @property
     def headline(self) -> float:
@@ -158,12 +136,10 @@ class Score:
     def scalars(self, prefix: str) -> dict[str, float]:
         """What is logged of an evaluation, under the same tags for every agent."""
         score = self.normalized_score_mean
+        names = ("return_mean", "return_std", "length_mean", "actions_per_second")
         return {
             **({} if score is None else {f"{prefix}/normalized_score": score}),
-            f"{prefix}/return_mean": self.return_mean,
-            f"{prefix}/return_std": self.return_std,
-            f"{prefix}/length_mean": self.length_mean,
-            f"{prefix}/actions_per_second": self.actions_per_second,
+            **{f"{prefix}/{name}": getattr(self, name) for name in names},
             **({} if self.action_error is None else self.action_error.scalars(prefix)),
         }
 
@@ -172,22 +148,9 @@ class Score:
         return dataclasses.asdict(self)
 
     @staticmethod
-    def of(tree: dict[str, Any]) -> Score:
-        """The inverse of `to_json`; TypeError where something is missing or unknown."""
-        error = tree.get("action_error")
-        return Score(**{**tree, "action_error": None if error is None else ActionError(**error)})
-
-    @staticmethod
-    def from_json(tree: Any) -> Score | None:  # noqa: ANN401  read from a file
-        """As `of`; None stays None.
-
-        Raises:
-            CheckpointError: the values are no score.
-        """
-        try:
-            return None if tree is None else Score.of(tree)
-        except TypeError as error:
-            raise CheckpointError(f"the checkpoint's scores are not readable: {error}") from error
+    def of(tree: object) -> Score:
+        """The inverse of `to_json`; ValueError where something is missing, unknown or no finite number."""
+        return read(Score, tree)
 
 
 def _draws(count: int, draws: int = 2000) -> npt.NDArray[np.int64]:
@@ -245,33 +208,36 @@ def above_data(target_returns: Iterable[float | None], card: PolicyCard) -> str 
     best = card.data_returns.get("best")
     if card.return_range is None or best is None:
         return None
-    above = [target for target in target_returns if target is not None and target > best]
-    if not above:
-        return None
+    highest = max((target for target in target_returns if target is not None), default=best)
     return (
-        f"note: the target return {max(above):,g} is above the best in the training data, {best:,.0f}: the model "
-        "is fed no more than the 99 % quantile of the data's returns-to-go at each step"
+        None
+        if highest <= best
+        else (
+            f"note: the target return {highest:,g} is above the best in the training data, {best:,.0f}: the model "
+            "is fed no more than the 99 % quantile of the data's returns-to-go at each step"
+        )
     )
 
 
 def mismatch(context: str, context_length: int, rollout: str, rollout_context: int | None = None) -> str | None:
     """A line to show where the rollout mode asks for contexts that training did not show; None where it does not."""
-    if context == "window" and rollout != "carry" and rollout_context not in (None, context_length):
+    if context == "window" and rollout != "carry":
+        if rollout_context in (None, context_length):
+            return None
         return (
             f"note: trained on windows of {context_length} steps, and acts with K = {rollout_context}: "
             f"--rollout-context {context_length} is what training prepared for"
         )
-    if context == "window" and rollout == "carry":
-        return (
-            f"note: trained on windows of {context_length} steps, which do not prepare for the rollout carry: scores "
-            "are far lower than what the policy can do; use rolling or window, or train on mixed contexts"
-        )
-    if context in ("episode", "stream") and rollout != "carry":
-        return (
-            f"note: trained on whole episodes only, which do not prepare for the rollout {rollout}: scores are far "
-            "lower than what the policy can do; use carry, or train on mixed contexts"
-        )
-    return None
+    if context == "window":
+        trained, better = f"windows of {context_length} steps", "rolling or window"
+    elif context in ("episode", "stream") and rollout != "carry":
+        trained, better = "whole episodes only", "carry"
+    else:
+        return None
+    return (
+        f"note: trained on {trained}, which do not prepare for the rollout {rollout}: scores are far lower than what "
+        f"the policy can do; use {better}, or train on mixed contexts"
+    )
 
 
 def describe_rollout(mode: str, context: int) -> str:

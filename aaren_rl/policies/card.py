@@ -13,10 +13,7 @@ from ..ranges import RETURN
 from ..typed import read
 
 if TYPE_CHECKING:
-    # For types alone: a card is read, too, where there is no torch.
-
     from ..envs import Task
-
 
 _LEAST = 1e-37  # a float32 that is no denormal number
 
@@ -42,54 +39,36 @@ class ReturnBounds:
             raise ValueError("return_range must have intervals of at least 1 step, and bounds that rise for each")
 
 
-@dataclass(frozen=True)
-class PolicyCard:
-    """How a policy was made, and what it needs to act: config.json.
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What a policy comes from and how it acts: what its card says and all its scores repeat.
 
     Attributes:
-        agent: "decision-aaren", "decision-transformer", ...
         env: the task, e.g. "hopper-medium".
         env_id: the Gymnasium environment it is evaluated in.
-        env_kwargs: passed on to `gymnasium.make`.
-        horizon: the environment's time limit, in steps.
-        action_low: (A,), the environment's smallest actions.
-        action_high: (A,), its largest.
         reference: whose returns normalised scores refer to, e.g. "D4RL v2"; None: there are no normalised scores.
         reference_returns: the returns that score 0 and 100.
+        agent: "decision-aaren", "decision-transformer", ...
         dataset: the data set's name.
         source: "d4rl", "local", "minari" or "file"; only "d4rl" is D4RL's own file. "imported": trained elsewhere.
         source_path: the file it was trained on, or the weights' where they were imported.
         context: how training contexts were chosen.
         context_length: steps of a training window.
-        rollout: the rollout mode it was trained for.
+        rollout: the rollout mode; in a card the one it was trained for.
         rollout_context: K of the modes rolling and window.
-        target_return: asked for by default; None: at every step the best in reach.
-        return_range: the model is fed no return-to-go outside of it. None: it is fed any.
-        return_scale: returns-to-go are divided by this.
-        observation_mean: (O,).
-        observation_std: (O,).
-        model: the model's configuration.
+        target_return: asked for, in a card by default; None: at every step the best in reach.
         updates: training updates behind the weights; 0: not known.
-        seed: the training seed.
-        weights: the weights to use by default, "average" or "raw".
-        versions: packages that made it, and the device.
-        held_out: share of the episodes that it was not trained on, chosen by the seed.
-        action_error: on those, as `evaluate.held_out` has it; None: none was held out.
-        action_error_floor: the variance of the behaviour's own noise on those; None: not known.
-        data_returns: what its data return, all episodes of them: "mean"; "best"; "best_tenth", the mean of the tenth
-            of the episodes with the highest returns; of a local set, once trained, "mode", the mean return of the
-            behaviour policy without its noise. Each where it is known.
+        weights: "average" or "raw", in a card by default.
+        data_returns: what all its data return: "mean"; "best"; "best_tenth", the mean of the tenth of the episodes with
+            the highest returns; of a local set, once trained, "mode", the mean return of the behavior policy without
+            its noise. Each where it is known.
     """
 
-    agent: str
     env: str
     env_id: str
-    env_kwargs: dict[str, Any]
-    horizon: int
-    action_low: list[float]
-    action_high: list[float]
     reference: str | None
     reference_returns: list[float] | None
+    agent: str
     dataset: str
     source: str
     source_path: str
@@ -98,18 +77,45 @@ class PolicyCard:
     rollout: str
     rollout_context: int
     target_return: float | None
+    updates: int
+    weights: str
+    data_returns: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyCard(Origin):
+    """How a policy was made, and what it needs to act: config.json. It has the fields of `Origin`, too.
+
+    Attributes:
+        env_kwargs: passed on to `gymnasium.make`.
+        horizon: the environment's time limit, in steps.
+        action_low: (A,), the environment's smallest actions.
+        action_high: (A,), its largest.
+        return_scale: returns-to-go are divided by this.
+        observation_mean: (O,).
+        observation_std: (O,).
+        model: the model's configuration.
+        seed: the training seed.
+        versions: packages that made it, and the device.
+        held_out: share of the episodes that it was not trained on, chosen by the seed.
+        action_error: on those, as `evaluate.held_out` has it; None: none was held out.
+        action_error_floor: the variance of the behavior's own noise on those; None: not known.
+        return_range: the model is fed no return-to-go outside of it. None: it is fed any.
+    """
+
+    env_kwargs: dict[str, Any]
+    horizon: int
+    action_low: list[float]
+    action_high: list[float]
     return_scale: float
     observation_mean: list[float]
     observation_std: list[float]
     model: dict[str, Any]
-    updates: int
     seed: int
-    weights: str
     versions: dict[str, str]
     held_out: float = 0.0
     action_error: float | None = None
     action_error_floor: float | None = None
-    data_returns: dict[str, float] = field(default_factory=dict)
     return_range: ReturnBounds | None = None
 
 
@@ -138,7 +144,6 @@ def _problem_of_words(card: PolicyCard) -> str | None:
 
 
 def _problem_of_numbers(card: PolicyCard) -> str | None:
-    """What of a card's numbers cannot be, whatever the model is."""
     deviations = {f"observation_std[{i}]": std for i, std in enumerate(card.observation_std)}
     for name, number in {"return_scale": card.return_scale, "horizon": card.horizon, **deviations}.items():
         if number < _LEAST:

@@ -200,7 +200,11 @@ def restore(run: Run, ranks: Ranks) -> None:
     run.trainer.restore(checkpoint)
     run.timed_from = run.trainer.update
     run.recent = list(checkpoint.trainer["recent"].to(run.trainer.data.device).unbind())
-    run.last, run.best = (Score.from_json(checkpoint.progress.get(name)) for name in ("last", "best"))
+    scores = (checkpoint.progress.get(name) for name in ("last", "best"))
+    try:
+        run.last, run.best = (None if tree is None else Score.of(tree) for tree in scores)
+    except ValueError as error:
+        raise CheckpointError(f"the checkpoint's scores are not readable: {error}") from error
 
 
 def announce(run: Run) -> None:

@@ -60,13 +60,12 @@ def test_it_is_the_models_error_on_whole_episodes(mixer, rollout, context, episo
 
 
 def test_it_does_not_matter_how_many_are_played_at_once(episodes: Episodes, monkeypatch) -> None:
-    policy = make_policy()
-    together = action_error(policy, HeldOut(episodes), action_low=LOW, action_high=HIGH)
+    policy, seen = make_policy(), list[int]()
+    together = action_error(policy, HeldOut(episodes, 0.5), action_low=LOW, action_high=HIGH)
     monkeypatch.setattr(held_out, "AT_ONCE", 2)
-    seen: list[int] = []
     apart = action_error(policy, HeldOut(episodes), action_low=LOW, action_high=HIGH, on_step=seen.append)
     np.testing.assert_allclose(apart.sums, together.sums, rtol=1e-6)
-    assert sum(seen) == sum(LENGTHS)
+    assert sum(seen) == sum(LENGTHS) and together.floor == 0.5
 
 
 def test_the_perfect_policy_makes_none(episodes: Episodes) -> None:
@@ -83,7 +82,7 @@ def test_the_perfect_policy_makes_none(episodes: Episodes) -> None:
     assert action_error(policy, HeldOut(mine), action_low=LOW, action_high=HIGH).mean < 1e-12
 
 
-def test_floor_and_interval(episodes: Episodes) -> None:
+def test_floor_and_interval() -> None:
     error = ActionError([1.0, 2.0, 6.0], [10, 10, 20], floor=0.1)
     assert error.mean == pytest.approx(9 / 40)
     assert error.above_floor == pytest.approx(9 / 40 - 0.1)
@@ -91,4 +90,3 @@ def test_floor_and_interval(episodes: Episodes) -> None:
     assert 0.1 <= low < error.mean < high <= 0.3
     assert "0.2250" in str(error) and "0.1250 above the behaviour's noise" in str(error)
     assert ActionError([1.0], [10]).above_floor is None
-    assert action_error(make_policy(), HeldOut(episodes, 0.5)).floor == 0.5
