@@ -1,31 +1,34 @@
-"""What a caller hands over, held to numbers and shapes: nothing is broadcast. Needs numpy alone."""
+"""What a caller hands over, checked as `agents` checks it, with an error of the package's own. Needs numpy alone."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from .agents.arguments import check_array, check_index, check_targets
 from .errors import ArgumentError
 from .ranges import Range
 
+P, T = ParamSpec("P"), TypeVar("T")
 
-def array(name: str, value: Any, dtype: Any, shape: tuple[int, ...] | None = None) -> npt.NDArray[Any]:  # noqa: ANN401
-    """An array of this type and shape, of anything that numpy makes an array of numbers of; raises ArgumentError."""
-    found = value
-    if type(value) is not np.ndarray or value.dtype != dtype:  # it rarely is: the rest takes microseconds
+
+def _of_a_caller(check: Callable[P, T]) -> Callable[P, T]:
+    """The check, which raises ArgumentError for its ValueError."""
+
+    @functools.wraps(check)
+    def checked(*given: P.args, **named: P.kwargs) -> T:
         try:
-            found = np.asarray(value)
-            if found.dtype.kind not in "biuf":  # text would be read, and an imaginary part dropped
-                raise TypeError(str(found.dtype))
-            with np.errstate(over="ignore"):  # told as what is not finite
-                found = found.astype(dtype, copy=False)
-        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-            raise ArgumentError(f"{name}: must be numbers, not {type(value).__name__}") from error
-    if shape is not None and found.shape != shape:
-        raise ArgumentError(f"{name}: must have shape {shape} for this policy and state, not {found.shape}")
-    return np.asarray(found)
+            return check(*given, **named)
+        except ValueError as error:
+            raise ArgumentError(str(error)) from error
+
+    return checked
+
+
+array, index, targets = _of_a_caller(check_array), _of_a_caller(check_index), _of_a_caller(check_targets)
 
 
 def integer(name: str, value: object, limits: Range) -> int:
@@ -35,13 +38,3 @@ def integer(name: str, value: object, limits: Range) -> int:
     if problem := limits.problem(int(value)):
         raise ArgumentError(f"{name}: {problem}")
     return int(value)
-
-
-def targets(value: Any, count: int) -> npt.NDArray[np.float64]:  # noqa: ANN401
-    """Asked returns, (count,), of one number for all environments or one for each; raises ArgumentError."""
-    wanted = array("target_return", value, np.float64)
-    if wanted.shape not in ((), (count,)):
-        raise ArgumentError(f"target_return: must be a number or have shape ({count},), not {wanted.shape}")
-    if np.isnan(wanted).any() or np.isneginf(wanted).any():
-        raise ArgumentError("target_return: must be finite, or infinity for the best in reach")
-    return np.broadcast_to(wanted, (count,)).copy()

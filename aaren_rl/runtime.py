@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import array, integer, targets
+from .agents.arguments import blame
+from .arrays import array, index, integer, targets
 from .errors import ArgumentError, CheckpointError, NonFiniteActionError, ResourcesError, one_line
 from .policies.names import asked_number
 from .ranges import COUNT_FROM_0, ENVS, THREADS
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 FORMAT = "1"
 _INPUTS = {"observation", "reward", "return_to_go", "timestep", "previous_action", "memory"}
+_BLAMED = ("observation", "reward", "previous_action", "return_to_go")
 _OUTPUTS = ("action", "next_return_to_go", "next_memory")
 
 
@@ -125,9 +127,9 @@ class Runner:
             ArgumentError: as `initial_state`, or an index is none of the state's.
         """
         state = self._checked(state)
-        index = _indices(rows, len(state.return_to_go))
+        chosen = index(rows, len(state.return_to_go))
         times, return_to_go = np.full(len(state.return_to_go), state.timestep), state.return_to_go.copy()
-        times[index], return_to_go[index] = 0, self._targets(target_return, len(index))
+        times[chosen], return_to_go[chosen] = 0, self._targets(target_return, len(chosen))
         return state._replace(timestep=times, return_to_go=return_to_go)
 
     def act(
@@ -164,17 +166,17 @@ class Runner:
             raise CheckpointError(f"the exported policy fails in ONNX Runtime: {one_line(error)}") from error
         # An infinite return-to-go asks for the best in reach, and what a reward made not finite for nothing.
         if not math.isfinite(action.sum() + feed["reward"].sum()) or math.isnan(return_to_go.sum()):
-            raise NonFiniteActionError(_blame(feed, action))
+            raise NonFiniteActionError(blame({name: feed[name] for name in _BLAMED}, timestep, action))
         # A copy: the caller may write to it.
         return action.copy(), PolicyState(timestep + 1, return_to_go, action, memory)
 
     def select(self, state: PolicyState, rows: npt.NDArray[np.int64]) -> PolicyState:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
         timestep, return_to_go, previous, memory = self._checked(state)
-        index = _indices(rows, len(return_to_go))
-        timestep = timestep[index] if isinstance(timestep, np.ndarray) else timestep
-        previous = None if previous is None else previous[index]
-        return PolicyState(timestep, return_to_go[index], previous, memory[index])
+        chosen = index(rows, len(return_to_go))
+        timestep = timestep[chosen] if isinstance(timestep, np.ndarray) else timestep
+        previous = None if previous is None else previous[chosen]
+        return PolicyState(timestep, return_to_go[chosen], previous, memory[chosen])
 
     def _checked(self, state: PolicyState) -> PolicyState:
         """A state that a caller hands back, parts of it perhaps replaced, as arrays."""
@@ -193,15 +195,9 @@ class Runner:
         return PolicyState(timestep, array("state: return_to_go", return_to_go, np.float64, batch), previous, memory)
 
     def _targets(self, target_return: npt.ArrayLike | None, count: int) -> npt.NDArray[np.float64]:
-        wanted = targets(self.target_return if target_return is None else target_return, count)
-        infinite = np.isposinf(wanted)
-        if infinite.any() and not self.card.get("model", {}).get("best_return"):
-            raise ArgumentError(
-                "this policy holds no estimate of the best return in reach: ask for a return, as a number"
-            )
-        if (np.abs(wanted[~infinite] / self.card["return_scale"]) > np.finfo(np.float32).max).any():
-            raise ArgumentError("target_return: must be finite, in float32 and divided by the return scale, too")
-        return wanted
+        wanted = self.target_return if target_return is None else target_return
+        estimates = bool(self.card.get("model", {}).get("best_return"))
+        return targets(wanted, count, self.card["return_scale"], infinite=estimates)
 
 
 def load(path: str | Path, *, threads: int = 1) -> Runner:
@@ -248,24 +244,3 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1) -> Runner:
         return Runner(session, json.loads(found["policy"]), json.loads(found["export"]))
     except (LookupError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{name}: the description of the policy in it is damaged: {error}") from error
-
-
-def _indices(rows: npt.ArrayLike, batch: int) -> npt.NDArray[np.int64]:
-    found = array("rows", rows, np.float64)
-    if found.ndim != 1 or not np.isin(found, np.arange(batch)).all():
-        raise ArgumentError(f"rows: must be indices of {batch} environments, in one dimension")
-    return found.astype(np.int64)
-
-
-def _blame(feed: dict[str, npt.NDArray[Any]], action: npt.NDArray[Any]) -> str:
-    """Why an action is not finite."""
-    times = feed["timestep"]
-    for name in ("observation", "reward", "previous_action", "return_to_go"):
-        finite = np.isfinite(feed[name])
-        if name == "return_to_go":  # infinite where the best return in reach is asked for
-            finite |= np.isposinf(feed[name])
-        if not finite.all():
-            row, *column = np.argwhere(~finite)[0].tolist()
-            place = f"row {row}" + (f", column {column[0]}" if column else "")
-            return f"{name}: {place} is {feed[name][(row, *column)]} at step {times[row]}; no action follows from it"
-    return f"the policy's action at step {times[np.argwhere(~np.isfinite(action))[0][0]]} is not finite"

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .arguments import blame, check_array, check_batch, check_index, check_state, check_targets
+from .arguments import blame, check_array, check_batch, check_index, check_targets
 from .fast.rollout import Stepper, for_rollout, for_windows
 from .fast.rollout_graph import GraphedCallable
 from .fast.rollout_step import CompiledStep
@@ -22,7 +22,7 @@ from .mixers import CONSTANT
 from .model.decision import DecisionModel
 from .model.return_estimate import ReturnEstimate
 from .model.scaling import ReturnRange, Scaling, Step, to_array
-from .policy_state import MEMORIES, Carry, Memory, PolicyState, Rolling, Window, where
+from .policy_state import MEMORIES, Carry, Memory, PolicyState, Rolling, Window, check_state, where
 from .scan.rows import each
 
 if TYPE_CHECKING:
@@ -182,17 +182,17 @@ class Policy:
         (observations, actions), batch, previous = self._sizes, len(state.return_to_go), state.previous_action
         observation = check_array("observation", observation, np.float32, (batch, observations))
         reward = check_array("reward", reward, np.float64, (batch,))
+        given = {"observation": observation, "reward": reward, "return_to_go": state.return_to_go}
         if previous is not None:
-            previous = check_array("previous_action", previous, np.float32, (batch, actions))
-        given = {"observation": observation, "reward": reward, "previous_action": previous}
+            previous = given["previous_action"] = check_array("previous_action", previous, np.float32, (batch, actions))
         if not np.isfinite(reward).all():  # infinity less infinity would be no number, or ask for the best
-            raise NonFiniteActionError(blame(given, state))
+            raise NonFiniteActionError(blame(given, state.timestep, None))
         return_to_go = state.return_to_go - reward
         asked = self._asked(return_to_go, observation)
         step = Step(observation, asked, state.timestep, previous)
         action, memory = self._act(step, state.memory)
         if not np.isfinite(action).all():
-            raise NonFiniteActionError(blame(given, state, action))
+            raise NonFiniteActionError(blame(given, state.timestep, action))
         # A copy: the caller may write to it.
         return action.copy(), PolicyState(state.timestep + 1, return_to_go, action, memory)
 

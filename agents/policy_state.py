@@ -5,17 +5,18 @@ Shape suffixes: B environments, O observation, A action, K steps of context.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from .arguments import check_array
 from .model.block import TrunkState
 from .model.scaling import ModelStep
-from .scan.rows import State, each
+from .scan.rows import State, batch_size, each
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 StepperState: TypeAlias = TrunkState | Tensor
@@ -112,3 +113,26 @@ def where(chosen: Tensor, part: State, other: State) -> State:
         return torch.where(chosen.view(-1, *[1] * (pair[0].dim() - 1)), pair[0], pair[1])
 
     return each(mixed, [part, other])
+
+
+def check_state(state: Any, kind: type[Memory], rollout: str) -> PolicyState:  # noqa: ANN401
+    """A state that a caller hands back, parts of it perhaps replaced, for a policy with this memory and rollout mode.
+
+    Raises:
+        ValueError: it is something else, of another rollout mode, or its parts are not of one number of environments.
+    """
+    if not isinstance(state, PolicyState):
+        raise ValueError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
+    timestep, to_go, previous, memory = state
+    if not isinstance(memory, kind):
+        other = type(memory).__name__.lower()
+        raise ValueError(f"state: is of the rollout mode {other}, and this policy's is {rollout}")
+    batch = batch_size(memory)
+    to_go = check_array("state: return_to_go", to_go, np.float64, (batch,))
+    rows = isinstance(timestep, np.ndarray) and timestep.shape == (batch,) and timestep.dtype == np.int64
+    if not rows and not (isinstance(timestep, int) and 0 <= timestep < 2**53):
+        found = " ".join(f"{timestep!r:.40}".split())
+        raise ValueError(f"state: timestep must be an integer from 0, or int64 of shape ({batch},), not {found}")
+    if previous is None and not (isinstance(timestep, int) and timestep == 0):
+        raise ValueError("previous_action: is None, and an action has been handed out before")
+    return state if to_go is state.return_to_go else state._replace(return_to_go=to_go)

@@ -25,7 +25,7 @@ KERNELS = {  # imported on first use
 MAPPED = {"agents", "envs", "configs"}  # folders that install inside aaren_rl and exist under no other name
 # Of agents, from the ground up; what stands on the last one is for tests and benchmarks.
 FLOORS = (
-    "ranges kernels scan mixers model fast policy_state arguments policy guidance tree_policy public reference".split()
+    "ranges arguments kernels scan mixers model fast policy_state policy guidance tree_policy public reference".split()
 )
 MOST = 15  # files in a folder
 FILES = sorted(p.relative_to(ROOT) for folder in ("agents", "envs", "aaren_rl") for p in (ROOT / folder).rglob("*.py"))
