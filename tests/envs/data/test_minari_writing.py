@@ -33,26 +33,14 @@ def test_written_datasets_are_read_by_minari_and_here(tmp_path, monkeypatch):
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     episodes, finals = small(), np.arange(33, dtype=np.float32).reshape(3, 11)
-    kwargs = {"reset_noise_scale": 0.01}
-    folder = write_minari(
-        ID,
-        episodes,
-        env_id="Hopper-v5",
-        env_kwargs=kwargs,
-        description="by hand",
-        reference_returns=(1, 2),
-        final_observations=finals,
-    )
+    kwargs, more = {"reset_noise_scale": 0.01}, {"description": "by hand", "reference_returns": (1, 2)}
+    folder = write_minari(ID, episodes, env_id="Hopper-v5", env_kwargs=kwargs, final_observations=finals, **more)
     assert folder == tmp_path / ID and [path.name for path in folder.parent.iterdir()] == [folder.name]
-    read = read_minari(ID)
+    read, spec = read_minari(ID)
     for name in ("observations", "actions", "rewards", "offsets", "terminated"):
-        np.testing.assert_array_equal(getattr(read.episodes, name), getattr(episodes, name))
-    assert (read.spec.env_kwargs, read.spec.reference_returns, read.episodes.env_id) == (
-        kwargs,
-        (1.0, 2.0),
-        "Hopper-v5",
-    )
-    assert read.episodes.notes == ("description: by hand",)
+        np.testing.assert_array_equal(getattr(read, name), getattr(episodes, name))
+    assert (spec.env_kwargs, spec.reference_returns, read.env_id) == (kwargs, (1.0, 2.0), "Hopper-v5")
+    assert read.notes == ("description: by hand",)
     dataset = minari.load_dataset(ID)
     assert (dataset.total_episodes, dataset.total_steps) == (3, 12)
     assert dataset.env_spec == gym.spec("Hopper-v5").__class__.from_json(dataset.env_spec.to_json())
@@ -89,14 +77,17 @@ def test_17_nothing_half_written_stays(data):
     assert not [path for path in data.parents[2].rglob("*new-v0*")]
 
 
-def test_writing_checks_the_environment(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "message", "options"),
+    [
+        (DataError, "observations have 11 columns, those of HalfCheetah-v5", {"env_id": "HalfCheetah-v5"}),
+        (UsageError, "JSON", {"env_kwargs": {"frame_skip": np.int64(4)}}),
+        (SimulationError, "unexpected keyword argument 'x'", {"env_kwargs": {"x": 1}}),
+        (UsageError, "final_observations", {"final_observations": np.zeros((2, 11))}),
+    ],
+)
+def test_writing_checks_the_environment(tmp_path, monkeypatch, error, message, options):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    with pytest.raises(DataError, match="observations have 11 columns, those of HalfCheetah-v5"):
-        write_minari(ID, small(), env_id="HalfCheetah-v5")
-    with pytest.raises(UsageError, match="JSON"):
-        write_minari(ID, small(), env_id="Hopper-v5", env_kwargs={"frame_skip": np.int64(4)})
-    with pytest.raises(SimulationError, match="unexpected keyword argument 'x'"):
-        write_minari(ID, small(), env_id="Hopper-v5", env_kwargs={"x": 1})
-    with pytest.raises(UsageError, match="final_observations"):
-        write_minari(ID, small(), env_id="Hopper-v5", final_observations=np.zeros((2, 11)))
+    with pytest.raises(error, match=message):
+        write_minari(ID, small(), **{"env_id": "Hopper-v5", **options})
     assert list(tmp_path.iterdir()) == []
