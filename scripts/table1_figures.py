@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.imitation import imitation
-from aaren_rl.compare.report.colours import INK, SOFT, Styles, paint, styles_of
+from aaren_rl.compare.report.figures import INK, SOFT, Styles, paint, styles_of
 from aaren_rl.compare.statistics import Estimate, aggregate, group, profiles, summarize
 from aaren_rl.policies.names import label
 

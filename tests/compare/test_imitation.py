@@ -11,7 +11,6 @@ from synthetic import make_cell
 
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.imitation import imitation, imitation_difference_over_tasks, imitation_differences
-from aaren_rl.compare.report.imitation import imitation_tables
 from aaren_rl.compare.report.write import format_comparison, write_report
 from aaren_rl.evaluate.scores import ActionError
 
@@ -140,12 +139,6 @@ def test_the_report_says_it(tmp_path) -> None:
     assert "Decision-Aaren less Decision Transformer" in printed
     assert max(map(len, printed.splitlines())) <= 120
     assert f"| {cells[0].last.action_error.mean:.4f} | {cells[0].run}" in markdown.replace("\\", "")
-
-
-def test_what_was_not_measured_is_said() -> None:
-    (text,) = imitation_tables([make_cell()])
-    assert "imitation was not measured" in text.text
-    assert "held-out" not in format_comparison([make_cell()])
 
 
 def test_a_cell_with_an_error_is_read_again() -> None:

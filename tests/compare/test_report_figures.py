@@ -6,8 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 from synthetic import HIGH, LOW, README, make_cells
 
-from aaren_rl.compare.report.figures import figures
-from aaren_rl.compare.report.overview import overview
+from aaren_rl.compare.report.figures import figures, overview
 
 KINDS = ["learning_curves", "state_memory", "target_returns", "time_per_action"]
 

@@ -2,134 +2,208 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 
-from ...policies.names import label
-from ..cells import ActionCost, Cell
-from ..statistics import group
-from .colours import INK, SOFT, Styles, paint, styles_of
-from .overview import overview
+from ...policies.names import MARKS, label
+from ..cells import Cell
+from ..statistics import Floats, Summary, group, summarize
+from .words import interval, number
+
+INK, SOFT, LINE = "#1c1f23", "#5a6270", "#d9dde3"  # text, what stands behind it, grids
+PAGE = "#fffffe"  # the page's own, around a text that lines run behind
+
+# Okabe and Ito's colours, which stay apart for the colour-blind; markers differ as well, for print in grey.
+_FIXED = {
+    "decision-aaren": ("#0072b2", "o"),
+    "decision-transformer": ("#d55e00", "s"),
+    "decision-transformer-1token": ("#aa3377", "d"),
+    "decision-aaren-rsa": ("#56b4e9", "v"),
+    "decision-rsa": ("#cc79a7", "D"),
+    "decision-transformer-tree": ("#e69f00", "P"),
+    "bc": ("#009e73", "^"),
+    "bc-10": ("#8f7700", "<"),
+}
+_OTHERS = [("#999999", "p"), ("#f0e442", ">"), ("#000000", "X")]
+
+# What each becomes on a dark page; the others are seen on both.
+DARK = {
+    **{INK: "#e6e9ed", SOFT: "#a3acb8", LINE: "#363d47", PAGE: "#14181d"},
+    **{"#0072b2": "#4aa8ec", "#56b4e9": "#a9dcff", "#d55e00": "#ff8b45", "#aa3377": "#e07bb0", "#000000": "#ffffff"},
+}
 
 # The names are in an alphabetical order that begins with scores, because TensorBoard shows them in one.
 OVERVIEW = "all_scores"
-_SIZE = (5.6, 3.7)  # inches
-# An axis becomes logarithmic where its values span more than this factor.
+WIDE, NARROW = 10.4, 4.6  # inches: the overview on a page, on a phone
+_ROW, _PANEL = 0.52, 0.62  # inches: an agent's row, what a task has beside its rows
+# What the data return: (name, line)
+_DATA = {
+    "mean": ("data, mean", ":"),
+    "best_tenth": ("data, best tenth", "-."),
+    "mode": ("behaviour without noise", "--"),
+}
+_SIZE = (5.6, 3.7)  # inches, of the other figures
+# An axis of steps or costs becomes logarithmic where its values span more than this factor.
 _SPAN = 10.0
+_STEP = "step of the episode"
+# kind: (x, y, a run's points)
+_KINDS: dict[str, tuple[str, str, Callable[[Cell], list[tuple[float, float]]]]] = {
+    "learning_curves": ("training updates", "score", lambda run: [(p.update, p.headline) for p in run.curve]),
+    "state_memory": (_STEP, "state memory (kB)", lambda run: [(c.step, c.state_bytes / 1000) for c in run.action_cost]),
+    "target_returns": (
+        "asked return",
+        "achieved return",
+        lambda run: [(s.target_return, s.return_mean) for s in run.sweep if s.target_return is not None],
+    ),
+    "time_per_action": (_STEP, "time per action (µs)", lambda run: [(c.step, c.microseconds) for c in run.action_cost]),
+}
 
+Styles = Mapping[str, tuple[str, str]]  # agent -> colour, marker
 Runs = Mapping[str, Sequence[Cell]]  # agent -> its training seeds
-Series = dict[float, list[float]]  # x -> one y of every seed
+
+
+def styles_of(cells: Sequence[Cell]) -> Styles:
+    """A colour and a marker for every agent, the same in all figures."""
+    others = sorted({cell.agent for cell in cells} - set(_FIXED))
+    return _FIXED | {agent: _OTHERS[i % len(_OTHERS)] for i, agent in enumerate(others)}
+
+
+def paint(axes: Axes) -> None:
+    """Gives axes colours that `DARK` has a counterpart of."""
+    axes.tick_params(which="both", color=SOFT, labelcolor=INK)
+    axes.spines[:].set_color(SOFT)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+    axes.grid(color=LINE, linewidth=0.8)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.label.set_color(INK)
 
 
 def figures(cells: Sequence[Cell]) -> dict[str, Figure]:
-    """The figure of all scores, and every other that the cells have data for, named "<kind>/<task>"; see `DRAW`.
+    """The figure of all scores, and every other that the cells have data for, named "<kind>/<task>".
 
     An agent's thick line is the mean of its seeds, its thin ones are the seeds.
     """
     styles = styles_of(cells)
-    drawn = (
-        (f"{kind}/{env}", draw(env, runs, styles)) for kind, draw in DRAW.items() for env, runs in group(cells).items()
-    )
-    return {OVERVIEW: overview(cells)} | {name: figure for name, figure in drawn if figure is not None}
+    drawn = {f"{kind}/{env}": _curves(kind, env, runs, styles) for kind in _KINDS for env, runs in group(cells).items()}
+    return {OVERVIEW: overview(cells)} | {name: figure for name, figure in drawn.items() if figure is not None}
 
 
-def learning_curves(env: str, runs: Runs, styles: Styles) -> Figure | None:
-    """Score, or return where there is no reference, against training updates."""
-    data = _common(runs, lambda cell: [(p.update, p.headline) for p in cell.curve])
-    normalized = all(cell.last.normalized_score_mean is not None for cells in runs.values() for cell in cells)
-    figure = _lines(data, styles, env, "training updates", "normalised score" if normalized else "return of an episode")
-    return _from_zero(figure)
-
-
-def target_returns(env: str, runs: Runs, styles: Styles) -> Figure | None:
-    """Achieved against asked return, with the diagonal on which both are the same."""
-    data = _common(runs, _steering)
-    figure = _lines(data, styles, env, "asked return", "achieved return")
-    if figure is not None:
-        (axes,) = figure.axes
-        asked = [x for series in data.values() for x in series]
-        ends = [min(asked), max(asked)]
-        axes.plot(ends, ends, color=SOFT, linestyle=":", label="achieved = asked", zorder=1)
-        axes.legend(frameon=False, labelcolor=INK, fontsize=9)
-    return _from_zero(figure)
-
-
-def _from_zero(figure: Figure | None) -> Figure | None:
-    """Both axes from 0 on, so that a small difference looks small; but for returns below it."""
-    for axes in () if figure is None else figure.axes:
-        if axes.dataLim.y0 >= 0:
-            axes.set_ylim(bottom=0)
-        if axes.dataLim.x0 >= 0:
-            axes.set_xlim(left=0)
-    return figure
-
-
-def _steering(cell: Cell) -> list[tuple[float, float]]:
-    """Asked and achieved returns."""
-    return [(asked, score.return_mean) for score in cell.sweep if (asked := score.target_return) is not None]
-
-
-def time_per_action(env: str, runs: Runs, styles: Styles) -> Figure | None:
-    """Time of one action against the step of the episode."""
-    return _costs(env, runs, styles, "time per action (µs)", lambda cost: cost.microseconds)
-
-
-def state_memory(env: str, runs: Runs, styles: Styles) -> Figure | None:
-    """Size of what a policy carries from step to step, against the step of the episode."""
-    return _costs(env, runs, styles, "state memory (kB)", lambda cost: cost.state_bytes / 1000)
-
-
-DRAW: dict[str, Callable[[str, Runs, Styles], Figure | None]] = {
-    "learning_curves": learning_curves,
-    "state_memory": state_memory,
-    "target_returns": target_returns,
-    "time_per_action": time_per_action,
-}
-
-
-def _costs(env: str, runs: Runs, styles: Styles, unit: str, value: Callable[[ActionCost], float]) -> Figure | None:
-    data = _common(runs, lambda cell: [(cost.step, value(cost)) for cost in cell.action_cost])
-    figure = _lines(data, styles, env, "step of the episode", unit)
-    if figure is not None:
-        (axes,) = figure.axes
-        if _wide(x for series in data.values() for x in series):
-            axes.set_xscale("log")
-        if _wide(y for series in data.values() for ys in series.values() for y in ys):
-            axes.set_yscale("log")
-        else:
-            axes.set_ylim(bottom=0)
-    return figure
-
-
-def _common(runs: Runs, points: Callable[[Cell], Iterable[tuple[float, float]]]) -> dict[str, Series]:
-    """What all seeds of an agent have a value at: a mean over others at every x would jump where one joins."""
-    data = {}
-    for agent, cells in runs.items():
-        curves = [dict(points(cell)) for cell in cells]
-        shared = set.intersection(*(set(curve) for curve in curves))
-        data[agent] = {x: [curve[x] for curve in curves] for x in sorted(shared)}
-    return data
-
-
-def _wide(values: Iterable[float]) -> bool:
-    found = list(values)
-    return min(found) > 0 and max(found) > _SPAN * min(found)
-
-
-def _lines(data: Mapping[str, Series], styles: Styles, title: str, x_label: str, y_label: str) -> Figure | None:
-    """A line for every agent and every seed; None where no agent has a point."""
-    if not any(data.values()):
-        return None
+def overview(cells: Sequence[Cell], width: float = WIDE) -> Figure:
+    """A panel a task and a row an agent: a dot a training seed, their mean, and its interval where there is one."""
+    groups, summaries, styles = group(cells), summarize(cells), styles_of(cells)
+    heights = [_PANEL + _ROW * len(runs) for runs in groups.values()]
+    legend_rows = 1 if width > NARROW else 3
     # Not by way of pyplot, which would keep every figure and choose a window system.
+    figure = Figure(figsize=(width, sum(heights) + 0.35 + 0.25 * legend_rows), layout="constrained")
+    panels = figure.subplots(len(groups), squeeze=False, height_ratios=heights)[:, 0]
+    data = {env: _data_of(runs) for env, runs in groups.items()}
+    for axes, (env, runs) in zip(panels, groups.items(), strict=True):
+        _panel(axes, [s for s in summaries if s.env == env], styles, data[env])
+        mark = MARKS[next(iter(runs.values()))[0].last.source]
+        axes.set_title(_plain(f"{env} ({mark})"), loc="left", fontsize=10, fontweight="bold", color=INK)
+    if all(s.normalized for s in summaries):
+        ends = [end for axes in panels for end in axes.get_xlim()]
+        for axes in panels:
+            axes.set_xlim(min(ends), max(ends))
+            axes.label_outer()
+    figure.legend(
+        handles=_legend(data, any(s.mean.interval for s in summaries)),
+        loc="outside lower center",
+        ncols=6 if width > NARROW else 2,
+        frameon=False,
+        labelcolor=INK,
+        fontsize=9,
+    )
+    return figure
+
+
+def _data_of(runs: Runs) -> dict[str, float]:
+    """What a task's data return, by the names in `_DATA`."""
+    found = next((data for cells in runs.values() for cell in cells if (data := cell.last.data_headlines())), {})
+    return {name: found[name] for name in _DATA if name in found}
+
+
+def _panel(axes: Axes, summaries: Sequence[Summary], styles: Styles, data: Mapping[str, float]) -> None:
+    for name, value in data.items():
+        axes.axvline(value, color=SOFT, linestyle=_DATA[name][1], linewidth=1.4, zorder=1)
+    for row, summary in enumerate(summaries):
+        _agent(axes, row, summary, *styles[summary.agent])
+    axes.set_ylim(len(summaries) - 0.6, -0.75)
+    axes.set_yticks([])
+    axes.margins(x=0.06)
+    axes.autoscale(axis="x")
+    normalized = summaries[0].normalized
+    if normalized:  # from 0 on, or from a score below it
+        values = [*(x for s in summaries for x in s.scores), *data.values()]
+        axes.set_xlim(min(0.0, *values) * 1.06, max(1.0, *values) * 1.06)
+    axes.set_xlabel(_score_label(normalized))
+    paint(axes)
+    axes.spines["left"].set_visible(False)
+    axes.grid(visible=False, axis="y")
+
+
+def _agent(axes: Axes, row: int, summary: Summary, color: str, marker: str) -> None:
+    mean = summary.mean
+    if mean.interval is not None:
+        axes.plot(mean.interval, [row, row], color=color, linewidth=7, alpha=0.25, solid_capstyle="butt", zorder=2)
+    axes.plot([mean.value] * 2, [row - 0.24, row + 0.24], color=color, linewidth=2.6, zorder=3)
+    dots: dict[str, Any] = {"linestyle": "", "marker": marker, "markersize": 7.5, "markeredgewidth": 0, "alpha": 0.75}
+    axes.plot(summary.scores, [row] * len(summary.scores), color=color, zorder=4, clip_on=False, **dots)
+    text: dict[str, Any] = {"color": color, "fontsize": 9.5, "va": "bottom", "transform": axes.get_yaxis_transform()}
+    text["path_effects"] = [withStroke(linewidth=4, foreground=PAGE)]
+    axes.text(0.0, row - 0.28, label(summary.agent).replace("$", r"\$"), ha="left", **text)
+    axes.text(1.0, row - 0.28, interval(mean), ha="right", **text)
+
+
+def _legend(data: Mapping[str, Mapping[str, float]], intervals: bool) -> list[Line2D]:
+    """What dots and lines are; of a single task the data's lines with their numbers."""
+    handles = [
+        Line2D([], [], marker="o", linestyle="", markersize=7, label="a training seed", color=SOFT),
+        Line2D([], [], marker="|", linestyle="", markersize=13, markeredgewidth=2.6, label="mean", color=SOFT),
+    ]
+    if intervals:
+        handles.append(Line2D([], [], linewidth=7, alpha=0.35, label="95 % interval", color=SOFT))
+    for name in dict.fromkeys(name for of_task in data.values() for name in of_task):
+        text, line = _DATA[name]
+        told = "".join(f": {number(of_task[name])}" for of_task in data.values() if len(data) == 1)
+        handles.append(Line2D([], [], linewidth=1.4, label=text + told, color=SOFT, linestyle=line))
+    return handles
+
+
+def _curves(kind: str, env: str, runs: Runs, styles: Styles) -> Figure | None:
+    """A line for every agent and every seed; None where no agent has a point."""
+    x_label, y_label, points = _KINDS[kind]
+    data = {agent: curve for agent, cells in runs.items() if (curve := _shared([dict(points(c)) for c in cells]))}
+    if not data:
+        return None
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot()
-    for agent, series in data.items():
-        if series:
-            _curves(axes, agent, series, styles)
-    axes.set_title(_plain(title), fontsize=10, fontweight="bold", color=INK)
+    for agent, curve in data.items():
+        _lines(axes, agent, np.array(list(curve)), np.array(list(curve.values())), *styles[agent])
+    xs = [x for curve in data.values() for x in curve]
+    ys = [y for curve in data.values() for seeds in curve.values() for y in seeds]
+    if kind == "target_returns":
+        ends = [min(xs), max(xs)]
+        axes.plot(ends, ends, color=SOFT, linestyle=":", label="achieved = asked", zorder=1)
+    # From 0 on, so that a small difference looks small; but for returns below it.
+    if x_label == _STEP and _wide(xs):
+        axes.set_xscale("log")
+    elif axes.dataLim.x0 >= 0:
+        axes.set_xlim(left=0)
+    if x_label == _STEP and _wide(ys):
+        axes.set_yscale("log")
+    elif axes.dataLim.y0 >= 0:
+        axes.set_ylim(bottom=0)
+    if kind == "learning_curves":
+        y_label = _score_label(all(c.last.normalized_score_mean is not None for cells in runs.values() for c in cells))
+    axes.set_title(_plain(env), fontsize=10, fontweight="bold", color=INK)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     paint(axes)
@@ -137,14 +211,26 @@ def _lines(data: Mapping[str, Series], styles: Styles, title: str, x_label: str,
     return figure
 
 
-def _curves(axes: Axes, agent: str, series: Series, styles: Styles) -> None:
-    color, marker = styles[agent]
-    x, y = np.array(list(series)), np.array(list(series.values()))
+def _shared(curves: Sequence[Mapping[float, float]]) -> dict[float, list[float]]:
+    """x -> every seed's y, where all have one: a mean over others at every x would jump where one joins."""
+    shared = set.intersection(*(set(curve) for curve in curves))
+    return {x: [curve[x] for curve in curves] for x in sorted(shared)}
+
+
+def _lines(axes: Axes, agent: str, x: Floats, y: Floats, color: str, marker: str) -> None:
     seeds = y.shape[1]
     name = f"{_plain(label(agent))} ({seeds} {'seeds' if seeds > 1 else 'seed'})"
     axes.plot(x, y.mean(axis=1), color=color, marker=marker, markersize=4, linewidth=2.2, label=name, zorder=3)
     if seeds > 1:
         axes.plot(x, y, color=color, alpha=0.5, linewidth=0.8, zorder=2)
+
+
+def _wide(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) > _SPAN * min(values)
+
+
+def _score_label(normalized: bool) -> str:
+    return "normalised score" if normalized else "return of an episode"
 
 
 def _plain(text: str) -> str:

@@ -1,126 +1,93 @@
-"""The tables of a comparison's report, and the sentences that say what their numbers mean."""
+"""The tables of a comparison's report."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from ...evaluate.scores import Score
 from ...policies.names import MARKS, SOURCES, asked_words, label
 from ..cells import Cell
+from ..imitation import imitation, imitation_differences
 from ..published import PUBLISHED, published
-from ..statistics import CONFIDENCE, MIN_SEEDS, RESAMPLES, Aggregate, Summary, aggregate, group, improvements, summarize
-from .document import Column, Command, Table, Text, words
-from .words import (
-    NOTHING,
-    costs,
-    data_notes,
-    data_returns,
-    ends_of,
-    interval,
-    joined,
-    listed,
-    memory,
-    microseconds,
-    number,
-    path,
-)
+from ..statistics import Summary, aggregate, group, improvements, rows_of, summarize
+from .words import NOTHING, costs, early_and_late, interval, joined, listed, number, path
+
+# Columns of text; all others hold numbers, which are aligned by their ends.
+TEXTS = {
+    *("task", "agent", "seed", "seeds", "data", "run", "runs of", "error of", "setting", "value", "environment"),
+    *("training", "rollout", "asked return", "evaluation", "trained on", "time per action", "state memory"),
+}
+_DIGITS = 4  # of an action error
 
 
-def made(cells: Sequence[Cell], settings: Mapping[str, Any]) -> list[Text | Command | Table]:
-    """How the comparison was made."""
-    names = ["task", "agent", "data", "environment", "training", "rollout", "asked return", "evaluation", "seeds"]
-    rows = [_made_row(env, agent, runs) for env, by_agent in group(cells).items() for agent, runs in by_agent.items()]
-    blocks: list[Text | Command | Table] = [Command(settings["command"])] if "command" in settings else []
-    blocks.append(Table("Data, training and evaluation", words(*names), rows))
-    # What stands behind the command's -- is in the command.
-    shown = {key: value for key, value in settings.items() if key not in ("command", "train")}
-    if flat := _flat("", shown):
-        blocks.append(Table("Settings of the comparison", words("setting", "value"), flat))
-    return blocks
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        caption: what stands above it.
+        rows: column -> text, the same columns in all.
+        marks: column -> on whose data its scores were made.
+    """
+
+    caption: str
+    rows: list[dict[str, str]]
+    marks: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def heads(self) -> dict[str, str]:
+        """Column -> its heading, with its mark."""
+        return {name: f"{name} ({self.marks[name]})" if name in self.marks else name for name in self.rows[0]}
 
 
-def _made_row(env: str, agent: str, runs: Sequence[Cell]) -> list[str]:
-    score = runs[0].last
-    windows = f" of {score.context_length} steps" if score.context == "window" else ""
-    return [
-        env,
-        label(agent),
-        f"{score.dataset} from {SOURCES[score.source]}: {path(score.source_path)}",
-        score.env_id,
-        f"{score.updates:,} updates, {score.context} contexts{windows}",
-        score.acting(),
-        asked_words(score.target_return, ",g"),
-        f"{score.episodes} episodes from seed {score.seed}; last update, {score.weights} weights",
-        listed(cell.seed for cell in runs),
-    ]
-
-
-def _flat(prefix: str, tree: Mapping[str, Any]) -> list[list[str]]:
-    rows = []
-    for key, item in tree.items():
-        if isinstance(item, Mapping):
-            rows += _flat(f"{prefix}{key}.", item)
-        else:
-            rows.append([f"{prefix}{key}", listed(item) if isinstance(item, list | tuple) else str(item)])
-    return rows
-
-
-def scores(cells: Sequence[Cell]) -> list[Text | Table]:
+def scores(cells: Sequence[Cell]) -> list[Table]:
     """A table for every task, with published scores, and one over all tasks."""
     summaries = summarize(cells)
-    tables: list[Text | Table] = [
-        _score_table(next(cell.last for cell in cells if cell.env == env), [s for s in summaries if s.env == env])
-        for env in group(cells)
-    ]
-    if over := aggregate(cells):
-        tables.append(_aggregate_table(over, cells))
-    return [*map(Text, data_notes(cells)), *tables, *_data_notes(cells), *_notes(cells)]
-
-
-def _score_table(score: Score, summaries: Sequence[Summary]) -> Table:
-    theirs = {s.agent: _published(score, s.agent) for s in summaries}
-    sources = [source for source in PUBLISHED if any(source in found for found in theirs.values())]
-    counts = sorted({count for s in summaries for count in s.mean_of if count})
-    last = f"mean of last {'/'.join(map(str, counts))}" if counts else "mean of last"
-    own = [Column(name, MARKS[score.source]) for name in ("mean [95 %]", "sd", "IQM [95 %]", "best", last)]
+    last = {cell.env: cell.last for cell in cells[::-1]}
+    tables = [_scores(last[env], [s for s in summaries if s.env == env]) for env in group(cells)]
+    names = "mean of means [95 %]", "IQM of all runs [95 %]"
+    over = aggregate(cells)
     rows = [
-        [
-            label(s.agent),
-            interval(s.mean),
-            number(s.std),
-            interval(s.iqm),
-            number(s.best),
-            number(s.mean_of_last),
-            listed(s.seeds),
-            *[theirs[s.agent].get(source, NOTHING) for source in sources],
-        ]
+        {"agent": label(a.agent), names[0]: interval(a.mean), names[1]: interval(a.iqm), "runs": str(a.runs)}
+        for a in over
+    ]
+    if over:
+        mark = joined(list(dict.fromkeys(MARKS[cell.last.source] for cell in cells if cell.env in over[0].envs)))
+        tables.append(Table(f"All of {joined(over[0].envs)}", rows, dict.fromkeys(names, mark)))
+    return tables
+
+
+def _scores(score: Score, summaries: Sequence[Summary]) -> Table:
+    theirs = {s.agent: published_beside(score, s.agent) for s in summaries}
+    sources = [source for source in PUBLISHED if any(source in found for found in theirs.values())]
+    counts = "/".join(map(str, sorted({count for s in summaries for count in s.mean_of if count})))
+    own = [
+        {
+            "mean [95 %]": interval(s.mean),
+            "sd": number(s.std),
+            "IQM [95 %]": interval(s.iqm),
+            "best": number(s.best),
+            f"mean of last {counts}".rstrip(): number(s.mean_of_last),
+        }
         for s in summaries
     ]
-    unit = (
-        f"scores normalised by {score.reference}"
-        if summaries[0].normalized
-        else "returns, without a reference for scores"
-    )
-    columns = [*words("agent"), *own, *words("seeds"), *[Column(source, "D4RL", published=True) for source in sources]]
-    return Table(f"{score.env}: {unit}", columns, rows)
-
-
-def _aggregate_table(over: Sequence[Aggregate], cells: Sequence[Cell]) -> Table:
-    envs = over[0].envs
-    mark = joined(list(dict.fromkeys(MARKS[cell.last.source] for cell in cells if cell.env in envs)))
-    columns = [
-        *words("agent"),
-        Column("mean of means [95 %]", mark),
-        Column("IQM of all runs [95 %]", mark),
-        Column("runs"),
+    rows = [
+        {"agent": label(s.agent)}
+        | of_agent
+        | {"seeds": listed(s.seeds)}
+        | {source: theirs[s.agent].get(source, NOTHING) for source in sources}
+        for s, of_agent in zip(summaries, own, strict=True)
     ]
-    rows = [[label(a.agent), interval(a.mean), interval(a.iqm), str(a.runs)] for a in over]
-    return Table(f"All of {joined(envs)}", columns, rows)
+    by = f"scores normalised by {score.reference}"
+    unit = by if summaries[0].normalized else "returns, without a reference for scores"
+    marks = dict.fromkeys(own[0], MARKS[score.source]) | dict.fromkeys(sources, "D4RL")
+    return Table(f"{score.env}: {unit}", rows, marks)
 
 
-def _published(score: Score, agent: str) -> dict[str, str]:
+def published_beside(score: Score, agent: str) -> dict[str, str]:
     """By source. Only beside scores on D4RL's scale: of other references, 0 and 100 stand for something else."""
     if score.reference is None or not score.reference.startswith("D4RL"):
         return {}
@@ -130,109 +97,126 @@ def _published(score: Score, agent: str) -> dict[str, str]:
     }
 
 
-def _data_notes(cells: Sequence[Cell]) -> list[Text]:
-    lines = data_returns(cells)
-    if not lines:
-        return []
-    meaning = (
-        "Beside the scores: mean return of the data's episodes, and of the tenth of them with the highest returns; of "
-        "a local set, the mean return of the policy that made it, acting without noise; normalised scores in brackets."
-    )
-    return [*map(Text, lines), Text(meaning)]
-
-
-def _notes(cells: Sequence[Cell]) -> list[Text]:
-    shown = {source for cell in cells for source in _published(cell.last, cell.agent)}
-    sources = "; ".join(f"{source}: {text}" for source, text in PUBLISHED.items() if source in shown)
-    return [
-        Text(
-            "Normalised scores are 100 (return - random) / (expert - random). They are of the last update; best is of "
-            "the weights that were best during training, chosen by the episodes they are scored on, and so flatters."
-        ),
-        Text(
-            f"sd: standard deviation over training seeds. IQM: interquartile mean, without the lowest and the highest "
-            f"quarter of the runs. In brackets: {100 * CONFIDENCE:.0f} % intervals by a stratified bootstrap "
-            f"over training seeds ({RESAMPLES:,} resamples), given from {MIN_SEEDS} seeds on. Few seeds make them too "
-            "narrow: of three, they reach from the worst to the best."
-        ),
-        Text(
-            f"Published scores were made on D4RL's own data, each with a model and a budget of its own. {sources}."
-            if shown
-            else "There are no published scores to set beside these."
-        ),
-    ]
-
-
-def improvement(cells: Sequence[Cell]) -> list[Text | Table]:
+def improvement(cells: Sequence[Cell]) -> Table:
     """How probable it is that a run of one agent is better than a run of another."""
     rows = [
-        [
-            i.env or "all tasks",
-            f"{label(i.first)} above {label(i.second)}",
-            interval(i.estimate, 2),
-            f"{i.runs[0]} and {i.runs[1]}",
-        ]
-        for i in improvements(cells)
+        {
+            "task": pair.env or "all tasks",
+            "runs of": f"{label(pair.first)} above {label(pair.second)}",
+            "P [95 %]": interval(pair.estimate, 2),
+            "runs": joined(list(map(str, pair.runs))),
+        }
+        for pair in improvements(cells)
     ]
-    if not rows:
-        return [Text("No task has runs of two agents: there is nothing to compare.")]
-    return [
-        Text(
-            "The probability that a training run of the one agent scores above a training run of the other: Mann and "
-            "Whitney's U over the number of pairs, a tie counting half. 0.5 is no difference."
-        ),
-        Table("Probability of improvement", [*words("task", "runs of"), Column("P [95 %]"), Column("runs")], rows),
+    return Table("Probability of improvement", rows)
+
+
+def errors(cells: Sequence[Cell]) -> Table:
+    """The action error of every agent on every task."""
+    rows = [
+        {
+            "task": i.env,
+            "agent": label(i.agent),
+            "action error [95 %]": interval(i.error, _DIGITS),
+            "above the noise [95 %]": interval(i.above_floor, _DIGITS),
+            "episodes": f"{i.episodes:,}",
+            "seeds": listed(i.seeds),
+        }
+        for i in imitation(cells)
     ]
+    return Table("Action error on held-out episodes", rows)
+
+
+def error_differences(cells: Sequence[Cell]) -> Table:
+    """The differences of the action error between agents."""
+    rows = [
+        {
+            "task": d.env or "all tasks",
+            "error of": f"{label(d.first)} less {label(d.second)}",
+            "difference [95 %]": interval(d.difference, _DIGITS),
+            "pairs": f"{d.episodes:,}",
+            "seeds": listed(d.seeds),
+        }
+        for d in imitation_differences(cells)
+    ]
+    return Table("Difference of the action error, episode by episode", rows)
 
 
 def cost(cells: Sequence[Cell]) -> Table:
     """Parameters, loss, time of an update, time and memory of an action."""
-    rows = [_cost_row(env, agent, runs) for env, by_agent in group(cells).items() for agent, runs in by_agent.items()]
-    numbers = [Column(name) for name in ("parameters", "loss", "time per update")]
-    columns = [*words("task", "agent"), *numbers, *words("trained on", "time per action", "state memory")]
     title = (
         "Cost (medians over training seeds; loss: of the last updates, on each agent's own training contexts; "
         "an action: the policy alone, one environment)"
     )
-    return Table(title, columns, rows)
+    rows = []
+    for env, agent, runs in rows_of(cells):
+        time, state = early_and_late(costs(runs))
+        row = {
+            "task": env,
+            "agent": label(agent),
+            "parameters": listed(f"{count:,}" for count in sorted({cell.parameters for cell in runs})),
+            "loss": f"{median(cell.loss for cell in runs):.4f}",
+            "time per update": f"{1000 * median(cell.seconds_per_update for cell in runs):,.1f} ms",
+            "trained on": listed(sorted({cell.device for cell in runs})),
+            "time per action": time or NOTHING,
+            "state memory": state or NOTHING,
+        }
+        rows.append(row)
+    return Table(title, rows)
 
 
-def _cost_row(env: str, agent: str, runs: Sequence[Cell]) -> list[str]:
-    by_step = costs(runs)
-    ends = ends_of(by_step)
-    return [
-        env,
-        label(agent),
-        listed(f"{count:,}" for count in sorted({cell.parameters for cell in runs})),
-        f"{median(cell.loss for cell in runs):.4f}",
-        f"{1000 * median(cell.seconds_per_update for cell in runs):,.1f} ms",
-        listed(sorted({cell.device for cell in runs})),
-        joined([f"{microseconds(by_step[step][0])} at step {step:,}" for step in ends]) or NOTHING,
-        joined([f"{memory(by_step[step][1])} at step {step:,}" for step in ends]) or NOTHING,
-    ]
+def made(cells: Sequence[Cell]) -> Table:
+    """How the runs were made."""
+    rows = []
+    for env, agent, runs in rows_of(cells):
+        score = runs[0].last
+        windows = f" of {score.context_length} steps" if score.context == "window" else ""
+        row = {
+            "task": env,
+            "agent": label(agent),
+            "data": f"{score.dataset} from {SOURCES[score.source]}: {path(score.source_path)}",
+            "environment": score.env_id,
+            "training": f"{score.updates:,} updates, {score.context} contexts{windows}",
+            "rollout": score.acting(),
+            "asked return": asked_words(score.target_return, ",g"),
+            "evaluation": f"{score.episodes} episodes from seed {score.seed}; last update, {score.weights} weights",
+            "seeds": listed(cell.seed for cell in runs),
+        }
+        rows.append(row)
+    return Table("Data, training and evaluation", rows)
+
+
+def settings_of(tree: Mapping[str, Any], prefix: str = "") -> list[dict[str, str]]:
+    """A row for every setting, by its place in the tree."""
+    rows = []
+    for key, item in tree.items():
+        if isinstance(item, Mapping):
+            rows += settings_of(item, f"{prefix}{key}.")
+        else:
+            rows.append(
+                {"setting": f"{prefix}{key}", "value": listed(item) if isinstance(item, list | tuple) else str(item)}
+            )
+    return rows
 
 
 def seeds(cells: Sequence[Cell]) -> Table:
     """One row for every training run."""
-    names = ["last", "sd over episodes", "best", "return", "episode length", "actions/s", "held-out error"]
     rows = [
-        [
-            cell.env,
-            label(cell.agent),
-            str(cell.seed),
-            MARKS[cell.last.source],
-            number(cell.last.normalized_score_mean),
-            number(cell.last.normalized_score_std),
-            number(None if cell.best is None else cell.best.normalized_score_mean),
-            f"{number(cell.last.return_mean)} ± {number(cell.last.return_std)}",
-            number(cell.last.length_mean),
-            number(cell.last.actions_per_second, 0),
-            number(None if (error := cell.last.action_error) is None else error.mean, 4),
-            path(cell.run),
-        ]
-        for by_agent in group(cells).values()
-        for runs in by_agent.values()
+        {
+            "task": cell.env,
+            "agent": label(cell.agent),
+            "seed": str(cell.seed),
+            "data": MARKS[cell.last.source],
+            "last": number(cell.last.normalized_score_mean),
+            "sd over episodes": number(cell.last.normalized_score_std),
+            "best": number(None if cell.best is None else cell.best.normalized_score_mean),
+            "return": f"{number(cell.last.return_mean)} ± {number(cell.last.return_std)}",
+            "episode length": number(cell.last.length_mean),
+            "actions/s": number(cell.last.actions_per_second, 0),
+            "held-out error": number(None if (error := cell.last.action_error) is None else error.mean, 4),
+            "run": path(cell.run),
+        }
+        for _, _, runs in rows_of(cells)
         for cell in runs
     ]
-    columns = [*words("task", "agent", "seed", "data"), *map(Column, names), *words("run")]
-    return Table("Last update, and the best during training", columns, rows)
+    return Table("Last update, and the best during training", rows)

@@ -1,4 +1,4 @@
-"""A comparison in words: names, numbers with their units, and the answer in a sentence."""
+"""A comparison in words: numbers with their units, and the answer in a sentence."""
 
 from __future__ import annotations
 
@@ -14,20 +14,15 @@ from ..statistics import Aggregate, Estimate, Pair, Summary, aggregate, group, i
 NOTHING = "-"
 
 
-def agents_of(cells: Sequence[Cell]) -> list[str]:
-    """The agents, the package's own first."""
-    return list(dict.fromkeys(agent for by_agent in group(cells).values() for agent in by_agent))
-
-
 def number(value: float | None, digits: int = 1) -> str:
     """A number with thousands set apart; "-" for None."""
     return NOTHING if value is None else f"{value:,.{digits}f}"
 
 
-def interval(estimate: Estimate, digits: int = 1) -> str:
+def interval(estimate: Estimate | None, digits: int = 1) -> str:
     """Value [low, high]; the value alone where there is no interval."""
-    value = number(estimate.value, digits)
-    if estimate.interval is None:
+    value = number(None if estimate is None else estimate.value, digits)
+    if estimate is None or estimate.interval is None:
         return value
     return f"{value} [{', '.join(number(end, digits) for end in estimate.interval)}]"
 
@@ -47,31 +42,20 @@ def microseconds(value: float) -> str:
     return f"{value:,.0f} µs"
 
 
-def path(text: str) -> str:
-    """A path without the name of the user whose folder it lies in, here or elsewhere: a report is shown to others."""
-    return re.sub(rf"^({re.escape(os.path.expanduser('~'))}|/home/[^/]+|/Users/[^/]+|/root)(?=/|$)", "~", text)
-
-
 def memory(count: float) -> str:
     """Bytes, in kB (1,000) from there on."""
     return f"{count:,.0f} bytes" if count < 1000 else f"{count / 1000:,.1f} kB"
 
 
-def data_notes(cells: Sequence[Cell]) -> list[str]:
-    """For every task whose data are not D4RL's file, a sentence that says so."""
-    sources = {cell.env: cell.last.source for cell in cells}
-    return [
-        f"{env}: {DATA[source]}; its scores are not D4RL results."
-        for env, source in sources.items()
-        if source != "d4rl"
-    ]
+def path(text: str) -> str:
+    """A path without the name of the user whose folder it lies in, here or elsewhere: a report is shown to others."""
+    return re.sub(rf"^({re.escape(os.path.expanduser('~'))}|/home/[^/]+|/Users/[^/]+|/root)(?=/|$)", "~", text)
 
 
 def data_returns(cells: Sequence[Cell]) -> list[str]:
     """For every task whose data's returns are known, a line of what they return and score."""
-    lines = {env: [cell.last.data() for cell in cells if cell.env == env] for env in group(cells)}
-    found = {env: next(filter(None, of_runs), None) for env, of_runs in lines.items()}
-    return [f"{env}, {line}" for env, line in found.items() if line is not None]
+    lines = {cell.env: line for cell in cells[::-1] if (line := cell.last.data()) is not None}
+    return [f"{env}, {lines[env]}" for env in group(cells) if env in lines]
 
 
 def costs(runs: Sequence[Cell]) -> dict[int, tuple[float, float]]:
@@ -91,64 +75,54 @@ def ends_of(steps: Collection[int]) -> list[int]:
     return sorted({min(steps), max(steps)}) if steps else []
 
 
+def early_and_late(cost: Mapping[int, tuple[float, float]]) -> tuple[str, str]:
+    """The time of an action and the memory of the state, early and late; "" where nothing was measured."""
+    times = [f"{microseconds(cost[step][0])} at step {step:,}" for step in ends_of(cost)]
+    return joined(times), joined([f"{memory(cost[step][1])} at step {step:,}" for step in ends_of(cost)])
+
+
 def answer(cells: Sequence[Cell]) -> str:
     """The comparison in two sentences: scores and what tells them apart; the cost of an action early and late."""
-    sentences = ["; ".join([*_scores(cells), *_improvement(cells)]), *_action(cells)]
+    found = improvements(cells)
+    several = any(pair.env is None for pair in found)
+    told = [*_scores(cells), *(_improvement(pair) for pair in found if (pair.env is None) == several)]
+    env, by_agent = next(iter(group(cells).items()))
+    parts = [f"{label(agent)} {early_and_late(cost)[0]}" for agent, runs in by_agent.items() if (cost := costs(runs))]
+    sentences = ["; ".join(told), *([f"an action on {env} costs {joined(parts)}"] if parts else [])]
     return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences)
 
 
 def _scores(cells: Sequence[Cell]) -> list[str]:
     over = aggregate(cells)
-    if over and set(over[0].envs) == {cell.env for cell in cells}:
-        data = joined(list(dict.fromkeys(DATA[cell.last.source] for cell in cells)))
-        first, *others = over
-        scores = joined([f"{label(first.agent)} scores {interval(first.mean)}", *map(_named_mean, others)])
-        return [f"on average over {len(first.envs)} tasks ({data}), {scores}"]
-    summaries = summarize(cells)
     sources = {cell.env: cell.last.source for cell in cells}
-    return [_task_scores(env, sources[env], [s for s in summaries if s.env == env]) for env in sources]
+    if over and set(over[0].envs) == set(sources):
+        data = joined(list(dict.fromkeys(DATA[source] for source in sources.values())))
+        return [f"on average over {len(sources)} tasks ({data}), {_means(over, 'scores')}"]
+    summaries = summarize(cells)
+    return [_task_scores(env, source, [s for s in summaries if s.env == env]) for env, source in sources.items()]
 
 
-def _named_mean(result: Aggregate | Summary) -> str:
-    return f"{label(result.agent)} {interval(result.mean)}"
+def _means(results: Sequence[Aggregate | Summary], verb: str) -> str:
+    verbs = [f" {verb}", *[""] * (len(results) - 1)]
+    return joined([f"{label(r.agent)}{v} {interval(r.mean)}" for r, v in zip(results, verbs, strict=True)])
 
 
 def _task_scores(env: str, source: str, summaries: Sequence[Summary]) -> str:
-    verb = "scores" if all(s.normalized for s in summaries) else "returns"
-    first, *others = summaries
-    scores = joined([f"{label(first.agent)} {verb} {interval(first.mean)}", *map(_named_mean, others)])
-    counts = dict.fromkeys(len(s.seeds) for s in summaries)
-    seeds = f"{joined(list(map(str, counts)))} training {'seed' if list(counts) == [1] else 'seeds'}"
+    scores = _means(summaries, "scores" if all(s.normalized for s in summaries) else "returns")
+    counts = list(dict.fromkeys(len(s.seeds) for s in summaries))
+    seeds = f"{joined(list(map(str, counts)))} training {'seed' if counts == [1] else 'seeds'}"
     return f"on {env} ({DATA[source]}), {scores} ({seeds})"
 
 
-def _improvement(cells: Sequence[Cell]) -> list[str]:
-    found = improvements(cells)
-    several = any(i.env is None for i in found)
-    return [
-        f"the probability that a run of {label(i.first)} scores above one of {label(i.second)} is "
-        f"{interval(i.estimate, 2)}, {_verdict(i)}"
-        for i in found
-        if (i.env is None) == several
-    ]
-
-
-def _verdict(found: Pair) -> str:
-    """Which of two agents scores higher, where the interval leaves one side of 0.5 out."""
-    if found.estimate.interval is None:
-        return "from too few runs for an interval"
-    low, high = found.estimate.interval
-    if low <= 0.5 <= high:
-        return "which does not tell them apart"
-    return f"so {label(found.first if low > 0.5 else found.second)} scores higher"
-
-
-def _action(cells: Sequence[Cell]) -> list[str]:
-    env, by_agent = next(iter(group(cells).items()))
-    found: Mapping[str, dict[int, tuple[float, float]]] = {agent: costs(runs) for agent, runs in by_agent.items()}
-    parts = [f"{label(agent)} {_early_and_late(cost)}" for agent, cost in found.items() if cost]
-    return [f"an action on {env} costs {joined(parts)}"] if parts else []
-
-
-def _early_and_late(cost: Mapping[int, tuple[float, float]]) -> str:
-    return joined([f"{microseconds(cost[step][0])} at step {step:,}" for step in ends_of(cost)])
+def _improvement(pair: Pair) -> str:
+    """How probable it is, and which of two agents scores higher, where the interval leaves one side of 0.5 out."""
+    if pair.estimate.interval is None:
+        verdict = "from too few runs for an interval"
+    elif pair.estimate.interval[0] <= 0.5 <= pair.estimate.interval[1]:
+        verdict = "which does not tell them apart"
+    else:
+        verdict = f"so {label(pair.first if pair.estimate.interval[0] > 0.5 else pair.second)} scores higher"
+    return (
+        f"the probability that a run of {label(pair.first)} scores above one of {label(pair.second)} is "
+        f"{interval(pair.estimate, 2)}, {verdict}"
+    )

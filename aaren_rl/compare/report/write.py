@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
 from ...files import write_text
+from ...policies.names import DATA, label
 from ..cells import Cell, check_comparable
-from .content import compose
-from .document import Table, Text
-from .figures import figures
-from .html import to_html
-from .imitation import imitation_tables
-from .markdown import to_markdown, to_text
-from .overview import NARROW, overview
-from .tables import scores
-from .words import answer, data_returns
+from ..imitation import RESAMPLES as ERROR_RESAMPLES
+from ..published import PUBLISHED
+from ..statistics import MIN_SEEDS, RESAMPLES, agents_of, group
+from . import tables
+from .figures import DARK, NARROW, OVERVIEW, figures, overview
+from .tables import TEXTS, Table
+from .words import NOTHING, answer, data_returns, joined
 
 PAGE = "report.html"
 WIDTH = 120
@@ -35,22 +42,95 @@ def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) 
         UsageError: the runs cannot be compared, see `check_comparable`.
     """
     check_comparable(cells)
-    drawn = figures(cells)
-    document = compose(cells, settings, drawn)
+    drawn = figures(cells) | {"narrow": overview(cells, NARROW)}
+    said = _content(cells, settings) | {"images": {name: _image(figure) for name, figure in drawn.items()}}
     out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "report.md", to_markdown(document, PAGE))
-    write_text(out / PAGE, to_html(document, drawn, overview(cells, NARROW)))
+    markdown = _render("report.md.j2", said, finalize=_escape)
+    write_text(out / "report.md", re.sub(r"\n{3,}", "\n\n", markdown).strip() + "\n")
+    write_text(out / PAGE, _render(f"{PAGE}.j2", said))
 
 
 def format_comparison(cells: Sequence[Cell]) -> str:
     """The scores and action errors as plain text, for the end of the command."""
-    errors = _texts(imitation_tables(cells))
+    errors = [table for table in (tables.errors(cells), tables.error_differences(cells)) if table.rows]
     over = "95 % intervals over training seeds, from three seeds on"
     if errors:
         over += "; of action errors over episodes, of their differences over both"
     closing = textwrap.fill(f"{answer(cells)} In brackets: {over}.", WIDTH)
-    return "\n\n".join([*_texts(scores(cells)), *data_returns(cells), *errors, closing])
+    return "\n\n".join([*map(_to_text, tables.scores(cells)), *data_returns(cells), *map(_to_text, errors), closing])
 
 
-def _texts(blocks: Sequence[Text | Table]) -> list[str]:
-    return [to_text(block) for block in blocks if isinstance(block, Table)]
+def _content(cells: Sequence[Cell], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the templates show."""
+    tasks = joined(list(group(cells)))
+    found = {source for cell in cells for source in tables.published_beside(cell.last, cell.agent)}
+    # What stands behind the command's -- is in the command.
+    shown = {key: value for key, value in settings.items() if key not in ("command", "train")}
+    names = ("scores", "improvement", "errors", "error_differences", "cost", "made", "seeds")
+    return {
+        "page": PAGE,
+        "title": f"{joined([label(agent) for agent in agents_of(cells)])} on {tasks}",
+        "opening": f"{tasks}: the score of every training seed, each agent's mean, and what the data return",
+        "answer": answer(cells),
+        "sources": {cell.env: cell.last.source for cell in cells},
+        "agents_of_task": {
+            env: joined([f"{label(agent)} ({len(of_agent)} training seeds)" for agent, of_agent in runs.items()])
+            for env, runs in group(cells).items()
+        },
+        "data_returns": data_returns(cells),
+        "published": [source for source in PUBLISHED if source in found],
+        "command_line": settings.get("command"),
+        "settings": Table("Settings of the comparison", tables.settings_of(shown)),
+        **{name: getattr(tables, name)(cells) for name in names},
+    }
+
+
+def _render(template: str, said: Mapping[str, Any], **options: Any) -> str:  # noqa: ANN401  as Environment has them
+    """A template's text, in which everything that is not the template's own is escaped."""
+    loader = PackageLoader(__package__, "")
+    jinja = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, **options
+    )
+    jinja.globals |= {
+        **{"RESAMPLES": RESAMPLES, "MIN_SEEDS": MIN_SEEDS, "OVERVIEW": OVERVIEW},
+        **{"ERROR_RESAMPLES": ERROR_RESAMPLES, "PUBLISHED": PUBLISHED, "TEXTS": TEXTS, "DATA": DATA},
+        "one_line": lambda text: type(text)(" ".join(text.split())),  # Markup stays Markup
+    }
+    return jinja.get_template(template).render(said)
+
+
+def _escape(value: object) -> Markup:
+    """Names and paths as they are in Markdown: no markup, no link, no new line or column."""
+    if isinstance(value, Markup):
+        return value
+    return Markup(re.sub(r"([\\`*_|<>&#~]|(?<=\])\()", r"\\\1", " ".join(str(value).split())))
+
+
+def _image(figure: Figure) -> dict[str, str]:
+    """The figure as the source of an image, for a light page and for a dark one."""
+    file = io.StringIO()
+    # Without a date and with a salt of its own the same results give the same page.
+    with matplotlib.rc_context({"svg.hashsalt": "aaren-rl"}):
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    light = file.getvalue()
+    dark = re.sub("#[0-9a-f]{6}", lambda found: DARK.get(found[0], found[0]), light)
+    kinds = {"light": light, "dark": dark}
+    return {kind: f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}" for kind, svg in kinds.items()}
+
+
+def _to_text(table: Table) -> str:
+    """A table for a terminal, under a line that names its data; published scores stand below it."""
+    mark = next(iter(table.marks.values()), "")
+    lines = {name: [name, *(row[name] for row in table.rows)] for name in table.heads}
+    padded = []
+    for name, texts in lines.items():
+        if name not in PUBLISHED:
+            width = max(map(len, texts))
+            padded.append([text.ljust(width) if name in TEXTS else text.rjust(width) for text in texts])
+    told = [f"{table.caption}; data: {mark}" if mark else table.caption]
+    told += ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
+    for name in table.heads:
+        if name in PUBLISHED:
+            found = [f"{row['agent']} {row[name]}" for row in table.rows if row[name] != NOTHING]
+            told.append(f"{name} ({table.marks[name]}): {', '.join(found)}")
+    return "\n".join(told)
