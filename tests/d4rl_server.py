@@ -63,51 +63,43 @@ class Handler(QuietHandler):
             self.send_response(302)
             self.send_header("Location", server.location)
             return self.end_headers()
-        self.send_body(self.head())
-
-    def head(self):
-        """Send the head; returns the first byte to send."""
-        server, first = self.server, 0
+        total, first = len(server.content), 0
         etag = server.etags.pop(0) if server.etags else server.etag
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "")
         if asked and server.ranges and (self.headers["If-Range"] == etag or not server.if_range):
             first = int(asked[1])
             self.send_response(206)
-            total = len(server.content)
             self.send_header("Content-Range", f"bytes {first}-{total - 1}/{total}")
         else:
             self.send_response(200)
         if server.claimed != "":
-            self.send_header("Content-Length", str(server.claimed or len(server.content) - first))
+            self.send_header("Content-Length", str(server.claimed or total - first))
         if etag:
             self.send_header("ETag", etag)
         self.end_headers()
-        return first
-
-    def send_body(self, first):
-        server = self.server
-        cut = server.cuts.pop(0) if server.cuts else None
-        body = server.content[first:] if cut is None else server.content[first : first + cut]
-        half = len(body) // 2
-        self.wfile.write(body[:half])
-        if server.gate:
-            assert server.gate.wait(30)
-        self.wfile.write(body[half:])
-        server.sent.append(len(body))
-        if cut is not None and server.reset:
+        cut = server.cuts.pop(0) if server.cuts else total
+        self.send_body(server.content[first : first + cut])
+        if cut < total and server.reset:
             time.sleep(0.1)  # what was sent is to arrive before the reset
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
+
+    def send_body(self, body):
+        half = len(body) // 2
+        self.wfile.write(body[:half])
+        if self.server.gate:
+            assert self.server.gate.wait(30)
+        self.wfile.write(body[half:])
+        self.server.sent.append(len(body))
 
 
 def image(path, change=lambda file: None):
     """The bytes of a file like D4RL's of Walker2d."""
     rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
-        file["observations"] = rng.standard_normal((STEPS, 17)).astype(np.float32)
-        file["actions"] = rng.uniform(-1, 1, (STEPS, 6)).astype(np.float32)
+        for key, columns in (("observations", 17), ("next_observations", 17), ("actions", 6)):
+            file[key] = rng.uniform(-1, 1, (STEPS, columns)).astype(np.float32)
         file["rewards"] = rng.standard_normal(STEPS).astype(np.float32)
-        file["next_observations"] = rng.standard_normal((STEPS, 17)).astype(np.float32)
         file["terminals"] = np.zeros(STEPS, bool)
         file["timeouts"] = np.arange(1, STEPS + 1) % 500 == 0
         file["infos/qpos"] = np.zeros((STEPS, 9))

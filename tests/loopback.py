@@ -1,6 +1,8 @@
 """A server on this machine, whose clients may hang up, and whose handlers write no log."""
 
 import sys
+import threading
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -15,6 +17,15 @@ class LoopbackServer(ThreadingHTTPServer):
     @property
     def address(self):
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @contextmanager
+    def serving(self):
+        """Answers requests in a thread of its own."""
+        thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield self
+        self.shutdown()
+        thread.join()
 
     def handle_error(self, request, client_address):
         if not isinstance(sys.exception(), ConnectionError):

@@ -1,7 +1,6 @@
 """A Minari dataset to spoil; D4RL's server on this machine, and an empty folder for its files."""
 
 import shutil
-import threading
 
 import pytest
 from d4rl_server import Server, image
@@ -31,10 +30,6 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def server(tmp_path, folder, monkeypatch):
-    with Server(image(tmp_path / "image.hdf5")) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with Server(image(tmp_path / "image.hdf5")) as server, server.serving():
         monkeypatch.setenv("D4RL_BASE_URL", server.base + "/")
         yield server
-        server.shutdown()
-        thread.join()
