@@ -1,26 +1,29 @@
-"""Decision models through torch.compile: one graph with the scan's kernels in it, and the numbers of the model itself.
+"""The scan's kernels as torch's operators, and decision models through torch.compile: one graph, the same numbers.
 
-Traced by "aot_eager", which compiles nothing and so needs no compiler.
+Traced by "aot_eager", which compiles nothing and so needs no compiler. Triton's kernels run on a GPU or, without one,
+in Triton's interpreter.
 """
 
 from __future__ import annotations
 
+import interpreter
 import pytest
 import torch
 from scan_checks import check_operators, random_inputs
 from torch import Tensor
 
 from aaren_rl.agents import DecisionModel, ModelConfig, kernels, prefix_scan
-from aaren_rl.agents.kernels import scan_numba as cpu
 from aaren_rl.train.acceleration import MIN_TORCH_TO_COMPILE
 from aaren_rl.train.trainer import masked_mse
 
+interpreter.prepare()
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's tracing uses what torch deprecates
     pytest.mark.skipif(torch.__version__ < MIN_TORCH_TO_COMPILE, reason="torch is too old for --compile"),
 ]
 MIXERS = ("aaren", "attention", "aaren-rsa", "rsa")
 SOON = (False, "aaren"), (True, "attention"), (True, "aaren-rsa")  # the other combinations take as long again, twice
+CUDA = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def gradients(model: DecisionModel, call: object, *, packed: bool, bfloat16: bool) -> dict[str, Tensor]:
@@ -57,20 +60,31 @@ def test_a_model_is_one_graph_with_the_same_gradients(mixer: str, bfloat16: bool
         assert float((mine[name] - value).abs().max()) <= allowed, name
 
 
-def test_the_kernels_are_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("backend", "dtype", "device"),
+    [
+        *[("numba", dtype, "cpu") for dtype in kernels.TYPES["numba"]],
+        ("triton", torch.float32, CUDA),
+        pytest.param("triton", torch.bfloat16, CUDA, marks=pytest.mark.slow),  # half a minute
+    ],
+)
+def test_the_operators_are_what_torch_asks_of_one(backend: str, dtype: torch.dtype, device: str) -> None:
+    pytest.importorskip(backend, exc_type=ImportError)
+    check_operators(backend, dtype, device)
+
+
+def test_tritons_kernels_in_a_graph() -> None:
+    pytest.importorskip("triton", exc_type=ImportError)
     torch.compiler.reset()
-    calls: list[str] = []
-    for name in ("forward", "backward"):
-        right = getattr(cpu, name)
-        monkeypatch.setattr(cpu, name, lambda *x, name=name, right=right: (calls.append(name), right(*x))[1])
-    model = DecisionModel(ModelConfig(5, 2, "aaren", width=16, layers=3, heads=4)).train()
-    gradients(model, torch.compile(model, backend="aot_eager"), packed=False, bfloat16=True)
-    assert calls == ["forward"] * 3 + ["backward"] * 3
+    leaves = [x.to(CUDA).requires_grad_() for x in random_inputs(40, batch=(2,))]
 
+    def scan(scores: Tensor, values: Tensor) -> Tensor:
+        outputs, state = prefix_scan(scores, values, method="triton")
+        return outputs.square().sum() + state.output().sum()
 
-@pytest.mark.parametrize("dtype", kernels.TYPES["numba"])
-def test_the_operators_are_what_torch_asks_of_one(dtype: torch.dtype) -> None:
-    check_operators("numba", dtype, "cpu")
+    compiled = torch.compile(scan, fullgraph=True, backend="aot_eager")
+    for mine, true in zip(*(torch.autograd.grad(f(*leaves), leaves) for f in (compiled, scan)), strict=True):
+        torch.testing.assert_close(mine, true)
 
 
 def test_what_is_exported_has_no_kernel_in_it() -> None:

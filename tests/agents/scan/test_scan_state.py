@@ -45,14 +45,13 @@ def test_the_identity_changes_nothing(a: ScanState) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_the_identity_of_every_type(dtype: torch.dtype) -> None:
     identity = ScanState.identity((2, 3), 4, dtype=dtype)
-    assert identity.m.shape == identity.u.shape == (2, 3) and identity.w.shape == (2, 3, 4)
-    assert all(part.dtype == dtype for part in identity) and bool(torch.isfinite(identity.m).all())
     assert torch.equal(identity.output(), torch.zeros(2, 3, 4, dtype=dtype))
-    assert all(bool(torch.isfinite(part).all()) for part in ScanState.identity((1,), 1).to(dtype))
+    for state in (identity, ScanState.identity((2, 3), 4).to(dtype)):
+        assert all(part.dtype == dtype and bool(part.isfinite().all()) for part in state)
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("cut", [1, 64, 70, 129])
+@pytest.mark.parametrize("cut", [1, 64, 70])
 def test_two_calls_are_one(method: str, cut: int) -> None:
     """With gradients that reach the first call's tokens through the state."""
     mask, starts = random_mask(130), random_starts(130, rate=0.02)
@@ -82,15 +81,13 @@ def test_steps_are_the_scan(method: str, dtype: torch.dtype) -> None:
     mask = random_mask(70, (2, 2))
     rtol, atol = (2 * t for t in TOLERANCES[dtype][0])  # both sides are rounded
     state = ScanState.identity((2, 2), 3)
-    outputs, _ = prefix_scan(scores, values, method=method, mask=mask)
+    outputs, last = prefix_scan(scores, values, method=method, mask=mask)
     for k in range(70):
         output, state = scan_step(scores[..., k], values[..., k, :], state, mask=mask[..., k])
         assert output.dtype == dtype and all(part.dtype == torch.float64 for part in state)
         torch.testing.assert_close(output, outputs[..., k, :], rtol=rtol, atol=atol)
-        if k % 23 == 0:
-            _, last = prefix_scan(scores[..., : k + 1], values[..., : k + 1, :], method=method, mask=mask[..., : k + 1])
-            # The state does not depend on the output's type: half types are summed in float32.
-            torch.testing.assert_close(last.output(), state.output(), rtol=4e-6, atol=2e-6)
+    # The state does not depend on the output's type: half types are summed in float32.
+    torch.testing.assert_close(last.output(), state.output(), rtol=4e-6, atol=2e-6)
 
 
 def test_a_masked_step_changes_nothing() -> None:
