@@ -1,4 +1,4 @@
-"""One run of a sweep as a process, and the sweep's processes on this machine."""
+"""One run of a sweep, and the process that trains it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,6 @@ import runpy, sys
 sys.argv[0] = "train"
 runpy.run_module("aaren_rl.train", run_name="__main__", alter_sys=True)
 """
-
-
-def visible_gpus() -> list[str]:
-    """The GPUs that this process sees, as CUDA_VISIBLE_DEVICES names them."""
-    import torch  # seconds
-
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = torch.cuda.device_count()
-    return [name.strip() for name in named.split(",")][:count] if named else [str(number) for number in range(count)]
 
 
 @dataclass(frozen=True)
@@ -77,7 +68,7 @@ def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), pres
     return CellJob(config, out, run, ("--threads", "1", *more))
 
 
-def launch(job: CellJob, resume: bool, saves: bool, gpu: str | None = None) -> subprocess.Popen[bytes]:
+def launch(job: CellJob, resume: bool, gpu: str | None = None, *, saves: bool = True) -> subprocess.Popen[bytes]:
     """Starts a run as a process; its output is appended to the run's train.log.
 
     It ends with this process, however that ends: it would go on unseen, and keep its folder from the one that takes its
@@ -86,10 +77,9 @@ def launch(job: CellJob, resume: bool, saves: bool, gpu: str | None = None) -> s
     Args:
         job: the run.
         resume: whether it goes on from its last checkpoint.
-        saves: whether it gets SIGTERM then, and time to save.
         gpu: the only GPU that it sees, by CUDA's number or name; None: those that this process sees.
+        saves: whether it gets SIGTERM when this process ends, and time to save.
     """
-    arguments = [*job.arguments, *(["--resume"] if resume else [])]
     # Not torchrun's, where a sweep is started under it: a run is one process.
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
     if gpu is not None:
@@ -98,42 +88,10 @@ def launch(job: CellJob, resume: bool, saves: bool, gpu: str | None = None) -> s
     with (job.run / "train.log").open("ab") as log:
         return start_child(
             _TRAIN,
-            arguments,
+            [*job.arguments, *(["--resume"] if resume else [])],
             saves=saves,
             apart=True,  # Ctrl-C goes to the sweep alone, which passes it on once
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**environment, "OMP_NUM_THREADS": "1"},
         )
-
-
-class LocalBackend:
-    """Processes of this machine."""
-
-    def __init__(self, slots: int, gpus: Sequence[str] = ()) -> None:
-        """At most `slots` at once, spread evenly over `gpus`, of which each sees one; without any all see all."""
-        self.slots = slots
-        self._running: dict[str, list[subprocess.Popen[bytes]]] = {gpu: [] for gpu in gpus}
-
-    def start(self, job: CellJob, resume: bool) -> subprocess.Popen[bytes]:
-        """A process; it saves if this one is killed."""
-        gpu = min(self._running, key=lambda gpu: len(self._running[gpu]), default=None)
-        handle = launch(job, resume, True, gpu)
-        if gpu is not None:
-            self._running[gpu].append(handle)
-        return handle
-
-    def code(self, handle: subprocess.Popen[bytes]) -> int | None:
-        """The exit code, the signal's number negative where one ended it; None while it runs."""
-        if (code := handle.poll()) is not None:
-            for running in self._running.values():
-                if handle in running:
-                    running.remove(handle)
-        return code
-
-    def stop(self, handle: subprocess.Popen[bytes]) -> None:
-        """Asks it to save and end."""
-        handle.terminate()
-
-    def close(self) -> None:
-        """Nothing to do: the processes have ended."""

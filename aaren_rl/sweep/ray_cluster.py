@@ -8,6 +8,8 @@ import signal
 import socket
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..errors import UsageError, one_line
@@ -40,64 +42,63 @@ def train_cell(job: CellJob, folder: str) -> int:
         return process.wait()
 
 
-class RayBackend:
-    """Tasks of Ray, one CPU each; how many run at once is up to Ray, and at most `slots`.
+class RayTask:
+    """A task that is asked as a process is."""
 
-    Args:
-        address: "local" for a Ray of its own, which ends with `close`; else a cluster's.
-        slots: the most tasks at once.
-        gpus: share of a GPU a task takes.
+    def __init__(self, ray: Any, reference: Any) -> None:  # noqa: ANN401  Ray's module and its reference
+        self._ray, self._reference = ray, reference
 
-    Raises:
-        UsageError: Ray is not installed, or there is none at the address.
-    """
-
-    def __init__(self, address: str, slots: int, gpus: float) -> None:
-        """Connects."""
-        try:
-            import ray
-        except ImportError as error:
-            raise UsageError("Ray is not installed: pip install 'aaren-rl[sweep]', or leave --ray out") from error
-        _check_reachable(address)
-        self.slots, self._ray, self._folder = slots, ray, None
-        options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "error"}
-        if address == "local":
-            # A short path: Ray's sockets are in it, and a socket's path has at most 107 bytes.
-            self._folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-            options |= {"_temp_dir": self._folder, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
-        try:
-            ray.init(**options)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            self.close()
-            raise UsageError(f"--ray {address}: {one_line(error)}") from error
-        self._task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(train_cell)
-
-    def start(self, job: CellJob, resume: bool) -> Any:  # noqa: ANN401  Ray's reference
-        """Submits a task."""
-        return self._task.options(name=str(job.run)).remote(job, os.getcwd())
-
-    def code(self, handle: Any) -> int | None:  # noqa: ANN401
+    def poll(self) -> int | None:
         """The run's exit code; that of SIGKILL where its worker died again and again."""
         ray = self._ray
-        if not ray.wait([handle], timeout=0)[0]:
+        if not ray.wait([self._reference], timeout=0)[0]:
             return None
         try:
-            code: int = ray.get(handle)
+            code: int = ray.get(self._reference)
             return code
         except ray.exceptions.TaskCancelledError:
             return 128 + signal.SIGTERM
         except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError):
             return -9  # SIGKILL, which not every system has
 
-    def stop(self, handle: Any) -> None:  # noqa: ANN401
+    def terminate(self) -> None:
         """Cancels a task that waits, interrupts one that runs."""
-        self._ray.cancel(handle, force=False)
+        self._ray.cancel(self._reference, force=False)
 
-    def close(self) -> None:
-        """Leaves the cluster, or ends the Ray of its own."""
-        self._ray.shutdown()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+
+@contextmanager
+def connect(address: str, gpus: float) -> Iterator[Callable[..., RayTask]]:
+    """What starts a run as a task of one CPU; how many run at once is up to Ray.
+
+    Args:
+        address: "local" for a Ray of its own, which ends with the body; else a cluster's.
+        gpus: share of a GPU a task takes.
+
+    Raises:
+        UsageError: Ray is not installed, or there is none at the address.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise UsageError("Ray is not installed: pip install 'aaren-rl[sweep]', or leave --ray out") from error
+    _check_reachable(address)
+    options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "error"}
+    folder = None
+    if address == "local":
+        # A short path: Ray's sockets are in it, and a socket's path has at most 107 bytes.
+        folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+        options |= {"_temp_dir": folder, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+    try:
+        try:
+            ray.init(**options)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise UsageError(f"--ray {address}: {one_line(error)}") from error
+        task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(train_cell)
+        yield lambda job, *_: RayTask(ray, task.options(name=str(job.run)).remote(job, os.getcwd()))
+    finally:
+        ray.shutdown()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_reachable(address: str) -> None:

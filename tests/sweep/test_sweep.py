@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -64,7 +62,7 @@ def process_of(run: Path, out: Path) -> int | None:
 
 
 def kill_once(run: Path, out: Path, victim: Callable[[int], int]) -> threading.Thread:
-    """Kills once, after the run's first checkpoint: the run's process or, by `victim`, another."""
+    """Kills the run's process or, by `victim`, another, after the run's first checkpoint."""
 
     def work() -> None:
         deadline = time.monotonic() + 300
@@ -109,37 +107,6 @@ def test_ray_starts_a_killed_workers_run_again(hopper_file: Path, tmp_path: Path
     four_runs(hopper_file, tmp_path, parent, "local")
 
 
-@pytest.fixture
-def cluster() -> Iterator[str]:
-    """The address of a Ray cluster that somebody else started."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: see RayBackend
-    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", f"--port={port}"]
-    options = ["--num-cpus=2", "--include-dashboard=false", f"--temp-dir={folder}", "--disable-usage-stats"]
-    head = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and head.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                time.sleep(0.2)
-        yield f"127.0.0.1:{port}"
-    finally:
-        head.terminate()
-        head.wait(60)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@needs_ray
-@pytest.mark.slow
-def test_a_cluster_by_its_address(hopper_file: Path, tmp_path: Path, cluster: str) -> None:
-    four_runs(hopper_file, tmp_path, parent, cluster)
-
-
 def test_a_failing_run_does_not_stop_the_others(hopper_file: Path, tmp_path: Path) -> None:
     good = job(hopper_file, tmp_path, 0, updates=10)
     bad = job(hopper_file, tmp_path, 1, "--learning-rate", "1e30", "--precision", "float32", updates=10)
@@ -155,19 +122,16 @@ def test_other_settings_are_refused(hopper_file: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_killed_again_and_again_fails(hopper_file: Path, tmp_path: Path) -> None:
-    (cell,) = [job(hopper_file, tmp_path, 0)]
+    starts: list[CellJob] = []
 
-    class Killed(schedule.LocalBackend):
-        starts = 0
-
-        def start(self, job: CellJob, resume: bool) -> subprocess.Popen[bytes]:
-            Killed.starts += 1
-            return subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    def killed(job: CellJob, *_: object) -> subprocess.Popen[bytes]:
+        starts.append(job)
+        return subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SweepError, match="ended by a signal 3 times"):
-        patch.setattr(schedule, "LocalBackend", Killed)
-        run_cells([cell], jobs=1)
-    assert Killed.starts == 3
+        patch.setattr(schedule, "launch", killed)
+        run_cells([job(hopper_file, tmp_path, 0)], jobs=1)
+    assert len(starts) == 3
 
 
 SCRIPT = """
@@ -262,56 +226,47 @@ def test_no_run_outlives_a_sweep_that_is_killed(hopper_file: Path, tmp_path: Pat
     assert None not in runs and [process_of(cell.run, tmp_path) for cell in cells] == [None, None]
 
 
-@needs_ray
-def test_a_dead_address_is_refused_at_once(hopper_file: Path, tmp_path: Path) -> None:
+def test_what_is_not_there_is_refused_at_once(
+    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPUs, Ray, and a cluster at an address."""
+    cells = [job(hopper_file, tmp_path, 0)]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    for address, message in ((None, "finds no GPU here"), ("local", "say --gpus-per-run")):
+        with pytest.raises(UsageError, match=message):
+            run_cells(cells, jobs_per_gpu=2, ray_address=address)
+    with monkeypatch.context() as patch, pytest.raises(UsageError, match=r"pip install 'aaren-rl\[sweep\]'"):
+        patch.setitem(sys.modules, "ray", None)
+        run_cells(cells, ray_address="local")
+    if importlib.util.find_spec("ray") is None:
+        return
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UsageError, match="no Ray cluster answers there"):
-            run_cells([job(hopper_file, tmp_path, 0)], ray_address=address)
-
-
-def test_without_ray_the_error_names_the_extra(
-    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"pip install 'aaren-rl\[sweep\]'"):
-        run_cells([job(hopper_file, tmp_path, 0)], ray_address="local")
+            run_cells(cells, ray_address=address)
 
 
 def test_runs_are_spread_over_gpus_each_of_which_sees_one(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What CUDA would see, by the processes' own environments: there is no GPU, and so they train on the CPU."""
-    seen: dict[int, str] = {}
+    started: list[tuple[str, subprocess.Popen[bytes]]] = []
     most: Counter[str] = Counter()
+    launch = schedule.launch
 
-    class Watched(schedule.LocalBackend):
-        def start(self, job: CellJob, resume: bool) -> subprocess.Popen[bytes]:
-            handle = super().start(job, resume)
-            for gpu, running in self._running.items():
-                most[gpu] = max(most[gpu], len(running))
-            return handle
+    def watched(*given: Any) -> subprocess.Popen[bytes]:
+        process = launch(*given)
+        environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        started.append((next(part[len(VISIBLE) :].decode() for part in environment if VISIBLE in part), process))
+        for gpu in ("GPU-7", "3"):
+            most[gpu] = max(most[gpu], sum(p.poll() is None for name, p in started if name == gpu))
+        return process
 
-        def code(self, handle: subprocess.Popen[bytes]) -> int | None:
-            with contextlib.suppress(OSError):
-                environment = Path(f"/proc/{handle.pid}/environ").read_bytes().split(b"\0")
-                seen[handle.pid] = next(part[len(VISIBLE) :].decode() for part in environment if VISIBLE in part)
-            return super().code(handle)
-
-    monkeypatch.setattr(schedule, "LocalBackend", Watched)
+    monkeypatch.setattr(schedule, "launch", watched)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-7, 3,5")
     cells = [job(hopper_file, tmp_path, seed, updates=2) for seed in range(5)]
     assert run_cells(cells, jobs_per_gpu=2) == 0
-    assert len(seen) == 5 and set(seen.values()) == {"GPU-7", "3"} == set(most) and max(most.values()) == 2
+    assert len(started) == 5 and {gpu for gpu, _ in started} == {"GPU-7", "3"} and max(most.values()) == 2
     assert all(read_card(cell.run).updates == 2 for cell in cells)
-
-
-@pytest.mark.parametrize(("ray", "message"), [(None, "finds no GPU here"), ("local", "say --gpus-per-run")])
-def test_gpus_that_cannot_be_shared(
-    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray: str | None, message: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(UsageError, match=message):
-        run_cells([job(hopper_file, tmp_path, 0)], jobs_per_gpu=2, ray_address=ray)
