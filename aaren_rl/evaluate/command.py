@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from ..runtime import load
 from .held_out import HeldOut, kept_episodes, measure_action_error
 from .play import EpisodePlan, ScoredPolicy, guided, play
 from .scores import Score, above_data, format_overview, format_table, mismatch, write_episodes
-from .video import EPISODES, open_video
+from .video import EPISODES, Video
 
 if TYPE_CHECKING:
     from ..agents import Policy
@@ -136,22 +137,16 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace) -> list[Score]:
     held_out = None if arguments.held_out is None else _held_out(path, arguments.held_out, card)
     if arguments.env_id is not None and arguments.env_id != card.env_id:
         # D4RL's or anyone's reference returns are those of one environment, and so are the data's.
-        card = dataclasses.replace(
-            card, env_id=arguments.env_id, reference=None, reference_returns=None, data_returns={}
-        )
-    asked = arguments.target_return or [card.target_return]
+        other = {"env_id": arguments.env_id, "reference": None, "reference_returns": None, "data_returns": {}}
+        card = dataclasses.replace(card, **other)
+    asked, seed = arguments.target_return or [card.target_return], arguments.seed
     if note := mismatch(card.context, card.context_length, policy.rollout, policy.context_length):
         print(note, file=sys.stderr)
     recorder = None if arguments.record_minari is None else Recorder()
-    with open_video(arguments.video, card, arguments.seed, arguments.video_episode) as video:
-        plan = EpisodePlan(
-            weights,
-            arguments.episodes,
-            asked,
-            arguments.seed,
-            on_action=None if video is None else video.note,
-            recorder=recorder,
-        )
+    filmed = card.env_id, card.env_kwargs, seed, arguments.video_episode
+    with nullcontext() if arguments.video is None else Video(arguments.video, *filmed) as video:
+        on_action = None if video is None else video.note
+        plan = EpisodePlan(weights, arguments.episodes, asked, seed, on_action=on_action, recorder=recorder)
         scores = play(policy, card, plan)
         print(format_table(scores), end="\n\n" if len(arguments.runs) > 1 else "\n")
         if note := above_data(asked, card):
@@ -163,7 +158,7 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace) -> list[Score]:
         if video is not None:
             print(video.write(scores[0], path))
     if recorder is not None:
-        print(record(recorder, arguments.record_minari, card, scores))
+        print(_record(recorder, arguments.record_minari, card, scores))
     return scores
 
 
@@ -171,27 +166,20 @@ def _open(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any],
     """The policy, its card, and which weights it has."""
     if path.is_file():
         return _open_exported(path, arguments)
-    from ..policies.folder import load_policy, read_card
+    from ..policies.folder import load_policy
 
-    card = read_card(path)
-    weights = arguments.weights or card.weights
-    policy = load_policy(
-        path,
-        rollout=arguments.rollout,
-        rollout_context=arguments.rollout_context,
-        weights=weights,
-        device=choose_device(arguments.device),
-    )
-    return guided(_attention(arguments, policy), arguments.guidance), card, weights
+    rollout, weights = {"rollout": arguments.rollout, "rollout_context": arguments.rollout_context}, arguments.weights
+    policy = load_policy(path, **rollout, weights=weights, device=choose_device(arguments.device))
+    card = policy.card
+    return guided(_attention(arguments, policy), arguments.guidance), card, weights or card.weights
 
 
 def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
     if fixed := [option for name, option in FIXED.items() if getattr(arguments, name) is not None]:
         raise UsageError(f"{', '.join(fixed)}: fixed in {path}; export it again with what you want")
-    if arguments.attention == "tree":
-        raise UsageError("--attention tree: is for a run folder, not for an exported policy")
-    if arguments.guidance != 1:
-        raise UsageError("--guidance: is for a run folder, not for an exported policy")
+    for option, asked in (("--attention tree", arguments.attention == "tree"), ("--guidance", arguments.guidance != 1)):
+        if asked:
+            raise UsageError(f"{option}: is for a run folder, not for an exported policy")
     if arguments.device not in ("auto", "cpu"):
         raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
     runner = load(path)
@@ -205,48 +193,30 @@ def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPol
 
 
 def _held_out(run: Path, file: str, card: PolicyCard) -> HeldOut:
-    """The episodes of a file, or those that the run kept from its training.
-
-    Raises:
-        UsageError: there is no run, its configuration cannot be read, or it kept none.
-        DataError: the data cannot be read, or are not those that the run was trained on.
-    """
+    """The episodes of a file, or those that the run kept from its training; what is raised is as in `kept_episodes`."""
     if file:
-        episodes = read_hdf5(
-            file,
-            observation_dim=card.model["observation_dim"],
-            action_dim=card.model["action_dim"],
-            action_low=card.action_low,
-            action_high=card.action_high,
-        )
-        return HeldOut(episodes)
+        sizes = {name: card.model[name] for name in ("observation_dim", "action_dim")}
+        return HeldOut(read_hdf5(file, **sizes, action_low=card.action_low, action_high=card.action_high))
     try:
-        held_out = kept_episodes(run, card)
-        if held_out is None:
+        if (held_out := kept_episodes(run, card)) is None:
             raise UsageError(f"{run} kept no episodes")
+        return held_out
     except UsageError as error:
         raise UsageError(f"--held-out: {error}; give a file of others: --held-out FILE.hdf5") from error
-    return held_out
 
 
-def record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Sequence[Score]) -> str:
-    """Writes the episodes that were scored as a Minari dataset, which says how they were made; returns a line.
-
-    Raises:
-        UsageError: such a dataset is there already.
-        DataError: its folder cannot be written.
-    """
+def _record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Sequence[Score]) -> str:
+    """Writes the episodes that were scored as a Minari dataset, which says how they were made; returns a line."""
     episodes, finals = recorder.episodes(dataset_id, card.env_id)
+    asked = ", ".join(asked_words(score.target_return) for score in scores)
+    references = card.reference_returns
     folder = write_minari(
         dataset_id,
         episodes,
         env_id=card.env_id,
         env_kwargs=card.env_kwargs,
-        description=f"rollouts of aaren-rl: {'; '.join(format_table(scores).splitlines()[:2])}; asked returns "
-        + ", ".join(asked_words(score.target_return) for score in scores),
-        reference_returns=None
-        if card.reference_returns is None
-        else (card.reference_returns[0], card.reference_returns[1]),
+        description=f"rollouts of aaren-rl: {'; '.join(format_table(scores).splitlines()[:2])}; asked returns {asked}",
+        reference_returns=None if references is None else (references[0], references[1]),
         final_observations=finals,
     )
     return f"{folder}: {len(episodes)} episodes, {episodes.n_steps:,} steps; read it with --source minari:{dataset_id}"

@@ -7,11 +7,10 @@ import itertools
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +18,9 @@ import numpy.typing as npt
 from ..cli import progress_bar
 from ..envs import SimulationError
 from ..envs.files import write_whole
-from ..envs.simulation.rendering import Picture, Renderer, open_renderer
+from ..envs.simulation.rendering import Picture, open_renderer
 from ..envs.system import sync
 from ..errors import ResourcesError, UsageError, one_line
-from ..policies.card import PolicyCard
 from ..policies.names import asked_words
 from .scores import Score
 
@@ -41,59 +39,38 @@ EPISODES: dict[str, Callable[[Sequence[float]], int]] = {
 }
 
 
-def open_video(
-    file: Path | None, card: PolicyCard, seed: int, which: str = "first"
-) -> AbstractContextManager[Video | None]:
-    """The video that `--video` asks for, if it does; what it needs is looked for at once, before anything is scored.
-
-    Args:
-        file: where it goes; None: no video.
-        card: of the policy that will play.
-        seed: of the first episode.
-        which: a name in EPISODES.
-
-    Raises:
-        UsageError: neither MP4 nor GIF, or its folder does not exist.
-        ResourcesError: nothing here draws the environment, or MP4 cannot be written.
-    """
-    if file is None:
-        return nullcontext()
-    if file.suffix.lower() not in (".mp4", ".gif"):
-        raise UsageError(f"--video {file}: neither .mp4 nor .gif")
-    if file.suffix.lower() == ".mp4":
-        _require_ffmpeg()
-    at = partial(open_renderer, card.env_id, card.env_kwargs)
-    return Video(file, at(seed), which, lambda index: at(seed + index))
-
-
 class Video:
     """One episode: its actions are noted while it is scored, then taken again before a camera.
 
     Args:
         file: where it goes.
-        renderer: of the first episode.
+        env_id: the environment that is scored.
+        env_kwargs: passed on to `gymnasium.make`.
+        seed: of the first episode.
         which: a name in EPISODES: of the best and the worst the actions of all are noted.
-        another: gives the renderer of another episode by its number.
     """
 
-    def __init__(
-        self,
-        file: Path,
-        renderer: Renderer,
-        which: str = "first",
-        another: Callable[[int], Renderer] | None = None,
-    ) -> None:
-        """Nothing is written yet."""
-        self.file = file
-        self._renderer, self._which, self._another = renderer, which, another
+    def __init__(self, file: Path, env_id: str, env_kwargs: Mapping[str, Any], seed: int, which: str = "first") -> None:
+        """Looks for what it needs, before anything is scored; nothing is written yet.
+
+        Raises:
+            UsageError: neither MP4 nor GIF.
+            ResourcesError: nothing here draws the environment, or MP4 cannot be written.
+        """
+        self._is_mp4 = file.suffix.lower() == ".mp4"
+        if not self._is_mp4 and file.suffix.lower() != ".gif":
+            raise UsageError(f"--video {file}: neither .mp4 nor .gif")
+        if self._is_mp4:
+            _require_ffmpeg()
+        self.file, self._which = file, which
+        self._open = lambda index: open_renderer(env_id, env_kwargs, seed + index)
+        self._renderer = self._open(0)
         self._noted: dict[int, list[npt.NDArray[np.float32]]] = defaultdict(list)
 
-    def __enter__(self) -> Video:
-        """The video itself."""
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Lets go of the renderer."""
         self._renderer.close()
 
     def note(self, environments: npt.NDArray[np.int64], actions: npt.NDArray[np.float32]) -> None:
@@ -117,40 +94,47 @@ class Video:
             ResourcesError: the file cannot be written.
         """
         index = EPISODES[self._which](score.returns)
-        if index and self._another is not None:
+        if index:
             self._renderer.close()
-            self._renderer = self._another(index)
-        caption = _caption(score, index, len(self._noted[index]))
-        fps, size = self._renderer.fps, self._renderer.first.shape
-        whole: Sink = Gif(fps, GIF_FPS) if self.file.suffix.lower() == ".gif" else Mp4(self.file, fps, size, caption)
-        small = Gif(fps, BOARD_FPS, shrink=2)
-        board = board_folder(run)
+            self._renderer = self._open(index)
+        board, caption = board_folder(run), _caption(score, index, len(self._noted[index]))
         try:
-            self._play([whole, small], self._noted[index], score.returns[index])
-            whole.save(self.file, caption)
+            small = self._film(self._noted[index], score.returns[index], caption)
             if board is not None:
-                _write_events(board, score.updates, small.encode(caption), small.size, caption)
+                _write_events(board, score.updates, small, caption)
         except OSError as error:
             raise ResourcesError(f"--video {self.file}: {one_line(error)}") from error
-        finally:
-            whole.discard()
         shown = "" if board is None else f", and in TensorBoard ({board})"
         return f"video: {self.file}{shown}: {caption}; drawn with {self._renderer.backend or 'the default renderer'}"
 
-    def _play(self, sinks: Sequence[Sink], actions: Sequence[npt.NDArray[np.float32]], expected: float) -> None:
-        first = _labelled(self._renderer.first, 0, 0.0)
-        for sink in sinks:
-            sink.add(0, first)
+    def _film(self, actions: Sequence[npt.NDArray[np.float32]], expected: float, caption: str) -> Gif:
+        """Writes the file; returns what TensorBoard shows."""
+        fps, shape = self._renderer.fps, self._renderer.first.shape
+        whole, small = Gif(fps, GIF_FPS), Gif(fps, BOARD_FPS, shrink=2)
+        with _mp4(self.file, fps, shape, caption) if self._is_mp4 else nullcontext(whole.add) as add:
+            wanted = 1 if self._is_mp4 else whole.stride
+            for step, picture in self._pictures(actions, expected, (wanted, small.stride)):
+                if step % wanted == 0:
+                    add(picture)
+                if step % small.stride == 0:
+                    small.add(picture)
+        if not self._is_mp4:
+            write_whole(self.file, whole.encode(caption))
+        return small
+
+    def _pictures(
+        self, actions: Sequence[npt.NDArray[np.float32]], expected: float, strides: tuple[int, ...]
+    ) -> Iterator[tuple[int, Picture]]:
+        """The steps that a multiple of a stride counts, and their pictures."""
+        yield 0, _labelled(self._renderer.first, 0, 0.0)
         total, ended = 0.0, False
         bar = progress_bar(iterable=actions, desc="video", unit="step", leave=False)
         for step, action in enumerate(bar, start=1):
-            taking = [sink for sink in sinks if sink.wants(step)]
-            reward, ended, picture = self._renderer.step(action, draw=bool(taking))
+            draw = any(step % stride == 0 for stride in strides)
+            reward, ended, picture = self._renderer.step(action, draw=draw)
             total += reward
             if picture is not None:
-                picture = _labelled(picture, step, total)
-                for sink in taking:
-                    sink.add(step, picture)
+                yield step, _labelled(picture, step, total)
         if total != expected or not ended:
             raise SimulationError(
                 f"no video: the environment does not repeat an episode (return {expected:g}, then {total:g} with the "
@@ -171,71 +155,55 @@ def _labelled(picture: Picture, step: int, total: float) -> Picture:
     return np.asarray(image)
 
 
-class Mp4:
-    """H.264, every step, written by ffmpeg beside the file's place."""
+@contextmanager
+def _mp4(file: Path, fps: float, shape: tuple[int, ...], caption: str) -> Iterator[Callable[[Picture], None]]:
+    """What hands a picture to ffmpeg, which writes H.264 beside the file's place; it is there after the body."""
+    import imageio_ffmpeg
 
-    def __init__(self, file: Path, fps: float, shape: tuple[int, ...], caption: str) -> None:
-        """Starts ffmpeg at the first picture."""
-        import imageio_ffmpeg
-
-        self._temporary = file.with_name(f".{file.stem}.{os.getpid()}.tmp.mp4")
-        self._ffmpeg: Generator[None, Picture | None, None] = imageio_ffmpeg.write_frames(
-            str(self._temporary),
-            (shape[1], shape[0]),
-            fps=fps,
-            macro_block_size=2,  # H.264 in 4:2:0 needs even sides
-            ffmpeg_log_level="error",
-            output_params=["-movflags", "+faststart", "-metadata", f"comment={caption}"],
-        )
-        self._ffmpeg.send(None)
-
-    def wants(self, step: int) -> bool:
-        """Whether it takes the picture after that step: every one."""
-        return True
-
-    def add(self, step: int, picture: Picture) -> None:
-        """Hands it to ffmpeg."""
-        self._ffmpeg.send(picture)
-
-    def save(self, file: Path, caption: str) -> None:
-        """Ends ffmpeg and renames its file."""
-        self._ffmpeg.close()
-        sync(self._temporary)
-        os.replace(self._temporary, file)
-
-    def discard(self) -> None:
-        """Ends ffmpeg and removes its file."""
-        self._ffmpeg.close()
-        self._temporary.unlink(missing_ok=True)
+    temporary = file.with_name(f".{file.stem}.{os.getpid()}.tmp.mp4")
+    ffmpeg = imageio_ffmpeg.write_frames(
+        str(temporary),
+        (shape[1], shape[0]),
+        fps=fps,
+        macro_block_size=2,  # H.264 in 4:2:0 needs even sides
+        ffmpeg_log_level="error",
+        output_params=["-movflags", "+faststart", "-metadata", f"comment={caption}"],
+    )
+    ffmpeg.send(None)
+    try:
+        yield ffmpeg.send
+        ffmpeg.close()
+        sync(temporary)
+        os.replace(temporary, file)
+    finally:
+        ffmpeg.close()
+        temporary.unlink(missing_ok=True)
 
 
 class Gif:
-    """As many pictures as `limit` a second allows, at the episode's own speed."""
+    """As many pictures as `limit` a second allows, every `stride`-th, at the episode's own speed."""
 
     def __init__(self, fps: float, limit: float, shrink: int = 1) -> None:
         """Nothing taken yet; sides are divided by `shrink`."""
-        self._fps, self._shrink, self._stride = fps, shrink, max(1, math.ceil(fps / limit))
+        self._fps, self._shrink, self.stride = fps, shrink, max(1, math.ceil(fps / limit))
         self._pictures: list[Image] = []
-        self.size = (0, 0)
 
-    def wants(self, step: int) -> bool:
-        """Every stride-th."""
-        return step % self._stride == 0
-
-    def add(self, step: int, picture: Picture) -> None:
-        """Keeps it in 256 colours, a byte a pixel."""
+    def add(self, picture: Picture) -> None:
+        """Keeps it in 256 colors, a byte a pixel."""
         from PIL import Image
 
         image = Image.fromarray(picture)
-        if self._shrink > 1:
-            image = image.reduce(self._shrink)
-        self.size = image.size
-        self._pictures.append(image.quantize(dither=Image.Dither.NONE))
+        self._pictures.append((image.reduce(self._shrink) if self._shrink > 1 else image).quantize())
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height."""
+        return self._pictures[0].size
 
     def encode(self, caption: str) -> bytes:
         """The file's content."""
         # GIF counts in 0.01 s. Rounding the times, not the pauses between them, keeps the speed right on the whole.
-        times = [round(100 * i * self._stride / self._fps) for i in range(len(self._pictures))]
+        times = [round(100 * i * self.stride / self._fps) for i in range(len(self._pictures))]
         pauses = [10 * (after - before) for before, after in itertools.pairwise(times)]
         file = io.BytesIO()
         self._pictures[0].save(
@@ -249,29 +217,19 @@ class Gif:
         )
         return file.getvalue()
 
-    def save(self, file: Path, caption: str) -> None:
-        """Encodes and writes it."""
-        write_whole(file, self.encode(caption))
-
-    def discard(self) -> None:
-        """Nothing is on the disk."""
-
-
-Sink: TypeAlias = Mp4 | Gif  # takes an episode's pictures
-
 
 def board_folder(run: Path) -> Path | None:
     """The run folder that `run` is or lies in, whose TensorBoard events the video joins; None outside of one."""
     return next((folder for folder in (run, run.resolve().parent) if (folder / "config.yaml").is_file()), None)
 
 
-def _write_events(board: Path, step: int, gif: bytes, size: tuple[int, int], caption: str) -> None:
+def _write_events(board: Path, step: int, gif: Gif, caption: str) -> None:
     """The video at the update it was filmed at, in a file of its own; an earlier evaluation's is removed."""
     from ..runs.events import event_file, write_image
 
     earlier = list(board.glob(f"events.out.tfevents.*{_SUFFIX}"))
     with event_file(board, _SUFFIX) as writer:
-        write_image(writer, TAG, gif, size, step, caption)
+        write_image(writer, TAG, gif.encode(caption), gif.size, step, caption)
     for file in earlier:
         file.unlink()
 
