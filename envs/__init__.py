@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from .errors import DataError, EnvsError, SimulationError, UnknownTaskError, UsageError
     from .simulation.rollout import Rollouts, SequencePolicy, rollout
     from .tasks.environment import make_env
-    from .tasks.scores import normalized_score
-    from .tasks.table import REFERENCE_RETURNS, TASKS, D4RLTask, Reference, Task, get_task
+    from .tasks.table import REFERENCE_RETURNS, TASKS, D4RLTask, Reference, Task, get_task, normalized_score
 
 __all__ = [
     "REFERENCE_RETURNS",
@@ -41,7 +40,7 @@ __all__ = [
 ]
 
 # Those that import little first: a name is looked for in them in this order.
-_HOMES = "errors tasks.table tasks.scores data.episodes tasks.environment data.load simulation.rollout"
+_HOMES = "errors tasks.table data.episodes tasks.environment data.load simulation.rollout"
 
 
 def __getattr__(name: str) -> object:

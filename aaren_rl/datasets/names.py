@@ -14,7 +14,7 @@ from ..envs.data.hdf5.opening import check_file
 from ..envs.data.load import Origin, Reading, data_files, is_own, load_of_table, resolve
 from ..envs.data.minari.read import minari_id, read_minari
 from ..envs.data.minari.spec import minari_data_file
-from ..envs.tasks.own import own_task
+from ..envs.tasks.environment import own_task
 from ..errors import UsageError
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ..cli import Parser, import_registering, positive, run
 from ..envs import Task, get_task, load_task
 from ..envs.files import sha256
-from ..envs.tasks.own import own_task
+from ..envs.tasks.environment import own_task
 from ..errors import CheckpointError, UsageError
 from ..files import check_free, read_small
 from ..policies.card import PolicyCard, task_fields, versions

@@ -7,8 +7,7 @@ import platform
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..envs.tasks.environment import is_plain_argument
-from ..envs.tasks.own import is_safe_name
+from ..envs.tasks.environment import is_plain_argument, is_safe_name
 from ..ranges import RETURN
 from ..typed import read
 

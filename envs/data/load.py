@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..behaviour.local_sets import LEAST_STEPS, local_levels, local_path, make_local
 from ..errors import DataError, UsageError
-from ..tasks.own import check_own_name, own_task
+from ..tasks.environment import check_own_name, own_task
 from ..tasks.table import TASKS, D4RLTask, Reference, Task, get_task
 from .download import fetch
 from .episodes import Episodes

@@ -1,22 +1,25 @@
-"""Environments: how they are made, and what those show and take that no table knows."""
+"""Environments: how they are made, what they show and take, and the tasks of those outside D4RL's table."""
 
 import importlib
 import math
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import numpy as np
 
 from ..errors import SimulationError, UsageError, one_line
+from .table import TASKS, Reference, Task
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 # Arguments that name files to read or modules to import.
 _FORBIDDEN_KEY = re.compile(r"(^|_)(xml|file|path|dir|folder|module|entry_point|id)s?(_|$)", re.IGNORECASE)
 _FORBIDDEN_TEXT = re.compile(r"[/\\:~]|\.\.|\.xml$", re.IGNORECASE)
-
 
 # What code of the user's may raise; Ctrl-C is none of it.
 RAISED = (Exception, SystemExit, GeneratorExit)
@@ -41,20 +44,16 @@ def inspect_spaces(env_id: str, **kwargs: Any) -> Spaces:  # noqa: ANN401  whate
     """
     env = make_env(env_id, **kwargs)
     close_env(env)
-    observation = _vector(env_id, "observations", env.observation_space)
-    action = _vector(env_id, "actions", env.action_space)
-    horizon = env.spec.max_episode_steps if env.spec is not None else None
+    for what, space in (("observations", env.observation_space), ("actions", env.action_space)):
+        if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
+            raise UsageError(f"{env_id}: {what} are {space}, not a vector of numbers (a Box with one axis)")
+        if not space.shape[0]:
+            raise UsageError(f"{env_id}: {what} are vectors without a number in them ({space})")
+    observation, action = env.observation_space, env.action_space
+    assert isinstance(observation, gym.spaces.Box) and isinstance(action, gym.spaces.Box)
     if not action.is_bounded():
         raise UsageError(f"{env_id}: actions are not bounded ({action}); wrap the environment in RescaleAction")
-    return Spaces(observation, action, horizon)
-
-
-def _vector(env_id: str, what: str, space: gym.Space[Any]) -> gym.spaces.Box:
-    if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
-        raise UsageError(f"{env_id}: {what} are {space}, not a vector of numbers (a Box with one axis)")
-    if not space.shape[0]:
-        raise UsageError(f"{env_id}: {what} are vectors without a number in them ({space})")
-    return space
+    return Spaces(observation, action, env.spec.max_episode_steps if env.spec is not None else None)
 
 
 def load_mujoco() -> Any:  # noqa: ANN401  a module
@@ -113,11 +112,7 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  
 
 
 def close_env(env: gym.Env[Any, Any]) -> None:
-    """Close an environment.
-
-    Raises:
-        SimulationError: it raised.
-    """
+    """Close an environment; SimulationError: it raised."""
     try:
         env.close()
     except RAISED as error:
@@ -134,9 +129,9 @@ def told(error: BaseException) -> str:
 def entry_point_name(env_id: str) -> str:
     """Where Gymnasium has a registered environment's class: its entry point as a text, MODULE:NAME."""
     entry = gym.registry[env_id].entry_point
-    return (
-        entry if isinstance(entry, str) else f"{getattr(entry, '__module__', '')}:{getattr(entry, '__qualname__', '')}"
-    )
+    if isinstance(entry, str):
+        return entry
+    return f"{getattr(entry, '__module__', '')}:{getattr(entry, '__qualname__', '')}"
 
 
 def is_plain_argument(key: str, value: object) -> bool:
@@ -151,3 +146,62 @@ def _is_plain(value: object, depth: int = 4) -> bool:
         return depth > 0 and all(_is_plain(item, depth - 1) for item in value)
     # A policy's card is JSON, which has no infinity.
     return value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
+
+
+def is_safe_name(name: str) -> bool:
+    """Whether a name may become part of a path."""
+    return _NAME.fullmatch(name) is not None
+
+
+def check_own_name(name: str) -> str:
+    """A name that may become part of a path and is not one of the table's; UsageError: it is no such name."""
+    if not is_safe_name(name):
+        raise UsageError(
+            f"name {name[:60]!r}: use letters, digits, '.', '_' and '-', up to 100, a letter or digit first"
+        )
+    if name in TASKS:
+        raise UsageError(
+            f"{name} is simulated on {TASKS[name].env_id}; give data of another environment a name of their own (--env)"
+        )
+    return name
+
+
+def own_task(
+    name: str,
+    env_id: str,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    reference: Reference | None = None,
+    max_episode_steps: int | None = None,
+) -> Task:
+    """The task of an environment that Gymnasium knows; its target returns are left empty.
+
+    `max_episode_steps` replaces the environment's own time limit.
+
+    Raises:
+        SimulationError: Gymnasium cannot make the environment.
+        UsageError: observations or bounded actions are not vectors, there is no time limit, or the reference returns
+            are equal.
+    """
+    if reference is not None and not reference.high > reference.low:
+        raise UsageError(f"the reference returns {reference.low:g} and {reference.high:g} must rise")
+    kwargs = dict(env_kwargs or {})
+    if max_episode_steps is not None:
+        kwargs["max_episode_steps"] = max_episode_steps
+    observation, action, horizon = inspect_spaces(env_id, **kwargs)
+    if (empty := np.flatnonzero(action.low >= action.high)).size:
+        raise UsageError(f"{env_id}: action {empty[0]} has equal bounds ({action.low[empty[0]]:g}); leave it out")
+    if horizon is None:
+        raise UsageError(f"{env_id} has no time limit; give one with --max-episode-steps")
+    return Task(
+        name=name,
+        env_id=env_id,
+        observation_dim=observation.shape[0],
+        action_dim=action.shape[0],
+        horizon=horizon,
+        target_returns=(),
+        action_low=tuple(map(float, action.low)),
+        action_high=tuple(map(float, action.high)),
+        env_kwargs=kwargs,
+        reference=reference,
+    )

@@ -1,9 +1,12 @@
-"""The task table: which environment, sizes, target returns and D4RL file stand behind a name like `hopper-medium`."""
+"""The task table: environment, sizes, target returns, D4RL file and scores of a name like `hopper-medium`."""
 
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from ..errors import UnknownTaskError
 
@@ -118,3 +121,21 @@ def get_task(name: str) -> D4RLTask:
     of_family = [task.name for task in TASKS.values() if task.family == spelled.split("-")[0]]
     hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(of_family or TASKS)}"
     raise UnknownTaskError(f"unknown task {shown}; {hint}")
+
+
+@overload
+def normalized_score(name: str | Reference, returns: float) -> float: ...
+@overload
+def normalized_score(name: str | Reference, returns: npt.ArrayLike) -> npt.NDArray[np.float64]: ...
+def normalized_score(name: str | Reference, returns: npt.ArrayLike) -> float | npt.NDArray[np.float64]:
+    """Normalise undiscounted episode returns: 100 * (return - random) / (expert - random), as D4RL does.
+
+    `name` is a family ("hopper") or a task ("hopper-medium") of D4RL's, or a `Reference` of your own. A number gives a
+    float, an array of any shape a float64 array of that shape. UnknownTaskError: the name is neither.
+    """
+    if isinstance(name, Reference):
+        low, high = name.low, name.high
+    else:
+        low, high = REFERENCE_RETURNS[name if name in REFERENCE_RETURNS else get_task(name).family]
+    scores = 100.0 * (np.asarray(returns, dtype=np.float64) - low) / (high - low)
+    return float(scores) if np.ndim(returns) == 0 else scores

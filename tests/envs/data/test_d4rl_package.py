@@ -26,73 +26,57 @@ if not PACKAGE:
 RETURNS = (-500.0, 0.0, 1234.5, 3234.3, 1e4)
 
 
-def probe(*arguments, **environment):
-    """Run d4rl_probe.py; returns what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-P", Path(__file__).with_name("d4rl_probe.py"), *map(str, arguments)],
-        # d4rl makes its dataset folder when it is imported: `environment` says where.
-        env=os.environ | {"PYTHONPATH": PACKAGE, "D4RL_SUPPRESS_IMPORT_ERROR": "1"} | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def probe(tmp_path, monkeypatch):
+    """Runs d4rl_probe.py and returns what it prints; d4rl makes its dataset folder when it is imported."""
+    monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path / "datasets"))
+    variables = {"PYTHONPATH": PACKAGE, "D4RL_SUPPRESS_IMPORT_ERROR": "1"}
 
+    def probe(*arguments):
+        command = [sys.executable, "-P", Path(__file__).with_name("d4rl_probe.py"), *map(str, arguments)]
+        done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
-@pytest.fixture(scope="module")
-def dataset_dir(tmp_path_factory):
-    return tmp_path_factory.mktemp("datasets")
-
-
-@pytest.fixture(scope="module")
-def tables(dataset_dir):
-    return json.loads(probe("tables", *RETURNS, D4RL_DATASET_DIR=str(dataset_dir)))
+    return probe
 
 
 @pytest.fixture
-def split(tmp_path, dataset_dir):
+def split(tmp_path, probe):
     def split(path, horizon=1000):
-        result = tmp_path / "split.npz"
-        probe("split", path, horizon, result, D4RL_DATASET_DIR=str(dataset_dir))
-        with np.load(result) as arrays:
+        probe("split", path, horizon, tmp_path / "split.npz")
+        with np.load(tmp_path / "split.npz") as arrays:
             return dict(arrays)
 
     return split
 
 
-def test_it_is_the_package_in_the_folder(tables):
-    assert Path(tables["path"]).is_relative_to(Path(PACKAGE).absolute())
-    assert tables["version"] == "1.1"
-
-
-def test_the_tasks_are_d4rls(tables):
+def test_tasks_addresses_files_and_scores(probe):
+    tables = json.loads(probe("tables", *RETURNS))
+    assert Path(tables["path"]).is_relative_to(Path(PACKAGE).absolute()) and tables["version"] == "1.1"
     ours = re.compile(r"(halfcheetah|hopper|walker2d|ant)-.*-v2")
     assert {name for name in tables["tasks"] if ours.fullmatch(name)} == {f"{name}-v2" for name in TASKS}
     assert len(TASKS) == 24
+    for name, task in TASKS.items():
+        theirs = tables["tasks"][f"{name}-v2"]
+        assert task.d4rl_url == theirs["url"]
+        assert str(d4rl_dataset_dir() / task.d4rl_file) == theirs["file"]
+        assert REFERENCE_RETURNS[task.family] == tuple(theirs["range"])
+        # d4rl's are fractions; the tolerance is float64's rounding.
+        scores = normalized_score(name, RETURNS)
+        np.testing.assert_allclose(scores, 100 * np.array(theirs["scores"]), rtol=1e-14, atol=0)
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_addresses_files_and_scores(tables, dataset_dir, monkeypatch, name):
-    monkeypatch.setenv("D4RL_DATASET_DIR", str(dataset_dir))
-    task, theirs = TASKS[name], tables["tasks"][f"{name}-v2"]
-    assert task.d4rl_url == theirs["url"]
-    assert str(d4rl_dataset_dir() / task.d4rl_file) == theirs["file"]
-    assert REFERENCE_RETURNS[task.family] == tuple(theirs["range"])
-    # d4rl's are fractions; the tolerance is float64's rounding.
-    np.testing.assert_allclose(normalized_score(name, RETURNS), 100 * np.array(theirs["scores"]), rtol=1e-14, atol=0)
-
-
-def steps(n, observation_dim=11, action_dim=3):
+def steps(n):
     rng = np.random.default_rng(0)
     return {
-        "observations": rng.standard_normal((n, observation_dim)).astype(np.float32),
-        "actions": rng.uniform(-1, 1, (n, action_dim)).astype(np.float32),
+        "observations": rng.standard_normal((n, 11)).astype(np.float32),
+        "actions": rng.uniform(-1, 1, (n, 3)).astype(np.float32),
         "rewards": rng.standard_normal(n).astype(np.float32),
         "terminals": np.zeros(n, bool),
         "timeouts": np.zeros(n, bool),
         # D4RL's files have more than is read here.
-        "next_observations": rng.standard_normal((n, observation_dim)).astype(np.float32),
+        "next_observations": rng.standard_normal((n, 11)).astype(np.float32),
         "infos/qpos": rng.standard_normal((n, 6)),
     }
 
@@ -121,15 +105,13 @@ def agree(episodes, theirs):
 
 def test_episodes_of_a_made_up_file(tmp_path, split):
     data = steps(400)
-    terminals, timeouts = data["terminals"], data["timeouts"]
-    terminals[[0, 9, 10, 30, 399 - 20]] = True  # one-step episodes: the first step, and step 10
-    timeouts[[20, 21, 30, 130]] = True  # another one; step 30 is both; steps 131 to 379 are one long episode
+    data["terminals"][[0, 9, 10, 30, 399 - 20]] = True  # one-step episodes: the first step, and step 10
+    data["timeouts"][[20, 21, 30, 130]] = True  # another one; step 30 is both; steps 131 to 379 are one long episode
     episodes, theirs = read_hdf5(save(tmp_path / "set.hdf5", data)), split(tmp_path / "set.hdf5")
     agree(episodes, theirs)
     assert episodes.lengths.tolist() == [1, 9, 1, 10, 1, 9, 100, 249]
     assert episodes.terminated.tolist() == [True, True, True, False, False, True, False, True]
     # Both leave out an unfinished last episode; we say so.
-    assert len(theirs["rewards"]) == episodes.n_steps == 380
     assert episodes.notes == ("dropped 20 steps of an unfinished last episode",)
 
 
@@ -149,7 +131,6 @@ def test_difference_a_horizon_counts_from_every_episodes_first_step(tmp_path, sp
     del data["timeouts"]
     data["terminals"][44] = True
     path = save(tmp_path / "set.hdf5", data)
-    assert split(path, horizon=20)["lengths"].tolist() == [20, 19, 6]
-    assert read_hdf5(path, max_episode_steps=20).lengths.tolist() == [20, 20, 5]
-    first = read_hdf5(path, max_episode_steps=20)[0]
-    assert bits(first.rewards) == bits(split(path, horizon=20)["rewards"][:20])
+    theirs, episodes = split(path, horizon=20), read_hdf5(path, max_episode_steps=20)
+    assert theirs["lengths"].tolist() == [20, 19, 6] and episodes.lengths.tolist() == [20, 20, 5]
+    assert bits(episodes[0].rewards) == bits(theirs["rewards"][:20])

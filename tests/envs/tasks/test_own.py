@@ -13,7 +13,7 @@ import torch
 from aaren_rl import load_policy
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
 from aaren_rl.envs import Reference, UsageError, load_task, make_env, normalized_score
-from aaren_rl.envs.tasks.own import own_task
+from aaren_rl.envs.tasks.environment import own_task
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train.command import main as train
