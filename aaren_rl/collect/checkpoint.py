@@ -1,19 +1,29 @@
-"""What a collecting run leaves behind to go on from: checkpoints/<steps>.pt and the experience in replay/."""
+"""What a collecting run goes on from: checkpoints/<steps>.pt, and all experience in replay/, in files written once."""
 
 from __future__ import annotations
 
-import dataclasses
+import io
+import zipfile
+import zlib
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from ..envs.files import writing
+import numpy as np
+import numpy.typing as npt
+
+from ..envs.errors import DataError
+from ..envs.files import write_whole, writing
 from ..errors import DamagedCheckpointError, one_line
 from ..runs.checkpoints import Saved as File
 from ..runs.checkpoints import add_checkpoint, newest_whole
-from .replay import Replay, read_chunks, write_chunk
-from .target import Evaluation
+from .config import Evaluation
+
+# The arrays of stable-baselines3's replay buffer, by name. Rows are steps of all E environments: (R, E, ...), float32.
+# Actions are in [-1, 1]; `dones` marks an episode's last step, `timeouts` those of them that the time limit cut.
+Experience: TypeAlias = dict[str, npt.NDArray[np.float32]]
+ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
 @dataclass(frozen=True)
@@ -23,16 +33,14 @@ class Saved:
     Attributes:
         steps: environment steps taken.
         trainer: the trainer's state.
-        replay: all experience.
+        experience: all rows so far.
         evaluations: of the actors in actors/, in order.
-        restarts: rows of experience at which every environment began a new episode because the run was resumed.
     """
 
     steps: int
     trainer: dict[str, Any]
-    replay: Replay
-    evaluations: tuple[Evaluation, ...] = ()
-    restarts: tuple[int, ...] = ()
+    experience: Experience
+    evaluations: list[Evaluation]
 
 
 def save_run(run: Path, saved: Saved, first: int) -> None:
@@ -41,11 +49,13 @@ def save_run(run: Path, saved: Saved, first: int) -> None:
     Raises:
         OSError: the disk is full or the folder cannot be written; the checkpoints that were there still are.
     """
-    new = saved.replay.rows(slice(first, None))
-    if len(new.rewards):
-        write_chunk(run / "replay", first, new)
-    evaluations = [dataclasses.asdict(evaluation) for evaluation in saved.evaluations]
-    progress = {"evaluations": evaluations, "rows": len(saved.replay.rewards), "restarts": saved.restarts}
+    rows = len(saved.experience["rewards"])
+    if rows > first:
+        content = io.BytesIO()
+        np.savez(content, **{name: array[first:] for name, array in saved.experience.items()})  # type: ignore[arg-type]
+        (run / "replay").mkdir(parents=True, exist_ok=True)
+        write_whole(run / "replay" / f"{first:010d}.npz", content.getbuffer())
+    progress = {"evaluations": [asdict(evaluation) for evaluation in saved.evaluations], "rows": rows}
     add_checkpoint(run / "checkpoints", saved.steps, progress, saved.trainer)
 
 
@@ -58,13 +68,29 @@ def load_run(run: Path) -> Saved | None:
 
     def read(file: File) -> Saved:
         try:
-            evaluations = tuple(Evaluation(**values) for values in file.progress["evaluations"])
-            replay = read_chunks(run / "replay", file.progress["rows"])
-            return Saved(file.number, file.states, replay, evaluations, tuple(file.progress["restarts"]))
+            evaluations = [Evaluation(**values) for values in file.progress["evaluations"]]
+            return Saved(file.number, file.states, _read(run / "replay", file.progress["rows"]), evaluations)
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedCheckpointError(f"{file.file}: not readable: {one_line(error)}") from error
 
     return newest_whole(run / "checkpoints", {}, read)
+
+
+def _read(folder: Path, rows: int) -> Experience:
+    """The first `rows` rows; a run that went back to an older checkpoint may have left files that none follows."""
+    parts: list[Experience] = []
+    first = 0
+    while first < rows:
+        path = folder / f"{first:010d}.npz"
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                parts.append({name: arrays[name] for name in ARRAYS})
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+            raise DataError(f"{path}: not readable: {one_line(error)}; restore it from a copy") from error
+        first += len(parts[-1]["rewards"])
+    if first != rows:
+        raise DataError(f"{folder}: has {first:,} rows, the checkpoint {rows:,}; restore it from a copy")
+    return {name: np.concatenate([part[name] for part in parts]) for name in ARRAYS}
 
 
 def saving(path: Path) -> AbstractContextManager[None]:

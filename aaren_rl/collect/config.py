@@ -1,94 +1,158 @@
-"""The settings of a collecting run: from the command line, and kept in its config.yaml."""
+"""The settings of a collecting run, from the command line and kept in its config.yaml, and its evaluations."""
 
 from __future__ import annotations
 
-import dataclasses
+import re
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import yaml
 
 from ..envs import normalized_score
+from ..envs.behaviour.policy import Job, Track, simulate
+from ..envs.errors import EnvsError, SimulationError
+from ..envs.tasks.environment import inspect_spaces
+from ..envs.tasks.table import REFERENCE_RETURNS
 from ..errors import CheckpointError, UsageError, one_line
 from ..files import write_text
+from ..ranges import COUNT, COUNT_FROM_0, POSITIVE, RETURN, SAC_SEED, Range, check_limits
 from ..typed import read
-from .target import RANDOM_STEPS, Evaluation, SacSettings, Target
 
 LATER = {"steps", "stop_at_return", "stop_at_score", "checkpoint_every"}  # what a resume may change
+EVALUATION_EPISODES = 10
+RANDOM_STEPS = 5000
+
+# Gymnasium's own pattern without the module before a colon, and with nothing that leaves a folder.
+_ENV_ID = re.compile(r"(?:[A-Za-z0-9_][\w-]*/)?[A-Za-z0-9_][\w.-]*", re.ASCII)
+
+# The first part of a simulation's seed is the run's, the second what the episodes are for; 2 are the data sets'.
+_EVALUATION = 1
+
+
+def _setting(default: Any, limits: Range, **shown: str) -> Any:  # noqa: ANN401  dataclasses' own
+    """A field that is an option of the command line too."""
+    return field(default=default, metadata={"limits": limits, "shown": shown})
 
 
 @dataclass(frozen=True)
-class CollectConfig(SacSettings):
-    """What training does; data sets are asked for separately.
+class CollectConfig:
+    """What training does. Steps are those of all environments together.
 
     Attributes:
-        steps: when to stop, in steps of all environments together.
+        env_id: the Gymnasium environment.
+        seed: of the weights, the exploration and the environments.
+        horizon: steps after which an episode is cut.
+        steps: when to stop.
         stop_at_return: stop at an evaluation with this mean return, or None.
-        stop_at_score: the same as a D4RL normalised score.
+        stop_at_score: the same as a D4RL normalized score.
         checkpoint_every: steps between two checkpoints, each with its evaluation.
+        envs: training environments side by side.
+        updates_per_step: gradient updates for each step of one environment.
+        learning_rate: of actor, critics and entropy coefficient.
+        random_steps: uniform actions before the first update.
     """
 
-    steps: int = 1_000_000
-    stop_at_return: float | None = None
-    stop_at_score: float | None = None
-    checkpoint_every: int = 20_000
+    env_id: str
+    seed: int = field(metadata={"limits": SAC_SEED})
+    horizon: int = field(metadata={"limits": COUNT})
+    steps: int = _setting(1_000_000, COUNT, metavar="N", help="environment steps to train for [1000000]")
+    stop_at_return: float | None = _setting(None, RETURN, metavar="R", help="stop at this mean return")
+    stop_at_score: float | None = _setting(None, RETURN, metavar="S", help="the same as a D4RL score")
+    checkpoint_every: int = _setting(20_000, COUNT, metavar="N", help="save and evaluate every N steps [20000]")
+    envs: int = _setting(4, COUNT, metavar="N", help="training environments side by side [4]")
+    updates_per_step: float = _setting(0.5, Range(0.001, 100), metavar="X", help="updates a step [0.5]")
+    learning_rate: float = _setting(3e-4, POSITIVE, metavar="X", help="of all its networks [3e-4]")
+    random_steps: int = _setting(
+        RANDOM_STEPS, COUNT_FROM_0, metavar="N", help="random actions first [5000; at most a tenth of --steps]"
+    )
 
     def __post_init__(self) -> None:
-        """Checks the ranges.
+        check_limits(self)
 
-        Raises:
-            UsageError: a setting is out of range; the message names it.
-        """
-        if self.steps < 1 or self.checkpoint_every < 1:
-            raise UsageError("steps and checkpoint_every must be at least 1")
-        super().__post_init__()
+    @property
+    def family(self) -> str | None:
+        """The D4RL family whose reference returns hold for this environment, or None."""
+        name, _, version = self.env_id.rpartition("-v")
+        # -v5 is another task: see specs.ENV_VERSION.
+        return name.lower() if name.lower() in REFERENCE_RETURNS and version in ("2", "3", "4") else None
 
-    def reached(self, evaluation: Evaluation, family: str | None) -> bool:
-        """Whether an evaluation is what training was to reach."""
-        by_return = self.stop_at_return is not None and evaluation.return_mean >= self.stop_at_return
-        if self.stop_at_score is None or family is None:
-            return by_return
-        return by_return or normalized_score(family, evaluation.return_mean) >= self.stop_at_score
+    def reached(self, return_mean: float) -> bool:
+        """Whether a mean return is what training was to reach."""
+        if self.stop_at_return is not None and return_mean >= self.stop_at_return:
+            return True
+        score = normalized_score(self.family, return_mean) if self.family else None
+        return score is not None and self.stop_at_score is not None and bool(score >= self.stop_at_score)
 
 
-def new_config(target: Target, seed: int, given: dict[str, Any]) -> CollectConfig:
-    """The settings of a new run: those given, and the defaults.
+def env_name(env_id: str) -> str:
+    """An environment's id as the name of a folder.
 
     Raises:
-        UsageError: a setting is out of range, or a score is asked for where there are no reference returns.
+        UsageError: it is not an id.
     """
-    config = CollectConfig(target.env_id, seed, target.horizon, **given)
-    if "random_steps" not in given:
-        # A short run is to learn, too.
-        config = dataclasses.replace(config, random_steps=min(RANDOM_STEPS, config.steps // 10))
-    return _checked(config, target)
+    if len(env_id) > 100 or not _ENV_ID.fullmatch(env_id):
+        raise UsageError(f"--env {env_id[:100]!r} is not an environment id; give one such as Ant-v4")
+    return env_id.replace("/", "_")
 
 
-def resumed_config(stored: CollectConfig, target: Target, given: dict[str, Any], may_change: Set[str]) -> CollectConfig:
-    """The settings of a run that is there, where the given ones may say those of `may_change` anew.
+def inspect_env(env_id: str, max_episode_steps: int | None = None) -> int:
+    """Check that data can be collected in an environment: a 1-d Box to see, a bounded 1-d Box to act in.
+
+    Returns the horizon: `max_episode_steps`, else the environment's own.
+
+    Raises:
+        UsageError: the id is malformed or not registered, the spaces are others, or the horizon is not known.
+        SimulationError: the environment cannot be made.
+    """
+    env_name(env_id)
+    try:
+        gym.spec(env_id)
+    except gym.error.UnregisteredEnv as error:
+        raise UsageError(f"--env {env_id}: {one_line(error)} (--register imports a module of yours)") from error
+    except gym.error.Error:
+        pass  # a version that Gymnasium dropped: `inspect_spaces` says so
+    _, acted, own = inspect_spaces(env_id)
+    if acted.dtype.kind != "f":
+        raise UsageError(f"--env {env_id}: its actions are {acted.dtype}, and SAC's are not whole numbers")
+    horizon = max_episode_steps or own
+    if horizon is None:
+        raise UsageError(f"--env {env_id}: its episodes have no longest length; give --max-episode-steps")
+    if own is not None and horizon > own:
+        raise UsageError(f"--max-episode-steps {horizon}: {env_id} cuts its episodes after {own} steps already")
+    return horizon
+
+
+def make_config(
+    stored: CollectConfig | None, env_id: str, seed: int, horizon: int, given: dict[str, Any], may_change: Set[str]
+) -> CollectConfig:
+    """The settings of a new run, or of the `stored` run, in which `given` may set those of `may_change` again.
 
     Raises:
         CheckpointError: another setting is not the run's; the message names each.
+        UsageError: a score is asked for where there are no reference returns.
     """
-    asked = dataclasses.replace(stored, **given, env_id=target.env_id, horizon=target.horizon)
-    was, asks = dataclasses.asdict(stored), dataclasses.asdict(asked)
-    differing = [f"{k} (run: {was[k]}, asked: {asks[k]})" for k in was if k not in may_change and was[k] != asks[k]]
-    if differing:
-        raise CheckpointError(f"the run that is there differs in {'; '.join(differing)}")
-    return _checked(asked, target)
-
-
-def _checked(config: CollectConfig, target: Target) -> CollectConfig:
-    if config.stop_at_score is not None and target.family is None:
-        raise UsageError(f"--stop-at-score: D4RL has no reference returns for {target.env_id}; use --stop-at-return")
+    if stored is None:
+        config = CollectConfig(env_id, seed, horizon, **given)
+        if "random_steps" not in given:  # a short run is to learn, too
+            config = replace(config, random_steps=min(RANDOM_STEPS, config.steps // 10))
+    else:
+        config = replace(stored, **given, env_id=env_id, horizon=horizon)
+        was, asks = asdict(stored), asdict(config)
+        differing = [f"{k} (run: {was[k]}, asked: {asks[k]})" for k in was if k not in may_change and was[k] != asks[k]]
+        if differing:
+            raise CheckpointError(f"the run that is there differs in {'; '.join(differing)}")
+    if config.stop_at_score is not None and config.family is None:
+        raise UsageError(f"--stop-at-score: D4RL has no reference returns for {env_id}; use --stop-at-return")
     return config
 
 
 def write_config(file: Path, config: CollectConfig) -> None:
     """Writes config.yaml, whole or not at all."""
-    write_text(file, yaml.safe_dump(dataclasses.asdict(config), sort_keys=False))
+    write_text(file, yaml.safe_dump(asdict(config), sort_keys=False))
 
 
 def read_config(file: Path) -> CollectConfig:
@@ -101,3 +165,43 @@ def read_config(file: Path) -> CollectConfig:
         return read(CollectConfig, yaml.safe_load(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise UsageError(f"{file}: not the settings of a collecting run: {one_line(error)}") from error
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Undiscounted returns and lengths of a few episodes of a checkpoint's stochastic policy.
+
+    `steps` are the environment steps the checkpoint was trained for.
+    """
+
+    steps: int
+    return_mean: float
+    return_std: float
+    length_mean: float
+
+
+def evaluate_actor(config: CollectConfig, path: Path, steps: int) -> Evaluation:
+    """Play an actor file's stochastic policy, which is what data are collected with, in environments of its own.
+
+    Raises:
+        SimulationError: the environment raised.
+    """
+    seed = (config.seed, _EVALUATION, steps)
+    tracks = play(Job(config.env_id, str(path), config.horizon, seed, 0, EVALUATION_EPISODES))
+    returns = [float(track.rewards.sum(dtype=np.float64)) for track in tracks]
+    lengths = [len(track.rewards) for track in tracks]
+    return Evaluation(steps, float(np.mean(returns)), float(np.std(returns)), float(np.mean(lengths)))
+
+
+def play(job: Job) -> list[Track]:
+    """`simulate` in this process, where the environment may be the user's code and raise anything.
+
+    Raises:
+        SimulationError: it did; the message is its own.
+    """
+    try:
+        return simulate(job)
+    except EnvsError:
+        raise
+    except Exception as error:
+        raise SimulationError(f"the environment {job.env_id} raised {error!r}") from error

@@ -1,65 +1,165 @@
-"""The training loop of `collect`: learn, evaluate, save."""
+"""The training of `collect`: stable-baselines3's SAC in pieces, its evaluations, and what it leaves in its folder.
+
+Importing this module imports stable-baselines3, which takes seconds.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import sys
 import time
+from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
 import torch
+from safetensors.numpy import save
+from stable_baselines3 import SAC
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv
 from tqdm import tqdm
 
 from ..cli import StopRequest, progress_bar
 from ..envs import normalized_score
+from ..envs.files import write_whole
+from ..envs.simulation.answers import begin, take
+from ..envs.tasks.environment import make_env
 from ..errors import CheckpointError, NumericsError, one_line
 from ..runs.metrics import Metrics
-from .checkpoint import Saved, save_run, saving
-from .config import CollectConfig
-from .sac import SacTrainer, write_actor
-from .target import Evaluation, Target, evaluate_actor
+from .checkpoint import ARRAYS, Experience, Saved, save_run, saving
+from .config import CollectConfig, Evaluation, evaluate_actor
 
 LEARN_AT_ONCE = 400  # steps between looks at the signals: a second or two
 LOG_EVERY = 2000  # steps
+_HIDDEN = 256  # two layers of it: what BehaviourPolicy reads, and D4RL's own policies had
+_BATCH = 256
+_LAYERS = {"hidden_0": "latent_pi.0", "hidden_1": "latent_pi.2", "mean": "mu", "log_std": "log_std"}
+
+
+class TrainingEnv(gym.Wrapper[npt.NDArray[np.float32], Any, Any, Any]):
+    """Float32 observations, which the replay buffer then keeps as such, and one kind of error for every fault."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, env.observation_space.shape, np.float32)
+
+    def reset(self, **kwargs: Any) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:  # noqa: ANN401
+        return begin(self.env, **kwargs)
+
+    def step(self, action: Any) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:  # noqa: ANN401
+        if not np.isfinite(action).all():  # the environment would be blamed for what it makes of it
+            raise FloatingPointError("the policy's action is not finite")
+        return take(self.env, action)
+
+
+def rhythm(config: CollectConfig) -> tuple[int, int]:
+    """Rows of steps and gradient updates that alternate: the smallest whole numbers with the wanted ratio."""
+    updates_per_row = config.envs * Fraction(config.updates_per_step).limit_denominator(1000)
+    return updates_per_row.denominator, updates_per_row.numerator
 
 
 class CollectRun:
-    """A training run in its folder: config.yaml, metrics.jsonl, TensorBoard events, actors/, replay/, checkpoints/."""
+    """SAC with two ReLU layers of 256, batches of 256, and otherwise stable-baselines3's defaults, in a run's folder.
 
-    def __init__(
-        self, config: CollectConfig, target: Target, path: Path, saved: Saved | None, device: torch.device
-    ) -> None:
-        """Makes the trainer; goes on from `saved` where there is one.
+    Files: config.yaml, metrics.jsonl, TensorBoard events, actors/, replay/, checkpoints/. Nothing it has experienced is
+    ever overwritten: the replay buffer has room for all steps.
+    """
+
+    def __init__(self, config: CollectConfig, path: Path, saved: Saved | None, device: torch.device) -> None:
+        """Makes environments and networks; goes on from `saved` where there is one.
 
         Raises:
             CheckpointError: `saved` does not fit.
             SimulationError: the environment cannot be made.
         """
-        self.config, self.target, self.path = config, target, path
-        room = max(config.steps, saved.steps if saved else 0)
-        self.trainer = SacTrainer(config, room, device)
-        self.evaluations: tuple[Evaluation, ...] = ()
-        self._restarts: tuple[int, ...] = ()
+        self.config, self.path, self.evaluations = config, path, list[Evaluation]()
+        rows_per_update, updates = rhythm(config)
+        units = -(-max(config.steps, saved.steps if saved else 0) // (rows_per_update * config.envs))
+        self.model = SAC(
+            "MlpPolicy",
+            DummyVecEnv([self._make_env] * config.envs),
+            learning_rate=config.learning_rate,
+            # One row more than needed: at the last row the buffer would turn round to its first.
+            buffer_size=(units * rows_per_update + 1) * config.envs,
+            learning_starts=config.random_steps,
+            batch_size=_BATCH,
+            train_freq=rows_per_update,
+            gradient_steps=updates,
+            policy_kwargs={"net_arch": [_HIDDEN, _HIDDEN]},
+            replay_buffer_kwargs={"handle_timeout_termination": True},
+            seed=config.seed,
+            device=device,
+        )
+        self.model.set_logger(Logger(None, []))
         if saved is not None:
             try:
-                self.trainer.restore(saved.trainer, saved.replay)
+                self._restore(saved)
             except (KeyError, ValueError, TypeError, RuntimeError) as error:
-                raise CheckpointError(f"{self.path}: its checkpoint does not fit: {one_line(error)}") from error
-            self.evaluations, self._restarts = saved.evaluations, (*saved.restarts, self.trainer.rows)
-        self._saved_rows = self.trainer.rows
+                raise CheckpointError(f"{path}: its checkpoint does not fit: {one_line(error)}") from error
+        self._saved_rows = self.rows
 
-    def saved(self) -> Saved:
-        """What `load_run` would read, from memory."""
-        trainer = self.trainer
-        return Saved(trainer.steps, trainer.state(), trainer.replay(), self.evaluations, self._restarts)
+    def _make_env(self) -> gym.Env[Any, Any]:
+        return Monitor(TrainingEnv(make_env(self.config.env_id, max_episode_steps=self.config.horizon)))
 
     @property
-    def finished(self) -> bool:
-        """Whether there is nothing left to train."""
-        last = self.evaluations[-1:]
-        reached = any(self.config.reached(evaluation, self.target.family) for evaluation in last)
-        return bool(last) and (reached or self.trainer.steps >= self.config.steps)
+    def steps(self) -> int:
+        """Steps taken so far, of all environments together."""
+        return self.model.num_timesteps
+
+    @property
+    def rows(self) -> int:
+        """Rows of the replay buffer written so far."""
+        return self.steps // self.config.envs
+
+    def learn(self, until: int) -> None:
+        """Go on until `until` steps are taken, or up to one unit of `rhythm` more.
+
+        Raises:
+            SimulationError: an environment failed.
+        """
+        if until > self.steps:
+            # log_interval: episodes until the logger, which has no outputs, would forget what `_losses` reads.
+            self.model.learn(until - self.steps, reset_num_timesteps=False, log_interval=2**62)
+
+    def actor(self) -> dict[str, npt.NDArray[np.float32]]:
+        """The actor's weights under the names that `BehaviourPolicy` reads, kernels (in, out)."""
+        state = {name: tensor.cpu().numpy() for name, tensor in self.model.actor.state_dict().items()}
+        kernels = {f"{our}.kernel": np.ascontiguousarray(state[f"{name}.weight"].T) for our, name in _LAYERS.items()}
+        return kernels | {f"{our}.bias": state[f"{name}.bias"].copy() for our, name in _LAYERS.items()}
+
+    def experience(self) -> Experience:
+        """Views of the replay buffer's rows that are written."""
+        return {name: getattr(self.model.replay_buffer, name)[: self.rows] for name in ARRAYS}
+
+    def saved(self) -> Saved:
+        """What `load_run` would read; the experience is views."""
+        model = self.model
+        assert model.log_ent_coef is not None
+        coefficient = model.log_ent_coef.detach()
+        state = {"updates": model._n_updates, "parameters": model.get_parameters(), "log_ent_coef": coefficient}
+        return Saved(self.steps, state, self.experience(), self.evaluations)
+
+    def _restore(self, saved: Saved) -> None:
+        """Environments cannot be stored: they start new episodes. All seeds are others than before."""
+        model, buffer = self.model, self.model.replay_buffer
+        state = copy.deepcopy(saved.trainer)  # the optimizers would go on in the very tensors they are given
+        assert buffer is not None and model.log_ent_coef is not None
+        model.num_timesteps, model._n_updates = saved.steps, int(state["updates"])
+        if len(saved.experience["rewards"]) != self.rows or self.rows >= buffer.buffer_size:
+            raise ValueError(f"{len(saved.experience['rewards'])} rows of experience for {self.steps} steps")
+        model.set_parameters(state["parameters"])
+        with torch.no_grad():
+            model.log_ent_coef.copy_(state["log_ent_coef"])
+        for name, rows in self.experience().items():
+            rows[:] = saved.experience[name]
+        buffer.pos = self.rows
+        self.evaluations = list(saved.evaluations)
+        model.set_random_seed(int(np.random.default_rng((self.config.seed, self.steps)).integers(2**31)))
 
     def play(self, stop: StopRequest) -> None:
         """Trains to the end, or until a signal; either way all is saved.
@@ -69,80 +169,89 @@ class CollectRun:
             SimulationError: an environment failed; the last checkpoint is kept.
             DataError: the disk is full.
         """
-        trainer, config = self.trainer, self.config
-        metrics = Metrics(self.path, trainer.steps, clock="step")
-        bar = progress_bar(total=config.steps, initial=trainer.steps, desc=self.target.env_id, unit="step")
+        metrics = Metrics(self.path, self.steps, clock="step")
+        bar = progress_bar(total=self.config.steps, initial=self.steps, desc=self.config.env_id, unit="step")
         try:
-            while not self.finished:
+            while not self.evaluations or not (
+                self.steps >= self.config.steps or self.config.reached(self.evaluations[-1].return_mean)
+            ):
                 due = self._learn(bar, metrics, stop)
-                if due:
-                    self._evaluate(bar, metrics)
-                if due or trainer.rows > self._saved_rows:
-                    with saving(self.path):
+                with saving(self.path):
+                    if due:
+                        self._evaluate(bar, metrics)
+                    if due or self.rows > self._saved_rows:
                         save_run(self.path, self.saved(), self._saved_rows)
-                    self._saved_rows = trainer.rows
+                self._saved_rows = self.rows
                 if stop.signal is not None:
                     return
         finally:
             bar.close()
             metrics.close()
-            trainer.close()
+            self.close()
 
     def _learn(self, bar: tqdm[Any], metrics: Metrics, stop: StopRequest) -> bool:
         """Up to the next evaluation, or a signal; returns whether the evaluation is due."""
-        trainer, every = self.trainer, self.config.checkpoint_every
-        goal = min((trainer.steps // every + 1) * every, self.config.steps)
-        began, logged = time.perf_counter(), trainer.steps
-        while trainer.steps < goal and stop.signal is None:
-            before = trainer.steps
+        every = self.config.checkpoint_every
+        goal = min((self.steps // every + 1) * every, self.config.steps)
+        began, logged = time.perf_counter(), self.steps
+        while self.steps < goal and stop.signal is None:
+            before = self.steps
             self._learn_some(min(goal, before + LEARN_AT_ONCE))
-            bar.update(trainer.steps - before)
-            if trainer.steps - logged >= LOG_EVERY or trainer.steps >= goal:
-                rate = (trainer.steps - logged) / (time.perf_counter() - began)
-                values = trainer.losses()
-                metrics.log(trainer.steps, {**values, "train/steps_per_second": rate})
-                self._describe(bar, values)
-                began, logged = time.perf_counter(), trainer.steps
-        return trainer.steps >= goal
+            bar.update(self.steps - before)
+            if self.steps - logged >= LOG_EVERY or self.steps >= goal:
+                values = self._losses()
+                rate = (self.steps - logged) / (time.perf_counter() - began)
+                metrics.log(self.steps, {**values, "train/steps_per_second": rate})
+                evaluated = f"{self.evaluations[-1].return_mean:.0f}" if self.evaluations else "-"
+                training = f"{values.get('train/return_mean', float('nan')):.0f}"
+                bar.set_postfix_str(f"return {evaluated}, in training {training}", refresh=sys.stderr.isatty())
+                began, logged = time.perf_counter(), self.steps
+        return self.steps >= goal
 
     def _learn_some(self, until: int) -> None:
         problem: Exception | None = None
         try:
-            self.trainer.learn(until)
-        except FloatingPointError as error:  # the action of weights that are finite, but too large
+            self.learn(until)
+        except (FloatingPointError, ValueError) as error:  # torch's distributions refuse NaN with a ValueError
             problem = error
-        except ValueError as error:  # torch's distributions refuse NaN
-            if self.trainer.is_finite():
-                raise
-            problem = error
-        if problem is not None or not self.trainer.is_finite():
+        finite = all(bool(weights.isfinite().all()) for weights in self.model.policy.parameters())
+        if isinstance(problem, ValueError) and finite:
+            raise problem
+        if problem is not None or not finite:
             raise NumericsError(
-                f"a weight or action is not finite after step {self.trainer.steps}; the last good checkpoint is kept "
-                f"in {self.path / 'checkpoints'}; start anew with a lower --learning-rate"
+                f"a weight or action is not finite after step {self.steps}; the last good checkpoint is kept "
+                f"in {self.path / 'checkpoints'}; start again with a lower --learning-rate"
             ) from problem
 
-    def _describe(self, bar: tqdm[Any], values: dict[str, float]) -> None:
-        last = self.evaluations[-1:]
-        evaluated = f"{last[0].return_mean:.0f}" if last else "-"
-        training = f"{values.get('train/return_mean', float('nan')):.0f}"
-        bar.set_postfix_str(f"return {evaluated}, in training {training}", refresh=sys.stderr.isatty())
+    def _losses(self) -> dict[str, float]:
+        """Scalars of the last update and the mean return and length of the last 100 episodes, tag -> value."""
+        values = {tag: float(value) for tag, value in self.model.logger.name_to_value.items() if tag[:6] == "train/"}
+        if episodes := self.model.ep_info_buffer:
+            values["train/return_mean"] = float(np.mean([episode["r"] for episode in episodes]))
+            values["train/length_mean"] = float(np.mean([episode["l"] for episode in episodes]))
+        return values
 
     def _evaluate(self, bar: tqdm[Any], metrics: Metrics) -> None:
         """Writes the actor and plays a few episodes with it."""
-        steps, tensors = self.trainer.steps, self.trainer.actor()
+        steps, tensors = self.steps, self.actor()
         path = self.path / "actors" / f"{steps}.safetensors"
-        metadata = {"env_id": self.target.env_id, "steps": str(steps), "algorithm": "SAC"}
-        with saving(self.path):
-            write_actor(path, tensors, metadata)
-        evaluation = evaluate_actor(self.target, str(path), self.config.seed, steps)
-        with saving(self.path):
-            write_actor(path, tensors, {**metadata, "mean_return": f"{evaluation.return_mean:.6g}"})
-        self.evaluations += (evaluation,)
-        metrics.log(steps, self._scalars(evaluation))
+        metadata = {"env_id": self.config.env_id, "steps": str(steps), "algorithm": "SAC"}
+        write_actor(path, tensors, metadata)
+        evaluation = evaluate_actor(self.config, path, steps)
+        write_actor(path, tensors, {**metadata, "mean_return": f"{evaluation.return_mean:.6g}"})
+        self.evaluations.append(evaluation)
+        values = {f"eval/{k}": v for k, v in asdict(evaluation).items() if k != "steps"}
+        if self.config.family is not None:
+            values["eval/normalized_score"] = normalized_score(self.config.family, evaluation.return_mean)
+        metrics.log(steps, values)
         bar.write(f"step {steps:,}: mean return {evaluation.return_mean:.1f}", file=sys.stderr)
 
-    def _scalars(self, evaluation: Evaluation) -> dict[str, float]:
-        values = {f"eval/{k}": v for k, v in dataclasses.asdict(evaluation).items() if k != "steps"}
-        if self.target.family is not None:
-            values["eval/normalized_score"] = normalized_score(self.target.family, evaluation.return_mean)
-        return values
+    def close(self) -> None:
+        """Close the training environments."""
+        self.model.get_env().close()  # type: ignore[union-attr]
+
+
+def write_actor(path: Path, tensors: dict[str, npt.NDArray[np.float32]], metadata: dict[str, str]) -> None:
+    """Write an actor as `BehaviourPolicy` reads it, whole or not at all; raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, save(tensors, metadata=metadata))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import errno
 import json
@@ -27,13 +28,10 @@ from aaren_rl.collect import levels as levels_module
 from aaren_rl.collect import run as collect_training
 from aaren_rl.collect.checkpoint import load_run
 from aaren_rl.collect.command import main as collect
-from aaren_rl.collect.config import read_config
-from aaren_rl.collect.levels import LEVELS, choose_checkpoints
-from aaren_rl.collect.replay import Replay, split_replay
-from aaren_rl.collect.run import CollectRun
-from aaren_rl.collect.sac import SacTrainer, write_actor
-from aaren_rl.collect.target import Evaluation, SacSettings, inspect_env
-from aaren_rl.envs.behaviour.policy import ActionUnits, BehaviourPolicy, Job, simulate
+from aaren_rl.collect.config import CollectConfig, Evaluation, read_config
+from aaren_rl.collect.levels import LEVELS, choose_checkpoints, split_experience
+from aaren_rl.collect.run import CollectRun, TrainingEnv, rhythm, write_actor
+from aaren_rl.envs.behaviour.policy import ActionUnits, BehaviourPolicy
 from aaren_rl.envs.behaviour.pool import WorkerPool
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.envs.errors import SimulationError
@@ -175,9 +173,9 @@ def test_medium_expert_is_medium_and_then_expert(collected: Path) -> None:
 
 def test_medium_replay_is_what_training_saw(collected: Path) -> None:
     run, data = folder(collected), dataset(folder(collected), "medium-replay")
-    replay = load_run(run).replay
+    seen = load_run(run).experience
     rows = data["steps"] // 4
-    known = {replay.observations[t, e].tobytes(): (t, e) for t in range(rows) for e in range(4)}
+    known = {seen["observations"][t, e].tobytes(): (t, e) for t in range(rows) for e in range(4)}
     ends = np.flatnonzero(data["terminals"] | data["timeouts"])
     last_end = -1
     for start, end in zip([0, *(ends[:-1] + 1)], ends, strict=True):
@@ -185,32 +183,33 @@ def test_medium_replay_is_what_training_saw(collected: Path) -> None:
         t, e = places[0]
         assert places == [(t + i, e) for i in range(len(places))]
         span = slice(t, t + len(places))
-        np.testing.assert_array_equal(replay.next_observations[span, e][:-1], data["observations"][start + 1 : end + 1])
-        np.testing.assert_array_equal(replay.actions[span, e], data["actions"][start : end + 1])
-        np.testing.assert_array_equal(replay.rewards[span, e], data["rewards"][start : end + 1])
-        assert replay.done[span, e].tolist() == [False] * (len(places) - 1) + [True]
-        assert replay.timeout[span.stop - 1, e] == data["timeouts"][end]
+        np.testing.assert_array_equal(seen["actions"][span, e], data["actions"][start : end + 1])
+        np.testing.assert_array_equal(seen["rewards"][span, e], data["rewards"][start : end + 1])
+        assert seen["dones"][span, e].tolist() == [0] * (len(places) - 1) + [1]
+        assert seen["timeouts"][span.stop - 1, e] == data["timeouts"][end]
         assert span.stop >= last_end
         last_end = span.stop
-    assert len(ends) == replay.done[:rows].sum()
+    assert len(ends) == seen["dones"][:rows].sum()
     assert data["notes"] == f"dropped {data['steps'] - len(data['rewards'])} steps of unfinished episodes"
 
 
-def test_replay_is_split_at_the_end_of_episodes_and_at_restarts() -> None:
+def test_experience_is_split_at_the_end_of_episodes_and_where_a_run_was_resumed() -> None:
     rows, envs = 12, 2
-    done, timeout = np.zeros((rows, envs), bool), np.zeros((rows, envs), bool)
-    done[3, 0] = done[9, 0] = done[2, 1] = done[10, 1] = True
-    timeout[9, 0] = True
+    done, timeout = np.zeros((rows, envs), np.float32), np.zeros((rows, envs), np.float32)
+    done[3, 0] = done[9, 0] = done[2, 1] = done[10, 1] = timeout[9, 0] = 1
     numbers = np.arange(rows * envs, dtype=np.float32).reshape(rows, envs)
-    replay = Replay(numbers[..., None], numbers[..., None], numbers[..., None] / 100, numbers, done, timeout)
+    following = numbers[..., None] + envs
+    seen = {"observations": numbers[..., None], "next_observations": following, "actions": numbers[..., None] / 100}
+    seen |= {"rewards": numbers, "dones": done, "timeouts": timeout}
     units = ActionUnits(gym.spaces.Box(-1, 1, (1,)))
+    assert [len(e) for e in split_experience(seen, units, "x", "X-v0")] == [3, 4, 6, 8]
     # At row 6 all environments were reset: 4-5 of the first and 3-5 of the second belong to no whole episode.
-    episodes = split_replay(replay, [6], units, dataset="x", env_id="X-v0")
+    following[5] = -1
+    episodes = split_experience(seen, units, "x", "X-v0")
     expected = [numbers[0:3, 1], numbers[0:4, 0], numbers[6:10, 0], numbers[6:11, 1]]
     assert [e.rewards.tolist() for e in episodes] == [e.tolist() for e in expected]
     assert episodes.terminated.tolist() == [True, True, False, True]
     assert episodes.notes == ("dropped 8 steps of unfinished episodes",)
-    assert [len(e) for e in split_replay(replay, [], units, dataset="x", env_id="X-v0")] == [3, 4, 6, 8]
 
 
 def evaluations(*returns: float) -> list[Evaluation]:
@@ -243,14 +242,10 @@ def test_odd_choices_are_said() -> None:
     assert "no better than random" in str(choose_checkpoints(evaluations(10, 20), 30.0, 1 / 3))
 
 
-def trainer(env_id: str = "Hopper-v4", **changes: float) -> SacTrainer:
-    settings = {"seed": 0, "horizon": 20, "envs": 2, "updates_per_step": 0.1, "learning_rate": 3e-4, "random_steps": 40}
-    return SacTrainer(SacSettings(env_id, **{**settings, **changes}), 400)
-
-
 @pytest.mark.parametrize("env_id", ["Hopper-v4", "Pendulum-v1"])
 def test_the_actor_file_acts_as_the_trained_actor(env_id: str, tmp_path: Path) -> None:
-    trained = trainer(env_id)
+    config = CollectConfig(env_id, 0, 20, steps=400, envs=2, updates_per_step=0.1, random_steps=40)
+    trained = CollectRun(config, tmp_path, None, torch.device("cpu"))
     trained.learn(100)
     file = tmp_path / "actor.safetensors"
     write_actor(file, trained.actor(), {})
@@ -270,34 +265,15 @@ def test_the_actor_file_acts_as_the_trained_actor(env_id: str, tmp_path: Path) -
     trained.close()
 
 
-def test_updates_keep_the_asked_ratio() -> None:
+def test_updates_keep_the_asked_ratio(tmp_path: Path) -> None:
     for envs, asked in ((1, 0.5), (4, 0.5), (3, 0.25), (2, 2.0), (4, 0.3)):
-        rows, updates = SacSettings("X-v0", 0, 10, envs, asked, 3e-4, 0).rhythm
+        rows, updates = rhythm(CollectConfig("X-v0", 0, 10, envs=envs, updates_per_step=asked))
         assert updates / (rows * envs) == pytest.approx(asked)
-    trained = trainer(updates_per_step=0.25, random_steps=40)
+    config = CollectConfig("Hopper-v4", 0, 20, steps=200, envs=2, updates_per_step=0.25, random_steps=40)
+    trained = CollectRun(config, tmp_path, None, torch.device("cpu"))
     trained.learn(200)
     assert trained.steps == 200 and trained.model._n_updates == (200 - 40) // 4
     trained.close()
-
-
-def test_evaluations_leave_training_alone(tmp_path: Path) -> None:
-    """The same experience and the same weights, bit for bit, with two evaluations between as with none."""
-    quiet, evaluated = trainer(), trainer()
-    np.random.seed(0)
-    torch.manual_seed(0)
-    quiet.learn(200)
-    np.random.seed(0)
-    torch.manual_seed(0)
-    for steps in (100, 160, 200):
-        evaluated.learn(steps)
-        write_actor(tmp_path / f"{steps}.safetensors", evaluated.actor(), {})
-        simulate(Job("Hopper-v4", str(tmp_path / f"{steps}.safetensors"), 20, (0, 1, steps), 0, 3))
-    for one, other in zip(quiet.replay(), evaluated.replay(), strict=True):
-        np.testing.assert_array_equal(one, other)
-    for name, weights in quiet.actor().items():
-        np.testing.assert_array_equal(weights, evaluated.actor()[name])
-    quiet.close()
-    evaluated.close()
 
 
 def test_actions_and_data_are_in_the_environments_units(echo: Path) -> None:
@@ -329,50 +305,46 @@ def test_resume_goes_on_where_it_was(copied: Path) -> None:
     logged = records(run)
     assert collect(arguments(copied, "--resume", "--steps", "800")) == 0
     after = load_run(run)
-    assert (after.steps, after.restarts) == (800, (150,))
-    assert [e.steps for e in after.evaluations] == [200, 400, 600, 800]
+    assert after.steps == 800 and [e.steps for e in after.evaluations] == [200, 400, 600, 800]
     assert after.evaluations[:3] == before.evaluations
     assert {name: (run / "replay" / name).read_bytes() for name in chunks} == chunks
-    for old, new in zip(before.replay, after.replay, strict=True):
-        np.testing.assert_array_equal(old, new[:150])
+    for name, rows in before.experience.items():
+        np.testing.assert_array_equal(rows, after.experience[name][:150])
     assert after.trainer["updates"] == before.trainer["updates"] + 10
     assert not torch.equal(*(s.trainer["parameters"]["policy"]["actor.mu.weight"] for s in (after, before)))
     assert records(run)[: len(logged)] == logged and records(run)[-1]["step"] == 800
-    # Every environment began anew, elsewhere than at the run's beginning.
-    assert not np.isin(after.replay.observations[150], before.replay.observations[0]).all(axis=1).any()
+    # Every environment began again, elsewhere than at the run's beginning, and nothing was joined over that.
+    seen = after.experience["observations"]
+    assert not np.isin(seen[150], seen[0]).all(axis=1).any()
+    assert (seen[150] != after.experience["next_observations"][149]).any(axis=1).all()
 
 
-def test_a_restored_trainer_is_the_saved_one(collected: Path) -> None:
-    """Weights, optimisers, random states and experience; and what it learns next is always the same."""
+def test_a_restored_run_is_the_saved_one(collected: Path) -> None:
+    """Weights, optimizers and experience; and what it learns next is always the same."""
     run = folder(collected)
-    saved, target = load_run(run), inspect_env("Hopper-v4", 20)
+    saved = load_run(run)
     config = dataclasses.replace(read_config(run / "config.yaml"), steps=700)
     learned = []
     for _ in range(2):
-        trainer = CollectRun(config, target, run, saved, torch.device("cpu")).trainer
-        compare(trainer.state(), saved.trainer)
-        for mine, theirs in zip(trainer.replay(), saved.replay, strict=True):
-            np.testing.assert_array_equal(mine, theirs)
-        trainer.learn(700)
-        learned.append(trainer.state())
-        trainer.close()
+        restored = CollectRun(config, run, saved, torch.device("cpu"))
+        compare(restored.saved().trainer, saved.trainer)
+        for name, rows in restored.experience().items():
+            np.testing.assert_array_equal(rows, saved.experience[name])
+        restored.learn(700)
+        learned.append(copy.deepcopy(restored.saved().trainer))
+        restored.close()
     compare(*learned)
 
 
 def compare(one, other) -> None:
-    """Nested dictionaries and tuples of tensors and numbers."""
-    assert type(one) is type(other)
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
+    """Nested dictionaries and lists of tensors and numbers."""
+    if isinstance(one, dict | list | tuple):
+        keys = one.keys() if isinstance(one, dict) else range(len(one))
+        assert len(one) == len(other)
+        for key in keys:
             compare(one[key], other[key])
-    elif isinstance(one, list | tuple):
-        for a, b in zip(one, other, strict=True):
-            compare(a, b)
-    elif isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
     else:
-        assert one == other
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
 def test_levels_of_a_run_that_is_there(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -433,7 +405,7 @@ def test_ctrl_c_in_the_middle(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130 and "--resume goes on from here" in errors
     saved = load_run(folder(tmp_path))
-    assert saved.steps >= 2000 and len(saved.replay.rewards) * 4 == saved.steps
+    assert saved.steps >= 2000 and len(saved.experience["rewards"]) * 4 == saved.steps
     assert collect([*endless, "--resume", "--steps", str(saved.steps + 100), "--levels", "medium-replay"]) == 0
     assert load_run(folder(tmp_path)).steps == saved.steps + 100
 
@@ -497,7 +469,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(copied: Path, damage:
 def test_a_full_disk_keeps_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole, calls = collect_checkpoint.write_chunk, []
+    whole, calls = collect_checkpoint.write_whole, []
 
     def write(*given):
         calls.append(given)
@@ -505,7 +477,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(
             raise OSError(errno.ENOSPC, "No space left on device")
         return whole(*given)
 
-    monkeypatch.setattr(collect_checkpoint, "write_chunk", write)
+    monkeypatch.setattr(collect_checkpoint, "write_whole", write)
     assert collect(arguments(tmp_path)) == 7
     assert "No space left on device" in capsys.readouterr().err
     assert load_run(folder(tmp_path)).steps == 200
@@ -517,16 +489,13 @@ def test_a_full_disk_keeps_the_last_checkpoint(
     ("change", "code", "message"),
     [
         (["--env", "../Hopper-v4"], 2, "not an environment id"),
-        (["--env", "/tmp/Hopper-v4"], 2, "not an environment id"),
         (["--env", "a/../b-v0"], 2, "not an environment id"),
-        (["--env", ".."], 2, "not an environment id"),
         (["--env", "os:Hopper-v4"], 2, "not an environment id"),
         (["--env", "Hoper-v4"], 2, "Did you mean"),
         (["--env", "CartPole-v1"], 2, "Discrete(2)"),
-        (["--env", "FrozenLake-v1"], 2, "Discrete(16)"),
         (["--max-episode-steps", "5000"], 2, "after 1000 steps already"),
         (["--env", "Pendulum-v1", "--stop-at-score", "50"], 2, "--stop-at-return"),
-        (["--updates-per-step", "0"], 2, "--updates-per-step: must be above 0"),
+        (["--updates-per-step", "0"], 2, "--updates-per-step: must be at least 0.001"),
         (["--learning-rate", "nan"], 2, "--learning-rate: must be finite"),
         (["--register", "no_such_module"], 2, "no_such_module"),
         (["--device", "tpu"], 2, "--device 'tpu'"),
@@ -568,9 +537,7 @@ def test_faults_of_an_environment(
 
 def test_an_action_that_is_not_finite_is_not_the_environments_fault() -> None:
     """Weights may be finite and too large: which fault shows first hangs on the last bit."""
-    from aaren_rl.collect.sac import _TrainingEnv  # takes seconds
-
-    env = _TrainingEnv(gym.make("Pendulum-v1"))
+    env = TrainingEnv(gym.make("Pendulum-v1"))
     env.reset(seed=0)
     with pytest.raises(FloatingPointError, match="the policy's action is not finite"):
         env.step(np.array([np.nan], np.float32))
@@ -578,13 +545,12 @@ def test_an_action_that_is_not_finite_is_not_the_environments_fault() -> None:
 
 
 def test_an_environment_that_fails_in_an_evaluation(echo: Path) -> None:
-    target = inspect_env("EchoRaises-v0", 15)
     with pytest.raises(SimulationError, match="out of paper"):
-        levels_module.random_return(target, 0)
+        levels_module.random_return(CollectConfig("EchoRaises-v0", 0, 15))
 
 
 def test_training_stops_at_a_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect_training, "evaluate_actor", lambda t, path, seed, steps: Evaluation(steps, steps, 0, 1))
+    monkeypatch.setattr(collect_training, "evaluate_actor", lambda c, path, steps: Evaluation(steps, steps, 0, 1))
     assert collect(arguments(tmp_path, "--stop-at-return", "400", "--levels", "medium-replay")) == 0
     assert load_run(folder(tmp_path)).steps == 400
     # A Hopper that returns 600 has a D4RL score of 19.1.

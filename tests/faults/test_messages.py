@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from policies import save_run
 
-from aaren_rl.collect.target import inspect_env
+from aaren_rl.collect.config import inspect_env
 from aaren_rl.envs import SimulationError, make_env
 from aaren_rl.envs.errors import one_line
 from aaren_rl.envs.files import write_whole
