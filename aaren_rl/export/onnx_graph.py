@@ -130,10 +130,8 @@ class _Graph(Layers):
             mixed = outputs[0] if len(outputs) == 1 else nodes.add("Concat", *outputs, axis=1)
             x = self.rest(i, x, nodes.reshape(self.as_type(mixed, self.dtype, "float64"), -1, self.width))
         joined = [nodes.add("Concat", *parts, axis=1) for parts in zip(*new, strict=True)]
-        self._finish(
-            self.last_token(x, states, 0),
-            nodes.reshape(nodes.add("Concat", *joined, axis=-1), -1, states, layers, heads, kept),
-        )
+        nodes.reshape(nodes.add("Concat", *joined, axis=-1), -1, states, layers, heads, kept, out="next_memory")
+        self._act(self.last_token(x, states, 0))
         return "float64", [states, layers, heads, kept]
 
     def window(self) -> tuple[str, list[int | str]]:
@@ -158,7 +156,8 @@ class _Graph(Layers):
             queried = self.last_token(x, count) if final else x
             mixed = attend(block.mixer, x, queried, before if final else mask, count)
             x = self.rest(i, queried, mixed)
-        self._finish(x, nodes.part(rows, 1, 1, length))
+        nodes.add("Slice", rows, *(np.array([i]) for i in (1, length, 1)), out="next_memory")
+        self._act(x)
         return "float32", [length - 1, self._feature_count]
 
     @property
@@ -169,9 +168,8 @@ class _Graph(Layers):
     def _features(self) -> str:
         """The step's row (B, F); also hands out the next return-to-go and timestep."""
         nodes = self.nodes
-        to_go = nodes.add("Sub", "return_to_go", "reward")
-        nodes.name(to_go, "next_return_to_go")
-        nodes.name(nodes.add("Add", "timestep", np.array(1)), "next_timestep")
+        to_go = nodes.add("Sub", "return_to_go", "reward", out="next_return_to_go")
+        nodes.add("Add", "timestep", np.array(1), out="next_timestep")
         scaled = nodes.add("Div", self._clamped(self._asked(to_go)), np.array(self.policy.return_scale))
         scaled = nodes.reshape(nodes.cast(scaled, "float32"), -1, 1)
         return nodes.add("Concat", "previous_action", scaled, "observation", axis=1)
@@ -245,14 +243,13 @@ class _Graph(Layers):
         older = nodes.add("Where", nodes.reshape(turn, -1, 1, 1, 1, 1), younger, older)
         return fresh, nodes.add("Concat", older, younger, axis=1)
 
-    def _finish(self, x: str, memory: str) -> None:
+    def _act(self, x: str) -> None:
         """The action from the observation's token (B, C), in the environment's units."""
         nodes = self.nodes
         middle, half = action_range(self.policy)
         action = nodes.add("Tanh", self.gemm(x, layer(self.policy.model.head)))
         scaled = nodes.add("Mul", self.as_type(action, "float32"), half.astype(np.float32))
-        nodes.name(nodes.add("Add", scaled, middle.astype(np.float32)), "action")
-        nodes.name(memory, "next_memory")
+        nodes.add("Add", scaled, middle.astype(np.float32), out="action")
 
 
 def _causal(count: int, dtype: str) -> Array:

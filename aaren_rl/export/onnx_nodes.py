@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,25 +25,20 @@ class Nodes:
         """An empty graph."""
         self._nodes: list[onnx.NodeProto] = []
         self._count = 0  # nodes so far, those of branches too
-        self._names: dict[str, str] = {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._tensors: list[TensorProto] = []
 
-    def add(self, op: str, *inputs: Value, domain: str = "", **attributes: Any) -> str:  # noqa: ANN401  any of ONNX's
-        """One node with one output."""
-        return self._add(op, *inputs, domain=domain, **attributes)[0]
+    def add(self, op: str, *inputs: Value, out: str | None = None, **attributes: Any) -> str:  # noqa: ANN401  any of ONNX's
+        """One node with one output; `out` is the name that users of the graph see."""
+        return self._add(op, *inputs, outputs=[out], **attributes)[0]
 
     def split(self, x: Value, sizes: Sequence[int], axis: int) -> list[str]:
         """Cuts a value into parts of these sizes."""
-        return self._add("Split", x, np.array(sizes, np.int64), outputs=len(sizes), axis=axis)
+        return self._add("Split", x, np.array(sizes, np.int64), outputs=[None] * len(sizes), axis=axis)
 
-    def reshape(self, x: Value, *shape: int) -> str:
+    def reshape(self, x: Value, *shape: int, out: str | None = None) -> str:
         """0 keeps a size, -1 is what is left."""
-        return self.add("Reshape", x, np.array(shape, np.int64))
-
-    def part(self, x: Value, axis: int, first: int, last: int) -> str:
-        """The positions first..last-1 of an axis."""
-        return self.add("Slice", x, *(np.array([i], np.int64) for i in (first, last, axis)))
+        return self.add("Reshape", x, np.array(shape, np.int64), out=out)
 
     def cast(self, x: Value, dtype: str) -> str:
         """The value in another type."""
@@ -59,10 +54,6 @@ class Nodes:
         self._nodes = around
         return self.add("If", condition, then_branch=branches[0], else_branch=branches[1])
 
-    def name(self, x: str, name: str) -> None:
-        """Gives a value the name that users of the graph see."""
-        self._names[x] = name
-
     def model(
         self,
         inputs: Sequence[tuple[str, str, Sequence[int | str]]],
@@ -74,23 +65,15 @@ class Nodes:
             [helper.make_tensor_value_info(name, DTYPES[dtype], shape) for name, dtype, shape in side]
             for side in (inputs, outputs)
         )
-        self._rename(self._nodes)
         graph = helper.make_graph(self._nodes, "policy_step", taken, given, self._tensors)
         opsets = [helper.make_opsetid("", OPSET)]
         if any(node.domain for node in self._nodes):
             opsets.append(helper.make_opsetid("com.microsoft", 1))
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name=producer)
 
-    def _rename(self, nodes: Iterable[onnx.NodeProto]) -> None:
-        for node in nodes:
-            for names in (node.input, node.output):
-                names[:] = [self._names.get(name, name) for name in names]
-            for attribute in node.attribute:
-                self._rename(attribute.g.node)  # of a branch
-
-    def _add(self, op: str, *inputs: Value, outputs: int = 1, **attributes: Any) -> list[str]:  # noqa: ANN401
+    def _add(self, op: str, *inputs: Value, outputs: Sequence[str | None], **attributes: Any) -> list[str]:  # noqa: ANN401
         names = [x if isinstance(x, str) else self._constant(x) for x in inputs]
-        made = [f"{op.lower()}_{self._count}" + (f"_{i}" if outputs > 1 else "") for i in range(outputs)]
+        made = [name or f"{op.lower()}_{self._count}_{i}" for i, name in enumerate(outputs)]
         self._count += 1
         self._nodes.append(helper.make_node(op, names, made, name=made[0], **attributes))
         return made
