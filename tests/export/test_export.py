@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -61,12 +63,12 @@ def test_one_file_with_weights_and_card(run: Path, tmp_path: Path, capsys) -> No
 
 def test_other_weights_and_rollouts(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "policy.onnx"
-    options = {"weights": "raw", "rollout": "rolling", "rollout_context": 6}
-    given = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    given = "--weights raw --rollout rolling --rollout-context 6".split()
     assert export([str(run), "--out", str(file), *given]) == 0
     runner = load(file)
     assert (runner.rollout, runner.context_length, runner.card["weights"]) == ("rolling", 6, "raw")
-    np.testing.assert_allclose(last_action(runner), last_action(load_policy(run, **options)), rtol=0, atol=1e-5)
+    policy = load_policy(run, weights="raw", rollout="rolling", rollout_context=6)
+    np.testing.assert_allclose(last_action(runner), last_action(policy), rtol=0, atol=1e-5)
     assert not np.allclose(last_action(runner), last_action(load_policy(run)), rtol=0, atol=1e-3)
 
 
@@ -103,11 +105,18 @@ def test_int8_is_smaller_and_says_what_it_costs(run: Path, tmp_path: Path, capsy
     assert "average int8 weights" in capsys.readouterr().out
 
 
-def test_a_file_that_exists_is_kept_without_force(run: Path, tmp_path: Path, capsys) -> None:
+def test_a_file_that_exists_is_kept_without_force_and_on_a_full_disk(
+    run: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "policy.onnx"
     file.write_text("precious")
-    assert export([str(run), "--out", str(file)]) == 2
-    assert "exists; --force replaces it" in capsys.readouterr().err and file.read_text() == "precious"
+    code, err = refused(capsys, str(run), "--out", str(file))
+    assert code == 2 and "exists; --force replaces it" in err and file.read_text() == "precious"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        code, err = refused(capsys, str(run), "--out", str(file), "--force")
+    assert code == 7 and "No space left on device" in err
+    assert file.read_text() == "precious" and list(tmp_path.iterdir()) == [file]
     assert export([str(run), "--out", str(file), "--force"]) == 0
     assert load(file).rollout == "carry"
 
@@ -116,16 +125,14 @@ def test_a_mismatch_writes_nothing(run: Path, tmp_path: Path, capsys, monkeypatc
     """The graph is of weights that are one part in a thousand off."""
     made = module.make_model
 
-    def off(policy, card, precision):
-        policy.model.head.weight.data *= 1.001
-        model = made(policy, card, precision)
-        policy.model.head.weight.data /= 1.001
-        return model
+    def off(policy, *given):
+        other = copy.deepcopy(policy)
+        other.model.head.weight.data *= 1.001
+        return made(other, *given)
 
     monkeypatch.setattr(module, "make_model", off)
-    assert export([str(run), "--out", str(tmp_path / "policy.onnx")]) == 6
-    err = capsys.readouterr().err
-    assert "differs from PyTorch's by" in err and "nothing was written" in err
+    code, err = refused(capsys, str(run), "--out", str(tmp_path / "policy.onnx"))
+    assert code == 6 and "differs from PyTorch's by" in err and "nothing was written" in err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -164,18 +171,6 @@ def test_without_onnx_the_extra_is_named(run: Path, tmp_path: Path, capsys, monk
     monkeypatch.setitem(sys.modules, "onnx", None)
     code, err = refused(capsys, str(run), "--out", str(tmp_path / "p.onnx"))
     assert code == 7 and "pip install 'aaren-rl[export]'" in err
-
-
-def test_a_full_disk_leaves_what_was_there(run: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    file = tmp_path / "policy.onnx"
-    file.write_text("precious")
-    monkeypatch.setattr(os, "fsync", full)
-    code, err = refused(capsys, str(run), "--out", str(file), "--force")
-    assert code == 7 and "No space left on device" in err
-    assert file.read_text() == "precious" and list(tmp_path.iterdir()) == [file]
 
 
 def test_evaluates_choices_are_the_packages() -> None:
