@@ -55,20 +55,13 @@ def test_imports_follow_the_layout(path):
 @pytest.mark.parametrize(
     ("path", "source", "wrong"),
     [
-        ("agents/a.py", "import math, torch.nn\nfrom .scan import combine\nfrom . import trunk", []),
         ("agents/mixers/a.py", "from ..scan import combine", []),
-        ("agents/a.py", "import typing\nif typing.TYPE_CHECKING:\n    import numpy.typing as npt", []),
         ("agents/a.py", "if TYPE_CHECKING:\n    import gymnasium\nelse:\n    import numpy", ["gymnasium"]),
         ("agents/a.py", "def f():\n    import h5py", ["h5py"]),
-        ("agents/a.py", "import numba", ["numba"]),
         ("agents/kernels/scan_numba.py", "import numba\nimport triton", ["triton"]),
-        ("agents/a.py", "from ..envs import TASKS", ["..envs"]),
         ("agents/mixers/a.py", "from ...envs import TASKS", ["...envs"]),
         ("agents/a.py", "from aaren_rl.agents import scan", ["aaren_rl.agents"]),
-        ("agents/a.py", "from agents.scan import combine", ["agents.scan"]),
         ("envs/a.py", "import numpy\nimport torch\nfrom .specs import TASKS", []),
-        ("envs/a.py", "import aaren_rl", ["aaren_rl"]),
-        ("envs/a.py", "from .. import agents", [".."]),
         ("envs/behaviour/a.py", "from ...agents import scan", ["...agents"]),
         ("envs/a.py", "try:\n    import envs.specs\nexcept ImportError:\n    pass", ["envs.specs"]),
         ("aaren_rl/a.py", "from .agents import scan\nfrom . import envs\nimport aaren_rl.envs", []),
@@ -90,16 +83,8 @@ def from_other_commands(imported: nx.DiGraph) -> list[tuple[str, str]]:
     return [(a, b) for a, b in imported.edges if b.endswith(".command") and not a.startswith(b.removesuffix("command"))]
 
 
-def test_the_rooms_of_agents_are_floors():
-    assert upwards(GRAPH) == []
-
-
-def test_no_import_is_part_of_a_circle():
-    assert circles(GRAPH) == []
-
-
-def test_no_command_imports_another():
-    assert from_other_commands(GRAPH) == []
+def test_agents_have_floors_and_no_import_is_in_a_circle_or_of_another_command():
+    assert (upwards(GRAPH), circles(GRAPH), from_other_commands(GRAPH)) == ([], [], [])
 
 
 def test_no_folder_is_crowded():

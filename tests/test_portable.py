@@ -152,31 +152,3 @@ def test_a_request_larger_than_a_pipe_does_not_wait_for_an_answer_as_large() -> 
     assert [len(worker.receive()) for _ in range(3)] == [2**22] * 3
     worker.kill()
     worker.close()
-
-
-HERE = """
-import threading
-
-class Here:
-    def __init__(self):
-        self.thread = threading.current_thread().name
-
-    def __reduce__(self):
-        return Here, ()
-"""
-
-
-def test_a_request_is_unpickled_where_modules_are_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second thread that imports a module half imported would see half of it."""
-    (tmp_path / "unpickled_here.py").write_text(HERE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    from unpickled_here import Here
-
-    (tmp_path / "thread_teller.py").write_text(
-        "from aaren_rl.envs.processes import serve\ndef serve_requests():\n    serve(lambda here: here.thread)\n"
-    )
-    worker = Worker("thread_teller", "tells")
-    worker.send(Here())
-    assert worker.receive() == "MainThread"
-    worker.kill()
-    worker.close()

@@ -68,15 +68,7 @@ def test_the_hub_reads_the_card(saved: Path, scores_file: Path) -> None:
     for said in ("D4RL v2", "asked return 3600", "2 episodes", "seed 7"):
         assert said in normalized.metric_name
     mean = read_card(saved).data_returns["mean"]
-    for said in (
-        f" Beside it, data: mean {mean:.1f} (",
-        "a file of yours",
-        "episode",
-        "carry",
-        "gymnasium",
-        "mujoco",
-        "5 updates",
-    ):
+    for said in (f"data: mean {mean:.1f} (", "a file of yours", "episode", "carry", "gymnasium", "mujoco", "5 updates"):
         assert said in card.text
 
 
@@ -87,18 +79,14 @@ def test_the_command_evaluates_or_takes_scores(
     assert main([str(trained_run), str(played), "--episodes", "2", "--seed", "7"]) == 0
     assert main([str(trained_run), str(given), "--scores", str(scores_file)]) == 0
     assert "hf upload" in capsys.readouterr().out
+    assert (
+        main([str(trained_run), str(given)]) == 2 and f"error: {given}: is there already; " in capsys.readouterr().err
+    )
     texts = [(folder / "README.md").read_text().replace(folder.name, "NAME") for folder in (played, given)]
     assert texts[0] == texts[1]
     assert evaluate([str(played), "--episodes", "2", "--seed", "7", "--json", str(tmp_path / "again.json")]) == 0
     (before,), (after,) = (json.loads(file.read_text()) for file in (scores_file, tmp_path / "again.json"))
     assert after["returns"] == before["returns"]
-
-
-def test_what_is_there_stays(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "thesis.txt").write_text("x")
-    assert main([str(trained_run), str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {tmp_path}: is there already; ")
-    assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_scores_of_another_policy_are_refused(trained_run: Path, scores_file: Path, tmp_path: Path) -> None:
@@ -122,51 +110,40 @@ def test_windows_are_spoken_of_where_there_were_windows(trained_run: Path, saved
     assert "- Training contexts: windows of 20 steps\n" in model_card(windowed, [], "name", "mit")
 
 
-def spoil(folder: Path, **changes: object) -> None:
-    tree = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**tree, **changes}))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"observation_mean": "0"}, "observation_mean"),
         ({"observation_mean": [0.0]}, "observation statistics"),
         ({"model": [1]}, "model"),
-        ({"weights": ["average"]}, "weights"),
         ({"rollout": "os.system"}, "rollout 'os.system' is not one of"),
         ({"format": 99}, "not a policy of format"),
         ({"auto_map": {"AutoModel": "x.Y"}}, "unknown key auto_map"),
+        ({"head.bias": None}, "damaged"),
+        ({"head.bias": None, "sha256": {}}, "head.bias"),
     ],
 )
-def test_bad_cards_are_refused_by_one_line(saved: Path, changes: dict[str, object], message: str) -> None:
-    spoil(saved, **changes)
-    with pytest.raises(CheckpointError, match=message) as caught:
-        from_pretrained(saved)
-    assert "\n" not in str(caught.value) and str(saved) in str(caught.value)
+def test_bad_files_are_refused_by_one_line(saved: Path, changes: dict[str, object], message: str) -> None:
+    config, weights = saved / "config.json", saved / "model.safetensors"
+    tensors = load_file(weights)
+    if "head.bias" in changes:
+        save_file({name: tensor for name, tensor in tensors.items() if name != "head.bias"}, weights)
+    tree = json.loads(config.read_text()) | changes
+    config.write_text(json.dumps({name: value for name, value in tree.items() if name not in tensors}))
+    refused(saved, message)
 
 
-def test_bad_files_are_refused_by_one_line(saved: Path) -> None:
-    weights = saved / "model.safetensors"
-    whole, tensors = weights.read_bytes(), load_file(weights)
+def refused(folder: Path, match: str) -> None:
+    with pytest.raises(CheckpointError, match=match) as caught:
+        from_pretrained(folder)
+    assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
 
-    def refused(match: str) -> None:
-        with pytest.raises(CheckpointError, match=match) as caught:
-            from_pretrained(saved)
-        assert "\n" not in str(caught.value)
 
-    weights.write_bytes(whole[: len(whole) // 2])
-    refused("not readable")
-    weights.write_bytes(b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.")
-    refused("not readable")
-    save_file({name: tensor for name, tensor in tensors.items() if name != "head.bias"}, weights)
-    refused("damaged")
-    spoil(saved, sha256={})
-    refused("head.bias")
-    weights.unlink()
-    refused("model.safetensors: not readable")
+def test_missing_and_unreadable_files_are_refused(saved: Path) -> None:
+    (saved / "model.safetensors").write_bytes(b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.")
+    refused(saved, "not readable")
+    (saved / "model.safetensors").unlink()
+    refused(saved, "model.safetensors: not readable")
     (saved / "config.json").write_text("{")
-    weights.write_bytes(whole)
-    refused("not readable")
+    refused(saved, "not readable")
     shutil.rmtree(saved)
-    refused("no policy here")
+    refused(saved, "no policy here")

@@ -209,35 +209,27 @@ class Touch:
 def test_nothing_is_executed_and_bad_files_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def refused(path: Path, match: str) -> None:
+    def refused(match: str, path: Path = tmp_path / "dt.pt", content: object = None) -> None:
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        elif content is not None:
+            torch.save(content, path)
         with pytest.raises(CheckpointError, match=match) as caught:
             import_model(path)
         assert "\n" not in str(caught.value) and str(path) in str(caught.value)
 
-    file = tmp_path / "dt.pt"
-    torch.save({"a": Touch()}, file)
-    refused(file, "not readable as tensors alone")
-    file.write_bytes(b"0")  # torch's reader: an IndexError
-    refused(file, "not readable as tensors alone")
+    tensors = min_dt(tmp_path / "dt.pt").state_dict()
+    missing = {name: tensor for name, tensor in tensors.items() if name != "transformer.1.ln2.bias"}
+    refused("not readable as tensors alone", content={"a": Touch()})
     assert not Path("owned").exists()
-    tensors = min_dt(file).state_dict()
-    whole = file.read_bytes()
-    file.write_bytes(whole[: len(whole) // 2])
-    refused(file, "not readable")
-    file.write_bytes(b"")
-    refused(file, "not readable")
-    torch.save(torch.zeros(3), file)
-    refused(file, "not a state dictionary")
-    torch.save({"a": torch.zeros(3)}, file)
-    refused(file, "weights of neither")
-    torch.save({name: tensor for name, tensor in tensors.items() if name != "transformer.1.ln2.bias"}, file)
-    refused(file, r"transformer\.1\.ln2\.bias is missing")
-    torch.save({**tensors, "transformer.0.adapter.weight": torch.zeros(1)}, file)
-    refused(file, r"what is transformer\.0\.adapter\.weight\?")
-    torch.save({**tensors, "embed_ln.weight": torch.zeros(7)}, file)
-    refused(file, "multiple of heads|size mismatch")
-    refused(tmp_path / "nowhere.pt", "not readable")
-    refused(tmp_path, "config.json: not readable")
+    refused("not readable as tensors alone", content=b"0")  # torch's reader: an IndexError
+    refused("not a state dictionary", content=torch.zeros(3))
+    refused("weights of neither", content={"a": torch.zeros(3)})
+    refused(r"transformer\.1\.ln2\.bias is missing", content=missing)
+    refused(r"what is transformer\.0\.adapter", content={**tensors, "transformer.0.adapter.weight": torch.zeros(1)})
+    refused("multiple of heads|size mismatch", content={**tensors, "embed_ln.weight": torch.zeros(7)})
+    refused("not readable", tmp_path / "nowhere.pt")
+    refused("config.json: not readable", tmp_path)
 
 
 @pytest.mark.parametrize(
