@@ -43,8 +43,6 @@ def _value(value: object, hint: Any, where: str) -> Any:  # noqa: ANN401  a type
         return read(typing.cast("type[Any]", hint), value, where)
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for kind in kinds:
-        if dataclasses.is_dataclass(kind) and isinstance(value, dict):
-            return read(typing.cast("type[Any]", kind), value, where)
         try:
             return _as(kind, value)
         except TypeError:
@@ -64,6 +62,8 @@ def _as(kind: Any, value: Any) -> Any:  # noqa: ANN401
         return [_as(parts[0], item) for item in value]
     if origin is dict and isinstance(value, dict):
         return {_as(parts[0], key): _as(parts[1], item) for key, item in value.items()}
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        return read(typing.cast("type[Any]", kind), value)
     if kind is float and type(value) is int and abs(value) < 2**53:
         return float(value)
     if kind is Any or (type(value) is kind and (kind is not float or math.isfinite(value))):

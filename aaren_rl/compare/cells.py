@@ -12,24 +12,14 @@ from typing import Any
 from ..errors import UsageError, one_line
 from ..evaluate.scores import Score
 from ..files import write_json
+from ..typed import read
 
 FORMAT = 3
 # Fields of `Score` that all runs of a task share, and those that one agent's seeds share beyond them: how an agent is
 # trained and rolled out is its nature.
-OF_THE_TASK = (
-    "dataset",
-    "source",
-    "source_path",
-    "reference",
-    "updates",
-    "env_id",
-    "episodes",
-    "seed",
-    "target_return",
-    "weights",
-)
-OF_THE_AGENT = ("context", "context_length", "rollout", "rollout_context", "attention")
-NAMES = {"seed": "evaluation seed"}
+_DATA = ("dataset", "source", "source_path", "reference")
+_EVALUATION = ("updates", "env_id", "episodes", "seed", "target_return", "weights")
+_AGENT = ("context", "context_length", "rollout", "rollout_context", "attention")
 
 
 @dataclass(frozen=True)
@@ -60,14 +50,12 @@ class Cell:
         run: the run's folder.
         parameters: of the model.
         updates: training updates.
-        seconds_per_update: median over the run, on `device`.
-        device: "cpu" or the GPU's name.
+        seconds_per_update: median over the run, on `device`: "cpu" or the GPU's name.
+        device: where it was trained.
         loss: of the last updates that were logged together, on the agent's own training contexts.
-        last: the last update's score: the one to report; with the action error on the episodes that the run kept from
-            training, where it kept any.
-        best: the score of the weights that were best during training, on the same episodes as `last`; None where nobody
-            asked for it.
-        mean_of_last: mean headline of the last evaluations during training, `mean_of` of them.
+        last: the last update's score, which is reported; with the action error, where episodes were held out.
+        best: the score of the weights that were best during training, on the same episodes; None where not asked for.
+        mean_of_last: mean headline of the last `mean_of` evaluations during training.
         mean_of: how many.
         curve: the evaluations during training, in order.
         sweep: scores for several asked returns, last update; none of an agent that sees no return-to-go.
@@ -90,14 +78,6 @@ class Cell:
     curve: list[CurvePoint]
     sweep: list[Score]
     action_cost: list[ActionCost]
-
-    @staticmethod
-    def from_json(tree: dict[str, Any]) -> Cell:
-        """The inverse of `dataclasses.asdict`; KeyError or TypeError where something is missing or unknown."""
-        lists = {"curve": CurvePoint, "sweep": Score, "action_cost": ActionCost}
-        parts = {key: [kind(**item) for item in tree[key]] for key, kind in lists.items()}
-        best = None if tree["best"] is None else Score.of(tree["best"])
-        return Cell(**{**tree, **parts, "last": Score.of(tree["last"]), "best": best})
 
     @property
     def best_headline(self) -> float | None:
@@ -131,7 +111,7 @@ def read_results(file: Path) -> tuple[list[Cell], dict[str, Any]]:
         tree = json.loads(file.read_text(encoding="utf-8"))
         if tree["format"] != FORMAT:
             raise UsageError(f"{file}: results of format {tree['format']}, this version reads {FORMAT}")
-        return [Cell.from_json(cell) for cell in tree["cells"]], tree["settings"]
+        return [read(Cell, cell) for cell in tree["cells"]], tree["settings"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{file}: not a comparison's results: {one_line(error)}") from error
 
@@ -145,25 +125,24 @@ def check_comparable(cells: Sequence[Cell]) -> None:
     """
     if not cells:
         raise UsageError("nothing to compare: no runs")
-    of_task: dict[str, Cell] = {}
-    of_agent: dict[tuple[str, str], Cell] = {}
-    of_seed: dict[tuple[str, str, int], Cell] = {}
+    first: dict[tuple[object, ...], Cell] = {}  # of a task, of an agent on it, of a seed of that
     for cell in cells:
-        twin = of_seed.setdefault((cell.env, cell.agent, cell.seed), cell)
+        twin = first.setdefault((cell.env, cell.agent, cell.seed), cell)
         if twin is not cell:
             raise UsageError(
                 f"{twin.run} and {cell.run} are both {cell.agent} on {cell.env} with training seed {cell.seed}: "
                 "a seed counts once"
             )
-        _compare(of_task.setdefault(cell.env, cell), cell, OF_THE_TASK)
-        _compare(of_agent.setdefault((cell.env, cell.agent), cell), cell, OF_THE_AGENT)
+        _compare(first.setdefault((cell.env,), cell), cell, (*_DATA, *_EVALUATION))
+        _compare(first.setdefault((cell.env, cell.agent), cell), cell, _AGENT)
 
 
 def _compare(first: Cell, second: Cell, fields: Sequence[str]) -> None:
+    pairs = {name: (getattr(first.last, name), getattr(second.last, name)) for name in fields}
     differences = [
-        f"{NAMES.get(field, field)} {getattr(first.last, field)!r} and {getattr(second.last, field)!r}"
-        for field in fields
-        if getattr(first.last, field) != getattr(second.last, field)
+        f"{'evaluation seed' if name == 'seed' else name} {ours!r} and {theirs!r}"
+        for name, (ours, theirs) in pairs.items()
+        if ours != theirs
     ]
     if differences:
         raise UsageError(

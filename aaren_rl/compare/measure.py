@@ -23,6 +23,7 @@ from ..machine import state_bytes
 from ..policies.card import PolicyCard
 from ..policies.folder import load_policy, read_card
 from ..policies.names import UNCONDITIONED, asked_number
+from ..typed import read
 from .cells import ActionCost, Cell, CurvePoint
 
 MEAN_OF = 3  # last evaluations that are averaged
@@ -52,30 +53,30 @@ def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | Non
         DataError: the data that it kept episodes of cannot be read, or are other ones by now.
         SimulationError: the environment fails.
     """
-    card = read_card(run)
+    card, file = read_card(run), run / "comparison.json"
     asked = {"format": FORMAT, "how": json.loads(json.dumps(asdict(how))), "updates": card.updates}
-    kept = _kept(run / "comparison.json", asked)
-    if kept is not None:
-        return Cell.from_json({**kept, "run": str(run)})
-    cell = _measure(run, card, how, on_step)
-    write_json(run / "comparison.json", {**asked, "cell": asdict(cell)})
-    return cell
-
-
-def _kept(file: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
     try:
-        tree = json.loads(file.read_text(encoding="utf-8"))
-        cell: dict[str, Any] = tree.pop("cell")
-    except (OSError, ValueError, KeyError, AttributeError):
-        return None  # not there, or not whole: it is made anew
-    return cell if tree == asked else None
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        cell = read(Cell, {**kept.pop("cell"), "run": str(run)})
+        if kept == asked:
+            return cell
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        pass  # not there, or not whole: it is measured again
+    cell = _measure(run, card, how, on_step)
+    write_json(file, {**asked, "cell": asdict(cell)})
+    return cell
 
 
 def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[int, int], None] | None) -> Cell:
     held_out = kept_episodes(run, card)  # refused before minutes of scoring, not after
     policy = load_policy(run)
     metrics = _metrics(run / "metrics.jsonl")
-    curve = [CurvePoint(line["update"], _headline(line)) for line in metrics if "eval/return_mean" in line]
+    curve = [
+        CurvePoint(line["update"], float(line.get("eval/normalized_score", line["eval/return_mean"])))
+        for line in metrics
+        if "eval/return_mean" in line
+    ]
+    rates = [line["train/updates_per_second"] for line in metrics if "train/updates_per_second" in line]
     plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed, on_step)
     most = card.data_returns["best_tenth" if card.return_range is None else "best"]
     asked = how.target_returns or [part * most for part in SWEEP]
@@ -89,9 +90,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         run=str(run),
         parameters=sum(parameter.numel() for parameter in policy.model.parameters()),
         updates=card.updates,
-        seconds_per_update=median(
-            1 / line["train/updates_per_second"] for line in metrics if "train/updates_per_second" in line
-        ),
+        seconds_per_update=median(1 / rate for rate in rates),
         device=card.versions["device"],
         loss=[line["train/loss"] for line in metrics if "train/loss" in line][-1],
         last=replace(last, action_error=error),
@@ -115,10 +114,6 @@ def _metrics(file: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{file}: not readable: {error}; train the run again") from error
-
-
-def _headline(line: dict[str, Any]) -> float:
-    return float(line.get("eval/normalized_score", line["eval/return_mean"]))
 
 
 def action_cost(policy: Policy, card: PolicyCard) -> list[ActionCost]:

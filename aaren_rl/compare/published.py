@@ -5,29 +5,23 @@ They were computed on D4RL's own files: beside a score on local data they show t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Published:
-    """A published score: `std` over `seeds` training seeds; None where it is not copied here."""
+class Published(NamedTuple):
+    """A published score; `std` over training seeds, None where it is not copied here."""
 
-    source: str
     mean: float
-    std: float | None
-    seeds: int | None
+    std: float | None = None
 
 
 PAPER = "Attention as an RNN, Table 1"
-CORL_LAST = "CORL, last"
-CORL_BEST = "CORL, best"
-DT_PAPER = "Decision Transformer paper"
 
 PUBLISHED = {
     PAPER: "Feng et al. 2024, arXiv:2405.13956, Table 1: 5 training seeds, mean and standard deviation",
-    CORL_LAST: "Tarasov et al. 2022, CORL's dt.py results: the last checkpoint's score",
-    CORL_BEST: "the same: the best score during training",
-    DT_PAPER: "Chen et al. 2021, arXiv:2106.01345, the table of D4RL results",
+    "CORL, last": "Tarasov et al. 2022, CORL's dt.py results: the last checkpoint's score",
+    "CORL, best": "the same: the best score during training",
+    "Decision Transformer paper": "Chen et al. 2021, arXiv:2106.01345, the table of D4RL results",
 }
 
 # task: Transformer's mean and standard deviation, Aaren's mean and standard deviation. Ant was not run by the others.
@@ -62,11 +56,9 @@ _OTHERS = {
 
 def published(env: str, agent: str) -> dict[str, Published]:
     """Published scores of an agent on a task, by source (a key of `PUBLISHED`); empty where there are none."""
-    found = []
-    if env in _PAPER and agent == "decision-aaren":
-        found = [Published(PAPER, *_PAPER[env][2:], seeds=5)]
-    elif env in _PAPER and agent == "decision-transformer":
-        found = [Published(PAPER, *_PAPER[env][:2], seeds=5)]
-        others = zip((CORL_LAST, CORL_BEST, DT_PAPER), _OTHERS.get(env, ()), strict=False)
-        found += [Published(source, mean, None, None) for source, mean in others]
-    return {score.source: score for score in found}
+    if env not in _PAPER or agent not in ("decision-aaren", "decision-transformer"):
+        return {}
+    if agent == "decision-aaren":
+        return {PAPER: Published(*_PAPER[env][2:])}
+    others = zip(list(PUBLISHED)[1:], _OTHERS.get(env, ()), strict=False)
+    return {PAPER: Published(*_PAPER[env][:2]), **{source: Published(mean) for source, mean in others}}

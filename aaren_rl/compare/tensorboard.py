@@ -7,19 +7,17 @@ with what training took.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from tensorboard.compat.proto.summary_pb2 import Summary
-from torch.utils.tensorboard import FileWriter
-from torch.utils.tensorboard.summary import custom_scalars, hparams, text
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
 
 from ..files import write_folder
 from ..policies.names import asked_number, asked_words
-from ..runs.events import Point, event_file, write_curve, write_image
 from .cells import Cell
 
 if TYPE_CHECKING:
@@ -31,164 +29,143 @@ WHOLE = "comparison"  # the run of what belongs to no one cell
 # Smoothed, a state that grows to 10 kB seems to end at 5.
 SMOOTHING = "\n\nTensorBoard smooths curves: set *Smoothing* to 0 to see the measured values.\n"
 
-
-class Quantity(NamedTuple):
-    """Something that every cell has, as points of a curve.
-
-    Attributes:
-        tag: the first part of the tag.
-        chart: title in the page of custom scalars; quantities of one title share a chart.
-        description: what it is and what the x axis is.
-        points: of a cell; none where the cell does not have it.
-    """
-
-    tag: str
-    chart: str
-    description: str
-    points: Callable[[Cell], list[Point]]
+Points = list[tuple[int, float]]  # of a curve: x and y
 
 
-def _once(value: Callable[[Cell], float | None]) -> Callable[[Cell], list[Point]]:
-    """A number of the whole run: one point, at the last update."""
-
-    def points(cell: Cell) -> list[Point]:
-        number = value(cell)
-        return [] if number is None else [Point(cell.updates, number)]
-
-    return points
+def _once(cell: Cell, number: float | None) -> Points:
+    """A number of the whole run: one point, at the last update; none for None."""
+    return [] if number is None else [(cell.updates, number)]
 
 
-QUANTITIES = (
-    Quantity(
-        "eval/score",
+def _by_asked(cell: Cell, value: Callable[[float, float], float]) -> Points:
+    scores = sorted(cell.sweep, key=lambda score: asked_number(score.target_return))
+    return [(round(asked), value(asked, s.return_mean)) for s in scores if (asked := s.target_return) is not None]
+
+
+# The first part of the tag: (title of the chart in the page of custom scalars, which quantities may share; what it is
+# and what the x axis is; its points of a cell)
+QUANTITIES: dict[str, tuple[str, str, Callable[[Cell], Points]]] = {
+    "eval/score": (
         "score while training",
         "Normalised score (the return, where there is none) in the evaluations while training; x: update",
-        lambda cell: [Point(p.update, p.headline) for p in cell.curve],
+        lambda cell: [(p.update, p.headline) for p in cell.curve],
     ),
-    Quantity(
-        "final_score/last",
+    "final_score/last": (
         "final score",
         "The last update's score: the one to report; x: updates",
-        _once(lambda cell: cell.last.headline),
+        lambda cell: _once(cell, cell.last.headline),
     ),
-    Quantity(
-        "final_score/best",
+    "final_score/best": (
         "final score",
         "The score of the weights that were best while training; x: updates",
-        _once(lambda cell: cell.best_headline),
+        lambda cell: _once(cell, cell.best_headline),
     ),
-    Quantity(
-        "final_score/mean_of_last",
+    "final_score/mean_of_last": (
         "final score",
         "The mean of the last evaluations while training; x: updates",
-        _once(lambda cell: cell.mean_of_last),
+        lambda cell: _once(cell, cell.mean_of_last),
     ),
-    Quantity(
-        "steering/achieved",
+    "steering/achieved": (
         "achieved against asked return",
         "Mean return; x: the return that was asked for, rounded",
         lambda cell: _by_asked(cell, lambda asked, achieved: achieved),
     ),
-    Quantity(
-        "steering/asked",
+    "steering/asked": (
         "achieved against asked return",
         "The return that was asked for, to compare with; x: the same, rounded",
         lambda cell: _by_asked(cell, lambda asked, achieved: asked),
     ),
-    Quantity(
-        "rollout/action_microseconds",
+    "rollout/action_microseconds": (
         "microseconds an action",
         "Time of one action, the policy alone, one environment, one thread; x: step of the episode",
-        lambda cell: [Point(cost.step, cost.microseconds) for cost in cell.action_cost],
+        lambda cell: [(cost.step, cost.microseconds) for cost in cell.action_cost],
     ),
-    Quantity(
-        "rollout/state_bytes",
+    "rollout/state_bytes": (
         "bytes of state",
         "Memory that the policy carries from action to action; x: step of the episode",
-        lambda cell: [Point(cost.step, float(cost.state_bytes)) for cost in cell.action_cost],
+        lambda cell: [(cost.step, cost.state_bytes) for cost in cell.action_cost],
     ),
-    Quantity(
-        "training/seconds_per_update",
+    "training/seconds_per_update": (
         "seconds an update",
         "Median over the training, on the device that hparams name; x: updates",
-        _once(lambda cell: cell.seconds_per_update),
+        lambda cell: _once(cell, cell.seconds_per_update),
     ),
-    Quantity(
-        "training/loss",
+    "training/loss": (
         "loss",
         "Of the last updates, on the agent's own training contexts; x: updates",
-        _once(lambda cell: cell.loss),
+        lambda cell: _once(cell, cell.loss),
     ),
-    Quantity(
-        "training/parameters", "parameters", "Of the model; x: updates", _once(lambda cell: float(cell.parameters))
-    ),
-)
+    "training/parameters": ("parameters", "Of the model; x: updates", lambda cell: _once(cell, cell.parameters)),
+}
 
 # Of the table of hparams. TensorBoard finds a metric by its tag, so these are the same for all environments.
 METRICS: dict[str, Callable[[Cell], float | None]] = {
     "hparam/normalized_score": lambda cell: cell.last.normalized_score_mean,
     "hparam/return": lambda cell: cell.last.return_mean,
     "hparam/best_score": lambda cell: cell.best_headline,
-    "hparam/parameters": lambda cell: float(cell.parameters),
+    "hparam/parameters": lambda cell: cell.parameters,
     "hparam/seconds_per_update": lambda cell: cell.seconds_per_update,
     "hparam/action_microseconds": lambda cell: cell.action_cost[-1].microseconds if cell.action_cost else None,
-    "hparam/state_bytes": lambda cell: float(cell.action_cost[-1].state_bytes) if cell.action_cost else None,
+    "hparam/state_bytes": lambda cell: cell.action_cost[-1].state_bytes if cell.action_cost else None,
 }
 
 
 def write_board(out: Path, cells: Sequence[Cell], figures: Mapping[str, Figure], summary: str) -> None:
     """Writes `<out>/tensorboard/`, in place of what an earlier comparison wrote there.
 
-    `tensorboard --logdir <out>/tensorboard` then shows, for every cell, curves (Scalars), both agents in one chart
+    `tensorboard --logdir <out>/tensorboard` then shows, for every cell, curves (Scalars), all agents in one chart
     (Custom Scalars), a table of settings and scores (HParams), the figures (Images) and the summary (Text).
 
     Args:
         out: the comparison's folder.
         cells: what was compared.
-        figures: by name; they stay open.
+        figures: by name.
         summary: Markdown.
     """
 
     def fill(fresh: Path) -> None:
         # In a run of its own: TensorBoard calls one that lies in its folder itself ".".
-        with event_file(fresh / WHOLE) as writer:
+        with SummaryWriter(str(fresh / WHOLE)) as writer:
             _write_whole(writer, cells, figures, summary)
         for cell in cells:
-            with event_file(fresh / cell.env / cell.agent / f"seed{cell.seed}") as writer:
+            with SummaryWriter(str(fresh / cell.env / cell.agent / f"seed{cell.seed}")) as writer:
                 _write_cell(writer, cell)
 
     write_folder(out / FOLDER, fill)
 
 
-def _write_whole(writer: FileWriter, cells: Sequence[Cell], figures: Mapping[str, Figure], summary: str) -> None:
+def _write_whole(writer: SummaryWriter, cells: Sequence[Cell], figures: Mapping[str, Figure], summary: str) -> None:
     """What belongs to no one cell."""
-    writer.add_summary(custom_scalars(_layout(cells)))
-    writer.add_summary(text("summary", summary.rstrip() + SMOOTHING))
+    writer.add_custom_scalars(_layout(cells))
+    writer.add_text("summary", summary.rstrip() + SMOOTHING)
     for name, figure in figures.items():
-        file = io.BytesIO()
-        figure.savefig(file, format="png", dpi=100)
-        write_image(writer, f"figures/{name}", file.getvalue(), _png_size(file.getvalue()))
-    # The table's columns. Those of single cells would not do: TensorBoard reads the first that it finds.
-    settings = {name: value for cell in cells for name, value in _settings(cell).items()}
+        writer.add_figure(f"figures/{name}", figure, close=False)
+    # The table's columns, with each setting's values to filter by. Those of single cells would not do: TensorBoard
+    # reads the first that it finds.
+    settings = [_settings(cell) for cell in cells]
+    values = {name: list(dict.fromkeys(row[name] for row in settings)) for name in settings[0]}
     metrics = {name: 0.0 for name, value in METRICS.items() if any(value(cell) is not None for cell in cells)}
-    columns, _, _ = hparams(settings, metrics, _values(cells))
-    writer.add_summary(columns)
+    columns, _, _ = hparams(settings[-1], metrics, values)
+    writer.file_writer.add_summary(columns)
 
 
-def _write_cell(writer: FileWriter, cell: Cell) -> None:
-    for quantity in QUANTITIES:
-        write_curve(writer, _tag(quantity, cell.env), quantity.points(cell), quantity.description)
+def _write_cell(writer: SummaryWriter, cell: Cell) -> None:
+    def add(tag: str, step: int, number: float, description: str = "") -> None:
+        # By hand, for what add_scalar has no place for: TensorBoard shows it beside the chart's title.
+        metadata = SummaryMetadata(summary_description=description)
+        value = Summary.Value(tag=tag, simple_value=number, metadata=metadata)
+        writer.file_writer.add_summary(Summary(value=[value]), step)
+
+    for tag, (_, description, points) in QUANTITIES.items():
+        for step, number in points(cell):
+            add(f"{tag}/{cell.env}", step, number, description)
     # Straight into the cell's run: SummaryWriter.add_hparams would make a run of its own for them.
     _, start, end = hparams(_settings(cell), {})
-    writer.add_summary(start)
-    for name, value in METRICS.items():
-        if (number := value(cell)) is not None:
-            writer.add_summary(Summary(value=[Summary.Value(tag=name, simple_value=number)]), cell.updates)
-    writer.add_summary(end)
-
-
-def _tag(quantity: Quantity, env: str) -> str:
-    return f"{quantity.tag}/{env}"
+    writer.file_writer.add_summary(start)
+    for tag, value in METRICS.items():
+        if (metric := value(cell)) is not None:
+            add(tag, cell.updates, metric)
+    writer.file_writer.add_summary(end)
 
 
 def _layout(cells: Sequence[Cell]) -> dict[str, dict[str, list[str | list[str]]]]:
@@ -196,10 +173,10 @@ def _layout(cells: Sequence[Cell]) -> dict[str, dict[str, list[str | list[str]]]
     layout: dict[str, dict[str, list[str | list[str]]]] = {}
     for env in dict.fromkeys(cell.env for cell in cells):
         charts: dict[str, list[str]] = {}
-        for quantity in QUANTITIES:
-            if any(quantity.points(cell) for cell in cells if cell.env == env):
+        for tag, (title, _, points) in QUANTITIES.items():
+            if any(points(cell) for cell in cells if cell.env == env):
                 # The plugin takes regular expressions and matches beginnings: hopper-medium would match -medium-replay.
-                charts.setdefault(quantity.chart, []).append(f"^{re.escape(_tag(quantity, env))}$")
+                charts.setdefault(title, []).append(f"^{re.escape(f'{tag}/{env}')}$")
         layout[env] = {title: ["Multiline", list(tags)] for title, tags in charts.items()}
     return layout
 
@@ -223,19 +200,3 @@ def _settings(cell: Cell) -> dict[str, str | float]:
         "updates": cell.updates,
         "weights": last.weights,
     }
-
-
-def _values(cells: Sequence[Cell]) -> dict[str, list[str | float]]:
-    """Each setting's values: what TensorBoard offers to filter by."""
-    settings = [_settings(cell) for cell in cells]
-    return {name: list(dict.fromkeys(row[name] for row in settings)) for name in settings[0]} if settings else {}
-
-
-def _by_asked(cell: Cell, value: Callable[[float, float], float]) -> list[Point]:
-    scores = sorted(cell.sweep, key=lambda score: asked_number(score.target_return))
-    return [Point(round(asked), value(asked, s.return_mean)) for s in scores if (asked := s.target_return) is not None]
-
-
-def _png_size(png: bytes) -> tuple[int, int]:
-    """Width and height, from the header."""
-    return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")

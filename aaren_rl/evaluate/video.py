@@ -8,7 +8,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -225,11 +225,16 @@ def board_folder(run: Path) -> Path | None:
 
 def _write_events(board: Path, step: int, gif: Gif, caption: str) -> None:
     """The video at the update it was filmed at, in a file of its own; an earlier evaluation's is removed."""
-    from ..runs.events import event_file, write_image
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+    from torch.utils.tensorboard import FileWriter
 
     earlier = list(board.glob(f"events.out.tfevents.*{_SUFFIX}"))
-    with event_file(board, _SUFFIX) as writer:
-        write_image(writer, TAG, gif.encode(caption), gif.size, step, caption)
+    # By hand: SummaryWriter has no place for pictures that are encoded already, nor for a description.
+    width, height = gif.size
+    image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=gif.encode(caption))
+    value = Summary.Value(tag=TAG, image=image, metadata=SummaryMetadata(summary_description=caption))
+    with closing(FileWriter(str(board), filename_suffix=_SUFFIX)) as writer:
+        writer.add_summary(Summary(value=[value]), step)
     for file in earlier:
         file.unlink()
 

@@ -13,6 +13,8 @@ from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.imitation import imitation, imitation_difference_over_tasks, imitation_differences
 from aaren_rl.compare.report.write import format_comparison, write_report
 from aaren_rl.evaluate.scores import ActionError
+from aaren_rl.typed import read
+from aaren_rl.typed import read
 
 AGENTS = ("decision-aaren", "decision-transformer")
 
@@ -143,4 +145,4 @@ def test_the_report_says_it(tmp_path) -> None:
 
 def test_a_cell_with_an_error_is_read_again() -> None:
     cell = two_agents(seeds=1)[0]
-    assert Cell.from_json(json.loads(json.dumps(dataclasses.asdict(cell)))) == cell
+    assert read(Cell, json.loads(json.dumps(dataclasses.asdict(cell)))) == cell
