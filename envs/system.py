@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import platform
 import signal
@@ -23,8 +22,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 def core_count() -> int:
     """The cores that this process may use; where the system does not say, all."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor_name() -> str:
@@ -35,15 +33,6 @@ def processor_name() -> str:
         lines = []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def resident_bytes() -> int | None:
-    """Memory of this process that is in RAM; None where the system does not say."""
-    gc.collect()
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return None
 
 
 def free_bytes() -> int | None:

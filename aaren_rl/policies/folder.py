@@ -21,9 +21,10 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ..agents import DecisionModel, ModelConfig, Policy, ReturnRange
+from ..envs.files import sha256
 from ..errors import CheckpointError, one_line
 from ..files import is_there, read_small, write_folder, write_json, write_text
-from .card import PolicyCard, ReturnBounds, card_from_json
+from .card import PolicyCard, card_from_json
 from .names import WEIGHTS, asked_number
 
 FORMAT = 4
@@ -34,13 +35,10 @@ FOLDERS = ("policy", "policy_best")  # of a run
 def save_policy(
     folder: Path, card: PolicyCard, states: Mapping[str, Mapping[str, Tensor]], readme: str | None = None
 ) -> None:
-    """Writes a policy folder, whole or not at all; one that stood there is replaced.
+    """Writes a policy folder, whole or not at all, in place of one that was there.
 
-    Args:
-        folder: the folder.
-        card: how the policy was made.
-        states: "average" or "raw" -> the model's weights; those that the card names must be among them.
-        readme: the text of README.md; None: there is none.
+    `states` are "average" or "raw" -> the model's weights, and have those that the card names; `readme` is the text of
+    README.md, None for none.
     """
 
     def fill(fresh: Path) -> None:
@@ -55,11 +53,7 @@ def save_policy(
 
 
 def amend_card(folder: Path, **changes: Any) -> None:  # noqa: ANN401  values of fields
-    """Writes a policy folder's card again with other values of some fields; the weights stay.
-
-    Raises:
-        CheckpointError: no policy, or not readable.
-    """
+    """Writes a policy folder's card again with other values of some fields; raises CheckpointError as `read_card`."""
     _write_card(folder, dataclasses.replace(read_card(folder), **changes))
 
 
@@ -68,20 +62,12 @@ def _weights_file(card: PolicyCard, weights: str) -> str:
 
 
 def _write_card(folder: Path, card: PolicyCard) -> None:
-    digests = {file.name: _sha256(file.read_bytes()) for file in folder.glob("*.safetensors")}
+    digests = {file.name: sha256(file) for file in folder.glob("*.safetensors")}
     write_json(folder / CARD, {"format": FORMAT, "sha256": digests, **dataclasses.asdict(card)})
 
 
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
 def policy_folder(path: str | Path) -> Path:
-    """The policy folder meant by a run folder or by itself.
-
-    Raises:
-        CheckpointError: there is none.
-    """
+    """The policy folder meant by a run folder or by itself; raises CheckpointError where there is none."""
     path = Path(path)
     for folder in (path, path / FOLDERS[0]):
         if is_there(folder / CARD):
@@ -145,11 +131,15 @@ def make_policy(
     Raises:
         TypeError, ValueError, RuntimeError: an argument is unknown, or the card does not fit the model.
     """
-    device = next(model.parameters()).device
+    device, bounds = next(model.parameters()).device, card.return_range
 
     def vector(values: list[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=device)
 
+    fed = None
+    if bounds is not None:
+        limits = torch.tensor([bounds.low, bounds.high], dtype=torch.float64, device=device).T
+        fed = ReturnRange(bounds.every, limits)
     return Policy(
         model,
         vector(card.observation_mean),
@@ -159,34 +149,22 @@ def make_policy(
         rollout_context or card.rollout_context,
         vector(card.action_low),
         vector(card.action_high),
-        None if card.return_range is None else _return_range(card.return_range, device),
+        fed,
         target_return=asked_number(card.target_return),
         card=card,
     )
 
 
 def load_tensors(file: Path, digest: str | None = None) -> dict[str, Tensor]:
-    """Reads safetensors.
-
-    Args:
-        file: the file.
-        digest: the SHA-256 that it must have; None: any.
-
-    Raises:
-        CheckpointError: missing or damaged.
-    """
+    """Reads safetensors, with the SHA-256 `digest` if that is given; raises CheckpointError where this cannot be."""
     try:
         content = file.read_bytes()
         tensors = load(content)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{file}: not readable: {one_line(error)}") from error
-    if digest is not None and _sha256(content) != digest:
+    if digest is not None and hashlib.sha256(content).hexdigest() != digest:
         raise CheckpointError(f"{file}: damaged (its SHA-256 is not the card's)")
     return tensors
-
-
-def _return_range(bounds: ReturnBounds, device: torch.device) -> ReturnRange:
-    return ReturnRange(bounds.every, torch.tensor([bounds.low, bounds.high], dtype=torch.float64, device=device).T)
 
 
 def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:

@@ -28,14 +28,7 @@ KEPT = 2  # the last checkpoints of a run
 
 
 class Saved(NamedTuple):
-    """What a checkpoint holds.
-
-    Attributes:
-        file: the checkpoint.
-        number: the updates or steps done.
-        progress: the scores so far, as JSON values.
-        states: tensors and plain values.
-    """
+    """A checkpoint: its file, the updates or steps done, the scores so far (JSON values), tensors and plain values."""
 
     file: Path
     number: int
@@ -44,13 +37,7 @@ class Saved(NamedTuple):
 
 
 def add_checkpoint(parent: Path, number: int, progress: dict[str, Any], states: dict[str, Any]) -> None:
-    """Adds a checkpoint, or replaces that of the same number, and deletes all but the last KEPT.
-
-    Args:
-        parent: the run's folder of checkpoints.
-        number: the updates or steps done.
-        progress: the scores so far, as JSON values.
-        states: tensors and plain values.
+    """Adds a checkpoint to a run's folder of them, or replaces that of the same number; deletes all but the last KEPT.
 
     Raises:
         OSError: the disk is full or the folder cannot be written; the checkpoints that were there still are.
@@ -71,7 +58,7 @@ def newest_whole(parent: Path, needed: Mapping[str, type], read: Callable[[Saved
     Args:
         parent: the run's folder of checkpoints.
         needed: the states that one must hold, name -> type.
-        read: raises DamagedCheckpointError or DataError where what belongs to the checkpoint is damaged.
+        read: raises DataError where what belongs to the checkpoint is damaged.
 
     Raises:
         CheckpointError: all are damaged, or one is whole but cannot be gone on from.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -96,30 +97,24 @@ def find_runs(folder: Path) -> Iterator[Listed]:
             updates = int(tree["optimizer"]["updates"])
         except (OSError, ValueError, RecursionError, LookupError, TypeError, yaml.YAMLError):
             continue  # something else's file
-        yield _listed(file.parent, config, updates)
-
-
-def _listed(folder: Path, config: dict[str, Any], updates: int) -> Listed:
-    lines = list(_metrics(folder / "metrics.jsonl"))
-
-    def values(tag: str) -> list[float]:
-        return [line[tag] for line in lines if tag in line]
-
-    normalised = values("eval/normalized_score")
-    scores, errors = normalised or values("eval/return_mean"), values("eval/action_error")
-    update = max((int(line["update"]) for line in lines if "update" in line), default=0)
-    state = "finished" if update >= updates and scores else "stopped"
-    return Listed(
-        **config,
-        path=str(folder),
-        update=update,
-        updates=updates,
-        state="running" if is_held(folder) else state,
-        score=scores[-1] if scores else None,
-        normalised=bool(normalised),
-        best=max(scores, default=None),
-        action_error=errors[-1] if errors else None,
-    )
+        values: dict[str, list[float]] = defaultdict(list)
+        for line in _metrics(file.parent / "metrics.jsonl"):
+            for tag, value in line.items():
+                values[tag].append(value)
+        normalised, update = values["eval/normalized_score"], int(max(values["update"], default=0))
+        scores, errors = normalised or values["eval/return_mean"], values["eval/action_error"]
+        state = "finished" if update >= updates and scores else "stopped"
+        yield Listed(
+            **config,
+            path=str(file.parent),
+            update=update,
+            updates=updates,
+            state="running" if is_held(file.parent) else state,
+            score=scores[-1] if scores else None,
+            normalised=bool(normalised),
+            best=max(scores, default=None),
+            action_error=errors[-1] if errors else None,
+        )
 
 
 def _metrics(file: Path) -> Iterator[dict[str, Any]]:

@@ -29,21 +29,19 @@ def is_held(path: Path) -> bool:
 
 
 class RunFolder:
-    """`<out>/<env>/<agent>/seed<k>/`, held by one process at a time.
+    """`<out>/<env>/<agent>/seed<k>/`, made where it is missing, and held by one process at a time.
 
     Files: config.yaml, metrics.jsonl, events.out.tfevents.* (TensorBoard), checkpoints/, policy/, policy_best/.
 
     Args:
         path: the folder.
         held: False where another process of the same run holds it.
+
+    Raises:
+        UsageError: another process holds it.
     """
 
     def __init__(self, path: Path, *, held: bool = True) -> None:
-        """Takes the folder, making it where it is missing.
-
-        Raises:
-            UsageError: another process holds it.
-        """
         self.path = path
         self._lock: FileLock | None = None
         self._made: list[Path] = []  # the folders that were not there, innermost first
@@ -75,23 +73,14 @@ class RunFolder:
 
     @property
     def config_file(self) -> Path:
-        """config.yaml."""
         return self.path / "config.yaml"
 
     def require_new(self) -> None:
-        """Refuses a folder that holds a run; one that ended before anything was saved is written over.
-
-        Raises:
-            UsageError: it does.
-        """
+        """Raises UsageError where it holds a run; one that ended before anything was saved is written over."""
         if self.config_file.exists() and holds_training(self.path):
             raise UsageError(f"{self.path}: holds a run already; --resume continues it, --seed or --out starts another")
 
     def require_run(self) -> None:
-        """Refuses a folder without one.
-
-        Raises:
-            UsageError: no run is there.
-        """
+        """Raises UsageError where no run is there."""
         if not self.config_file.exists():
             raise UsageError(f"{self.path}: no run to resume; leave --resume out to start one")

@@ -28,7 +28,6 @@ class Metrics:
     """
 
     def __init__(self, folder: Path, resumed_at: int = 0, clock: str = "update") -> None:
-        """Opens both files for appending."""
         self._clock = clock
         path, resumed = folder / "metrics.jsonl", False
         if path.exists():
@@ -53,10 +52,8 @@ class Metrics:
             self._board.add_scalar(_BOARD.get(tag, tag), value, now)
 
     def text(self, tag: str, text: str) -> None:
-        """Writes a text to TensorBoard."""
         self._board.add_text(tag, text)
 
     def close(self) -> None:
-        """Flushes both."""
         self._file.close()
         self._board.close()
