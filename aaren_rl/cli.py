@@ -31,7 +31,6 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line with a way out, exit code 2."""
 
     def __init__(self, command: str, description: str) -> None:
-        """Names the program as the user can type it."""
         super().__init__(
             prog=f"python -m aaren_rl.{command}",
             description=description,
@@ -81,7 +80,6 @@ class Subparser(Parser):
     """What `add_subparsers` of a `Parser` makes of each of a command's own commands."""
 
     def __init__(self, *, prog: str, description: str, epilog: str | None = None) -> None:
-        """Takes the names that argparse gives, and the program's whole name."""
         super().__init__(prog.removeprefix("python -m aaren_rl."), description)
         self.epilog = epilog
 
@@ -165,17 +163,14 @@ class StopRequest:
     """Turns the first SIGINT or SIGTERM into a flag that the loop reads; a second SIGINT leaves at once."""
 
     def __init__(self) -> None:
-        """Nothing asked for yet."""
         self.signal: int | None = None
 
     def __enter__(self) -> StopRequest:
-        """Starts listening; a thread beside the main one gets no signals, and trains on."""
         numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
         self._old = {number: signal.signal(number, self._note) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Restores what was there."""
         for number, handler in self._old.items():
             signal.signal(number, handler)
 

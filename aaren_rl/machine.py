@@ -33,7 +33,6 @@ class Machine:
         return Machine(processor_name(), os.cpu_count() or 1, load, torch.get_num_threads(), *versions)
 
     def __str__(self) -> str:
-        """One line for above a table."""
         load = "" if self.load_average is None else f", load {self.load_average:.1f}"
         return f"{self.processor}, {self.cores} cores{load}; torch {self.torch}, {self.threads} threads"
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from aaren_rl.envs import Episodes, returns_to_go
-from aaren_rl.train.contexts.batches import Batch, Sampler, StepData
-from aaren_rl.train.contexts.sampling import make_sampler
+from aaren_rl.train.contexts.batches import Batch, StepData
+from aaren_rl.train.contexts.sampling import Sampler, make_sampler
 
 SCALE = 10.0
 LENGTHS = (1, 7, 30, 2, 1, 55, 12)

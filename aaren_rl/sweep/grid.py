@@ -55,7 +55,6 @@ class Grid:
     data: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises ValueError naming the field."""
         known = sorted(SETTINGS)
         for what, given, allowed in (
             ("preset", [self.preset], preset_names()),

@@ -35,9 +35,8 @@ Found = tuple[Tensor, Tensor, Tensor]  # loss, norm of the gradient, mask
 def keep_freed_memory() -> None:
     """Lets glibc keep up to 1 GiB of freed memory for this process instead of giving it back; nothing elsewhere.
 
-    Every update frees the tens of megabytes that the next one takes again. Given back in between, their pages are
-    mapped and zeroed anew every time, some thousands of them: 3 to 8 % of an update of the default model. Blocks of
-    32 MiB and more would be mapped on their own, and given back, whatever the rest is told.
+    Every update frees the tens of megabytes that the next one takes again. Mapping and zeroing their pages takes 3 to
+    8 % of an update of the default model. Blocks of 32 MiB and more would be mapped on their own.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:  # musl has none
@@ -62,11 +61,7 @@ def _cpu_has_bfloat16() -> bool:
 
 
 def check_compiler() -> None:
-    """Refuses a torch whose compiler was not tried.
-
-    Raises:
-        UsageError: torch is older than what its compiler was tried with.
-    """
+    """Raises UsageError where torch is older than what its compiler was tried with."""
     if torch.__version__ < MIN_TORCH_TO_COMPILE:
         raise UsageError(
             f"--compile needs torch {MIN_TORCH_TO_COMPILE} or newer, here is {torch.__version__}; "
@@ -75,27 +70,16 @@ def check_compiler() -> None:
 
 
 def compile_model(model: nn.Module, device: torch.device) -> nn.Module:
-    """`model` through torch.compile; on a GPU its launches are replayed as CUDA graphs.
-
-    Raises:
-        UsageError: see `check_compiler`.
-    """
+    """`model` through torch.compile, as `check_compiler` lets it; on a GPU its launches are replayed as CUDA graphs."""
     check_compiler()
     mode = "reduce-overhead" if device.type == "cuda" else "default"
     return cast("nn.Module", torch.compile(model, mode=mode))
 
 
 class DeviceRates:
-    """The rates of every update in a table on the device, and a counter there.
-
-    Args:
-        config: what they follow from.
-        device: where they are wanted; as float64 on a CPU, where they are the very numbers.
-        update: the next one's number.
-    """
+    """The rates of every update in a table on the device, on a CPU in float64, and there the `update` to come."""
 
     def __init__(self, config: OptimizerConfig, device: torch.device, update: int) -> None:
-        """Makes the table."""
         rows = [rates_at(number, config) for number in range(config.updates)]
         dtype = torch.float32 if device.type == "cuda" else torch.float64
         self._table = torch.tensor(rows, dtype=dtype, device=device)
@@ -117,7 +101,6 @@ class Graphs:
     """
 
     def __init__(self, update: Callable[[int], Found], generator: torch.Generator) -> None:
-        """Records nothing yet."""
         self._update, self._generator = update, generator
         self._calls: Counter[int] = Counter()
         self._recorded: dict[int, tuple[torch.cuda.CUDAGraph, Found]] = {}

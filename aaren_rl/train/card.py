@@ -7,11 +7,11 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..envs import Episodes, Task, get_task
 from ..envs.behaviour.noise import mode_returns
 from ..evaluate.scores import ActionError
+from ..machine import device_name
 from ..policies.card import PolicyCard, ReturnBounds, task_fields, versions
 from .config import RunConfig
 from .trainer import Trainer
@@ -26,6 +26,7 @@ def make_card(
     config: RunConfig, task: Task, episodes: Episodes, trainer: Trainer, data_returns: dict[str, float]
 ) -> PolicyCard:
     """The card of the policy that a run has come to."""
+    asked = config.evaluation.target_return  # where it is "auto", the card has None
     return PolicyCard(
         **task_fields(task),
         agent=config.agent,
@@ -36,7 +37,7 @@ def make_card(
         context_length=config.data.context_length,
         rollout=config.evaluation.rollout,
         rollout_context=config.evaluation.rollout_context,
-        target_return=_target_return(config, task),
+        target_return=None if isinstance(asked, str) else task.target_returns[0] if asked is None else asked,
         return_scale=config.data.return_scale,
         observation_mean=trainer.data.observation_mean.tolist(),
         observation_std=trainer.data.observation_std.tolist(),
@@ -44,19 +45,11 @@ def make_card(
         updates=trainer.update,
         seed=config.seed,
         weights="average",
-        versions=versions(_device_name(trainer.data.device)),
+        versions=versions(device_name(trainer.data.device)),
         held_out=config.data.held_out,
         data_returns=dict(data_returns),
         return_range=return_bounds(episodes) if trainer.model.config.return_conditioned else None,
     )
-
-
-def _target_return(config: RunConfig, task: Task) -> float | None:
-    """What is asked for by default, as the card has it."""
-    asked = config.evaluation.target_return
-    if isinstance(asked, str):
-        return None  # "auto"
-    return task.target_returns[0] if asked is None else asked
 
 
 def return_bounds(episodes: Episodes) -> ReturnBounds:
@@ -76,14 +69,9 @@ def data_returns(episodes: Episodes) -> dict[str, float]:
 
 
 def behaviour_mode(episodes: Episodes, seed: int) -> dict[str, float]:
-    """The "mode" of `PolicyCard.data_returns`; nothing for data that no policy which ships has made.
+    """The "mode" of `PolicyCard.data_returns`, from the first states of an evaluation with this seed.
 
-    Args:
-        episodes: the data.
-        seed: of the evaluation, whose first states the behaviour is given too.
-
-    Raises:
-        SimulationError: the environment fails.
+    Nothing for data that no policy which ships has made. Raises SimulationError where the environment fails.
     """
     returns = mode_returns(get_task(episodes.dataset), seed=seed) if episodes.source == "local" else None
     return {} if returns is None else {"mode": float(returns.mean())}
@@ -92,7 +80,3 @@ def behaviour_mode(episodes: Episodes, seed: int) -> dict[str, float]:
 def error_fields(error: ActionError | None) -> dict[str, Any]:
     """The part of a card that its error on held-out episodes decides."""
     return {} if error is None else {"action_error": error.mean, "action_error_floor": error.floor}
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

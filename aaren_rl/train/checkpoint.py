@@ -18,21 +18,13 @@ STATES = WEIGHTS | {"optimizer": dict, "sampler": Tensor, "recent": Tensor, "tor
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything training needs to go on as if it had not stopped.
+    """Everything training needs to go on as if it had not stopped."""
 
-    Attributes:
-        update: updates done.
-        raw: the weights.
-        average: their moving average.
-        trainer: optimiser state and random states, as tensors and plain values.
-        progress: scores so far, as JSON values.
-    """
-
-    update: int
-    raw: Mapping[str, Tensor]
-    average: Mapping[str, Tensor]
-    trainer: dict[str, Any]
-    progress: dict[str, Any]
+    update: int  # updates done
+    raw: Mapping[str, Tensor]  # the weights
+    average: Mapping[str, Tensor]  # their moving average
+    trainer: dict[str, Any]  # optimizer state and random states, as tensors and plain values
+    progress: dict[str, Any]  # scores so far, as JSON values
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
@@ -53,21 +45,17 @@ def find_checkpoint(folder: Path) -> Checkpoint | None:
     Raises:
         CheckpointError: all are damaged, or the newest is whole but lacks a part.
     """
-    return newest_whole(folder, STATES, _read_checkpoint)
+
+    def read(saved: Saved) -> Checkpoint:
+        raw, average = (saved.states.pop(name) for name in WEIGHTS)
+        return Checkpoint(saved.number, raw, average, saved.states, saved.progress)
+
+    return newest_whole(folder, STATES, read)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:
-    """`find_checkpoint` where there must be one.
-
-    Raises:
-        CheckpointError: also where there is none.
-    """
+    """`find_checkpoint`, which raises CheckpointError where there is none, too."""
     found = find_checkpoint(folder)
     if found is None:
         raise CheckpointError(f"{folder}: no checkpoint to resume from")
     return found
-
-
-def _read_checkpoint(saved: Saved) -> Checkpoint:
-    weights = {name: saved.states.pop(name) for name in WEIGHTS}
-    return Checkpoint(saved.number, **weights, trainer=saved.states, progress=saved.progress)

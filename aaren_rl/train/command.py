@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Sequence
 
 from ..cli import launched, run
-from .options import all_help, make_job, make_parser
+from .config import RunConfig
+from .options import make_job, make_parser
+from .settings import make_config
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -16,7 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _train(arguments: argparse.Namespace) -> int:
     if arguments.help_all:
-        print(all_help(arguments), end="")
+        agent, preset = getattr(arguments, "agent", RunConfig.agent), arguments.preset
+        print(make_parser(make_config({"agent": agent}, preset), preset).format_help(), end="")
         return 0
     job = make_job(arguments)
     # Before what takes seconds to import, torch among it; of several processes, which find each other by it, one tells.

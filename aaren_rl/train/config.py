@@ -50,7 +50,6 @@ class DataConfig:
     best_fraction: float = setting(1.0, "train on this share of the episodes, the best (0.1: 10 percent BC)", SOME)
 
     def __post_init__(self) -> None:
-        """Raises ValueError naming the field."""
         check_limits(self)
         _choice("context", self.context, (AUTO, *CONTEXTS))
         if (self.ref_min_score is None) != (self.ref_max_score is None):
@@ -74,7 +73,6 @@ class OptimizerConfig:
     non_finite: str = setting("stop", "update with a loss or gradient that is not finite: stop, or skip and count it")
 
     def __post_init__(self) -> None:
-        """Raises ValueError naming the field."""
         check_limits(self)
         _choice("optimizer", self.optimizer, ("adamw", "muon"))
         _choice("schedule", self.schedule, ("cosine", "constant"))
@@ -97,7 +95,6 @@ class EvaluationConfig:
     eval_seed: int = setting(1000, "environment i is reset with this seed + i", SEED)
 
     def __post_init__(self) -> None:
-        """Raises ValueError naming the field."""
         check_limits(self)
         _choice("rollout", self.rollout, ROLLOUTS)
         if isinstance(self.target_return, str):
@@ -121,7 +118,6 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
-        """Raises ValueError naming the field."""
         check_limits(self)
         _choice("agent", self.agent, AGENTS)
         if self.evaluation.target_return == AUTO and not (self.network.best_return and self.agent not in UNCONDITIONED):

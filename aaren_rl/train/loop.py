@@ -1,4 +1,4 @@
-"""The training loop, from top to bottom: set-up, updates, and, after them, what is due of `training_run`."""
+"""The training loop: set-up, updates, and, after them, what is due of `training_run`."""
 
 from __future__ import annotations
 
@@ -40,42 +40,22 @@ FIT_RATE = 3e-3  # peak; a cosine to zero
 FIT_DECAY = 1e-4
 
 
-def train(
-    config: RunConfig,
-    task: Task,
-    episodes: Episodes,
-    device: torch.device,
-    path: Path,
-    ranks: Ranks,
-    stop: StopRequest,
-    job: Job,
-) -> int:
-    """Trains to the last update, or until a signal; returns the exit code.
+def train(run: Run, stop: StopRequest, save_every: int | None) -> int:
+    """Trains to the last update, or until a signal, which saves a checkpoint; returns the exit code.
 
-    Args:
-        config: all that decides the result.
-        task: what the policy is scored on, every `eval_every` updates.
-        episodes: what it is trained on, less what is held out.
-        device: where to train.
-        path: the run's folder, which the caller holds.
-        ranks: the processes that train together; the writer alone logs, evaluates and saves while the others wait.
-        stop: a signal ends training after the update it comes in, with a checkpoint.
-        job: what of it does not decide the result.
+    The writer alone logs, evaluates and saves, while the other processes wait.
 
     Raises:
-        CheckpointError: the checkpoint cannot be gone on from.
         NumericsError: a loss or gradient is not finite; the last good checkpoint is kept.
         SimulationError: an evaluation failed; --resume does it again.
     """
     keep_freed_memory()
-    run = prepare(config, task, episodes, device, path, ranks, job)
-    trainer, updates = run.trainer, config.optimizer.updates
+    trainer, ranks, updates = run.trainer, run.trainer.ranks, run.config.optimizer.updates
     ranks.share(partial(announce, run))
-
-    if trainer.update == 0 and config.data.start_from is None:
+    if trainer.update == 0 and run.config.data.start_from is None:
         fit_returns(trainer)
     hidden = not ranks.is_writer
-    run.bar = progress_bar(total=updates, initial=trainer.update, desc=task.name, unit="update", disable=hidden)
+    run.bar = progress_bar(total=updates, initial=trainer.update, desc=run.task.name, unit="update", disable=hidden)
     try:
         if run.owes_evaluation:
             share(run, complete)
@@ -86,7 +66,7 @@ def train(
                 run.recent.append(loss_and_norm)
             run.bar.update()
             number = ranks.agree(stop.signal)
-            for work in run.due(job.save_every):
+            for work in run.due(save_every):
                 share(run, work)
             if number is not None and trainer.update < updates:
                 share(run, leave)
@@ -108,7 +88,20 @@ def share(run: Run, work: Callable[[Run], None]) -> None:
 def prepare(
     config: RunConfig, task: Task, episodes: Episodes, device: torch.device, path: Path, ranks: Ranks, job: Job
 ) -> Run:
-    """The run as it stands before its next update; arguments and errors are those of `train`."""
+    """The run as it stands before its next update.
+
+    Args:
+        config: all that decides the result.
+        task: what the policy is scored on.
+        episodes: what it is trained on, less what is held out.
+        device: where to train.
+        path: the run's folder, which the caller holds.
+        ranks: the processes that train together.
+        job: what of it does not decide the result.
+
+    Raises:
+        CheckpointError: the checkpoint or the policy to start from does not fit.
+    """
     low, high = task.action_low, task.action_high
     training, held_out = hold_out(episodes, config.data.held_out, config.seed)
     training = training.best(config.data.best_fraction)
@@ -122,7 +115,7 @@ def prepare(
         start_from(trainer, start, config)
     run = Run(config, task, training, held_out, data_returns(episodes), path, trainer, job.on_log)
     if job.resume:
-        restore(run, ranks)
+        restore(run)
     return run
 
 
@@ -135,11 +128,8 @@ def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
     own, there = dataclasses.asdict(trainer.model.config), dataclasses.asdict(policy.model.config)
     # What weights do not depend on may be another: dropout, and how a tree acts.
     free = ("dropout", "timestep_std", "rem_gate", "tree_budget", "tree_sampler")
-    if differing := [
-        f"{name} ({value}, here {own[name]})"
-        for name, value in there.items()
-        if name not in free and own[name] != value
-    ]:
+    differing = [name for name, value in there.items() if name not in free and own[name] != value]
+    if differing := [f"{name} ({there[name]}, here {own[name]})" for name in differing]:
         raise CheckpointError(f"--from {config.data.start_from}: the policy's model has another {', '.join(differing)}")
     for model in (trainer.model, trainer.average):
         model.load_state_dict(policy.model.state_dict())
@@ -156,14 +146,12 @@ def fit_returns(trainer: Trainer) -> None:
 
 
 def fit_return(model: ReturnEstimate, data: StepData, expectile: float, seed: int, updates: int = FIT_UPDATES) -> None:
-    """Fits an estimate to all steps of a data set, by AdamW; the same weights for the same seed on the same machine.
-
-    The estimate shares nothing with the policy's model, whose training it leaves as it would be without.
+    """Fits an estimate, which shares nothing with the policy's model, to all steps of a data set by AdamW.
 
     Args:
         model: the estimate, changed in place.
-        data: with observations to normalise and scaled returns-to-go.
-        expectile: what of the returns-to-go it shall be: BEST, TYPICAL or between.
+        data: the steps.
+        expectile: of the returns-to-go: BEST, TYPICAL or between.
         seed: of the steps drawn.
         updates: of FIT_STEPS steps each.
 
@@ -191,8 +179,9 @@ def fit_return(model: ReturnEstimate, data: StepData, expectile: float, seed: in
         )
 
 
-def restore(run: Run, ranks: Ranks) -> None:
+def restore(run: Run) -> None:
     """Goes on from the last checkpoint; starts over where the run was ended before its first."""
+    ranks = run.trainer.ranks
     checkpoint = ranks.share(lambda: find_checkpoint(run.path / "checkpoints"))
     if checkpoint is None:
         ranks.share(lambda: print("no checkpoint yet: starting over", file=sys.stderr))
@@ -229,12 +218,9 @@ def announce(run: Run) -> None:
     print(f"run folder: {run.path}")
     acting = config.evaluation.rollout, config.evaluation.rollout_context
     card = make_card(config, run.task, episodes, trainer, run.data_returns)
-    for note in (
-        mismatch(config.data.context, config.data.context_length, *acting),
-        above_data([card.target_return], card),
-    ):
-        if note is not None:
-            print(note, file=sys.stderr)
+    trained = config.data.context, config.data.context_length
+    for note in filter(None, (mismatch(*trained, *acting), above_data([card.target_return], card))):
+        print(note, file=sys.stderr)
     # What an evaluation that is owed will log again is dropped.
     run.metrics = Metrics(run.path, trainer.update - run.owes_evaluation)
     run.metrics.text("config", f"```yaml\n{yaml.safe_dump(to_dict(config), sort_keys=False)}```")

@@ -1,6 +1,6 @@
 """AdamW, or Muon for the trunk's matrices and AdamW for the rest, under one schedule.
 
-Muon is momentum whose matrices are orthogonalised before they become a step (Jordan et al. 2024). Everything else
+Muon is momentum whose matrices are orthogonalized before they become a step (Jordan et al. 2024). Everything else
 (embeddings, biases, norms, the head) stays with AdamW.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from .config import OptimizerConfig
 # Coefficients of the quintic iteration that brings singular values near 1 in the fewest products (Jordan et al. 2024).
 QUINTIC = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
+MOMENTUM = 0.95
 AS_ADAMW = 0.2  # root mean square of AdamW's steps at a learning rate of 1 (Liu et al. 2025, section 2.2)
 
 
@@ -52,22 +53,20 @@ def rates_at(update: int, config: OptimizerConfig) -> Rates:
 
 
 class Optimizers:
-    """The optimisers of one model.
+    """The optimizers of one model.
 
     Args:
         model: whose parameters are trained.
-        config: which optimisers, and how they step.
+        config: which optimizers, and how they step.
         dtype: for Muon to compute in.
     """
 
     def __init__(self, model: DecisionModel, config: OptimizerConfig, dtype: torch.dtype) -> None:
-        """Starts from zero moments."""
-        self.config = config
         matrices = trunk_matrices(model.trunk) if config.optimizer == "muon" else []
         taken = {id(parameter) for parameter in matrices}
         rest = [parameter for parameter in model.parameters() if id(parameter) not in taken]
         self.adamw = torch.optim.AdamW(rest, weight_decay=config.weight_decay, fused=True)
-        self.muon = Muon(matrices, weight_decay=config.weight_decay, dtype=dtype) if matrices else None
+        self.muon = Muon(matrices, config.weight_decay, dtype) if matrices else None
 
     @property
     def learning_rate(self) -> float:
@@ -75,51 +74,43 @@ class Optimizers:
         return float(self.adamw.param_groups[0]["lr"])
 
     def step(self, rates: Rates, bad: Tensor | None = None) -> None:
-        """Steps every parameter that has a gradient; none where `bad`, a float32 () on the device, is 1."""
+        """Steps every parameter; none where `bad`, a float32 () on the device, is 1."""
         self.adamw.found_inf = bad  # type: ignore[attr-defined]  # of gradient scaling: a step that is not taken
-        _step(self.adamw, rates.adamw)
+        for group in self.adamw.param_groups:
+            group["lr"] = rates.adamw
+            if isinstance(rates.adamw, Tensor) and rates.adamw.is_cuda:
+                group["capturable"] = True
+        self.adamw.step()
         if self.muon is not None:
-            self.muon.bad = bad
-            _step(self.muon, rates.muon)
+            self.muon.step(rates.muon, bad)
 
     def state_dict(self) -> dict[str, Any]:
-        """AdamW's, and Muon's under its name; learning rates as numbers."""
-        muon = {} if self.muon is None else {"muon": _plain(self.muon.state_dict())}
-        return _plain(self.adamw.state_dict()) | muon
+        """AdamW's, its learning rate a number, and Muon's momenta under its name."""
+        states = self.adamw.state_dict()
+        groups = [group | {"lr": float(group["lr"])} for group in states["param_groups"]]
+        return states | {"param_groups": groups} | ({} if self.muon is None else {"muon": self.muon.momenta})
 
     def load_state_dict(self, states: dict[str, Any]) -> None:
         """The inverse of `state_dict`.
 
         Raises:
-            ValueError: they are of other optimisers, or of parameters of other shapes.
+            ValueError: they are of other optimizers, or of parameters of other shapes.
             KeyError: Muon's are missing.
         """
         states = dict(states)
         if self.muon is not None:
-            self.muon.load_state_dict(states.pop("muon"))
-            _check_shapes(self.muon, ("momentum",))
+            for mine, given in zip(self.muon.momenta, states.pop("muon"), strict=True):
+                _check_shape(mine, given)
+                mine.copy_(given)
         self.adamw.load_state_dict(states)
-        _check_shapes(self.adamw, ("exp_avg", "exp_avg_sq"))
+        for parameter, state in self.adamw.state.items():  # which takes any, and fails at its next step
+            for moment in ("exp_avg", "exp_avg_sq"):
+                _check_shape(parameter, state[moment])
 
 
-def _step(optimizer: torch.optim.Optimizer, learning_rate: float | Tensor) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-        if isinstance(learning_rate, Tensor) and learning_rate.is_cuda:
-            group["capturable"] = True
-    optimizer.step()
-
-
-def _plain(states: dict[str, Any]) -> dict[str, Any]:
-    groups = [group | {"lr": float(group["lr"])} for group in states["param_groups"]]
-    return states | {"param_groups": groups}
-
-
-def _check_shapes(optimizer: torch.optim.Optimizer, moments: tuple[str, ...]) -> None:
-    """An optimiser takes moments of any shape, and fails at its next step."""
-    for parameter, state in optimizer.state.items():
-        if any(state[name].shape != parameter.shape for name in moments):
-            raise ValueError("moments of other shapes than the weights")
+def _check_shape(parameter: Tensor, moment: Tensor) -> None:
+    if moment.shape != parameter.shape:
+        raise ValueError("moments of other shapes than the weights")
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
@@ -166,84 +157,49 @@ def _iterated(gram: Tensor, iterations: int) -> Tensor:
     return product
 
 
-class Muon(torch.optim.Optimizer):
-    """Nesterov momentum, orthogonalised; all matrices of one shape at once.
+class Muon:
+    """Nesterov momentum, orthogonalized; all matrices of one shape at once.
 
     torch.optim.Muon does the same one matrix after another, always in bfloat16, which a processor without bfloat16
     takes several times as long for as for the update itself.
 
     Args:
-        matrices: parameters (R, C).
-        lr: the learning rate, of AdamW's size: steps are scaled to the root mean square that AdamW's have.
-        momentum: of the gradients.
+        matrices: parameters (R, C), each of which has a gradient at every step.
         weight_decay: decoupled, as AdamW's.
-        dtype: to orthogonalise in.
-
-    Raises:
-        ValueError: a parameter is no matrix.
+        dtype: to orthogonalize in.
     """
 
-    def __init__(
-        self,
-        matrices: Iterable[Tensor],
-        lr: float = 1e-2,
-        momentum: float = 0.95,
-        weight_decay: float = 0.0,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        """Starts from zero momentum."""
-        super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
-        self.dtype = dtype
-        self.bad: Tensor | None = None  # 1 on the device where a step is not to be taken
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.ndim != 2:
-                    raise ValueError(f"Muon is for matrices, not for a parameter of shape {tuple(parameter.shape)}")
+    def __init__(self, matrices: Sequence[Tensor], weight_decay: float, dtype: torch.dtype) -> None:
+        self.matrices, self.weight_decay, self.dtype = matrices, weight_decay, dtype
+        self.momenta = [torch.zeros_like(matrix) for matrix in matrices]
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # noqa: ANN401  torch's signature
-        """One step of every parameter that has a gradient."""
-        assert closure is None
-        for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if parameters:
-                self._step(parameters, group["lr"], group["momentum"], group["weight_decay"])
-
-    def _step(self, parameters: list[Tensor], lr: float | Tensor, momentum: float, weight_decay: float) -> None:
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        buffers = [self._buffer(parameter) for parameter in parameters]
-        if self.bad is None:
-            torch._foreach_lerp_(buffers, gradients, 1 - momentum)
-        else:
+    def step(self, lr: float | Tensor, bad: Tensor | None = None) -> None:
+        """One step at a learning rate of AdamW's size; none where `bad`, a float32 () on the device, is 1."""
+        gradients = [matrix.grad for matrix in self.matrices if matrix.grad is not None]
+        if bad is not None:
             # A gradient may be NaN, which times 0 is NaN: what it would change stays what it is, one by one.
-            for i, (buffer, gradient) in enumerate(zip(buffers, gradients, strict=True)):
-                gradients[i] = gradient.where(self.bad == 0, buffer)
-            torch._foreach_lerp_(buffers, gradients, 1 - momentum)
-            lr = lr * (1 - self.bad)
-        directions = torch._foreach_lerp(gradients, buffers, momentum)
-        torch._foreach_mul_(parameters, 1 - lr * weight_decay)
+            pairs = zip(gradients, self.momenta, strict=True)
+            gradients = [gradient.where(bad == 0, momentum) for gradient, momentum in pairs]
+            lr = lr * (1 - bad)
+        torch._foreach_lerp_(self.momenta, gradients, 1 - MOMENTUM)
+        directions = torch._foreach_lerp(gradients, self.momenta, MOMENTUM)
+        torch._foreach_mul_(self.matrices, 1 - lr * self.weight_decay)
         # A matrix and its transpose have one step: those that are taller lie down, and all of one shape go together.
         of_shape: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for i, parameter in enumerate(parameters):
-            of_shape[tuple(sorted(parameter.shape))].append(i)
+        for i, matrix in enumerate(self.matrices):
+            of_shape[tuple(sorted(matrix.shape))].append(i)
         for shape, places in of_shape.items():
             lying = torch.stack([_lying(directions[i]).to(self.dtype) for i in places])
             scale = -lr * AS_ADAMW * shape[1] ** 0.5
             for i, step in zip(places, orthogonalize(lying).unbind(), strict=True):
-                parameter = parameters[i]
+                matrix = self.matrices[i]
                 # Contiguous first: a sum of one that lies with one that stands takes many times as long.
-                step = (step if parameter.shape == step.shape else step.mT).to(parameter.dtype).contiguous()
+                step = (step if matrix.shape == step.shape else step.mT).to(matrix.dtype).contiguous()
                 if isinstance(scale, Tensor):  # which `alpha` cannot be
-                    parameter.addcmul_(step, scale.to(step.dtype))
+                    matrix.addcmul_(step, scale.to(step.dtype))
                 else:
-                    parameter.add_(step, alpha=scale)
-
-    def _buffer(self, parameter: Tensor) -> Tensor:
-        state = self.state[parameter]
-        if not state:
-            state["momentum"] = torch.zeros_like(parameter)
-        buffer: Tensor = state["momentum"]
-        return buffer
+                    matrix.add_(step, alpha=scale)
 
 
 def _lying(matrix: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from ..cli import Parser
 from ..policies.names import AGENTS, AUTO, UNCONDITIONED
 from ..ranges import COUNT, SEED, THREADS, Range
 from .config import SECTIONS, SETTINGS, RunConfig
-from .settings import RUN, Job, make_config, preset_names
+from .settings import RUN, Job, preset_names
 
 # Settings that --help lists.
 SHOWN = {"start_from", "env", "source", "env_id", "context", "rollout", "target_return", "updates"}
@@ -107,21 +107,11 @@ def _number_or_word(limits: Range, text: str) -> float | str:
     return limits.number(text)
 
 
-def typed_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings that stood on the command line."""
-    return {name: value for name, value in vars(arguments).items() if name in SETTINGS or name in RUN}
-
-
 def make_job(arguments: argparse.Namespace) -> Job:
     """What a command line asks for."""
-    options = {item.name: getattr(arguments, item.name, None) for item in fields(Job)}
-    return Job(typed_settings(arguments), **{name: value for name, value in options.items() if value is not None})
-
-
-def all_help(arguments: argparse.Namespace) -> str:
-    """The help with every setting, and its value of the agent and the preset that are asked for."""
-    agent, preset = getattr(arguments, "agent", RunConfig.agent), arguments.preset
-    return make_parser(make_config({"agent": agent}, preset), preset).format_help()
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    typed = {name: value for name, value in given.items() if name in SETTINGS or name in RUN}
+    return Job(typed, **{item.name: given[item.name] for item in fields(Job) if item.name in given})
 
 
 def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:

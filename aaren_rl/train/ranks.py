@@ -35,17 +35,11 @@ PATIENCE = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of its run; alone by default, where every method is free.
+    """This process among those of its run; alone by default, where every method is free."""
 
-    Attributes:
-        rank: this process, from 0.
-        size: the processes of the run.
-        local_rank: this process among those of its machine.
-    """
-
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0
+    rank: int = 0  # this process
+    size: int = 1  # of the run
+    local_rank: int = 0  # this process among those of its machine
 
     @property
     def is_writer(self) -> bool:

@@ -1,4 +1,4 @@
-"""A training run from what is asked for on: what is asked for, whether it fits, the folder, the data, the loop."""
+"""A training run from what is asked for on: whether it fits, the folder, the data, the loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..files import write_text
 from ..runs.folder import RunFolder, holds_training
 from .acceleration import check_compiler
 from .config import DataConfig, RunConfig
-from .loop import train
+from .loop import prepare, train
 from .options import remarks
 from .ranks import Ranks, join_ranks
 from .settings import Job, build_config, differences, read_config, run_folder, settings_of, to_dict
@@ -45,25 +45,18 @@ def _train_together(job: Job, asked: RunConfig, ranks: Ranks) -> int:
         text = yaml.safe_dump(to_dict(config), sort_keys=False)
         ranks.share(lambda: write_text(folder.config_file, text))
         with StopRequest() as stop:
-            return train(config, task, episodes, device, path, ranks, stop, job)
+            return train(prepare(config, task, episodes, device, path, ranks, job), stop, job.save_every)
 
 
 def require_room(config: RunConfig, device: torch.device) -> None:
-    """Refuses a run that cannot fit, before anything is made for it.
-
-    Raises:
-        ResourcesError: it needs more memory than is free.
-    """
+    """Raises ResourcesError where a run needs more memory than is free, before anything is made for it."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
     require_memory(model_bytes(config), "the model", SMALLER, free=free)
     require_memory(batch_bytes(config), "a batch", SMALLER, free=free)
 
 
 def model_bytes(config: RunConfig) -> int:
-    """Of weights, their gradient, their moving average and one moment, in float32; of the blocks' matrices alone.
-
-    A block has 2 matrices of width x width in its mixer at the least, and 8 in its MLP.
-    """
+    """Of the blocks' matrices, at least 10 of width x width each, with gradient, moving average and one moment."""
     return 4 * 4 * 10 * config.network.layers * config.network.width**2
 
 
@@ -96,11 +89,7 @@ def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:
 
 
 def load_data(data: DataConfig) -> tuple[Task, Episodes]:
-    """The task and its episodes.
-
-    Raises:
-        EnvsError: see `envs.load_task`.
-    """
+    """The task and its episodes; errors are those of `envs.load_task`."""
     reference = None
     if data.ref_min_score is not None and data.ref_max_score is not None:
         reference = Reference("reference returns given by the user", data.ref_min_score, data.ref_max_score)

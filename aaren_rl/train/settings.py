@@ -36,26 +36,18 @@ def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
         UsageError: no such preset, or as `build_config`.
         CheckpointError: there is no policy to start from, or its card is damaged.
     """
-    started = {} if given.get("start_from") is None else _start_settings(given["start_from"])
-    settings = {**started, **given}
+    settings = dict(given)
+    if given.get("start_from") is not None:
+        from ..policies.folder import read_card
+
+        card = read_card(given["start_from"])
+        network = {name: value for name, value in card.model.items() if name in SETTINGS}
+        settings = {"agent": card.agent, "return_scale": card.return_scale, **network, **given}
     settings = {**load_preset(preset, settings.get("agent", RunConfig.agent)), **settings}
     # K of the rollout follows the training windows where these alone were given another length.
     if "context_length" in given and "rollout_context" not in given and settings.get("context") == "window":
         settings["rollout_context"] = given["context_length"]
     return build_config(settings)
-
-
-def _start_settings(path: str) -> dict[str, Any]:
-    """The settings that follow from a policy to start from where nothing else is asked for.
-
-    Raises:
-        CheckpointError: there is no policy, or its card is damaged.
-    """
-    from ..policies.folder import read_card
-
-    card = read_card(path)
-    network = {name: value for name, value in card.model.items() if name in SETTINGS}
-    return {"agent": card.agent, "return_scale": card.return_scale, **network}
 
 
 def build_config(settings: Mapping[str, Any]) -> RunConfig:
@@ -82,11 +74,7 @@ def preset_names() -> list[str]:
 
 
 def load_preset(preset: str, agent: str) -> dict[str, Any]:
-    """Where a preset differs from the defaults for an agent.
-
-    Raises:
-        UsageError: no such preset.
-    """
+    """Where a preset differs from the defaults for an agent; raises UsageError where there is no such preset."""
     presets = _presets()
     if preset not in presets:
         raise UsageError(f"preset {preset!r} is not one of {', '.join(presets)}")
@@ -98,21 +86,6 @@ def _presets() -> dict[str, dict[str, dict[str, Any]]]:
     text = resources.files("aaren_rl.configs").joinpath("presets.yaml").read_text(encoding="utf-8")
     presets: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(text)
     return presets
-
-
-def with_env(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with a task's name, which data of your own need not have.
-
-    Raises:
-        UsageError: no task is named.
-        UnknownTaskError: a task that is none.
-    """
-    source, env_id = given.get("source", "auto"), given.get("env_id")
-    if "env" not in given and not is_own(source, env_id):
-        raise UsageError("--env is missing, for example --env hopper-medium")
-    named = {"env": default_name(source), **given}
-    task_name(named["env"], source, env_id)
-    return named
 
 
 def run_folder(config: RunConfig, out: Path) -> Path:
@@ -136,7 +109,8 @@ def as_text(config: RunConfig) -> str:
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
     """All settings by name."""
-    return _by_name(to_dict(config))
+    of_sections = {name: getattr(getattr(config, section), name) for name, (section, _) in SETTINGS.items()}
+    return {"agent": config.agent, "seed": config.seed, **of_sections}
 
 
 def _by_name(tree: Any) -> dict[str, Any]:  # noqa: ANN401  read from a file
@@ -177,32 +151,16 @@ def read_config(path: Path) -> RunConfig:
 def differences(there: RunConfig, asked: Mapping[str, Any]) -> list[str]:
     """Where a configuration differs, of the settings asked for: "network.width (run: 16, asked: 32)"."""
     settings = settings_of(there)
-    return [
-        f"{name if name in RUN else f'{SETTINGS[name][0]}.{name}'} (run: {settings[name]}, asked: {value})"
-        for name, value in asked.items()
-        if settings[name] != value
-    ]
+    differing = {name: value for name, value in asked.items() if settings[name] != value}
+    named = {name: name if name in RUN else f"{SETTINGS[name][0]}.{name}" for name in differing}
+    return [f"{named[name]} (run: {settings[name]}, asked: {value})" for name, value in differing.items()]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a command line, or a caller from Python, asks for.
+    """What a command line, or a caller of `train.run`, which explains each, asks for."""
 
-    Attributes:
-        typed: settings by name, as given one by one.
-        config: a file of more of them; those of `typed` come first.
-        preset: where other settings are from.
-        register: a module to import, which registers environments.
-        out: where runs go.
-        device: "auto", "cpu" or "cuda".
-        threads: torch's CPU threads; None: as they are.
-        compile: torch.compile the model.
-        resume: go on from the last checkpoint, where there is one.
-        save_every: updates between checkpoints, beside those of evaluations.
-        on_log: called by the writer with everything that is logged.
-    """
-
-    typed: Mapping[str, Any]
+    typed: Mapping[str, Any]  # settings by name, as given one by one; they come before those of the file `config`
     config: str | Path | None = None
     preset: str = "default"
     register: str | None = None
@@ -238,7 +196,13 @@ class Job:
             UsageError: as `settings`, or no task is named.
             UnknownTaskError: a task that is none.
         """
-        return with_env(self.settings)
+        settings = self.settings
+        source, env_id = settings.get("source", "auto"), settings.get("env_id")
+        if "env" not in settings and not is_own(source, env_id):
+            raise UsageError("--env is missing, for example --env hopper-medium")
+        named = {"env": default_name(source), **settings}
+        task_name(named["env"], source, env_id)
+        return named
 
     def make_config(self) -> RunConfig:
         """The whole configuration; errors are those of `given` and of `settings.make_config`."""

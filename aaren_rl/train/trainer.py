@@ -19,8 +19,7 @@ from .acceleration import DeviceRates, Found, Graphs, autocast, compile_model, u
 from .checkpoint import Checkpoint
 from .config import RunConfig
 from .contexts.batches import Batch, StepData, part, part_of_rows
-from .contexts.sampling import make_sampler
-from .contexts.stream import Carried, StreamSampler
+from .contexts.sampling import Carried, StreamSampler, make_sampler
 from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
 
@@ -42,15 +41,12 @@ class Stopwatch:
     """Adds up the seconds spent inside `with`."""
 
     def __init__(self) -> None:
-        """At zero."""
         self.seconds = 0.0
 
     def __enter__(self) -> None:
-        """Starts."""
         self._began = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
-        """Stops."""
         self.seconds += time.perf_counter() - self._began
 
 
@@ -87,7 +83,6 @@ class Trainer:
         compiled: bool = False,
         on_device: bool | None = None,
     ) -> None:
-        """Draws weights from the run's seed."""
         self.config, self.data, self.ranks = config, data, ranks
         self.update = 0  # updates done
         self._skipped = torch.zeros((), device=data.device)  # those among them that changed nothing

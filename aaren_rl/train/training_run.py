@@ -32,36 +32,24 @@ LOG_EVERY = 50  # updates
 
 @dataclass
 class Run:
-    """A training run on its way; what comes after `trainer` is kept up to date on the writer alone.
-
-    Attributes:
-        episodes: those it is trained on.
-        held_out: those it is not; None where there are too few.
-        data_returns: as in the policy's card, of all of the data.
-        recent: loss and gradient norm of every update since the last log.
-        watch: the time of those that this process has done, training alone.
-        timed_from: the update before them.
-        last: the last evaluation's score.
-        best: the best evaluation's, whose weights `policy_best` holds.
-        loss: that was logged last.
-    """
+    """A training run on its way; what comes after `trainer` is kept up to date on the writer alone."""
 
     config: RunConfig
     task: Task
-    episodes: Episodes
-    held_out: HeldOut | None
-    data_returns: dict[str, float]
+    episodes: Episodes  # those it is trained on
+    held_out: HeldOut | None  # those it is not; None where there are too few
+    data_returns: dict[str, float]  # as in the policy's card, of all of the data
     path: Path
     trainer: Trainer
     on_log: OnLog | None = None
     bar: tqdm[Any] = field(init=False)
     metrics: Metrics = field(init=False)
-    recent: list[Tensor] = field(default_factory=list)
-    watch: Stopwatch = field(default_factory=Stopwatch)
-    timed_from: int = 0
-    last: Score | None = None
-    best: Score | None = None
-    loss: float | None = None
+    recent: list[Tensor] = field(default_factory=list)  # loss and gradient norm of every update since the last log
+    watch: Stopwatch = field(default_factory=Stopwatch)  # of those that this process has done, training alone
+    timed_from: int = 0  # the update before them
+    last: Score | None = None  # of the last evaluation
+    best: Score | None = None  # whose weights `policy_best` holds
+    loss: float | None = None  # that was logged last
 
     @property
     def headline(self) -> str:

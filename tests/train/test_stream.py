@@ -16,8 +16,7 @@ from aaren_rl.agents import DecisionModel, ModelConfig
 from aaren_rl.agents.model.block import TrunkState
 from aaren_rl.train.config import DataConfig, OptimizerConfig, RunConfig
 from aaren_rl.train.contexts.batches import Batch
-from aaren_rl.train.contexts.sampling import settle_context
-from aaren_rl.train.contexts.stream import Carried, StreamSampler
+from aaren_rl.train.contexts.sampling import Carried, StreamSampler, settle_context
 from aaren_rl.train.trainer import Trainer, masked_mse
 
 CONFIG = ModelConfig(observation_dim=3, action_dim=2, width=16, layers=2, heads=2, dropout=0.0, max_timestep=60)

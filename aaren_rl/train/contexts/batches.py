@@ -1,24 +1,12 @@
-"""Training batches, drawn on the training device with no Python loop over samples.
-
-Three of the ways to choose the context, and the rollout modes they prepare for:
-
-* "window": K steps from a start drawn uniformly over all steps (tails included, padded on the right). For rollouts that
-  never show the model an older context: "window" and "rolling".
-* "episode": whole episodes from their first step, laid end to end in one row, so that nothing is padded. For "carry".
-* "mixed": random starts and lengths log-uniform from 10 steps to the horizon, laid end to end in one row of a fixed
-  number of steps. One set of weights for every mode.
-
-The fourth, "stream", is in `stream.py`.
+"""Steps of a data set on the training device, and batches of them.
 
 Shape suffixes: N steps in the data set, B rows, T steps a row, O observation, A action.
 """
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,8 +17,7 @@ from ...envs.errors import DataError
 if TYPE_CHECKING:
     from ...envs.data.episodes import Episodes
 
-SHORTEST_MIXED = 10  # steps; the lower end of the log-uniform lengths
-ROW_MULTIPLE = 128  # steps; see EpisodeSampler
+LARGEST_RETURN = 1e12  # scaled: float32 has room for its square, and for sums of such
 
 
 @dataclass(frozen=True)
@@ -94,9 +81,6 @@ def _cut_near(starts: Tensor, index: int, count: int) -> int:
     return int(cuts[(cuts * count - index * steps).abs().argmin()])
 
 
-LARGEST_RETURN = 1e12  # scaled: float32 has room for its square, and for sums of such
-
-
 class StepData:
     """All steps of a data set on the training device; observations are normalised as they are drawn.
 
@@ -147,7 +131,6 @@ class StepData:
         self.device = torch.device(device)
 
     def __len__(self) -> int:
-        """N, the number of steps."""
         return len(self.timesteps)
 
     def normalise_as(self, mean: Sequence[float], std: Sequence[float]) -> None:
@@ -184,122 +167,3 @@ class StepData:
         mask = torch.ones(1, steps, dtype=torch.bool, device=self.device)
         batch = self.rows((begins[stretch] + since).unsqueeze(0), mask)
         return replace(batch, starts=(since == 0).unsqueeze(0))
-
-
-class Sampler(ABC):
-    """Draws batches in two parts: the shape, which nothing on the device decides, and the steps, without a wait for it.
-
-    Attributes:
-        data: what is drawn from.
-    """
-
-    data: StepData
-
-    @property
-    def draws_on(self) -> torch.device:
-        """The device of the generator."""
-        return self.data.device
-
-    @abstractmethod
-    def prepare(self, generator: torch.Generator) -> int:
-        """Whatever decides the next batch's shape, and its size as `draw` takes it."""
-
-    @abstractmethod
-    def draw(self, generator: torch.Generator, size: int) -> Batch:
-        """The batch; of the same size, always the same operations in the same shapes."""
-
-    def sample(self, generator: torch.Generator) -> Batch:
-        """The next batch."""
-        return self.draw(generator, self.prepare(generator))
-
-
-@dataclass(frozen=True)
-class WindowSampler(Sampler):
-    """Rows of `context_length` steps; every step of the data set is equally likely to be a row's first.
-
-    About `steps` steps: `steps` / `context_length` rows.
-    """
-
-    data: StepData
-    context_length: int
-    steps: int
-
-    def prepare(self, generator: torch.Generator) -> int:
-        """The number of rows."""
-        return max(1, round(self.steps / self.context_length))
-
-    def draw(self, generator: torch.Generator, rows: int) -> Batch:
-        """So many rows."""
-        begins = torch.randint(len(self.data), (rows, 1), generator=generator, device=self.data.device)
-        index = begins + torch.arange(self.context_length, device=self.data.device)
-        mask = index < self.data.end[begins]
-        return self.data.rows(index.where(mask, begins), mask)
-
-
-@dataclass(frozen=True)
-class EpisodeSampler(Sampler):
-    """Whole episodes, each equally likely, so that every step of the data set is.
-
-    `steps` steps on average: a fixed number of whole episodes. The row is filled up to a multiple of 128 steps with the
-    begin of further episodes: matrix kernels are prepared anew, and graphs recorded, for every shape they have not met,
-    which doubled an update's time when every row had its own length.
-
-    They are chosen on the CPU, whatever the data is on: how many steps they have decides the row's shape.
-    """
-
-    data: StepData
-    steps: int
-    _held: Tensor = field(init=False)  # first steps and lengths of those chosen, (2, S), where the data is
-    _every: Tensor = field(init=False)  # those of all episodes, on the CPU
-
-    def __post_init__(self) -> None:
-        """Makes room for the choice."""
-        every = torch.stack([self.data.first, self.data.lengths])
-        # An episode has at least one step, so this many fill any gap.
-        held = every.new_zeros(2, self._count + ROW_MULTIPLE)
-        object.__setattr__(self, "_every", every.cpu())
-        object.__setattr__(self, "_held", held)
-
-    @property
-    def draws_on(self) -> torch.device:
-        """The device of the generator."""
-        return torch.device("cpu")
-
-    @property
-    def _count(self) -> int:
-        return max(1, round(self.steps * len(self.data.first) / len(self.data)))
-
-    def prepare(self, generator: torch.Generator) -> int:
-        """Chooses episodes; the steps of their row."""
-        chosen = self._every[:, torch.randint(self._every.shape[1], self._held.shape[1:], generator=generator)]
-        self._held.copy_(chosen, non_blocking=True)
-        whole = int(chosen[1, : self._count].sum())
-        return -(-whole // ROW_MULTIPLE) * ROW_MULTIPLE
-
-    def draw(self, generator: torch.Generator, steps: int) -> Batch:
-        """The row of the episodes that `prepare` has chosen."""
-        return self.data.filled(self._held[0], self._held[1], steps)
-
-
-@dataclass(frozen=True)
-class MixedSampler(Sampler):
-    """Stretches that begin anywhere, of log-uniform length up to `horizon`, cut where their episode ends."""
-
-    data: StepData
-    horizon: int
-    steps: int
-
-    def prepare(self, generator: torch.Generator) -> int:
-        """The steps of the row."""
-        return self.steps
-
-    def draw(self, generator: torch.Generator, steps: int) -> Batch:
-        """Exactly `steps` steps; the last stretch is cut to fit."""
-        # A stretch has at least one step, so `steps` candidates always suffice.
-        shape, device = (steps,), self.data.device
-        begins = torch.randint(len(self.data), shape, generator=generator, device=device)
-        low, high = math.log(min(SHORTEST_MIXED, self.horizon)), math.log(self.horizon)
-        uniform = torch.rand(shape, generator=generator, device=device)
-        lengths = torch.exp(low + (high - low) * uniform).round().long()
-        lengths = lengths.minimum(self.data.end[begins] - begins)
-        return self.data.filled(begins, lengths, steps)

@@ -1,29 +1,47 @@
-"""The sampler of a training context, by its name."""
+"""The ways to choose a training context, drawn on the training device with no Python loop over samples.
+
+The rollout modes that they prepare for:
+
+* "window": K steps from a start drawn uniformly over all steps (tails included, padded on the right). For rollouts that
+  never show the model an older context: "window" and "rolling".
+* "episode": whole episodes from their first step, laid end to end in one row, so that nothing is padded. For "carry".
+* "mixed": random starts and lengths log-uniform from 10 steps to the horizon, laid end to end in one row of a fixed
+  number of steps. One set of weights for every mode.
+* "stream": every row plays whole episodes, one after the other, a few steps an update. What the model carries goes from
+  an update to the next: truncated backpropagation through time. A row of whole long episodes holds one or two policies'
+  steps in a few situations; here an update holds steps of as many episodes as it has rows, and every step still has all
+  of its episode behind it. What is carried was computed with the weights of earlier updates. For "carry".
+
+Shape suffixes: S stretches, B rows, T steps a row of an update.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from abc import ABC, abstractmethod
 from dataclasses import replace
 
+import torch
+from torch import Tensor
+
+from ...agents.model.block import TrunkState
+from ...agents.scan.rows import each, tensors
 from ...envs import Episodes
 from ...policies.names import AUTO
 from ..config import RunConfig
-from .batches import EpisodeSampler, MixedSampler, Sampler, StepData, WindowSampler
-from .stream import StreamSampler
+from .batches import Batch, StepData
 
+SHORTEST_MIXED = 10  # steps; the lower end of the log-uniform lengths
+ROW_MULTIPLE = 128  # steps; see EpisodeSampler
 # Whole episodes that an update must hold, to the next number: one alone is too few situations to learn from at once;
 # from two on, a gradient that goes back to an episode's begin is worth more than more episodes (docs/results.md).
 ENOUGH_EPISODES = 2
 
 
 def settle_context(config: RunConfig, episodes: Episodes) -> RunConfig:
-    """`config` with the context that suits the data where it says "auto".
+    """`config` with the context that suits the training episodes where it says "auto".
 
     Whole episodes, or a stream where an update would hold one of them alone; windows for an agent whose state grows.
-
-    Args:
-        config: of a run.
-        episodes: those that it is trained on.
     """
     if config.data.context != AUTO:
         return config
@@ -32,6 +50,177 @@ def settle_context(config: RunConfig, episodes: Episodes) -> RunConfig:
     if not config.constant_state:
         context = "window"
     return replace(config, data=replace(config.data, context=context))
+
+
+class Sampler(ABC):
+    """Draws batches in two parts: the shape, which nothing on the device decides, and the steps, without a wait for it.
+
+    Args:
+        data: what is drawn from.
+    """
+
+    def __init__(self, data: StepData) -> None:
+        self.data = data
+        self.draws_on = data.device  # the generator's
+
+    @abstractmethod
+    def prepare(self, generator: torch.Generator) -> int:
+        """Whatever decides the next batch's shape, and its size as `draw` takes it."""
+
+    @abstractmethod
+    def draw(self, generator: torch.Generator, size: int) -> Batch:
+        """The batch; of the same size, always the same operations in the same shapes."""
+
+    def sample(self, generator: torch.Generator) -> Batch:
+        """The next batch."""
+        return self.draw(generator, self.prepare(generator))
+
+
+class WindowSampler(Sampler):
+    """Rows of `length` steps, about `steps` in all; every step of the data is equally likely to be a row's first."""
+
+    def __init__(self, data: StepData, length: int, steps: int) -> None:
+        super().__init__(data)
+        self.length, self.rows = length, max(1, round(steps / length))
+
+    def prepare(self, generator: torch.Generator) -> int:
+        return self.rows
+
+    def draw(self, generator: torch.Generator, rows: int) -> Batch:
+        begins = torch.randint(len(self.data), (rows, 1), generator=generator, device=self.data.device)
+        index = begins + torch.arange(self.length, device=self.data.device)
+        mask = index < self.data.end[begins]
+        return self.data.rows(index.where(mask, begins), mask)
+
+
+class EpisodeSampler(Sampler):
+    """Whole episodes, each equally likely, so that every step of the data set is.
+
+    `steps` steps on average: a fixed number of whole episodes. The row is filled up to a multiple of 128 steps with the
+    begin of further episodes: matrix kernels are prepared, and graphs recorded, for every shape they have not met,
+    which doubled an update's time when every row had its own length.
+
+    They are chosen on the CPU, whatever the data is on: how many steps they have decides the row's shape.
+    """
+
+    def __init__(self, data: StepData, steps: int) -> None:
+        super().__init__(data)
+        self.draws_on = torch.device("cpu")
+        self._count = max(1, round(steps * len(data.first) / len(data)))
+        every = torch.stack([data.first, data.lengths])
+        # First steps and lengths of those chosen, (2, S). An episode has at least one step, so this many fill any gap.
+        self._held = every.new_zeros(2, self._count + ROW_MULTIPLE)
+        self._every = every.cpu()
+
+    def prepare(self, generator: torch.Generator) -> int:
+        chosen = self._every[:, torch.randint(self._every.shape[1], self._held.shape[1:], generator=generator)]
+        self._held.copy_(chosen, non_blocking=True)
+        whole = int(chosen[1, : self._count].sum())
+        return -(-whole // ROW_MULTIPLE) * ROW_MULTIPLE
+
+    def draw(self, generator: torch.Generator, steps: int) -> Batch:
+        return self.data.filled(self._held[0], self._held[1], steps)
+
+
+class MixedSampler(Sampler):
+    """Stretches that begin anywhere, of log-uniform length up to `horizon`, cut where their episode ends."""
+
+    def __init__(self, data: StepData, horizon: int, steps: int) -> None:
+        super().__init__(data)
+        self.horizon, self.steps = horizon, steps
+
+    def prepare(self, generator: torch.Generator) -> int:
+        return self.steps
+
+    def draw(self, generator: torch.Generator, steps: int) -> Batch:
+        """Exactly `steps` steps; the last stretch is cut to fit."""
+        # A stretch has at least one step, so `steps` candidates always suffice.
+        shape, device = (steps,), self.data.device
+        begins = torch.randint(len(self.data), shape, generator=generator, device=device)
+        low, high = math.log(min(SHORTEST_MIXED, self.horizon)), math.log(self.horizon)
+        uniform = torch.rand(shape, generator=generator, device=device)
+        lengths = torch.exp(low + (high - low) * uniform).round().long()
+        lengths = lengths.minimum(self.data.end[begins] - begins)
+        return self.data.filled(begins, lengths, steps)
+
+
+class StreamSampler(Sampler):
+    """Rows of `length` steps that go on where the last update left them; after an episode comes one drawn from all."""
+
+    def __init__(self, data: StepData, length: int, steps: int) -> None:
+        super().__init__(data)
+        self.length = length
+        self.next = torch.full((max(1, round(steps / length)),), -1, device=data.device)
+
+    def prepare(self, generator: torch.Generator) -> int:
+        return len(self.next)
+
+    def draw(self, generator: torch.Generator, rows: int) -> Batch:
+        """The next `length` steps of every row; the first rows begin anywhere, or all episodes would end at once."""
+        data = self.data
+        shape, device = (rows, self.length), data.device
+        anywhere = torch.randint(len(data), (rows,), generator=generator, device=device)
+        drawn = torch.randint(len(data.first), shape, generator=generator, device=device)  # enough for any lengths
+        fresh = self.next < 0
+        at = self.next.where(~fresh, anywhere)
+        begins = torch.cat([at.unsqueeze(1), data.first[drawn]], 1)
+        lengths = torch.cat([(data.end[at] - at).unsqueeze(1), data.lengths[drawn]], 1)
+        after = lengths.cumsum(1)
+        place = torch.arange(self.length, device=device).expand(shape).contiguous()
+        episode = torch.searchsorted(after, place, right=True)
+        since = place - (after - lengths).gather(1, episode)
+        index = begins.gather(1, episode) + since
+        starts = (since == 0) & (episode > 0)
+        starts[:, 0] = fresh | (data.timesteps[index[:, 0]] == 0)
+        last = index[:, -1]
+        ended = last + 1 == data.end[last]
+        another = data.first[torch.randint(len(data.first), (rows,), generator=generator, device=device)]
+        self.next.copy_(another.where(ended, last + 1))  # in place: a captured graph goes on from there
+        batch = data.rows(index, torch.ones(shape, dtype=torch.bool, device=device))
+        # Where a row begins an episode, the step before it is another episode's, and `starts` leaves its action out.
+        before = data.scaled_actions((index[:, 0] - 1).clamp(min=0))
+        return replace(batch, starts=starts, previous_action=before)
+
+
+class Carried:
+    """The model's state between two updates, of this process's rows.
+
+    Args:
+        fresh: the state before any step, of these rows.
+    """
+
+    def __init__(self, fresh: TrunkState) -> None:
+        self._fresh = fresh
+        self.state: TrunkState = each(lambda parts: parts[0].clone(), [fresh])
+
+    @torch.no_grad()
+    def keep(self, state: TrunkState, bad: Tensor | None = None) -> None:
+        """Carries `state` on, without its gradient, and in place: a captured graph goes on from there.
+
+        Args:
+            state: the one after an update.
+            bad: whether the update failed, 0 or 1; then a fresh state is what is carried, since that may not be finite.
+        """
+        after = tensors(state)
+        if bad is not None:
+            after = [fresh.where(bad > 0, part) for fresh, part in zip(tensors(self._fresh), after, strict=True)]
+        torch._foreach_copy_(self.tensors(), after)
+
+    def tensors(self) -> list[Tensor]:
+        """All parts of the state, the rows first in each, in the order that `restore` takes them."""
+        return tensors(self.state)
+
+    def restore(self, tensors: list[Tensor]) -> None:
+        """The state of which these are the parts.
+
+        Raises:
+            ValueError: they are of another model or of another number of rows.
+        """
+        mine = self.tensors()
+        if [(part.shape, part.dtype) for part in tensors] != [(part.shape, part.dtype) for part in mine]:
+            raise ValueError("the carried state is of another model or number of rows")
+        for part, given in zip(mine, tensors, strict=True):
+            part.copy_(given)
 
 
 def make_sampler(context: str, data: StepData, *, context_length: int, horizon: int, steps: int) -> Sampler:
@@ -44,10 +233,8 @@ def make_sampler(context: str, data: StepData, *, context_length: int, horizon: 
         horizon: the longest stretch in steps, for "mixed".
         steps: environment steps an update.
     """
-    samplers: dict[str, Callable[[], Sampler]] = {
-        "window": lambda: WindowSampler(data, context_length, steps),
-        "episode": lambda: EpisodeSampler(data, steps),
-        "mixed": lambda: MixedSampler(data, horizon, steps),
-        "stream": lambda: StreamSampler(data, context_length, steps),
-    }
-    return samplers[context]()
+    if context == "episode":
+        return EpisodeSampler(data, steps)
+    if context == "mixed":
+        return MixedSampler(data, horizon, steps)
+    return (WindowSampler if context == "window" else StreamSampler)(data, context_length, steps)
