@@ -1,7 +1,4 @@
-"""What can go wrong: one line for the user and an exit code for the command line.
-
-The root of all errors of the project, and those of tasks, data and simulation; `aaren_rl.errors` has the others.
-"""
+"""What can go wrong in tasks, data and simulation, with exit codes; `aaren_rl.errors` has the other errors."""
 
 import errno
 

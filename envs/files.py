@@ -18,8 +18,8 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
     """Write a file beside its place, flush, sync and rename it.
 
     Raises:
-        OSError: the disk is full or the folder cannot be written, and nothing is left behind; or something is there
-            that is no file, such as /dev/null, whose place the new one would take.
+        OSError: the disk is full or the folder cannot be written, and nothing is left behind; or what is there is no
+            file (/dev/null).
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "is there already, and is no file that could be replaced", str(path))
@@ -44,12 +44,7 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def writing(target: Path, way_out: str) -> Iterator[None]:
-    """Turns an OSError in writing `target` into one of this package; `way_out` ("choose another folder") ends it.
-
-    Raises:
-        ResourcesError: the disk is full.
-        DataError: it cannot be written for another reason.
-    """
+    """Turns an OSError in writing `target` into `cannot_write`'s; `way_out` ("choose another folder") ends it."""
     try:
         yield
     except OSError as error:
@@ -60,8 +55,8 @@ def writing(target: Path, way_out: str) -> Iterator[None]:
 def alone(target: Path, doing: str, way_out: str) -> Iterator[None]:
     """One process at a time in the body, which makes `target`; the folder around it is made, and a lock file in it.
 
-    The system drops the lock when its holder ends, however it ends. `doing` ("making") is what a line on stderr says
-    that the other process does, where there is one to wait for; `way_out` is that of `writing`, as are the errors.
+    The system drops the lock when its holder ends, however it ends. Where another process holds it, a line on stderr
+    says what it is `doing` ("making"); `way_out` and errors are those of `writing`.
     """
     with writing(target, way_out):
         target.parent.mkdir(parents=True, exist_ok=True)

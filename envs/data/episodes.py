@@ -18,7 +18,7 @@ _LEAST_HELD_OUT, _LEAST_TO_SPLIT = 8, 40
 
 
 def row_blocks(n_rows: int, block: int = _BLOCK_ROWS) -> Iterator[slice]:
-    """Consecutive slices that cover `n_rows` rows in pieces small enough for temporary copies."""
+    """Consecutive slices of `n_rows` rows, small enough for temporary copies."""
     return (slice(start, min(start + block, n_rows)) for start in range(0, n_rows, block))
 
 
@@ -57,10 +57,10 @@ class Episode:
 class Episodes(Sequence[Episode]):
     """A dataset: a sequence of `Episode` over flat arrays of all N steps.
 
-    observations (N, O), actions (N, A) and rewards (N,) are float32; episode e covers the rows
-    offsets[e]:offsets[e + 1], with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl" (D4RL's own file),
-    "local" (made here from shipped policies), "minari" (a Minari dataset) or "file" (a file the user named), `env_id`
-    what the data say they were recorded on, `notes` what was left out or changed while reading.
+    observations (N, O), actions (N, A) and rewards (N,) are float32; episode e has the rows offsets[e]:offsets[e + 1],
+    with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl" (D4RL's own file), "local" (made here from
+    shipped policies), "minari" or "file" (one the user named), `env_id` the environment that the data name, `notes`
+    what was left out or changed while reading.
 
     Raises:
         ValueError: the arrays do not fit together.
@@ -78,13 +78,10 @@ class Episodes(Sequence[Episode]):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        names = {"observations": 2, "actions": 2, "rewards": 1, "offsets": 1, "terminated": 1}
-        dtypes = {"offsets": np.int64, "terminated": np.bool_}
-        for name, ndim in names.items():
-            dtype = dtypes.get(name, np.float32)
+        kinds = {"observations": "2-d float32", "actions": "2-d float32", "rewards": "1-d float32"}
+        for name, wanted in {**kinds, "offsets": "1-d int64", "terminated": "1-d bool"}.items():
             array = getattr(self, name)
-            if array.dtype != dtype or array.ndim != ndim:
-                wanted = f"{ndim}-d {np.dtype(dtype).name}"
+            if f"{array.ndim}-d {array.dtype}" != wanted:
                 raise ValueError(f"{name} must be {wanted}, got shape {array.shape} {array.dtype}")
         lengths = (len(self.observations), len(self.actions), self.n_steps)
         if len(set(lengths)) != 1:
@@ -151,14 +148,9 @@ class Episodes(Sequence[Episode]):
         """
         chosen = np.asarray(indices, dtype=np.int64)
         rows = self.rows(chosen)
-        return replace(
-            self,
-            observations=self.observations[rows],
-            actions=self.actions[rows],
-            rewards=self.rewards[rows],
-            offsets=np.concatenate(([0], np.cumsum(self.lengths[chosen]))).astype(np.int64),
-            terminated=self.terminated[chosen],
-        )
+        steps = {key: getattr(self, key)[rows] for key in ("observations", "actions", "rewards")}
+        offsets = np.cumsum([0, *self.lengths[chosen]], dtype=np.int64)
+        return replace(self, **steps, offsets=offsets, terminated=self.terminated[chosen])
 
     def best(self, fraction: float) -> "Episodes":
         """The `fraction` of the episodes with the highest returns, one at least, in the order of the data set."""
@@ -181,9 +173,8 @@ class Episodes(Sequence[Episode]):
     def observation_statistics(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Mean and standard deviation (ddof 0) of each observation column, both (O,), accumulated in float64.
 
-        A constant column gets 1 instead of its deviation: with the customary 1e-6 the smallest departure from the
-        constant at rollout time (Ant's contact forces, all zero in D4RL's files) would reach the network millions
-        of times too large.
+        A constant column gets 1: divided by the customary 1e-6, the smallest departure from the constant in a rollout
+        (Ant's contact forces, all zero in D4RL's files) would reach the network a million times too large.
         """
         mean = self.observations.mean(axis=0, dtype=np.float64)
         squares = np.zeros_like(mean)
@@ -199,11 +190,7 @@ class Episodes(Sequence[Episode]):
 
 
 def held_out(n_episodes: int, share: float, seed: int) -> npt.NDArray[np.int64]:
-    """Which of so many episodes `split` holds out, in rising order; empty where it holds out none.
-
-    Raises:
-        ValueError: `share` is not in [0, 1).
-    """
+    """Which of so many episodes `split` holds out, in rising order; ValueError: `share` is not in [0, 1)."""
     if not 0 <= share < 1:
         raise ValueError(f"share must be in [0, 1), not {share}")
     if share == 0 or n_episodes < _LEAST_TO_SPLIT:

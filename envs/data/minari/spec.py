@@ -1,8 +1,7 @@
 """What a Minari dataset says of itself, read as plain JSON: nothing that its metadata name is imported or made.
 
-The `minari` package makes the environment that the metadata describe, and so imports any module they name, when
-`recover_environment` is called, and already on loading where the spaces are missing. Here an environment is believed
-only if Gymnasium's registry in this process has it under the same entry point.
+`minari` itself imports any module they name, on loading already where the spaces are missing. Here an environment is
+believed only if Gymnasium's registry in this process has it under the same entry point.
 """
 
 import json
@@ -57,11 +56,7 @@ def minari_dataset_dir() -> Path:
 
 
 def check_minari_id(dataset_id: str) -> str:
-    """A Minari id such as "mujoco/hopper/medium-v0", which may become part of a path.
-
-    Raises:
-        UsageError: it is not one.
-    """
+    """A Minari id such as "mujoco/hopper/medium-v0", which may become part of a path; UsageError: it is not one."""
     if len(dataset_id) > _MAX_ID or not _ID.fullmatch(dataset_id):
         like = "write it like mujoco/hopper/medium-v0 (letters, digits, '_' and '-')"
         raise UsageError(f"{dataset_id[:60]!a} is not a Minari id; {like}")

@@ -1,7 +1,4 @@
-"""Episodes to a Minari dataset that `minari.load_dataset` opens, complete or not at all.
-
-Written here in the layout of minari's own `create_dataset_from_buffers`, which makes the folder before it fills it.
-"""
+"""Episodes to a Minari dataset, complete or not at all; minari's own writer makes the folder before it fills it."""
 
 import copy
 import io
@@ -95,11 +92,7 @@ def write_minari(
 
 
 def new_minari_folder(dataset_id: str) -> Path:
-    """The folder of a dataset that is to be written.
-
-    Raises:
-        UsageError: not a Minari id, or such a dataset is there already.
-    """
+    """The folder of a dataset to write; UsageError: not a Minari id, or such a dataset is there already."""
     target = minari_data_dir(dataset_id).parent
     if target.exists():
         raise UsageError(f"{target}: is there already; choose another id, or delete that folder")
@@ -137,8 +130,7 @@ def _environment(
 def _image(episodes: Episodes, finals: npt.NDArray[np.float32]) -> memoryview:
     """The content of `main_data.hdf5`: a group for each episode, whose arrays minari can lengthen.
 
-    Built in memory, as D4RL's are: on a full disk then a plain write fails, where HDF5 would fail again in every later
-    call and in the clean-up.
+    Built in memory, as D4RL's are: on a full disk HDF5 would fail again in every later call.
     """
     image = io.BytesIO()
     with h5py.File(image, "w", track_order=True) as file:
@@ -146,12 +138,13 @@ def _image(episodes: Episodes, finals: npt.NDArray[np.float32]) -> memoryview:
             ended = np.arange(1, len(episode) + 1) == len(episode)
             group = file.create_group(f"episode_{e}")
             group.attrs.update({"id": e, "total_steps": len(episode)})
-            for key, array in (
-                ("observations", np.concatenate([episode.observations, finals[e : e + 1]])),
-                ("actions", episode.actions),
-                ("rewards", episode.rewards),
-                ("terminations", ended & episode.terminated),
-                ("truncations", ended & (not episode.terminated)),
-            ):
+            arrays = {
+                "observations": np.concatenate([episode.observations, finals[e : e + 1]]),
+                "actions": episode.actions,
+                "rewards": episode.rewards,
+                "terminations": ended & episode.terminated,
+                "truncations": ended & (not episode.terminated),
+            }
+            for key, array in arrays.items():
                 group.create_dataset(key, data=array, chunks=True, maxshape=(None, *array.shape[1:]))
     return image.getbuffer()
