@@ -5,28 +5,28 @@ from aaren_rl.envs import TASKS, Episode, Episodes, UnknownTaskError, make_env, 
 from aaren_rl.envs.data.episodes import held_out, split
 from aaren_rl.envs.errors import SimulationError
 
+ORIGIN = {"dataset": "mine", "source": "minari", "path": "there", "env_id": "Hopper-v4", "notes": ("a note",)}
 
-def make(lengths=(3, 1, 4), observation_dim=2, **kwargs):
-    n = sum(lengths)
-    rng = np.random.default_rng(0)
-    return Episodes(
-        observations=rng.standard_normal((n, observation_dim)).astype(np.float32),
-        actions=rng.uniform(-1, 1, (n, 2)).astype(np.float32),
-        rewards=np.arange(1, n + 1, dtype=np.float32),
-        offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
-        terminated=np.array([i % 2 == 0 for i in range(len(lengths))]),
-        **kwargs,
-    )
+
+def make(lengths=(3, 1, 4), observation_dim=2, **changes):
+    """Rewards number the steps."""
+    n, rng = sum(lengths), np.random.default_rng(0)
+    arrays = {
+        "observations": rng.standard_normal((n, observation_dim)).astype(np.float32),
+        "actions": rng.uniform(-1, 1, (n, 2)).astype(np.float32),
+        "rewards": np.arange(1, n + 1, dtype=np.float32),
+        "offsets": np.cumsum([0, *lengths]),
+        "terminated": np.arange(len(lengths)) % 2 == 0,
+    }
+    return Episodes(**{**arrays, **changes})
 
 
 def test_returns_to_go_is_accumulated_in_float64():
     result = returns_to_go([1.0, 2.0, 3.0])
     assert result.dtype == np.float32 and result.tolist() == [6.0, 5.0, 3.0]
-    # In float32 the ones vanish beside 2**24.
+    # In float32 the ones vanish beside 2**24, from either side.
     rewards = np.array([2.0**24] + [1.0] * 64, dtype=np.float32)
-    assert returns_to_go(rewards)[0] == 2.0**24 + 64
-    # From the other side, too: the sum runs from the end.
-    assert returns_to_go(rewards[::-1])[0] == 2.0**24 + 64
+    assert returns_to_go(rewards)[0] == returns_to_go(rewards[::-1])[0] == 2.0**24 + 64
 
 
 def test_episodes_is_a_sequence_of_views():
@@ -42,27 +42,15 @@ def test_episodes_is_a_sequence_of_views():
         episodes[3]
     assert (episodes.n_steps, episodes.observation_dim, episodes.action_dim) == (8, 2, 2)
     assert episodes.returns.tolist() == [6.0, 4.0, 26.0]
-
-
-def test_flat_returns_to_go_and_timesteps_restart_at_each_episode():
-    episodes = make()
     assert episodes.returns_to_go().tolist() == [6, 5, 3, 4, 26, 21, 15, 8]
-    assert episodes.timesteps().tolist() == [0, 1, 2, 0, 0, 1, 2, 3]
-    assert episodes.timesteps().dtype == np.int64
+    assert episodes.timesteps().tolist() == [0, 1, 2, 0, 0, 1, 2, 3] and episodes.timesteps().dtype == np.int64
 
 
 def test_observation_statistics_are_those_of_float64():
     n = 150_000  # more than two blocks of the reduction
     rng = np.random.default_rng(1)
     observations = (rng.standard_normal((n, 3)) * [1.0, 1e-3, 50.0] + [1000.0, 0.0, -3.0]).astype(np.float32)
-    episodes = Episodes(
-        observations,
-        np.zeros((n, 1), np.float32),
-        np.zeros(n, np.float32),
-        np.array([0, n], dtype=np.int64),
-        np.array([True]),
-    )
-    mean, std = episodes.observation_statistics()
+    mean, std = make(lengths=(n,), observations=observations).observation_statistics()
     assert mean.dtype == std.dtype == np.float32
     np.testing.assert_allclose(mean, observations.astype(np.float64).mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose(std, observations.astype(np.float64).std(axis=0), rtol=1e-6)
@@ -92,10 +80,8 @@ def test_a_column_constant_up_to_rounding_is_divided_by_one(value, noise):
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(field, value):
-    good = make()
-    fields = {k: getattr(good, k) for k in ("observations", "actions", "rewards", "offsets", "terminated")}
     with pytest.raises(ValueError, match=r"must|unequal|need"):
-        Episodes(**(fields | {field: value}))
+        make(**{field: value})
 
 
 def test_normalized_score():
@@ -120,7 +106,6 @@ def test_the_table_describes_the_real_environments(family, tmp_path, monkeypatch
     assert env.action_space.shape == (task.action_dim,)
     assert env.action_space.low.min() == -1.0 and env.action_space.high.max() == 1.0
     assert env.spec.max_episode_steps == task.horizon
-    assert task.d4rl_file == f"{family}_medium_replay-v2.hdf5"
     # No chatter on the terminal, no MUJOCO_LOG.TXT in the user's folder.
     assert capfd.readouterr() == ("", "")
     assert list(tmp_path.iterdir()) == []
@@ -135,15 +120,14 @@ def test_an_unknown_environment_is_one_line(env_id):
 
 
 def test_taking_episodes_copies_their_rows_and_keeps_their_origin():
-    episodes = make(dataset="mine", source="minari", path="there", env_id="Hopper-v4", notes=("a note",))
+    episodes = make(**ORIGIN)
     taken = episodes.take([2, 0, -3])
     assert taken.lengths.tolist() == [4, 3, 3] and taken.rewards.tolist() == [5, 6, 7, 8, 1, 2, 3, 1, 2, 3]
     assert taken.terminated.tolist() == [True, True, True]
     for one, other in zip(taken, (episodes[2], episodes[0], episodes[0]), strict=True):
         np.testing.assert_array_equal(one.observations, other.observations)
         np.testing.assert_array_equal(one.actions, other.actions)
-    assert (taken.dataset, taken.source, taken.path) == ("mine", "minari", "there")
-    assert (taken.env_id, taken.notes) == ("Hopper-v4", ("a note",))
+    assert {key: getattr(taken, key) for key in ORIGIN} == ORIGIN
     taken.rewards[:] = 0
     assert episodes.rewards.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     assert episodes.rows([1, 0]).tolist() == [3, 0, 1, 2]
@@ -160,21 +144,18 @@ def test_a_split_holds_a_share_out(count, share, held):
     episodes = make(lengths=tuple(1 + i % 4 for i in range(count)))
     training, rest = split(episodes, share, 3)
     assert (len(training), len(rest)) == (count - held, held)
-    # Rewards number the steps: none is lost or in both, and each side is in the data set's order.
+    # None is lost or in both, and each side is in the data set's order.
     assert sorted([*training.rewards, *rest.rewards]) == episodes.rewards.tolist()
     for part in (training, rest):
         assert part.rewards.tolist() == sorted(part.rewards)
     np.testing.assert_array_equal(rest.rewards, episodes.rewards[episodes.rows(held_out(count, share, 3))])
-    again, other = split(episodes, share, 3)[1], split(episodes, share, 4)[1]
-    np.testing.assert_array_equal(again.rewards, rest.rewards)
-    assert rest.rewards.tolist() != other.rewards.tolist()
+    assert rest.rewards.tolist() != split(episodes, share, 4)[1].rewards.tolist()
 
 
 def test_of_few_episodes_or_a_share_of_none_nothing_is_held_out():
     for count, share in ((39, 0.5), (1, 0.1), (100, 0.0)):
         episodes = make(lengths=(2,) * count)
-        training, rest = split(episodes, share, 0)
-        assert training is episodes and rest is None
+        assert split(episodes, share, 0) == (episodes, None)
     for share in (-0.1, 1.0, float("nan")):
         with pytest.raises(ValueError, match="share"):
             split(make(), share, 0)

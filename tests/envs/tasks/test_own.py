@@ -1,7 +1,10 @@
 """Data of environments outside the table: sizes, bounds and scores come from the environment and the user."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import gymnasium as gym
 import h5py
@@ -27,22 +30,28 @@ SCORED = "--eval-every 4 --eval-episodes 2 --final-episodes 2 --threads 1".split
 def pendulum(tmp_path_factory):
     """Ten episodes of uniform torques in Pendulum-v1, whose actions lie in [-2, 2]."""
     env, rng = make_env("Pendulum-v1"), np.random.default_rng(0)
-    rows: list[tuple[np.ndarray, np.ndarray, float, bool]] = []
+    rows = {key: [] for key in ("observations", "actions", "rewards", "timeouts")}
     for seed in range(10):
         observation, cut = env.reset(seed=seed)[0], False
         while not cut:
             action = rng.uniform(-2, 2, 1).astype(np.float32)
             after, reward, _, cut, _ = env.step(action)
-            rows.append((observation, action, float(reward), cut))
+            for column, value in zip(rows.values(), (observation, action, float(reward), cut), strict=True):
+                column.append(value)
             observation = after
     env.close()
     path = tmp_path_factory.mktemp("own") / "pendulum_random.hdf5"
     with h5py.File(path, "w") as file:
-        for key, column in zip(
-            ("observations", "actions", "rewards", "timeouts"), zip(*rows, strict=True), strict=True
-        ):
-            file[key] = np.array(column)
+        file.update({key: np.array(column) for key, column in rows.items()})
     return path
+
+
+def fails(capsys, arguments, code, message):
+    """A command ends in one line."""
+    assert train(arguments) == code
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith("error: ") and message in error
+    return error
 
 
 def test_the_task_is_the_environments(pendulum):
@@ -128,34 +137,40 @@ def test_reference_returns_make_scores(pendulum, tmp_path, capsys):
 )
 def test_what_is_refused(pendulum, tmp_path, capsys, arguments, code, message):
     given = [str(pendulum) if argument == "FILE" else argument for argument in arguments]
-    assert train([*given, "--out", str(tmp_path / "runs")]) == code
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and message in error
+    fails(capsys, [*given, "--out", str(tmp_path / "runs")], code, message)
     assert not list(tmp_path.rglob("config.yaml"))
 
 
-def test_an_environment_without_a_time_limit():
+class Stuck(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Box(np.array([-1, 0], np.float32), np.array([1, 0], np.float32))
+
+
+@pytest.mark.defect(15)
+def test_environments_without_a_time_limit_or_a_choice():
     gym.register("OwnEndless-v0", "gymnasium.envs.classic_control:PendulumEnv")
+    gym.register("Stuck-v0", Stuck, max_episode_steps=10, disable_env_checker=True)  # which warns of it
     try:
         with pytest.raises(UsageError, match="--max-episode-steps"):
             own_task("mine", "OwnEndless-v0")
         task = own_task("mine", "OwnEndless-v0", max_episode_steps=7)
         assert task.horizon == 7 and make_env(task.env_id, **task.env_kwargs).spec.max_episode_steps == 7
+        with pytest.raises(UsageError, match=r"Stuck-v0: action 1 has equal bounds \(0\)"):
+            own_task("stuck", "Stuck-v0")
     finally:
-        gym.registry.pop("OwnEndless-v0")
+        del gym.registry["OwnEndless-v0"], gym.registry["Stuck-v0"]
 
 
-@pytest.fixture(scope="module")
-def minari_root(tmp_path_factory):
+@pytest.fixture
+def minari_root(minari_recorded, tmp_path, monkeypatch):
     """A recorded Hopper-v5 set under a name of its own, and again under that of Minari's hopper-medium."""
-    root = tmp_path_factory.mktemp("minari")
-    recorded = minari_sets.record(root)
-    shutil.copytree(recorded.parent, root / "mujoco" / "hopper" / "medium-v0")
-    return root
+    shutil.copytree(minari_recorded, tmp_path / "minari")
+    own = tmp_path / "minari" / minari_sets.ID
+    shutil.copytree(own, tmp_path / "minari" / "mujoco" / "hopper" / "medium-v0")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
 
 
-def test_minari_by_id_and_by_the_tables_name(minari_root, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(minari_root))
+def test_minari_by_id_and_by_the_tables_name(minari_root, tmp_path, capsys):
     out = ["--out", str(tmp_path), *SMALL, *SCORED]
     assert train(["--source", f"minari:{minari_sets.ID}", *out]) == 0
     assert "Minari" in capsys.readouterr().out
@@ -167,8 +182,7 @@ def test_minari_by_id_and_by_the_tables_name(minari_root, tmp_path, monkeypatch,
     assert (card.env_id, card.dataset, card.target_return) == ("Hopper-v5", "mujoco/hopper/medium-v0", 3600.0)
 
 
-def test_minari_asked_wrongly(minari_root, monkeypatch):
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(minari_root))
+def test_minari_asked_wrongly(minari_root):
     mine = f"minari:{minari_sets.ID}"
     with pytest.raises(UsageError, match="leave --env-id out"):
         load_task("mine", mine, env_id="Hopper-v4")
@@ -178,21 +192,6 @@ def test_minari_asked_wrongly(minari_root, monkeypatch):
     assert load_task("mine", mine, reference=reference)[0].reference == reference
 
 
-class Stuck(gym.Env):
-    observation_space = gym.spaces.Box(-1, 1, (2,))
-    action_space = gym.spaces.Box(np.array([-1, 0], np.float32), np.array([1, 0], np.float32))
-
-
-@pytest.mark.defect(15)
-def test_an_action_that_has_no_choice_is_refused():
-    gym.register("Stuck-v0", Stuck, max_episode_steps=10, disable_env_checker=True)  # which warns of it
-    try:
-        with pytest.raises(UsageError, match=r"Stuck-v0: action 1 has equal bounds \(0\)"):
-            own_task("stuck", "Stuck-v0")
-    finally:
-        gym.registry.pop("Stuck-v0")
-
-
 @pytest.mark.defect(15)
 def test_returns_that_are_too_large_are_the_datas(pendulum, tmp_path, capsys):
     large = tmp_path / "large.hdf5"
@@ -200,9 +199,8 @@ def test_returns_that_are_too_large_are_the_datas(pendulum, tmp_path, capsys):
     with h5py.File(large, "r+") as file:
         file["rewards"][:] = 3e38
     own = ["--env-id", "Pendulum-v1", "--source", str(large), "--out", str(tmp_path / "runs")]
-    assert train([*own, *SMALL, *SCORED]) == 3
-    error = capsys.readouterr().err
-    assert "large: returns-to-go divided by --return-scale 1000 reach inf" in error and "--learning-rate" not in error
+    reach = "large: returns-to-go divided by --return-scale 1000 reach inf"
+    assert "--learning-rate" not in fails(capsys, [*own, *SMALL, *SCORED], 3, reach)
 
 
 @pytest.mark.defect(24)
@@ -220,6 +218,22 @@ def test_what_registers_environments_is_a_module(pendulum, tmp_path, monkeypatch
     (tmp_path / "leaving_env.py").write_text("import sys\nsys.exit(3)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     own = ["--env-id", "Pendulum-v1", "--source", str(pendulum), "--out", str(tmp_path / "runs")]
-    assert train([*own, *more]) == code
-    (error,) = capsys.readouterr().err.splitlines()
-    assert message in error and ("--register" in error) == (more[-1] != "Pendulumm-v1")
+    assert ("--register" in fails(capsys, [*own, *more], code, message)) == (more[-1] != "Pendulumm-v1")
+
+
+SCRIPT = """
+import os
+from aaren_rl.envs import make_env
+env = make_env("Hopper-v4")
+env.reset(seed=0)
+print(env.step(env.action_space.sample())[1], os.environ["MUJOCO_GL"])
+"""
+
+
+@pytest.mark.defect(9)
+@pytest.mark.parametrize("command", [["-c", SCRIPT], ["-m", "aaren_rl.evaluate", "--help"]])
+def test_simulation_runs_without_the_renderer_that_is_chosen(command):
+    """It cannot be imported here; the variable stays for whoever draws."""
+    environment = {**os.environ, "MUJOCO_GL": "nonsense"}
+    ran = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "") and ("nonsense" in ran.stdout or "usage" in ran.stdout)
