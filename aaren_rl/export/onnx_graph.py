@@ -24,8 +24,7 @@ import onnx
 from .._version import __version__
 from ..agents import CONSTANT, Aaren, Encoded, Policy
 from ..errors import UsageError
-from .onnx_layers import NOTHING, Layers
-from .onnx_nodes import Array
+from .onnx_layers import NOTHING, Array, Layers
 from .onnx_weights import action_range, embedding, encoding_maps, exact, layer
 
 # Finite, unlike -inf: a position that may attend to nothing, and that nobody reads, then gives a number and not NaN.
@@ -69,7 +68,7 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
         ("memory", memory, ["batch", *shape]),
     ]
     actions: list[int | str] = ["batch", config.action_dim]
-    model = graph.nodes.model(
+    model = graph.model(
         [
             ("observation", "float32", ["batch", config.observation_dim]),
             ("reward", "float64", ["batch"]),
@@ -91,27 +90,27 @@ class _Graph(Layers):
 
         With recurrence encoding, the sums of every head stand behind them, F D numbers more.
         """
-        nodes, states, tokens = self.nodes, 2 if self.policy.rollout == "rolling" else 1, self.tokens
+        states, tokens = 2 if self.policy.rollout == "rolling" else 1, self.tokens
         layers, heads, size = len(self.blocks), self.heads, self.size
         encodings = [block.mixer.encoding for block in self.blocks if isinstance(block.mixer, Encoded)]
         sums = encoding_maps(encodings[0], heads, tokens)[0].shape[-1] if encodings else 0
         kept = size + 1 + sums * size  # numbers a head
-        rows, times, memory = self._features(), nodes.reshape("timestep", -1, 1), "memory"
-        first = nodes.add("Equal", times, np.array(0))
+        rows, times, memory = self._features(), self.reshape("timestep", -1, 1), "memory"
+        first = self.add("Equal", times, np.array(0))
         if states == 2:
             first, memory = self._stagger(first)
-            rows = nodes.reshape(nodes.add("Concat", rows, rows, axis=1), -1, self._feature_count)
-            times = nodes.reshape(nodes.add("Concat", times, times, axis=1), -1, 1)
+            rows = self.reshape(self.add("Concat", rows, rows, axis=1), -1, self._feature_count)
+            times = self.reshape(self.add("Concat", times, times, axis=1), -1, 1)
         x = self._embed(rows, first, times)
-        fresh = nodes.reshape(first, -1, 1, 1, 1)
-        ignored = nodes.add("And", fresh, np.eye(3, 1, dtype=bool).reshape(3, 1, 1)) if tokens == 3 else None
+        fresh = self.reshape(first, -1, 1, 1, 1)
+        ignored = self.add("And", fresh, np.eye(3, 1, dtype=bool).reshape(3, 1, 1)) if tokens == 3 else None
 
         sizes = [size, 1, *([sums * size] if sums else [])]
-        parts = nodes.split(nodes.reshape(memory, -1, layers, heads, kept), sizes, -1)
-        parts[1] = nodes.add("Where", fresh, np.array(NOTHING), parts[1])
+        parts = self.split(self.reshape(memory, -1, layers, heads, kept), sizes, -1)
+        parts[1] = self.add("Where", fresh, np.array(NOTHING), parts[1])
         if sums:
-            parts[2] = nodes.add("Where", fresh, np.array(0.0), parts[2])
-        old = [nodes.split(part, [1] * layers, 1) if layers > 1 else [part] for part in parts]
+            parts[2] = self.add("Where", fresh, np.array(0.0), parts[2])
+        old = [self.split(part, [1] * layers, 1) if layers > 1 else [part] for part in parts]
         new: list[tuple[str, ...]] = []
         for i, block in enumerate(self.blocks):
             mixer = block.mixer
@@ -119,44 +118,44 @@ class _Graph(Layers):
             outputs, values, level = self.scan(inner, x, old[0][i], old[1][i], ignored)
             after = [outputs[-1], level]
             if isinstance(mixer, Encoded):
-                before = nodes.reshape(old[2][i], -1, heads, sums, size)
+                before = self.reshape(old[2][i], -1, heads, sums, size)
                 if ignored is not None:
-                    values = nodes.add("Where", ignored, np.array(0.0), values)
+                    values = self.add("Where", ignored, np.array(0.0), values)
                 outputs, encoded = self.encode(mixer.encoding, outputs, values, before)
-                after.append(nodes.reshape(encoded, -1, 1, heads, sums * size))
+                after.append(self.reshape(encoded, -1, 1, heads, sums * size))
             new.append(tuple(after))
             if i == layers - 1:
                 x, outputs = self.last_token(x, tokens), outputs[-1:]
-            mixed = outputs[0] if len(outputs) == 1 else nodes.add("Concat", *outputs, axis=1)
-            x = self.rest(i, x, nodes.reshape(self.as_type(mixed, self.dtype, "float64"), -1, self.width))
-        joined = [nodes.add("Concat", *parts, axis=1) for parts in zip(*new, strict=True)]
-        nodes.reshape(nodes.add("Concat", *joined, axis=-1), -1, states, layers, heads, kept, out="next_memory")
+            mixed = outputs[0] if len(outputs) == 1 else self.add("Concat", *outputs, axis=1)
+            x = self.rest(i, x, self.reshape(self.as_type(mixed, self.dtype, "float64"), -1, self.width))
+        joined = [self.add("Concat", *parts, axis=1) for parts in zip(*new, strict=True)]
+        self.reshape(self.add("Concat", *joined, axis=-1), -1, states, layers, heads, kept, out="next_memory")
         self._act(self.last_token(x, states, 0))
         return "float64", [states, layers, heads, kept]
 
     def window(self) -> tuple[str, list[int | str]]:
         """The rollout "window": memory (B, K - 1, F) with the features of the steps before, scaled but not centred."""
-        nodes, length = self.nodes, self.policy.context_length
+        length = self.policy.context_length
         count = self.tokens * length
-        rows = nodes.add("Concat", "memory", nodes.add("Unsqueeze", self._features(), np.array([1])), axis=1)
-        times = nodes.add("Add", nodes.reshape("timestep", -1, 1), np.arange(1 - length, 1))
-        first = nodes.add("Or", nodes.add("Equal", times, np.array(0)), np.arange(length) == 0)
-        x = self._embed(nodes.reshape(rows, -1, self._feature_count), first, nodes.reshape(times, -1, 1))
-        seen = nodes.reshape(nodes.add("GreaterOrEqual", times, np.array(0)), -1, length, 1)
+        rows = self.add("Concat", "memory", self.add("Unsqueeze", self._features(), np.array([1])), axis=1)
+        times = self.add("Add", self.reshape("timestep", -1, 1), np.arange(1 - length, 1))
+        first = self.add("Or", self.add("Equal", times, np.array(0)), np.arange(length) == 0)
+        x = self._embed(self.reshape(rows, -1, self._feature_count), first, self.reshape(times, -1, 1))
+        seen = self.reshape(self.add("GreaterOrEqual", times, np.array(0)), -1, length, 1)
         if self.tokens == 3:
             # Not the action before the window's or the episode's first step.
-            action = nodes.add("And", nodes.reshape(first, -1, length, 1), np.array([True, False, False]))
-            seen = nodes.add("And", seen, nodes.add("Not", action))
-        seen = nodes.reshape(seen, -1, 1, 1, count)
-        before = nodes.add("Where", seen, self.constant(0), self.constant(MASKED[self.dtype]))
-        mask = nodes.add("Add", before, _causal(count, self.dtype))
+            action = self.add("And", self.reshape(first, -1, length, 1), np.array([True, False, False]))
+            seen = self.add("And", seen, self.add("Not", action))
+        seen = self.reshape(seen, -1, 1, 1, count)
+        before = self.add("Where", seen, self.constant(0), self.constant(MASKED[self.dtype]))
+        mask = self.add("Add", before, _causal(count, self.dtype))
         for i, block in enumerate(self.blocks):
             final = i == len(self.blocks) - 1
             attend = self.attend_fixed if isinstance(block.mixer, Aaren) else self.attend
             queried = self.last_token(x, count) if final else x
             mixed = attend(block.mixer, x, queried, before if final else mask, count)
             x = self.rest(i, queried, mixed)
-        nodes.add("Slice", rows, *(np.array([i]) for i in (1, length, 1)), out="next_memory")
+        self.add("Slice", rows, *(np.array([i]) for i in (1, length, 1)), out="next_memory")
         self._act(x)
         return "float32", [length - 1, self._feature_count]
 
@@ -167,44 +166,43 @@ class _Graph(Layers):
 
     def _features(self) -> str:
         """The step's row (B, F); also hands out the next return-to-go and timestep."""
-        nodes = self.nodes
-        to_go = nodes.add("Sub", "return_to_go", "reward", out="next_return_to_go")
-        nodes.add("Add", "timestep", np.array(1), out="next_timestep")
-        scaled = nodes.add("Div", self._clamped(self._asked(to_go)), np.array(self.policy.return_scale))
-        scaled = nodes.reshape(nodes.cast(scaled, "float32"), -1, 1)
-        return nodes.add("Concat", "previous_action", scaled, "observation", axis=1)
+        to_go = self.add("Sub", "return_to_go", "reward", out="next_return_to_go")
+        self.add("Add", "timestep", np.array(1), out="next_timestep")
+        scaled = self.add("Div", self._clamped(self._asked(to_go)), np.array(self.policy.return_scale))
+        scaled = self.reshape(self.cast(scaled, "float32"), -1, 1)
+        return self.add("Concat", "previous_action", scaled, "observation", axis=1)
 
     def _clamped(self, to_go: str) -> str:
         """As `ReturnRange.clamp`."""
-        nodes, limits = self.nodes, self.policy.return_range
+        limits = self.policy.return_range
         if limits is None:
             return to_go
-        interval = nodes.add("Div", "timestep", np.array(limits.every))
-        row = nodes.add("Min", interval, np.array(len(limits.bounds) - 1))
-        low, high = (nodes.add("Gather", bounds, row, axis=0) for bounds in exact(limits.bounds).T)
-        return nodes.add("Min", nodes.add("Max", to_go, low), high)
+        interval = self.add("Div", "timestep", np.array(limits.every))
+        row = self.add("Min", interval, np.array(len(limits.bounds) - 1))
+        low, high = (self.add("Gather", bounds, row, axis=0) for bounds in exact(limits.bounds).T)
+        return self.add("Min", self.add("Max", to_go, low), high)
 
     def _asked(self, to_go: str) -> str:
         """What is asked for, (B,): the return-to-go, or the estimate of the best in reach where that is infinite."""
-        nodes, best = self.nodes, self.policy.model.best_return
+        best = self.policy.model.best_return
         if best is None:
             return to_go
 
         def best_in_reach() -> str:
             mean, std = (x.cpu().numpy() for x in (self.policy.observation_mean, self.policy.observation_std))
-            x = nodes.cast(nodes.add("Div", nodes.add("Sub", "observation", mean), std), "float64")
+            x = self.cast(self.add("Div", self.add("Sub", "observation", mean), std), "float64")
             for module in (best.first, best.second, best.last):
                 weight, bias = layer(module)
-                x = nodes.add("Add", nodes.add("MatMul", x, weight), bias)  # in float64, as `Policy` has it
-                x = x if module is best.last else nodes.add("Relu", x)
-            estimate = nodes.add("Mul", nodes.reshape(x, -1), np.array(self.policy.return_scale))
-            return nodes.add("Where", nodes.add("IsInf", to_go, detect_negative=0), estimate, to_go)
+                x = self.add("Add", self.add("MatMul", x, weight), bias)  # in float64, as `Policy` has it
+                x = x if module is best.last else self.add("Relu", x)
+            estimate = self.add("Mul", self.reshape(x, -1), np.array(self.policy.return_scale))
+            return self.add("Where", self.add("IsInf", to_go, detect_negative=0), estimate, to_go)
 
         def as_it_is() -> str:
-            return nodes.add("Identity", to_go)
+            return self.add("Identity", to_go)
 
-        largest = nodes.add("ReduceMax", to_go, keepdims=0)
-        return nodes.either(nodes.add("IsInf", largest, detect_negative=0), best_in_reach, as_it_is, "float64")
+        largest = self.add("ReduceMax", to_go, keepdims=0)
+        return self.either(self.add("IsInf", largest, detect_negative=0), best_in_reach, as_it_is, "float64")
 
     def _embed(self, rows: str, first: str, times: str) -> str:
         """Rows (R, F) of the time steps (R, 1) to normalised tokens (R J, C).
@@ -212,21 +210,21 @@ class _Graph(Layers):
         If a step is one token, the action has no effect on it where `first`, bool of R elements. If it is three, the
         action's own is ignored later.
         """
-        nodes, model = self.nodes, self.policy.model
+        model = self.policy.model
         center, weights = embedding(self.policy)
         if self.tokens == 1:
             action = np.arange(len(center)) < model.config.action_dim
-            ignored = nodes.add("And", nodes.reshape(first, -1, 1), action)
-            rows = nodes.add("Where", ignored, center.astype(np.float32), rows)
-        features = nodes.add("Sub", self.as_type(rows, self.dtype, "float32"), self.constant(center))
+            ignored = self.add("And", self.reshape(first, -1, 1), action)
+            rows = self.add("Where", ignored, center.astype(np.float32), rows)
+        features = self.add("Sub", self.as_type(rows, self.dtype, "float32"), self.constant(center))
         x = self.gemm(features, weights)
         if self.tokens == 3:
-            x = nodes.reshape(x, -1, self.width)
+            x = self.reshape(x, -1, self.width)
         if model.config.timestep_embedding:
-            each = nodes.add("Add", times, np.array([-1, 0, 0])) if self.tokens == 3 else times  # (R, J)
-            each = nodes.add("Clip", each, np.array(0), np.array(model.config.max_timestep - 1))
-            time = nodes.add("Gather", self.constant(exact(model.embed_timestep.weight)), each, axis=0)
-            x = nodes.add("Add", x, nodes.reshape(time, -1, self.width))
+            each = self.add("Add", times, np.array([-1, 0, 0])) if self.tokens == 3 else times  # (R, J)
+            each = self.add("Clip", each, np.array(0), np.array(model.config.max_timestep - 1))
+            time = self.add("Gather", self.constant(exact(model.embed_timestep.weight)), each, axis=0)
+            x = self.add("Add", x, self.reshape(time, -1, self.width))
         return self.norm(x, model.norm, self.shift(0))
 
     def _stagger(self, begin: str) -> tuple[str, str]:
@@ -236,20 +234,19 @@ class _Graph(Layers):
             Which states begin, (B, 2), and the memory to start from. The younger state of the first K / 2 steps, which
             `Policy` leaves out, is a copy of the older and takes its place without effect.
         """
-        nodes, half = self.nodes, self.policy.context_length // 2
-        turn = nodes.add("Equal", nodes.add("Mod", "timestep", np.array(half)), np.array(0))
-        fresh = nodes.add("Concat", begin, nodes.reshape(turn, -1, 1), axis=1)
-        older, younger = nodes.split("memory", [1, 1], 1)
-        older = nodes.add("Where", nodes.reshape(turn, -1, 1, 1, 1, 1), younger, older)
-        return fresh, nodes.add("Concat", older, younger, axis=1)
+        half = self.policy.context_length // 2
+        turn = self.add("Equal", self.add("Mod", "timestep", np.array(half)), np.array(0))
+        fresh = self.add("Concat", begin, self.reshape(turn, -1, 1), axis=1)
+        older, younger = self.split("memory", [1, 1], 1)
+        older = self.add("Where", self.reshape(turn, -1, 1, 1, 1, 1), younger, older)
+        return fresh, self.add("Concat", older, younger, axis=1)
 
     def _act(self, x: str) -> None:
         """The action from the observation's token (B, C), in the environment's units."""
-        nodes = self.nodes
         middle, half = action_range(self.policy)
-        action = nodes.add("Tanh", self.gemm(x, layer(self.policy.model.head)))
-        scaled = nodes.add("Mul", self.as_type(action, "float32"), half.astype(np.float32))
-        nodes.add("Add", scaled, middle.astype(np.float32), out="action")
+        action = self.add("Tanh", self.gemm(x, layer(self.policy.model.head)))
+        scaled = self.add("Mul", self.as_type(action, "float32"), half.astype(np.float32))
+        self.add("Add", scaled, middle.astype(np.float32), out="action")
 
 
 def _causal(count: int, dtype: str) -> Array:

@@ -11,16 +11,18 @@ H heads, D = C / H channels a head.
 from __future__ import annotations
 
 import math
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from ..agents import Aaren, Attention, Block, Encoded, Policy
 from ..agents.mixers import HeadMixer
 from ..agents.mixers.rsa.encoding import GatedEncoding
-from .onnx_nodes import Array, Nodes, Value
 from .onnx_weights import (
     ERFC,
     Doubles,
@@ -34,11 +36,17 @@ from .onnx_weights import (
     scores_and_values,
 )
 
+Array: TypeAlias = npt.NDArray[Any]
+Value: TypeAlias = str | Array  # the name of a computed value, or a constant
+
+OPSET = 20  # the first with Gelu
+IR_VERSION = 9  # ONNX Runtime refuses files of a newer one than its own
+DTYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "int64": TensorProto.INT64}
 NOTHING = -1e300  # the level of no tokens, and a score beside which every other is larger; finite, unlike -inf
 
 
 class Layers:
-    """Writes layers into `nodes`.
+    """Collects a graph's nodes in the order they are computed; what adds some returns the name of what they compute.
 
     Args:
         policy: whose layers.
@@ -46,13 +54,73 @@ class Layers:
     """
 
     def __init__(self, policy: Policy, precision: str) -> None:
-        """No nodes yet."""
-        self.nodes, self.policy, self._quantize = Nodes(), policy, precision == "int8"
+        self._nodes: list[onnx.NodeProto] = []
+        self._count = 0  # nodes so far, those of branches too
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._tensors: list[TensorProto] = []
+        self.policy, self._quantize = policy, precision == "int8"
         self.dtype = "float64" if precision == "float64" else "float32"
         model = policy.model
         self.width, self.heads, self.tokens = model.config.width, model.config.heads, model.config.tokens_per_step
         self.size = self.width // self.heads
         self.blocks = [cast(Block, block) for block in model.trunk.blocks]
+
+    def add(self, op: str, *inputs: Value, out: str | None = None, **attributes: Any) -> str:  # noqa: ANN401  any of ONNX's
+        """One node with one output; `out` is the name that users of the graph see."""
+        return self._add(op, *inputs, outputs=[out], **attributes)[0]
+
+    def split(self, x: Value, sizes: Sequence[int], axis: int) -> list[str]:
+        """Cuts a value into parts of these sizes."""
+        return self._add("Split", x, np.array(sizes, np.int64), outputs=[None] * len(sizes), axis=axis)
+
+    def reshape(self, x: Value, *shape: int, out: str | None = None) -> str:
+        """0 keeps a size, -1 is what is left."""
+        return self.add("Reshape", x, np.array(shape, np.int64), out=out)
+
+    def cast(self, x: Value, dtype: str) -> str:
+        """The value in another type."""
+        return self.add("Cast", x, to=DTYPES[dtype])
+
+    def either(self, condition: str, then: Callable[[], str], otherwise: Callable[[], str], dtype: str) -> str:
+        """What `then` adds, or `otherwise`: only one of them is computed. A value of this type each."""
+        branches, around = [], self._nodes
+        for branch in (then, otherwise):
+            self._nodes = []
+            output = helper.make_tensor_value_info(branch(), DTYPES[dtype], None)
+            branches.append(helper.make_graph(self._nodes, branch.__name__, [], [output]))
+        self._nodes = around
+        return self.add("If", condition, then_branch=branches[0], else_branch=branches[1])
+
+    def model(
+        self,
+        inputs: Sequence[tuple[str, str, Sequence[int | str]]],
+        outputs: Sequence[tuple[str, str, Sequence[int | str]]],
+        producer: str,
+    ) -> onnx.ModelProto:
+        """The finished model; inputs and outputs are (name, type, shape), with names for free sizes."""
+        taken, given = (
+            [helper.make_tensor_value_info(name, DTYPES[dtype], shape) for name, dtype, shape in side]
+            for side in (inputs, outputs)
+        )
+        graph = helper.make_graph(self._nodes, "policy_step", taken, given, self._tensors)
+        opsets = [helper.make_opsetid("", OPSET)]
+        if any(node.domain for node in self._nodes):
+            opsets.append(helper.make_opsetid("com.microsoft", 1))
+        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name=producer)
+
+    def _add(self, op: str, *inputs: Value, outputs: Sequence[str | None], **attributes: Any) -> list[str]:  # noqa: ANN401
+        names = [x if isinstance(x, str) else self._constant(x) for x in inputs]
+        made = [name or f"{op.lower()}_{self._count}_{i}" for i, name in enumerate(outputs)]
+        self._count += 1
+        self._nodes.append(helper.make_node(op, names, made, name=made[0], **attributes))
+        return made
+
+    def _constant(self, array: Array) -> str:
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self._constants:
+            self._constants[key] = f"constant_{len(self._constants)}"
+            self._tensors.append(numpy_helper.from_array(np.asarray(array, order="C"), self._constants[key]))
+        return self._constants[key]
 
     def scan(self, mixer: Aaren, x: str, mean: str, level: str, ignored: str | None) -> tuple[list[str], str, str]:
         """A step's tokens (N J, C) one after another, in float64.
@@ -66,17 +134,17 @@ class Layers:
             Every token's outputs, which are the means after it; the tokens' values (N, J, H, D); the level after them.
             Tokens that are `ignored`, bool (N, J, 1, 1), are overwritten by the next.
         """
-        nodes, size, tokens = self.nodes, self.size, self.tokens
+        size, tokens = self.size, self.tokens
         leaves = self.as_type(self.linear(x, scores_and_values(mixer).less(exact(mixer.output.bias))), "float64")
-        values, scores = nodes.split(nodes.reshape(leaves, -1, tokens, self.heads, size + 1), [size, 1], -1)
+        values, scores = self.split(self.reshape(leaves, -1, tokens, self.heads, size + 1), [size, 1], -1)
         if ignored is not None:
-            scores = nodes.add("Where", ignored, np.array(NOTHING), scores)
-        each = [nodes.split(part, [1] * tokens, 1) if tokens > 1 else [part] for part in (values, scores)]
+            scores = self.add("Where", ignored, np.array(NOTHING), scores)
+        each = [self.split(part, [1] * tokens, 1) if tokens > 1 else [part] for part in (values, scores)]
         outputs = []
         for value, score in zip(*each, strict=True):
-            after = nodes.add("ReduceLogSumExp", nodes.add("Concat", level, score, axis=-1), np.array([-1]))
-            kept = nodes.add("Exp", nodes.add("Sub", level, after))
-            mean = nodes.add("Add", value, nodes.add("Mul", kept, nodes.add("Sub", mean, value)))
+            after = self.add("ReduceLogSumExp", self.add("Concat", level, score, axis=-1), np.array([-1]))
+            kept = self.add("Exp", self.add("Sub", level, after))
+            mean = self.add("Add", value, self.add("Mul", kept, self.add("Sub", mean, value)))
             level = after
             outputs.append(mean)
         return outputs, values, level
@@ -86,43 +154,43 @@ class Layers:
 
         A head's outputs and next sums are linear in its sums and values.
         """
-        nodes, tokens = self.nodes, self.tokens
+        tokens = self.tokens
         of_sums, of_values, gates = encoding_maps(encoding, self.heads, tokens)
-        values = nodes.add("Transpose", values, perm=[0, 2, 1, 3])
-        both = nodes.add("Add", nodes.add("MatMul", of_sums, sums), nodes.add("MatMul", of_values, values))
-        *encoded, after = nodes.split(both, [1] * tokens + [of_sums.shape[-1]], 2)
+        values = self.add("Transpose", values, perm=[0, 2, 1, 3])
+        both = self.add("Add", self.add("MatMul", of_sums, sums), self.add("MatMul", of_values, values))
+        *encoded, after = self.split(both, [1] * tokens + [of_sums.shape[-1]], 2)
         gated = []
         for mixed, recurrent in zip(outputs, encoded, strict=True):
-            recurrent = nodes.reshape(recurrent, -1, 1, self.heads, self.size)
-            less = nodes.add("Sub", recurrent, mixed)
-            gated.append(nodes.add("Add", mixed, nodes.add("Mul", less, gates.reshape(-1, 1))))
+            recurrent = self.reshape(recurrent, -1, 1, self.heads, self.size)
+            less = self.add("Sub", recurrent, mixed)
+            gated.append(self.add("Add", mixed, self.add("Mul", less, gates.reshape(-1, 1))))
         return gated, after
 
     def attend_fixed(self, mixer: nn.Module, x: str, queried: str, mask: str, length: int) -> str:
         """Aaren over a window (B M, C): softmax attention of the learned query."""
         assert isinstance(mixer, Aaren)
-        nodes, size = self.nodes, self.size
+        size = self.size
         leaves = self.linear(x, scores_and_values(mixer).less(exact(mixer.output.bias)))
-        leaves = nodes.reshape(leaves, -1, length, self.heads, size + 1)
-        leaves = nodes.add("Transpose", leaves, perm=[0, 2, 1, 3])
-        values, scores = nodes.split(leaves, [size, 1], -1)
-        scores = nodes.add("Add", nodes.reshape(scores, 0, 0, 1, length), mask)
-        return self.join_heads(nodes.add("MatMul", nodes.add("Softmax", scores, axis=-1), values))
+        leaves = self.reshape(leaves, -1, length, self.heads, size + 1)
+        leaves = self.add("Transpose", leaves, perm=[0, 2, 1, 3])
+        values, scores = self.split(leaves, [size, 1], -1)
+        scores = self.add("Add", self.reshape(scores, 0, 0, 1, length), mask)
+        return self.join_heads(self.add("MatMul", self.add("Softmax", scores, axis=-1), values))
 
     def attend(self, mixer: nn.Module, x: str, queried: str, mask: str, length: int) -> str:
         """Self-attention of the `queried` tokens over a window (B M, C)."""
         assert isinstance(mixer, Attention)
-        nodes, heads, size = self.nodes, self.heads, self.size
+        heads, size = self.heads, self.size
         shift = exact(mixer.output.bias)
         pairs = self.linear(x, beside(layer(mixer.key), layer(mixer.value)).less(shift))
-        pairs = nodes.reshape(pairs, -1, length, 2 * heads, size)
-        keys, values = nodes.split(nodes.add("Transpose", pairs, perm=[0, 2, 1, 3]), [heads, heads], 1)
+        pairs = self.reshape(pairs, -1, length, 2 * heads, size)
+        keys, values = self.split(self.add("Transpose", pairs, perm=[0, 2, 1, 3]), [heads, heads], 1)
         queries = self.linear(queried, scaled_query(mixer).less(shift))
-        queries = nodes.reshape(queries, -1, length if queried == x else 1, heads, size)
-        queries = nodes.add("Transpose", queries, perm=[0, 2, 1, 3])
-        scores = nodes.add("MatMul", queries, nodes.add("Transpose", keys, perm=[0, 1, 3, 2]))
-        shares = nodes.add("Softmax", nodes.add("Add", scores, mask), axis=-1)
-        return self.join_heads(nodes.add("MatMul", shares, values))
+        queries = self.reshape(queries, -1, length if queried == x else 1, heads, size)
+        queries = self.add("Transpose", queries, perm=[0, 2, 1, 3])
+        scores = self.add("MatMul", queries, self.add("Transpose", keys, perm=[0, 1, 3, 2]))
+        shares = self.add("Softmax", self.add("Add", scores, mask), axis=-1)
+        return self.join_heads(self.add("MatMul", shares, values))
 
     def rest(self, number: int, x: str, mixed: str) -> str:
         """The block after its mixer's heads: `Block._rest` of tokens (N Q, C)."""
@@ -139,23 +207,22 @@ class Layers:
 
     def gelu(self, x: str) -> str:
         """x (1 + erf(x / sqrt(2))) / 2."""
-        nodes = self.nodes
         if self.dtype == "float32":
-            return nodes.add("Gelu", x)
+            return self.add("Gelu", x)
         # ONNX Runtime has no erf in float64. For z >= 0 it is 1 - t exp(P(t) - z^2), t = 2 / (2 + z).
-        z = nodes.add("Abs", nodes.add("Mul", x, self.constant(math.sqrt(0.5))))
-        t = nodes.add("Div", self.constant(2), nodes.add("Add", z, self.constant(2)))
-        y = nodes.add("Sub", nodes.add("Add", t, t), self.constant(1))
+        z = self.add("Abs", self.add("Mul", x, self.constant(math.sqrt(0.5))))
+        t = self.add("Div", self.constant(2), self.add("Add", z, self.constant(2)))
+        y = self.add("Sub", self.add("Add", t, t), self.constant(1))
         exponent: Value = self.constant(0)
         for coefficient in ERFC[::-1]:
-            exponent = nodes.add("Add", nodes.add("Mul", exponent, y), self.constant(coefficient))
-        tail = nodes.add("Mul", t, nodes.add("Exp", nodes.add("Sub", exponent, nodes.add("Mul", z, z))))
-        erf = nodes.add("Mul", nodes.add("Sign", x), nodes.add("Sub", self.constant(1), tail))
-        return nodes.add("Mul", nodes.add("Mul", x, self.constant(0.5)), nodes.add("Add", erf, self.constant(1)))
+            exponent = self.add("Add", self.add("Mul", exponent, y), self.constant(coefficient))
+        tail = self.add("Mul", t, self.add("Exp", self.add("Sub", exponent, self.add("Mul", z, z))))
+        erf = self.add("Mul", self.add("Sign", x), self.add("Sub", self.constant(1), tail))
+        return self.add("Mul", self.add("Mul", x, self.constant(0.5)), self.add("Add", erf, self.constant(1)))
 
     def as_type(self, x: str, dtype: str, given: str | None = None) -> str:
         """The value in another type; `given` is its own, the graph's unless said."""
-        return x if dtype == (given or self.dtype) else self.nodes.cast(x, dtype)
+        return x if dtype == (given or self.dtype) else self.cast(x, dtype)
 
     def constant(self, array: npt.ArrayLike) -> Array:
         """Numbers in the graph's type."""
@@ -163,19 +230,19 @@ class Layers:
 
     def join_heads(self, mixed: str) -> str:
         """(N, H, Q, D) to (N Q, C)."""
-        return self.nodes.reshape(self.nodes.add("Transpose", mixed, perm=[0, 2, 1, 3]), -1, self.width)
+        return self.reshape(self.add("Transpose", mixed, perm=[0, 2, 1, 3]), -1, self.width)
 
     def last_token(self, x: str, length: int, position: int = -1) -> str:
         """Of tokens (N M, C) one of every M, (N, C)."""
         if length == 1:
             return x
-        x = self.nodes.reshape(x, -1, length, self.width)
-        return self.nodes.add("Gather", x, np.array(position), axis=1)
+        x = self.reshape(x, -1, length, self.width)
+        return self.add("Gather", x, np.array(position), axis=1)
 
     def norm(self, x: str, norm: nn.LayerNorm, shift: Doubles) -> str:
         """Layer normalisation of the last dimension, and `shift` (C,) on top."""
         weights = self.constant(exact(norm.weight)), self.constant(exact(norm.bias) + shift)
-        return self.nodes.add("LayerNormalization", x, *weights, axis=-1, epsilon=norm.eps)
+        return self.add("LayerNormalization", x, *weights, axis=-1, epsilon=norm.eps)
 
     def linear(self, x: str, weights: Linear, onto: str | None = None) -> str:
         """A layer of the trunk, (rows, inputs) -> (rows, outputs), added to `onto` instead of to its bias."""
@@ -185,13 +252,13 @@ class Layers:
         inputs, outputs = weights.weight.shape
         # Activations are rounded to 8 bits row by row (accuracy level 4), so that a row's result is its own.
         kind = {"K": inputs, "N": outputs, "bits": 8, "block_size": values.shape[-1], "accuracy_level": 4}
-        product = self.nodes.add("MatMulNBits", x, values, scales, domain="com.microsoft", **kind)
-        return self.nodes.add("Add", product, self.constant(weights.bias) if onto is None else onto)
+        product = self.add("MatMulNBits", x, values, scales, domain="com.microsoft", **kind)
+        return self.add("Add", product, self.constant(weights.bias) if onto is None else onto)
 
     def gemm(self, x: str, weights: Linear, onto: str | None = None) -> str:
         """A layer whose weights are never quantized."""
         bias = self.constant(weights.bias) if onto is None else onto
-        return self.nodes.add("Gemm", x, self.constant(weights.weight), bias)
+        return self.add("Gemm", x, self.constant(weights.weight), bias)
 
 
 def _inner(block: Block) -> HeadMixer:

@@ -23,11 +23,7 @@ def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: st
         name: of the model.
         license: of the weights, an identifier that the hub knows.
     """
-    header = yaml.safe_dump(_header(card, scores, name, license), sort_keys=False, allow_unicode=True, width=1000)
-    return f"---\n{header}---\n\n{_body(card, scores)}"
-
-
-def _header(card: PolicyCard, scores: Sequence[Score], name: str, license: str) -> dict[str, Any]:
+    data = f"{card.dataset} ({SOURCES.get(card.source, card.source)})"
     tags = ["reinforcement-learning", "offline-rl", card.agent, card.env_id, card.dataset, REPOSITORY]
     header: dict[str, Any] = {
         "license": license,
@@ -35,31 +31,28 @@ def _header(card: PolicyCard, scores: Sequence[Score], name: str, license: str) 
         "pipeline_tag": "reinforcement-learning",
         "tags": list(dict.fromkeys(tags)),
     }
-    if scores:
-        header["model-index"] = [{"name": name, "results": [_result(card, score) for score in scores]}]
-    return header
+    results = [
+        {
+            "task": {"type": "reinforcement-learning", "name": "reinforcement learning"},
+            "dataset": {"type": score.env_id, "name": f"{score.env_id}, trained on {data}"},
+            "metrics": _metrics(score),
+        }
+        for score in scores
+    ]
+    if results:
+        header["model-index"] = [{"name": name, "results": results}]
+    written = yaml.safe_dump(header, sort_keys=False, allow_unicode=True, width=1000)
+    return f"---\n{written}---\n\n{_body(card, scores)}"
 
 
-def _result(card: PolicyCard, score: Score) -> dict[str, Any]:
-    metrics = [{"type": "mean_reward", "name": _named("mean return", score), "value": round(score.return_mean, 2)}]
+def _metrics(score: Score) -> list[dict[str, Any]]:
+    said = f"asked return {asked_words(score.target_return)}, {score.episodes} episodes from seed {score.seed}"
+    values = {"mean_reward": ("mean return", score.return_mean)}
     if score.normalized_score_mean is not None:
-        name = _named(f"normalised score ({score.reference})", score)
-        metrics.append({"type": "normalized_score", "name": name, "value": round(score.normalized_score_mean, 2)})
-    data = f"{card.dataset} ({SOURCES.get(card.source, card.source)})"
-    return {
-        "task": {"type": "reinforcement-learning", "name": "reinforcement learning"},
-        "dataset": {
-            "type": score.env_id,
-            "name": f"{score.env_id}, trained on {data}",
-        },
-        "metrics": metrics,
-    }
-
-
-def _named(metric: str, score: Score) -> str:
-    return (
-        f"{metric}, asked return {asked_words(score.target_return)}, {score.episodes} episodes from seed {score.seed}"
-    )
+        values["normalized_score"] = f"normalised score ({score.reference})", score.normalized_score_mean
+    return [
+        {"type": kind, "name": f"{name}, {said}", "value": round(value, 2)} for kind, (name, value) in values.items()
+    ]
 
 
 def _body(card: PolicyCard, scores: Sequence[Score]) -> str:
@@ -67,31 +60,38 @@ def _body(card: PolicyCard, scores: Sequence[Score]) -> str:
     windows = f"s of {card.context_length} steps" if card.context == "window" else ""
     shape = card.model
     asked = 'float("inf")' if card.target_return is None else f"{card.target_return:g}"  # inf: auto
-    parts = [
-        f"# {label(card.agent)} for {card.env}",
-        f"Plays `{card.env_id}`. Trained offline for {card.updates:,} updates (seed {card.seed}).",
-        "## Scores\n\n" + (_table(scores) if scores else "None were recorded."),
-        "## How it was made\n\n"
-        + "\n".join(
-            f"- {what}: {value}"
-            for what, value in (
-                ("Data", f"{card.dataset}, {SOURCES.get(card.source, card.source)} (`{card.source_path}`)"),
-                ("Environment", f"`{card.env_id}`, time limit {card.horizon} steps"),
-                ("Training contexts", card.context + windows),
-                ("Rollout", describe_rollout(card.rollout, card.rollout_context)),
-                ("Asked return", f"{asked_words(card.target_return)} by default, scaled by 1 / {card.return_scale:g}"),
-                ("Weights", card.weights),
-                ("Model", f"{shape.get('layers')} layers of width {shape.get('width')}, {shape.get('heads')} heads"),
-                ("Made with", f"{versions}, on {card.versions.get('device', 'an unknown device')}"),
-            )
-        ),
-        "## Use\n\n```python\nfrom aaren_rl.hub import from_pretrained\n\n"
-        'policy = from_pretrained("this-folder")\n'
-        f"state = policy.initial_state(batch_size=1, target_return={asked})\n"
-        "action, state = policy.act(observation, reward, state)  # observation (1, O), last reward (1,)\n```",
-        "`config.json` holds the data's statistics and all else that the policy needs; loading executes nothing.",
-    ]
-    return "\n\n".join(parts) + "\n"
+    return f"""\
+# {label(card.agent)} for {card.env}
+
+Plays `{card.env_id}`. Trained offline for {card.updates:,} updates (seed {card.seed}).
+
+## Scores
+
+{_table(scores) if scores else "None were recorded."}
+
+## How it was made
+
+- Data: {card.dataset}, {SOURCES.get(card.source, card.source)} (`{card.source_path}`)
+- Environment: `{card.env_id}`, time limit {card.horizon} steps
+- Training contexts: {card.context}{windows}
+- Rollout: {describe_rollout(card.rollout, card.rollout_context)}
+- Asked return: {asked_words(card.target_return)} by default, scaled by 1 / {card.return_scale:g}
+- Weights: {card.weights}
+- Model: {shape.get("layers")} layers of width {shape.get("width")}, {shape.get("heads")} heads
+- Made with: {versions}, on {card.versions.get("device", "an unknown device")}
+
+## Use
+
+```python
+from aaren_rl.hub import from_pretrained
+
+policy = from_pretrained("this-folder")
+state = policy.initial_state(batch_size=1, target_return={asked})
+action, state = policy.act(observation, reward, state)  # observation (1, O), last reward (1,)
+```
+
+`config.json` holds the data's statistics and all else that the policy needs; loading executes nothing.
+"""
 
 
 def _table(scores: Sequence[Score]) -> str:

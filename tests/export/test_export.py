@@ -166,7 +166,7 @@ def test_what_cannot_be_exported_is_one_clear_line(run: Path, tmp_path: Path, ca
 
 
 def test_without_onnx_the_extra_is_named(run: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("onnx", "aaren_rl.export.onnx_graph", "aaren_rl.export.onnx_nodes"):
+    for name in ("onnx", "aaren_rl.export.onnx_graph", "aaren_rl.export.onnx_layers"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "onnx", None)
     code, err = refused(capsys, str(run), "--out", str(tmp_path / "p.onnx"))
