@@ -24,7 +24,7 @@ import onnx
 from .._version import __version__
 from ..agents import CONSTANT, Aaren, Encoded, Policy
 from ..errors import UsageError
-from .onnx_layers import NOTHING, Array, Layers
+from .onnx_layers import NOTHING, Array, Layers, Sizes
 from .onnx_weights import action_range, embedding, encoding_maps, exact, layer
 
 # Finite, unlike -inf: a position that may attend to nothing, and that nobody reads, then gives a number and not NaN.
@@ -42,8 +42,7 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     Raises:
         UsageError: the mixer has no graph, or none in this rollout mode.
     """
-    config = policy.model.config
-    mixer = policy.model.trunk.mixer
+    config, mixer = policy.model.config, policy.model.trunk.mixer
     if not mixer.exported:
         raise UsageError(f"the mixer {config.mixer} has no ONNX graph yet")
     constant = mixer.state_size == CONSTANT
@@ -62,20 +61,16 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
             f"the rollout {policy.rollout} of the mixer {config.mixer} has no state of constant size to export; "
             "choose --rollout window"
         )
-    state: list[tuple[str, str, list[int | str]]] = [
-        ("return_to_go", "float64", ["batch"]),
-        ("timestep", "int64", ["batch"]),
-        ("memory", memory, ["batch", *shape]),
-    ]
-    actions: list[int | str] = ["batch", config.action_dim]
+    actions: list[int] = [config.action_dim]
+    state: Sizes = {"return_to_go": ("float64", []), "timestep": ("int64", []), "memory": (memory, shape)}
     model = graph.model(
-        [
-            ("observation", "float32", ["batch", config.observation_dim]),
-            ("reward", "float64", ["batch"]),
-            ("previous_action", "float32", actions),
-            *state,
-        ],
-        [("action", "float32", actions), *((f"next_{name}", dtype, size) for name, dtype, size in state)],
+        {
+            "observation": ("float32", [config.observation_dim]),
+            "reward": ("float64", []),
+            "previous_action": ("float32", actions),
+            **state,
+        },
+        {"action": ("float32", actions), **{f"next_{name}": part for name, part in state.items()}},
         f"aaren-rl {__version__}",
     )
     onnx.checker.check_model(model, full_check=precision != "int8")
@@ -85,7 +80,7 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
 class _Graph(Layers):
     """The whole step; `window` or `recurrent` once."""
 
-    def recurrent(self) -> tuple[str, list[int | str]]:
+    def recurrent(self) -> tuple[str, list[int]]:
         """The rollouts "carry" and "rolling": the scan's states, memory (B, S, L, H, D + 1), mean and level.
 
         With recurrence encoding, the sums of every head stand behind them, F D numbers more.
@@ -133,7 +128,7 @@ class _Graph(Layers):
         self._act(self.last_token(x, states, 0))
         return "float64", [states, layers, heads, kept]
 
-    def window(self) -> tuple[str, list[int | str]]:
+    def window(self) -> tuple[str, list[int]]:
         """The rollout "window": memory (B, K - 1, F) with the features of the steps before, scaled but not centred."""
         length = self.policy.context_length
         count = self.tokens * length

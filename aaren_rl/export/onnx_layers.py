@@ -38,6 +38,7 @@ from .onnx_weights import (
 
 Array: TypeAlias = npt.NDArray[Any]
 Value: TypeAlias = str | Array  # the name of a computed value, or a constant
+Sizes: TypeAlias = dict[str, tuple[str, list[int]]]  # name -> type, and shape behind the batch
 
 OPSET = 20  # the first with Gelu
 IR_VERSION = 9  # ONNX Runtime refuses files of a newer one than its own
@@ -91,15 +92,10 @@ class Layers:
         self._nodes = around
         return self.add("If", condition, then_branch=branches[0], else_branch=branches[1])
 
-    def model(
-        self,
-        inputs: Sequence[tuple[str, str, Sequence[int | str]]],
-        outputs: Sequence[tuple[str, str, Sequence[int | str]]],
-        producer: str,
-    ) -> onnx.ModelProto:
-        """The finished model; inputs and outputs are (name, type, shape), with names for free sizes."""
+    def model(self, inputs: Sizes, outputs: Sizes, producer: str) -> onnx.ModelProto:
+        """The finished model."""
         taken, given = (
-            [helper.make_tensor_value_info(name, DTYPES[dtype], shape) for name, dtype, shape in side]
+            [helper.make_tensor_value_info(name, DTYPES[kind], ["batch", *size]) for name, (kind, size) in side.items()]
             for side in (inputs, outputs)
         )
         graph = helper.make_graph(self._nodes, "policy_step", taken, given, self._tensors)
