@@ -14,7 +14,6 @@ from aaren_rl.compare.imitation import imitation, imitation_difference_over_task
 from aaren_rl.compare.report.write import format_comparison, write_report
 from aaren_rl.evaluate.scores import ActionError
 from aaren_rl.typed import read
-from aaren_rl.typed import read
 
 AGENTS = ("decision-aaren", "decision-transformer")
 

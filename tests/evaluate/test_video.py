@@ -8,15 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import gymnasium as gym
 import imageio_ffmpeg
 import numpy as np
 import pytest
-from board_cells import score
 from PIL import Image
+from synthetic import make_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aaren_rl.envs import SimulationError, get_task, make_env
@@ -234,7 +233,7 @@ class Growing:
 def film(video: Video, **changes) -> tuple[np.ndarray, str]:
     """The returns of some episodes, and what was told of the film of one."""
     played = rollout(Growing(), "Drawn-v0", target_return=1.0, seed=1, on_action=video.note, **changes)
-    scored = replace(score("pendulum", "decision-aaren", 0, 1.0, 1.0), returns=played.returns.tolist(), seed=1)
+    scored = make_score(returns=played.returns.tolist(), seed=1)
     return played.returns, video.write(scored, video.file.parent)
 
 
