@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 
-from .agents.ranges import BELOW_1, COUNT, COUNT_FROM_0, LARGE, Range, check_limits
+from .agents.ranges import BELOW_1, CONTEXT, COUNT, COUNT_FROM_0, ENVS, LARGE, Range, check_limits
 
-__all__ = ["BELOW_1", "COUNT", "COUNT_FROM_0", "Range", "check_limits"]
+__all__ = ["BELOW_1", "CONTEXT", "COUNT", "COUNT_FROM_0", "ENVS", "Range", "check_limits"]
 
-ENVS = Range(1, 2**31)
-CONTEXT = Range(2, 2**20)  # a rollout's window holds so many steps from the first on
 SEED = Range(0, LARGE)
 SAC_SEED = Range(0, 2**32 - 2**16)  # NumPy's old generator has 32 bits, and an environment has a seed each
 SHARE = Range(0, 1)

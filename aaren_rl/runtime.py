@@ -22,18 +22,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .agents.arguments import blame
-from .arrays import array, index, integer, targets
+from .agents.arguments import Arguments, blame
 from .errors import ArgumentError, CheckpointError, NonFiniteActionError, ResourcesError, one_line
 from .policies.names import asked_number
-from .ranges import COUNT_FROM_0, ENVS, THREADS
+from .ranges import ENVS, THREADS
 
 if TYPE_CHECKING:
     import onnxruntime
 
 FORMAT = "1"
+CHECK = Arguments(ArgumentError)
 _INPUTS = {"observation", "reward", "return_to_go", "timestep", "previous_action", "memory"}
-_BLAMED = ("observation", "reward", "previous_action", "return_to_go")
 _OUTPUTS = ("action", "next_return_to_go", "next_memory")
 
 
@@ -109,7 +108,7 @@ class Runner:
         Raises:
             ArgumentError: it is neither, not finite, or infinity is asked for and the policy holds no estimate of that.
         """
-        integer("batch_size", batch_size, ENVS)
+        batch_size = CHECK.integer("batch_size", batch_size, ENVS)
         wanted = self._targets(target_return, batch_size)
         return PolicyState(0, wanted, None, np.zeros((batch_size, *self._memory_shape), self._memory_dtype))
 
@@ -127,9 +126,9 @@ class Runner:
             ArgumentError: as `initial_state`, or an index is none of the state's.
         """
         state = self._checked(state)
-        chosen = index(rows, len(state.return_to_go))
+        index = CHECK.rows(rows, len(state.return_to_go))
         times, return_to_go = np.full(len(state.return_to_go), state.timestep), state.return_to_go.copy()
-        times[chosen], return_to_go[chosen] = 0, self._targets(target_return, len(chosen))
+        times[index], return_to_go[index] = 0, self._targets(target_return, len(index))
         return state._replace(timestep=times, return_to_go=return_to_go)
 
     def act(
@@ -153,8 +152,8 @@ class Runner:
         timestep, return_to_go, previous, memory = self._checked(state)
         batch = len(return_to_go)
         feed = {
-            "observation": array("observation", observation, np.float32, (batch, self._observation_dim)),
-            "reward": array("reward", reward, np.float64, (batch,)),
+            "observation": CHECK.array("observation", observation, np.float32, (batch, self._observation_dim)),
+            "reward": CHECK.array("reward", reward, np.float64, (batch,)),
             "return_to_go": return_to_go,
             "timestep": np.full(batch, timestep, np.int64),
             "previous_action": np.zeros((batch, self._action_dim), np.float32) if previous is None else previous,
@@ -166,38 +165,36 @@ class Runner:
             raise CheckpointError(f"the exported policy fails in ONNX Runtime: {one_line(error)}") from error
         # An infinite return-to-go asks for the best in reach, and what a reward made not finite for nothing.
         if not math.isfinite(action.sum() + feed["reward"].sum()) or math.isnan(return_to_go.sum()):
-            raise NonFiniteActionError(blame({name: feed[name] for name in _BLAMED}, timestep, action))
+            given = {name: feed[name] for name in ("observation", "reward", "previous_action")}
+            raise NonFiniteActionError(blame(given, feed["return_to_go"], timestep, action))
         # A copy: the caller may write to it.
         return action.copy(), PolicyState(timestep + 1, return_to_go, action, memory)
 
     def select(self, state: PolicyState, rows: npt.NDArray[np.int64]) -> PolicyState:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
         timestep, return_to_go, previous, memory = self._checked(state)
-        chosen = index(rows, len(return_to_go))
-        timestep = timestep[chosen] if isinstance(timestep, np.ndarray) else timestep
-        previous = None if previous is None else previous[chosen]
-        return PolicyState(timestep, return_to_go[chosen], previous, memory[chosen])
+        index = CHECK.rows(rows, len(return_to_go))
+        timestep = timestep[index] if isinstance(timestep, np.ndarray) else timestep
+        previous = None if previous is None else previous[index]
+        return PolicyState(timestep, return_to_go[index], previous, memory[index])
 
     def _checked(self, state: PolicyState) -> PolicyState:
         """A state that a caller hands back, parts of it perhaps replaced, as arrays."""
         if not isinstance(state, PolicyState):
             raise ArgumentError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
         timestep, return_to_go, previous, memory = state
-        memory = array("state: memory", memory, self._memory_dtype)
-        batch = memory.shape[:1]
-        array("state: memory", memory, memory.dtype, (*batch, *self._memory_shape))
-        if isinstance(timestep, np.ndarray):
-            timestep = array("state: timestep", timestep, np.int64, batch)
-        else:
-            integer("state: timestep", timestep, COUNT_FROM_0)
+        memory = CHECK.array("state: memory", memory, self._memory_dtype)
+        batch = len(memory) if memory.ndim else 0
+        CHECK.array("state: memory", memory, self._memory_dtype, (batch, *self._memory_shape))
+        return_to_go = CHECK.array("state: return_to_go", return_to_go, np.float64, (batch,))
         if previous is not None:
-            previous = array("previous_action", previous, np.float32, (*batch, self._action_dim))
-        return PolicyState(timestep, array("state: return_to_go", return_to_go, np.float64, batch), previous, memory)
+            previous = CHECK.array("previous_action", previous, np.float32, (batch, self._action_dim))
+        return PolicyState(CHECK.timestep(timestep, batch), return_to_go, previous, memory)
 
     def _targets(self, target_return: npt.ArrayLike | None, count: int) -> npt.NDArray[np.float64]:
         wanted = self.target_return if target_return is None else target_return
-        estimates = bool(self.card.get("model", {}).get("best_return"))
-        return targets(wanted, count, self.card["return_scale"], infinite=estimates)
+        infinite = bool(self.card.get("model", {}).get("best_return"))
+        return CHECK.targets(wanted, count, self.card["return_scale"], infinite=infinite)
 
 
 def load(path: str | Path, *, threads: int = 1) -> Runner:
@@ -226,7 +223,7 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1) -> Runner:
         import onnxruntime
     except ImportError as error:
         raise ResourcesError("an exported policy needs ONNX Runtime: pip install 'aaren-rl[runtime]'") from error
-    integer("threads", threads, THREADS)
+    CHECK.integer("threads", threads, THREADS)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

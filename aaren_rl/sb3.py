@@ -23,10 +23,9 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from .arrays import integer
 from .envs import make_env
 from .ranges import ENVS, Range
-from .vector import SelectingPolicy, VectorPolicy
+from .vector import CHECK, SelectingPolicy, VectorPolicy
 
 
 class LastRewards(VecEnvWrapper):
@@ -64,8 +63,8 @@ def make_vec_env(env_id: str, *, n_envs: int, seed: int, env_kwargs: Mapping[str
         SimulationError: the environment cannot be made.
         ArgumentError: the number of environments or the seed is none.
     """
-    integer("n_envs", n_envs, ENVS)
-    integer("seed", seed, Range(0, 2**31 - 1))
+    CHECK.integer("n_envs", n_envs, ENVS)
+    CHECK.integer("seed", seed, Range(0, 2**31 - 1))
     env = DummyVecEnv([lambda: Monitor(make_env(env_id, **(env_kwargs or {}))) for _ in range(n_envs)])
     env.seed(seed)
     return LastRewards(env)

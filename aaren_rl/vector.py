@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import array, integer, targets
+from .agents.arguments import Arguments
 from .envs import SequencePolicy
 from .envs.simulation.rollout import padded, row_multiple
 from .errors import ArgumentError
@@ -22,6 +22,7 @@ from .ranges import ENVS
 
 State = TypeVar("State")
 Rows = npt.NDArray[np.int64]
+CHECK = Arguments(ArgumentError)
 
 
 class SelectingPolicy(SequencePolicy[State], Protocol[State]):
@@ -71,9 +72,8 @@ class VectorPolicy:
         self._policy, self._multiple = policy, row_multiple(policy)
         restarts = getattr(policy, "restarts", False)
         self._restart: Callable[..., Any] | None = getattr(policy, "restart", None) if restarts else None
-        if target_return is None and (target_return := getattr(policy, "target_return", None)) is None:
-            raise ArgumentError("target_return: this policy names none of its own; ask for one, as a number")
-        self._targets = targets(target_return, integer("n_envs", n_envs, ENVS))
+        wanted = getattr(policy, "target_return", None) if target_return is None else target_return
+        self._targets = CHECK.targets(wanted, CHECK.integer("n_envs", n_envs, ENVS))
 
     def act(
         self,
@@ -97,13 +97,10 @@ class VectorPolicy:
             ArgumentError: an array is not of its shape, or the state is not this policy's.
         """
         envs = len(self._targets)
-        observed = array("observation", observation, np.float32)
-        array("observation", observed, np.float32, (envs, *observed.shape[1:]))
-        given = array("reward", reward, np.float64, (envs,))
-        started = np.zeros(envs, bool) if started is None else started
-        array("started", started, np.float64, (envs,))
-        if (started := np.asarray(started)).dtype != bool:
-            raise ArgumentError(f"started: must be bool, not {started.dtype}")
+        observed = CHECK.array("observation", observation, np.float32)
+        CHECK.array("observation", observed, np.float32, (envs, *observed.shape[1:]))
+        given = CHECK.array("reward", reward, np.float64, (envs,))
+        started = np.zeros(envs, bool) if started is None else CHECK.array("started", started, bool, (envs,))
         if state is None:
             started = np.ones(envs, bool)
         elif sorted(int(e) for cohort in state for e in getattr(cohort, "environments", ())) != list(range(envs)):

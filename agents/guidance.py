@@ -15,21 +15,22 @@ Shape suffixes: B environments, O observation, A action.
 
 from __future__ import annotations
 
-import copy
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .arguments import check_array, check_batch, check_index
 from .model.return_estimate import ReturnEstimate
-from .policy import Policy
-from .policy_state import PolicyState
+from .policy import Policy, _exact
+from .policy_state import CHECK, PolicyState
+from .ranges import ENVS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from torch import Tensor
+
+    from .policy import Numbers
 
 
 def with_guidance(policy: Policy, guidance: float) -> Policy:
@@ -58,48 +59,39 @@ class GuidedPolicy(Policy):
     """
 
     guidance: float = 1.0
-    _typical_return: ReturnEstimate = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raises ValueError as `Policy`, or if the model holds no estimate of the return to expect."""
         super().__post_init__()
-        if self.model.typical_return is None:
+        if self._typical_return is None:
             raise ValueError("this policy holds no estimate of the return to expect, which guidance goes away from")
-        object.__setattr__(self, "_typical_return", copy.deepcopy(self.model.typical_return).double())
 
-    def initial_state(
-        self, batch_size: int, target_return: float | npt.ArrayLike | Tensor | None = None
-    ) -> PolicyState:
-        """As `Policy.initial_state`."""
-        wanted = self._targets(target_return, check_batch(batch_size))
+    @cached_property
+    def _typical_return(self) -> ReturnEstimate | None:
+        return _exact(self.model.typical_return)
+
+    def initial_state(self, batch_size: int, target_return: Numbers | None = None) -> PolicyState:
+        wanted = self._targets(target_return, CHECK.integer("batch_size", batch_size, ENVS))
         return super().initial_state(2 * batch_size, np.concatenate([wanted, np.zeros(batch_size)]))
 
-    def restart(
-        self, state: PolicyState, rows: npt.ArrayLike, target_return: float | npt.ArrayLike | Tensor | None = None
-    ) -> PolicyState:
-        """As `Policy.restart`."""
-        state = self._whole(state)
+    def restart(self, state: PolicyState, rows: Numbers, target_return: Numbers | None = None) -> PolicyState:
         index, batch = self._rows(state, rows)
-        begun = super().restart(state, index, target_return)
-        return super().restart(begun, index + batch, 0.0)
+        return super().restart(super().restart(state, index, target_return), index + batch, 0.0)
 
     def act(
-        self, observation: npt.ArrayLike | Tensor, reward: npt.ArrayLike | Tensor, state: PolicyState
+        self, observation: Numbers, reward: Numbers, state: PolicyState
     ) -> tuple[npt.NDArray[np.float32], PolicyState]:
-        """As `Policy.act`."""
-        state = self._whole(state)
+        state = self._checked(state)
         batch = len(state.return_to_go) // 2
-        observation = check_array("observation", observation, np.float32, (batch, self._sizes[0]))
-        reward = check_array("reward", reward, np.float64, (batch,))
+        observation = CHECK.array("observation", observation, np.float32, (batch, self._sizes[0]))
+        reward = CHECK.array("reward", reward, np.float64, (batch,))
         both, after = super().act(np.tile(observation, (2, 1)), np.tile(reward, 2), state)
         asked, expected = np.split(both, 2)
         middle, half = (x.cpu().numpy() for x in (self._scaling.action_middle, self._scaling.action_half))
         action = np.clip(expected + np.float32(self.guidance) * (asked - expected), middle - half, middle + half)
         return action, after._replace(previous_action=np.tile(action, (2, 1)))
 
-    def select(self, state: PolicyState, rows: npt.ArrayLike) -> PolicyState:
-        """As `Policy.select`."""
-        state = self._whole(state)
+    def select(self, state: PolicyState, rows: Numbers) -> PolicyState:
         index, batch = self._rows(state, rows)
         return super().select(state, np.concatenate([index, index + batch]))
 
@@ -107,19 +99,19 @@ class GuidedPolicy(Policy):
         self, return_to_go: npt.NDArray[np.float64], observation: npt.NDArray[np.float32]
     ) -> npt.NDArray[np.float64]:
         """The first half asks for what is wanted, the second for what is to expect."""
+        assert self._typical_return is not None
         batch = len(return_to_go) // 2
         wanted = super()._asked(return_to_go[:batch], observation[:batch])
         return np.concatenate([wanted, self._estimate(self._typical_return, observation[batch:])])
 
-    def _rows(self, state: PolicyState, rows: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], int]:
+    def _rows(self, state: PolicyState, rows: Numbers) -> tuple[npt.NDArray[np.int64], int]:
         """Indices of environments, (R,), and B."""
-        batch = len(state.return_to_go) // 2
-        return check_index(rows, batch), batch
+        batch = len(self._checked(state).return_to_go) // 2
+        return CHECK.rows(rows, batch), batch
 
-    def _whole(self, state: PolicyState) -> PolicyState:
+    def _checked(self, state: PolicyState) -> PolicyState:
         """The state, checked, with previous actions of both halves, where a caller replaced them by (B, A)."""
-        state = self._checked(state)
-        previous = state.previous_action
-        if previous is None or len(previous) * 2 != len(state.return_to_go):
-            return state
-        return state._replace(previous_action=np.tile(np.asarray(previous), (2, 1)))
+        previous = getattr(state, "previous_action", None)
+        if previous is not None and len(previous) * 2 == len(state.return_to_go):
+            state = state._replace(previous_action=np.tile(np.asarray(previous), (2, 1)))
+        return super()._checked(state)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .arguments import blame, check_array, check_batch, check_index, check_targets
+from .arguments import blame
 from .fast.rollout import Stepper, for_rollout, for_windows
 from .fast.rollout_graph import GraphedCallable
 from .fast.rollout_step import CompiledStep
@@ -22,14 +23,16 @@ from .mixers import CONSTANT
 from .model.decision import DecisionModel
 from .model.return_estimate import ReturnEstimate
 from .model.scaling import ReturnRange, Scaling, Step, to_array
-from .policy_state import MEMORIES, Carry, Memory, PolicyState, Rolling, Window, check_state, where
+from .policy_state import CHECK, MEMORIES, Carry, Memory, PolicyState, Rolling, Window, check_state, where
+from .ranges import CONTEXT, ENVS
 from .scan.rows import each
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    Numbers: TypeAlias = npt.ArrayLike | Tensor
+
 ROLLOUTS = tuple(MEMORIES)
-LONGEST = 2**20  # context: a window holds so many steps from the first on
 
 
 class NonFiniteActionError(FloatingPointError):
@@ -70,40 +73,44 @@ class Policy:
     compiled: bool = True
     target_return: float | None = None
     card: Any = field(default=None, repr=False, compare=False)
-    _scaling: Scaling = field(init=False, repr=False, compare=False)
-    _stepper: Stepper | None = field(init=False, repr=False, compare=False)
-    _windows: GraphedCallable | None = field(init=False, repr=False, compare=False)
-    _best_return: ReturnEstimate | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raises ValueError for an unknown rollout mode, a context under 2 steps or statistics of the wrong size."""
         if self.rollout not in ROLLOUTS:
             raise ValueError(f"rollout {self.rollout!r} is not one of {', '.join(ROLLOUTS)}")
-        if not isinstance(self.context_length, int) or not 2 <= self.context_length <= LONGEST:
-            raise ValueError(f"context_length must be an integer from 2 to {LONGEST:,}, not {self.context_length}")
+        if not isinstance(self.context_length, int) or CONTEXT.problem(self.context_length):
+            raise ValueError(f"context_length must be an integer from 2 to {CONTEXT.high:,}, not {self.context_length}")
         size = (self.model.config.observation_dim,)
         if self.observation_mean.shape != size or self.observation_std.shape != size:
             raise ValueError(f"observation statistics must have shape {size}")
         self.model.eval()
-        low, high = (
-            torch.as_tensor(x, device=self.observation_mean.device).expand(self.model.config.action_dim)
-            for x in (self.action_low, self.action_high)
-        )
+        # Now, with the weights that the model has.
+        _ = self._best_return, self._windows if self.rollout == "window" else self._stepper
+
+    @cached_property
+    def _scaling(self) -> Scaling:
+        limits = (torch.as_tensor(x, device=self.observation_mean.device) for x in (self.action_low, self.action_high))
+        low, high = (x.expand(self.model.config.action_dim) for x in limits)
         statistics = self.observation_mean, self.observation_std, self.return_scale
-        scaling = Scaling(*statistics, (high + low) / 2, (high - low) / 2, self.return_range)
-        stepper = None if self.rollout == "window" else for_rollout(self.model, scaling, compiled=self.compiled)
-        windows = for_windows(self.model) if self.rollout == "window" and self.compiled else None
-        best = self.model.best_return
-        # In float64, whose sums, rounded, do not depend on how many environments there are.
-        best = None if best is None else copy.deepcopy(best).double()
-        made = {"_scaling": scaling, "_stepper": stepper, "_windows": windows, "_best_return": best}
-        for name, value in made.items():
-            object.__setattr__(self, name, value)
+        return Scaling(*statistics, (high + low) / 2, (high - low) / 2, self.return_range)
+
+    @cached_property
+    def _stepper(self) -> Stepper:
+        """Of the rollouts "carry" and "rolling"."""
+        return for_rollout(self.model, self._scaling, compiled=self.compiled)
+
+    @cached_property
+    def _windows(self) -> GraphedCallable | None:
+        return for_windows(self.model) if self.compiled else None
+
+    @cached_property
+    def _best_return(self) -> ReturnEstimate | None:
+        return _exact(self.model.best_return)
 
     @property
     def rows_independent(self) -> bool:
         """Whether an environment's actions are the same, to the last bit, however many others are acted for."""
-        return isinstance(self._stepper, CompiledStep)
+        return self.rollout != "window" and isinstance(self._stepper, CompiledStep)
 
     @property
     def restarts(self) -> bool:
@@ -112,9 +119,7 @@ class Policy:
         """
         return self.model.trunk.mixer.state_size == CONSTANT or self.rollout == "window"
 
-    def initial_state(
-        self, batch_size: int, target_return: float | npt.ArrayLike | Tensor | None = None
-    ) -> PolicyState:
+    def initial_state(self, batch_size: int, target_return: Numbers | None = None) -> PolicyState:
         """The state at the begin of an episode in which `target_return` is asked for.
 
         One number for all environments or one for each, (B,), in the environment's units. Infinity asks, at every step
@@ -124,19 +129,17 @@ class Policy:
         Raises:
             ValueError: it is neither, not finite, or infinity is asked for and the model holds no estimate.
         """
-        batch_size, device = check_batch(batch_size), self.observation_mean.device
+        batch_size = CHECK.integer("batch_size", batch_size, ENVS)
         wanted = self._targets(target_return, batch_size)
         memory: Memory
-        if self._stepper is None:
-            memory = Window.empty(batch_size, self._sizes, self.context_length, device)
+        if self.rollout == "window":
+            memory = Window.empty(batch_size, self._sizes, self.context_length, self.observation_mean.device)
         else:
             fresh = self._stepper.initial_state(batch_size)
             memory = Carry(fresh) if self.rollout == "carry" else Rolling(fresh, None)
         return PolicyState(0, wanted, None, memory)
 
-    def restart(
-        self, state: PolicyState, rows: npt.ArrayLike, target_return: float | npt.ArrayLike | Tensor | None = None
-    ) -> PolicyState:
+    def restart(self, state: PolicyState, rows: Numbers, target_return: Numbers | None = None) -> PolicyState:
         """The state with new episodes begun in some environments; the others' actions stay what they would have been.
 
         Args:
@@ -151,7 +154,7 @@ class Policy:
             raise ValueError("the memory of this rollout mode grows with the episode: begin a batch by initial_state")
         state = self._checked(state)
         batch = len(state.return_to_go)
-        index = check_index(rows, batch)
+        index = CHECK.rows(rows, batch)
         to_go, times = state.return_to_go.copy(), np.full(batch, state.timestep, np.int64)
         to_go[index], times[index] = self._targets(target_return, len(index)), 0
         previous, memory = state.previous_action, state.memory
@@ -162,7 +165,7 @@ class Policy:
         return PolicyState(times, to_go, previous, memory)
 
     def act(
-        self, observation: npt.ArrayLike | Tensor, reward: npt.ArrayLike | Tensor, state: PolicyState
+        self, observation: Numbers, reward: Numbers, state: PolicyState
     ) -> tuple[npt.NDArray[np.float32], PolicyState]:
         """The next action of every environment.
 
@@ -179,42 +182,42 @@ class Policy:
             NonFiniteActionError: the action is NaN or infinite; the message names the argument that is, if one is.
         """
         state = self._checked(state)
-        (observations, actions), batch, previous = self._sizes, len(state.return_to_go), state.previous_action
-        observation = check_array("observation", observation, np.float32, (batch, observations))
-        reward = check_array("reward", reward, np.float64, (batch,))
-        given = {"observation": observation, "reward": reward, "return_to_go": state.return_to_go}
-        if previous is not None:
-            previous = given["previous_action"] = check_array("previous_action", previous, np.float32, (batch, actions))
-        if not np.isfinite(reward).all():  # infinity less infinity would be no number, or ask for the best
-            raise NonFiniteActionError(blame(given, state.timestep, None))
-        return_to_go = state.return_to_go - reward
-        asked = self._asked(return_to_go, observation)
-        step = Step(observation, asked, state.timestep, previous)
+        batch = len(state.return_to_go)
+        given = {
+            "observation": CHECK.array("observation", observation, np.float32, (batch, self._sizes[0])),
+            "reward": CHECK.array("reward", reward, np.float64, (batch,)),
+            "previous_action": state.previous_action,
+        }
+        observed, rewards, previous = given.values()
+        if not np.isfinite(rewards).all():  # infinity less infinity would be no number, or ask for the best
+            raise NonFiniteActionError(blame(given, state.return_to_go, state.timestep))
+        return_to_go = state.return_to_go - rewards
+        step = Step(observed, self._asked(return_to_go, observed), state.timestep, previous)
         action, memory = self._act(step, state.memory)
         if not np.isfinite(action).all():
-            raise NonFiniteActionError(blame(given, state.timestep, action))
+            raise NonFiniteActionError(blame(given, state.return_to_go, state.timestep, action))
         # A copy: the caller may write to it.
         return action.copy(), PolicyState(state.timestep + 1, return_to_go, action, memory)
 
     def select(self, state: PolicyState, rows: npt.ArrayLike) -> PolicyState:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
         timestep, to_go, previous, memory = self._checked(state)
-        index = check_index(rows, len(to_go))
+        index = CHECK.rows(rows, len(to_go))
         places = torch.from_numpy(index)
         return PolicyState(
             timestep[index] if isinstance(timestep, np.ndarray) else timestep,
             to_go[index],
-            None if previous is None else np.asarray(previous)[index],
+            None if previous is None else previous[index],
             each(lambda parts: parts[0][places.to(parts[0].device)], [memory]),
         )
 
     def _checked(self, state: PolicyState) -> PolicyState:
-        return check_state(state, MEMORIES[self.rollout], self.rollout)
+        return check_state(state, self.rollout, self._sizes[1])
 
-    def _targets(self, target_return: float | npt.ArrayLike | Tensor | None, count: int) -> npt.NDArray[np.float64]:
+    def _targets(self, target_return: Numbers | None, count: int) -> npt.NDArray[np.float64]:
         """Asked returns, (B,); the policy's own for None."""
         wanted = self.target_return if target_return is None else target_return
-        return check_targets(wanted, count, self.return_scale, infinite=self._best_return is not None)
+        return CHECK.targets(wanted, count, self.return_scale, infinite=self._best_return is not None)
 
     @property
     def _sizes(self) -> tuple[int, int]:
@@ -239,17 +242,15 @@ class Policy:
         return found
 
     def _act(self, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Memory]:
-        if self._stepper is None:
+        if isinstance(memory, Window):
             return self._window(step, memory)
-        if self.rollout == "rolling":
-            return self._rolling(self._stepper, step, memory)
-        assert isinstance(memory, Carry)
+        if isinstance(memory, Rolling):
+            return self._rolling(step, memory)
         action, state = self._stepper.step(step, memory.state, step.begins())
         return action, Carry(state)
 
-    def _rolling(self, stepper: Stepper, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Rolling]:
-        assert isinstance(memory, Rolling)
-        older, younger = memory
+    def _rolling(self, step: Step, memory: Rolling) -> tuple[npt.NDArray[np.float32], Rolling]:
+        stepper, (older, younger) = self._stepper, memory
         half = self.context_length // 2
         if isinstance(step.timestep, np.ndarray):
             turns = step.timestep % half == 0
@@ -267,8 +268,7 @@ class Policy:
         return action, Rolling(older, younger)
 
     @torch.no_grad()
-    def _window(self, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Window]:
-        assert isinstance(memory, Window)
+    def _window(self, step: Step, memory: Window) -> tuple[npt.NDArray[np.float32], Window]:
         window, place = memory.push(self._scaling.to_model(step))
         if self._windows:
             (actions,) = self._windows(*window)
@@ -279,3 +279,8 @@ class Policy:
             actions, _ = self.model(*(part[:, :seen] for part in window))
         newest = actions[torch.arange(len(place), device=place.device), place]
         return to_array(self._scaling.from_model(newest)), window
+
+
+def _exact(estimate: ReturnEstimate | None) -> ReturnEstimate | None:
+    """A copy in float64, whose sums, rounded, do not depend on how many environments there are."""
+    return None if estimate is None else copy.deepcopy(estimate).double()

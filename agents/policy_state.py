@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .arguments import check_array
+from .arguments import Arguments
 from .model.block import TrunkState
 from .model.scaling import ModelStep
 from .scan.rows import State, batch_size, each
@@ -19,6 +19,7 @@ from .scan.rows import State, batch_size, each
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+CHECK = Arguments()
 StepperState: TypeAlias = TrunkState | Tensor
 
 
@@ -115,8 +116,8 @@ def where(chosen: Tensor, part: State, other: State) -> State:
     return each(mixed, [part, other])
 
 
-def check_state(state: Any, kind: type[Memory], rollout: str) -> PolicyState:  # noqa: ANN401
-    """A state that a caller hands back, parts of it perhaps replaced, for a policy with this memory and rollout mode.
+def check_state(state: Any, rollout: str, actions: int) -> PolicyState:  # noqa: ANN401
+    """A state that a caller hands back, parts of it perhaps replaced, for a policy of this rollout mode and A actions.
 
     Raises:
         ValueError: it is something else, of another rollout mode, or its parts are not of one number of environments.
@@ -124,15 +125,13 @@ def check_state(state: Any, kind: type[Memory], rollout: str) -> PolicyState:  #
     if not isinstance(state, PolicyState):
         raise ValueError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
     timestep, to_go, previous, memory = state
-    if not isinstance(memory, kind):
+    if not isinstance(memory, MEMORIES[rollout]):
         other = type(memory).__name__.lower()
         raise ValueError(f"state: is of the rollout mode {other}, and this policy's is {rollout}")
     batch = batch_size(memory)
-    to_go = check_array("state: return_to_go", to_go, np.float64, (batch,))
-    rows = isinstance(timestep, np.ndarray) and timestep.shape == (batch,) and timestep.dtype == np.int64
-    if not rows and not (isinstance(timestep, int) and 0 <= timestep < 2**53):
-        found = " ".join(f"{timestep!r:.40}".split())
-        raise ValueError(f"state: timestep must be an integer from 0, or int64 of shape ({batch},), not {found}")
-    if previous is None and not (isinstance(timestep, int) and timestep == 0):
+    if previous is not None:
+        previous = CHECK.array("previous_action", previous, np.float32, (batch, actions))
+    elif not (isinstance(timestep, int) and timestep == 0):
         raise ValueError("previous_action: is None, and an action has been handed out before")
-    return state if to_go is state.return_to_go else state._replace(return_to_go=to_go)
+    to_go = CHECK.array("state: return_to_go", to_go, np.float64, (batch,))
+    return PolicyState(CHECK.timestep(timestep, batch), to_go, previous, memory)

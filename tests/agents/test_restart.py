@@ -135,7 +135,7 @@ def test_a_state_that_was_changed_into_nonsense_is_refused() -> None:
     _, state = policy.act(*zeros, policy.initial_state(2, 1.0))
     with pytest.raises(ValueError, match="previous_action: is None"):
         policy.act(*zeros, state._replace(previous_action=None))
-    with pytest.raises(ValueError, match=r"timestep must be an integer from 0, or int64 of shape \(2,\), not array"):
+    with pytest.raises(ValueError, match=r"state: timestep: must have shape \(2,\) .*, not \(1,\)"):
         policy.act(*zeros, state._replace(timestep=np.ones(1, np.int64)))
     with pytest.raises(ValueError, match=r"target_return: .*shape \(1,\)"):
         policy.restart(state, [0], [1.0, 2.0])
