@@ -24,31 +24,23 @@ from .harness import Figures, check_plot, save_plot
 
 
 class Benchmark(Protocol):
-    """What a benchmark's module has."""
+    """What a benchmark's module has: it measures figures, to which the command adds the machine, and shows them."""
 
     HELP: str
     DESCRIPTION: str
     EPILOG: str
 
-    def add_arguments(self, parser: Parser) -> None:
-        """Adds the benchmark's own options."""
+    def add_arguments(self, parser: Parser) -> None: ...
 
-    def measure(self, arguments: argparse.Namespace) -> Figures:
-        """Measures; the command adds the machine to the figures."""
+    def measure(self, arguments: argparse.Namespace) -> Figures: ...
 
-    def show(self, figures: Figures) -> list[str]:
-        """The lines to print below the machine's."""
+    def show(self, figures: Figures) -> list[str]: ...
 
-    def plot(self, figures: Figures) -> Figure:
-        """Draws the figures."""
+    def plot(self, figures: Figures) -> Figure: ...
 
 
 BENCHMARKS: dict[str, Benchmark] = {
-    "learning": learning,
-    "steering": steering,
-    "rollout": rollout,
-    "train": train,
-    "scan": scan,
+    module.__name__.rpartition(".")[2]: module for module in (learning, steering, rollout, train, scan)
 }
 
 
@@ -56,9 +48,8 @@ def _parser() -> Parser:
     parser = Parser("bench", "Measure time and memory. Each benchmark has its own --help.")
     benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK", parser_class=Subparser)
     for name, benchmark in BENCHMARKS.items():
-        own = benchmarks.add_parser(
-            name, help=benchmark.HELP, description=benchmark.DESCRIPTION, epilog=benchmark.EPILOG
-        )
+        said = {"help": benchmark.HELP, "description": benchmark.DESCRIPTION, "epilog": benchmark.EPILOG}
+        own = benchmarks.add_parser(name, **said)
         benchmark.add_arguments(own)
         own.add_argument("--threads", type=THREADS.integer, default=1, help="threads of torch (default: %(default)s)")
         own.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")

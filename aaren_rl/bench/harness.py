@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
+import copy
 import gc
 import io
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias, TypeVar
@@ -15,10 +15,12 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+from torch import Tensor
 
-from ..cli import Parser, positive
+from ..agents import Policy
 from ..envs.files import write_whole
 from ..errors import NumericsError, UsageError
+from ..evaluate.scores import aligned
 
 Figures: TypeAlias = dict[str, Any]  # what a benchmark measured, as its JSON has it
 Work: TypeAlias = Callable[[], object]
@@ -42,12 +44,17 @@ def require(what: str, difference: float, allowed: float) -> float:
 
 def seconds(work: Work, device: torch.device) -> float:
     """The time of one call, until the device has finished it; Python's garbage collector is off during it."""
-    _wait(device)
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    wait()
     gc.disable()
     try:
         began = time.perf_counter()
         work()
-        _wait(device)
+        wait()
         return time.perf_counter() - began
     finally:
         gc.enable()
@@ -88,16 +95,38 @@ def ratio(figures: list[float], others: list[float]) -> float:
     return median(a / b for a, b in zip(figures, others, strict=False))
 
 
-def add_model_size(parser: Parser) -> None:
-    """The options --width, --layers and --heads; `model_size` reads them."""
-    parser.add_argument("--width", type=positive, default=128, help="channels of a token (default: %(default)s)")
-    parser.add_argument("--layers", type=positive, default=3, help="number of blocks (default: %(default)s)")
-    parser.add_argument("--heads", type=positive, default=4, help="heads of a mixer (default: %(default)s)")
+@torch.no_grad()
+def parallel_actions(policy: Policy, observations: Tensor, actions: Tensor, returns_to_go: Tensor) -> Tensor:
+    """The reference for a policy that acts step by step: its model in float64, in parallel over an episode's steps.
+
+    Args:
+        policy: the policy.
+        observations: of the episode, (T, O).
+        actions: taken, (T, A).
+        returns_to_go: in the environment's units, (T,).
+
+    Returns:
+        The actions (T, A) that its rollout mode is to give.
+    """
+    exact, steps, context = copy.deepcopy(policy.model).double(), len(actions), policy.context_length
+    half = context // 2
+    normalized = (observations.double() - policy.observation_mean) / policy.observation_std
+    tokens = normalized, actions.double(), returns_to_go.double() / policy.return_scale, torch.arange(steps)
+    # Of every step, the first of those that its action is computed from.
+    begins = [
+        {"carry": 0, "rolling": max(0, t // half - 1) * half, "window": max(0, t + 1 - context)}[policy.rollout]
+        for t in range(steps)
+    ]
+    found = []
+    for first in sorted(set(begins)):
+        at = [t for t in range(steps) if begins[t] == first]
+        found.append(exact(*(part[None, first : at[-1] + 1] for part in tokens))[0][0, [t - first for t in at]])
+    return torch.cat(found)
 
 
-def model_size(arguments: argparse.Namespace) -> dict[str, int]:
-    """Width, layers and heads, by these names."""
-    return {name: getattr(arguments, name) for name in ("width", "layers", "heads")}
+def table(head: str, form: str, rows: Iterable[Figures]) -> list[str]:
+    """The lines of a table; columns are separated by | in its head and in the form of a row."""
+    return aligned([head.split("|"), *(form.format(**row).split("|") for row in rows)])
 
 
 def check_plot(path: Path) -> None:
@@ -122,8 +151,3 @@ def logarithmic(axes: Axes, decades: tuple[int, ...] = (1, 2, 5)) -> None:
         axis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
         axis.set_minor_formatter(NullFormatter())
     axes.grid(alpha=0.3)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from ..agents import Policy
 from ..cli import Parser, positive, progress_bar
 from ..envs import TASKS, Episodes, load_episodes
-from ..errors import NumericsError, UsageError
+from ..errors import UsageError
 from ..evaluate.held_out import HeldOut, action_error, hold_out
 from ..evaluate.scores import aligned
 from ..policies.names import AGENTS, MARKS, label
@@ -29,7 +29,7 @@ from ..train.contexts.batches import StepData
 from ..train.contexts.sampling import settle_context
 from ..train.settings import make_config
 from ..train.trainer import Stopwatch, Trainer
-from .harness import Figures, logarithmic
+from .harness import Figures, logarithmic, parallel_actions, require, table
 
 RECIPES = ("default:decision-aaren", "default:decision-aaren-rsa", "default:decision-transformer")
 POINTS = 7  # evaluations of a recipe, the last after all its updates
@@ -159,23 +159,14 @@ def measure(arguments: argparse.Namespace) -> Figures:
 
 def _check(learner: Learner, episodes: Episodes) -> None:
     """Holds the error on one episode, played step by step, against the model's own in parallel."""
-    shortest = episodes.take([int(episodes.lengths.argmin())])
-    policy = learner.policy()
+    shortest, policy = episodes.take([int(episodes.lengths.argmin())]), learner.policy()
     played = action_error(policy, HeldOut(shortest)).mean
-    data = learner.trainer.data
-    to_go = torch.from_numpy(shortest.returns_to_go()).unsqueeze(0) / learner.config.data.return_scale
-    observed = (torch.from_numpy(shortest.observations) - data.observation_mean) / data.observation_std
-    actions, times = torch.from_numpy(shortest.actions), torch.from_numpy(shortest.timesteps())
-    reach = policy.context_length if policy.rollout == "window" else len(actions)
-    total = 0.0
-    for t in range(len(actions)):
-        part = slice(max(0, t + 1 - reach), t + 1)
-        with torch.no_grad():
-            found, _ = policy.model(*(x[None, part] for x in (observed, actions, to_go[0], times)))
-        total += float((found[0, -1] - actions[t]).square().mean())
-    parallel = total / len(actions)
-    if not abs(played - parallel) <= TOLERANCE * parallel:
-        raise NumericsError(f"{learner.recipe}: the error played step by step is {played}, in parallel {parallel}")
+    observed, actions, to_go = map(
+        torch.from_numpy, (shortest.observations, shortest.actions, shortest.returns_to_go())
+    )
+    parallel = float((parallel_actions(policy, observed, actions, to_go) - actions).square().mean())
+    what = f"{learner.recipe}: the error played step by step differs from that in parallel"
+    require(what, abs(played / parallel - 1), TOLERANCE)
 
 
 def reached(points: Sequence[tuple[float, float]], wanted: float) -> float | None:
@@ -193,16 +184,8 @@ def reached(points: Sequence[tuple[float, float]], wanted: float) -> float | Non
 def show(figures: Figures) -> list[str]:
     """A table of errors, and one of what it took to come down to the error asked for."""
     floor, error, curves = figures["floor"], figures["error"], figures["curves"]
-    errors = [("recipe", "updates", "seconds", "error", "interval", "above floor")]
-    errors += [
-        (
-            curve["recipe"],
-            f"{point['updates']:,}",
-            f"{point['seconds']:.1f}",
-            f"{point['error']:.4f}",
-            f"[{point['low']:.4f}, {point['high']:.4f}]",
-            "-" if floor is None else f"{point['error'] - floor:.4f}",
-        )
+    errors = [
+        {**point, "recipe": curve["recipe"], "above": "-" if floor is None else f"{point['error'] - floor:.4f}"}
         for curve in curves
         for point in curve["points"]
     ]
@@ -218,7 +201,11 @@ def show(figures: Figures) -> list[str]:
         f"{figures['env']} ({MARKS[figures['source']]}), {figures['steps']:,} steps; {held_out}",
         f"error of the data's mean action {figures['trivial']:.4f}{under}; to come down to: {error:.4f}",
         "",
-        *aligned(errors),
+        *table(
+            "recipe|updates|seconds|error|interval|above floor",
+            "{recipe}|{updates:,}|{seconds:.1f}|{error:.4f}|[{low:.4f}, {high:.4f}]|{above}",
+            errors,
+        ),
         "",
         *aligned(costs),
     ]

@@ -7,7 +7,6 @@ time since the first action are figure 5 of "Attention as an RNN".
 from __future__ import annotations
 
 import argparse
-import copy
 import itertools
 import math
 from functools import partial
@@ -22,11 +21,10 @@ from matplotlib.figure import Figure
 from ..agents import DecisionModel, ModelConfig, Policy, PolicyState
 from ..cli import Parser, positive
 from ..errors import UsageError
-from ..evaluate.scores import aligned
 from ..machine import state_bytes
 from ..policies.names import AGENTS, label
 from ..train.settings import make_config
-from .harness import CPU, Figures, add_model_size, in_turns, logarithmic, model_size, ratio, require, seconds
+from .harness import CPU, Figures, in_turns, logarithmic, parallel_actions, ratio, require, seconds, table
 
 Array: TypeAlias = npt.NDArray[np.float32]
 
@@ -89,7 +87,6 @@ def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
     return Policy(DecisionModel(config), mean, std, RETURN_SCALE, rollout, CONTEXT)
 
 
-@torch.no_grad()
 def check(policy: Policy, episode: Episode, steps: int = CHECKED_STEPS) -> float:
     """The largest difference between acting step by step and the model run in float64 over those steps in parallel.
 
@@ -99,27 +96,11 @@ def check(policy: Policy, episode: Episode, steps: int = CHECKED_STEPS) -> float
     state, actions, to_go = policy.initial_state(1, TARGET_RETURN), [], []
     for t in range(steps):
         action, state = policy.act(*episode.step(t), state)
-        actions.append(torch.tensor(action))
-        to_go.append(torch.from_numpy(state.return_to_go / policy.return_scale))
-    observations = torch.from_numpy(episode.observations[:steps]).transpose(0, 1).double()
-    tokens = (
-        (observations - policy.observation_mean) / policy.observation_std,
-        torch.stack(actions, 1).double(),
-        torch.stack(to_go, 1),
-        torch.arange(steps).unsqueeze(0),
-    )
-    exact, half = copy.deepcopy(policy.model).double(), CONTEXT // 2
-    # Of every step, the first of those that its action is computed from.
-    begins = [
-        {"carry": 0, "rolling": max(0, t // half - 1) * half, "window": max(0, t + 1 - CONTEXT)}[policy.rollout]
-        for t in range(steps)
-    ]
-    differences = []
-    for first in sorted(set(begins)):
-        at = [t for t in range(steps) if begins[t] == first]
-        wanted, _ = exact(*(part[:, first : at[-1] + 1] for part in tokens))
-        differences.append((tokens[1][:, at] - wanted[:, [t - first for t in at]]).abs().max())
-    difference = float(torch.stack(differences).max())  # not a number if one is not
+        actions.append(torch.tensor(action[0]))
+        to_go.append(float(state.return_to_go[0]))
+    taken, observations = torch.stack(actions).double(), torch.from_numpy(episode.observations[:steps, 0])
+    wanted = parallel_actions(policy, observations, taken, torch.tensor(to_go, dtype=torch.float64))
+    difference = float((taken - wanted).abs().max())  # not a number if one is not
     return require("the policy's actions differ from the float64 reference", difference, TOLERANCE)
 
 
@@ -169,7 +150,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
         UsageError: no such agent can be made, or the last step is not late.
         NumericsError: a policy's actions are wrong.
     """
-    steps, sizes = arguments.steps, model_size(arguments)
+    steps, sizes = arguments.steps, {name: getattr(arguments, name) for name in ("width", "layers", "heads")}
     if steps < 2 * CONTEXT:
         raise UsageError(f"--steps: must be at least {2 * CONTEXT}, not {steps}")
     try:
@@ -187,21 +168,23 @@ def measure(arguments: argparse.Namespace) -> Figures:
         for state in found
     }
     times = in_turns(works, repeats=REPEATS, device=CPU)
-    last = arguments.modes[-1]
+
+    def cost(name: str, state: PolicyState) -> Figures:
+        step = int(state.timestep)
+        taken = times[name, step]
+        return {
+            "step": step,
+            "microseconds": median(taken) / BLOCK * 1e6,
+            "fastest_microseconds": min(taken) / BLOCK * 1e6,
+            "ratio": ratio(taken, times[name, EARLY]),
+            "state_bytes": state_bytes(state),
+        }
+
     modes = [
         {
             "name": name,
-            "costs": [
-                {
-                    "step": (step := int(state.timestep)),
-                    "microseconds": median(times[name, step]) / BLOCK * 1e6,
-                    "fastest_microseconds": min(times[name, step]) / BLOCK * 1e6,
-                    "ratio": ratio(times[name, step], times[name, EARLY]),
-                    "state_bytes": state_bytes(state),
-                }
-                for state in found
-            ],
-            "share": ratio(times[name, EARLY], times[last, EARLY]),
+            "costs": [cost(name, state) for state in found],
+            "share": ratio(times[name, EARLY], times[arguments.modes[-1], EARLY]),
             "growth": growths[name],
             "checked_difference": checked[name],
         }
@@ -213,66 +196,47 @@ def measure(arguments: argparse.Namespace) -> Figures:
 def show(figures: Figures) -> list[str]:
     """A table of actions, and one of what has grown since the first."""
     modes, last = figures["modes"], figures["modes"][-1]["name"]
-    costs = [("", "step", "us/action", "fastest", f"of step {EARLY}", "state, bytes")]
-    grown = [("", "steps", "state, bytes", "grows as", "time, s", "grows as")]
-    for mode in modes:
-        costs += [
-            (
-                mode["name"],
-                f"{cost['step']:,}",
-                f"{cost['microseconds']:.1f}",
-                f"{cost['fastest_microseconds']:.1f}",
-                f"{cost['ratio']:.3f}",
-                f"{cost['state_bytes']:,}",
-            )
-            for cost in mode["costs"]
-        ]
-        growth = mode["growth"]
-        grown.append(
-            (
-                f"  {mode['name']}",
-                f"{growth['steps'][-1]:,}",
-                f"{growth['state_bytes'][-1]:,}",
-                f"t^{growth['state_bytes_exponent']:.2f}",
-                f"{growth['seconds'][-1]:.3f}",
-                f"t^{growth['seconds_exponent']:.2f}",
-            )
-        )
+    costs = [{"name": mode["name"], **cost} for mode in modes for cost in mode["costs"]]
+    ends = ("steps", "state_bytes", "seconds")
+    grown = [{"name": m["name"], **m["growth"], **{key: m["growth"][key][-1] for key in ends}} for m in modes]
     checked = max(mode["checked_difference"] for mode in modes)
     return [
         "width {width}, layers {layers}, heads {heads}; one environment, K = ".format(**figures) + str(CONTEXT),
         f"checked against float64 over {CHECKED_STEPS} steps: {checked:.1e}",
-        *aligned(costs),
+        *table(
+            f"|step|us/action|fastest|of step {EARLY}|state, bytes",
+            "{name}|{step:,}|{microseconds:.1f}|{fastest_microseconds:.1f}|{ratio:.3f}|{state_bytes:,}",
+            costs,
+        ),
         *(f"  at step {EARLY} {mode['name']} takes {mode['share']:.3f} of {last}'s time" for mode in modes[:-1]),
         "since the first action:",
-        *aligned(grown),
+        *table(
+            "|steps|state, bytes|grows as|time, s|grows as",
+            "  {name}|{steps:,}|{state_bytes:,}|t^{state_bytes_exponent:.2f}|{seconds:.3f}|t^{seconds_exponent:.2f}",
+            grown,
+        ),
     ]
 
 
 def plot(figures: Figures) -> Figure:
-    """Time and memory of an action, both logarithmic; below, where it was measured, the paper's figure 5."""
-    modes = figures["modes"]
-    rows = 1 + ("growth" in modes[0])
-    figure = Figure(figsize=(7.6, 3.5 if rows == 1 else 6.3), layout="constrained")
-    panels = figure.subplots(rows, 2, squeeze=False)
-    elapsed, memory = panels[0]
-    for mode, color in zip(modes, itertools.cycle(_COLOURS)):
-        at = [cost["step"] for cost in mode["costs"]]
+    """Time and memory of an action, both logarithmic; below, the paper's figure 5."""
+    figure = Figure(figsize=(7.6, 6.3), layout="constrained")
+    (elapsed, memory), (since, size) = panels = figure.subplots(2, 2)
+    for mode, color in zip(figures["modes"], itertools.cycle(_COLOURS)):
+        costs, growth = mode["costs"], mode["growth"]
+        at = [cost["step"] for cost in costs]
         agent, _, rollout = mode["name"].partition(":")
         line: dict[str, Any] = {"color": color, "marker": "o", "markersize": 4}
-        elapsed.plot(at, [cost["microseconds"] for cost in mode["costs"]], label=f"{label(agent)}, {rollout}", **line)
-        memory.plot(at, [cost["state_bytes"] for cost in mode["costs"]], **line)
-        if rows == 2:
-            growth = mode["growth"]
-            panels[1, 0].plot(growth["steps"], growth["seconds"], color=color)
-            panels[1, 1].plot(growth["steps"], [size / 2**20 for size in growth["state_bytes"]], color=color)
+        elapsed.plot(at, [cost["microseconds"] for cost in costs], label=f"{label(agent)}, {rollout}", **line)
+        memory.plot(at, [cost["state_bytes"] for cost in costs], **line)
+        since.plot(growth["steps"], growth["seconds"], color=color)
+        size.plot(growth["steps"], [bytes_ / 2**20 for bytes_ in growth["state_bytes"]], color=color)
     elapsed.set(title="time of an action (µs)")
     memory.set(title="memory of the state (bytes)")
     logarithmic(elapsed)
     logarithmic(memory, (1,))
-    for since, size in panels[1:]:
-        since.set(title="time since the first action (s)", xlim=(0, None), ylim=(0, None))
-        size.set(title="memory of the state (MiB)", xlim=(0, None), ylim=(0, None))
+    since.set(title="time since the first action (s)", xlim=(0, None), ylim=(0, None))
+    size.set(title="memory of the state (MiB)", xlim=(0, None), ylim=(0, None))
     for axes in panels.flat:
         axes.set(xlabel="environment step")
         axes.minorticks_off()
@@ -290,4 +254,6 @@ def add_arguments(parser: Parser) -> None:
         "--modes", nargs="+", choices=every, metavar="AGENT:ROLLOUT", default=list(MODES), help="(default: %(default)s)"
     )
     parser.add_argument("--steps", type=positive, default=100_000, help="the last step (default: %(default)s)")
-    add_model_size(parser)
+    for name, default, what in (("width", 128, "channels of a token"), ("layers", 3, "number of blocks")):
+        parser.add_argument(f"--{name}", type=positive, default=default, help=f"{what} (default: %(default)s)")
+    parser.add_argument("--heads", type=positive, default=4, help="heads of a mixer (default: %(default)s)")

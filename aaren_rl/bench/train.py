@@ -21,14 +21,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from ..cli import Parser, choose_device, positive
 from ..envs import Episodes
 from ..errors import UsageError
-from ..evaluate.scores import aligned
 from ..machine import device_name
 from ..train.acceleration import keep_freed_memory, uses_bfloat16
 from ..train.contexts.batches import StepData
 from ..train.settings import make_config
 from ..train.trainer import Trainer
 from .gradients import TASK, check_gradients
-from .harness import Figures, Work, in_turns, ratio
+from .harness import Figures, Work, in_turns, ratio, table
 from .peers import PEERS, make_peers
 
 Pair: TypeAlias = tuple[str, str]  # name and precision
@@ -237,24 +236,15 @@ def show(figures: Figures) -> list[str]:
     for size in figures["sizes"]:
         checked = ", ".join(f"{precision} {value:.0e}" for precision, value in size["checked_difference"].items())
         peaks = ", ".join("{precision} {gflops:,.0f} GFLOP/s (best {best:,.0f})".format(**p) for p in size["peaks"])
-        rows = [("", "precision", "update, ms", "steps", "a step", "GFLOP", "of peak")]
-        rows += [
-            (
-                u["name"],
-                u["precision"],
-                f"{u['milliseconds']:.1f}",
-                f"{u['steps']:.0f}",
-                f"{u['ratio']:.2f}",
-                f"{u['gflop']:.1f}",
-                f"{u['peak_share']:.0%}",
-            )
-            for u in size["updates"]
-        ]
         lines += [
             "\nwidth {width}, layers {layers}, heads {heads}".format(**size),
             f"gradients checked against float64: {checked}",
             f"peak, large matrix products: {peaks}",
-            *aligned(rows),
+            *table(
+                "|precision|update, ms|steps|a step|GFLOP|of peak",
+                "{name}|{precision}|{milliseconds:.1f}|{steps:.0f}|{ratio:.2f}|{gflop:.1f}|{peak_share:.0%}",
+                size["updates"],
+            ),
         ]
         if size["fastest_peer_ratio"] is not None:
             lines.append(
@@ -282,9 +272,8 @@ def plot(figures: Figures) -> Figure:
 
 def add_arguments(parser: Parser) -> None:
     """The benchmark's own options."""
-    parser.add_argument(
-        "--sizes", nargs="+", default=SIZES, metavar="WxL", help="width x layers (default: %(default)s)"
-    )
+    sizes = "width x layers (default: %(default)s)"
+    parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="WxL", help=sizes)
     parser.add_argument("--heads", type=positive, default=4, help="heads of a mixer (default: %(default)s)")
     parser.add_argument("--batch", type=positive, default=64, help="windows of an update (default: %(default)s)")
     parser.add_argument("--context-length", type=positive, default=20, help="K, steps (default: %(default)s)")

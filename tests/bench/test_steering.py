@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aaren_rl.bench.command import main as bench
-from aaren_rl.bench.steering import plot, rank_correlation, show
+from aaren_rl.bench.steering import rank_correlation, show
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.held_out import all_episodes
 
@@ -57,14 +57,6 @@ def test_the_table_sums_runs_up() -> None:
 def test_what_cannot_be_steered_has_no_rank_correlation() -> None:
     assert rank_correlation([1.0, 2.0, 3.0], np.array([7.0, 7.0, 7.0])) == 0.0
     assert rank_correlation([1.0, 2.0, 3.0], np.array([7.0, 9.0, 8.0])) == pytest.approx(0.5)
-
-
-def test_the_picture_shows_every_seed_and_the_mean() -> None:
-    agent = {"agent": "bc", "achieved": [[1.0, 2.0], [3.0, 6.0]], "auto": [5.0, 7.0]}
-    figures = {**FIGURES, "asked": [1, 9], "agents": [agent]}
-    (axes,) = plot(figures).axes
-    drawn = [list(map(float, line.get_ydata())) for line in axes.lines]
-    assert drawn == [[1, 9], [2.5, 2.5], [1, 2], [3, 6], [2, 4], [6, 6]]
 
 
 def test_runs_of_two_environments_are_refused(trained_run: Path, tmp_path: Path, capsys) -> None:
