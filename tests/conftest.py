@@ -6,6 +6,7 @@ import os
 import signal
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 # With -n there is a process a core: more threads than one each would only wait for one another.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -37,7 +38,7 @@ RESULTS = pytest.StashKey[dict[str, Counter[str]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fault-table", metavar="FILE", help="write the results of the tests marked faults as a table")
+    parser.addoption("--fault-table", metavar="FILE", help="put the results of the tests marked faults into a page")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -73,32 +74,29 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if file := session.config.getoption("--fault-table"):
-        Path(file).parent.mkdir(parents=True, exist_ok=True)
-        Path(file).write_text(fault_matrix.table(session.config.stash[RESULTS], session.config.stash[FAULTS]))
+    if name := session.config.getoption("--fault-table"):
+        page, stash = Path(name), session.config.stash
+        page.write_text(fault_matrix.written(page.read_text(), stash[RESULTS], stash[FAULTS]))
 
 
 @pytest.fixture(scope="session")
 def hopper_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """About 50 short episodes, 1,200 steps."""
     env, rng = make_env("Hopper-v4"), np.random.default_rng(0)
-    steps: list[tuple[np.ndarray, np.ndarray, float, bool]] = []
-    while len(steps) < STEPS:
-        observation, ended = env.reset(seed=len(steps))[0], False
+    steps: dict[str, list[Any]] = defaultdict(list)
+    while len(steps["rewards"]) < STEPS:
+        observation, ended = env.reset(seed=len(steps["rewards"]))[0], False
         while not ended:
-            action = rng.uniform(-1, 1, 3).astype(np.float32)
-            after, reward, ended, _, _ = env.step(action)
-            steps.append((observation, action, float(reward), ended))
-            observation = after
+            steps["observations"].append(observation.astype(np.float32))
+            steps["actions"].append(rng.uniform(-1, 1, 3).astype(np.float32))
+            observation, reward, ended, _, _ = env.step(steps["actions"][-1])
+            steps["rewards"].append(np.float32(reward))
+            steps["terminals"].append(ended)
+            steps["timeouts"].append(False)
     env.close()
-    observations, actions, rewards, terminals = (np.array(column) for column in zip(*steps, strict=True))
     path = tmp_path_factory.mktemp("data") / "hopper.hdf5"
     with h5py.File(path, "w") as file:
-        file["observations"] = observations.astype(np.float32)
-        file["actions"] = actions
-        file["rewards"] = rewards.astype(np.float32)
-        file["terminals"] = terminals
-        file["timeouts"] = np.zeros(len(steps), bool)
+        file.update({name: np.array(column) for name, column in steps.items()})
     return path
 
 
