@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .rows import run_lengths, run_mask
+from .rows import run_lengths
 from .state import STATE_DTYPE, ScanState, combine
 
 
@@ -150,10 +150,12 @@ class CrossAttention(nn.Module):
         return self.dropout(self.output(mixed.transpose(1, 2).flatten(-2))), state
 
     def step(self, x: Tensor, state: ScanState, *, mask: Tensor | None = None) -> tuple[Tensor, ScanState]:
-        """One token (B, C) with the state of those before; returns (B, Q, C) and the new state; see `run_mask`."""
-        if mask is not None:
-            return run_mask(self.step, x, state, mask)
-        return self.forward(x.unsqueeze(1), state)
+        """One token (B, C) with the state of those before; returns (B, Q, C) and the new state; `mask` as elsewhere."""
+        if mask is None:
+            return self.forward(x.unsqueeze(1), state)
+        present = torch.as_tensor(mask, dtype=torch.bool, device=x.device)
+        y, state = self.forward(x.unsqueeze(1), state, lengths=present)
+        return y.masked_fill(~present[:, None, None], 0.0), state
 
     def initial_state(self, batch_size: int) -> ScanState:
         """The state before any token, in float64."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import kernels
 from ..kernels.cuda_graphs import record
 from .fused import fused_scan
-from .parallel import blocked
+from .parallel import Stretches, blocked
 from .state import make_leaves
 
 TOLERANCE = 1e-3  # of the largest difference, relative: float32 with products in TensorFloat-32
@@ -65,7 +65,7 @@ def difference(device: torch.device, record: Callable[[Replay], Replay] = record
     def run(scores: Tensor, values: Tensor, up: Tensor) -> list[Tensor]:
         s, v = scores.detach().requires_grad_(), values.detach().requires_grad_()
         if s.dtype == torch.float64:
-            outputs = blocked(make_leaves(s, v, None), starts.cumsum(-1)).output()
+            outputs = blocked(Stretches(make_leaves(s, v, None), starts.cumsum(-1))).state.output()
         else:
             outputs, _ = fused_scan("triton", s, v, None, None, starts)
         return [outputs.detach(), *torch.autograd.grad(outputs, (s, v), up)]

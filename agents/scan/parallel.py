@@ -1,11 +1,13 @@
 """Three parallel prefix scans in plain torch, on any device and differentiable to any order.
 
-Each takes one state a position, (score, 1, value), and gives the state of every prefix.
+Each takes one state a position, (score, 1, value), and gives the state of every prefix. With a state goes the number of
+its sequence: what is joined with a later sequence is forgotten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,78 +18,81 @@ from .state import ScanState, combine, keep_where
 BLOCK = 64  # positions handled densely by the blocked method
 
 
-def _at(state: ScanState, where: slice | int, dim: int) -> ScanState:
-    """Some positions; `dim` is theirs, from the left, and so the same in m, u and w."""
-    place = (*[slice(None)] * dim, where)
-    return each(lambda parts: parts[0][place], [state])  # type: ignore[no-any-return]
+class Stretches(NamedTuple):
+    """States (..., N), and the numbers of the sequences that their last positions are of; None: all of one."""
+
+    state: ScanState
+    segments: Tensor | None
+
+    @property
+    def dim(self) -> int:
+        """That of positions, from the left, and so the same in m, u and w."""
+        return self.state.m.dim() - 1
+
+    def map(self, of: Callable[[Tensor, int], Tensor]) -> Stretches:
+        """`of` every tensor and `dim`."""
+        return each(lambda parts: of(parts[0], self.dim), [self])  # type: ignore[no-any-return]
+
+    def at(self, *where: slice | int) -> Stretches:
+        """Some positions."""
+        return self.map(lambda x, dim: x[(*[slice(None)] * (dim + 1 - len(where)), *where)])
 
 
-def _cat(dim: int, *states: ScanState) -> ScanState:
-    return each(lambda parts: torch.cat(parts, dim), states)  # type: ignore[no-any-return]
+def _cat(dim: int, *parts: Stretches) -> Stretches:
+    return each(lambda x: torch.cat(x, dim), parts)  # type: ignore[no-any-return]
 
 
-def _join(first: ScanState, second: ScanState, same: Tensor | None) -> ScanState:
-    """`combine`, but the second state alone where it is not of the `same` sequence."""
-    return combine(first if same is None else keep_where(first, same), second)
+def _join(first: Stretches, second: Stretches) -> Stretches:
+    """`combine`, but the second alone where a sequence began between them."""
+    earlier = first.state
+    if first.segments is not None:
+        earlier = keep_where(earlier, first.segments == second.segments)
+    return Stretches(combine(earlier, second.state), second.segments)
 
 
-def _same(segments: Tensor | None, earlier: slice, later: slice) -> Tensor | None:
-    return None if segments is None else segments[..., earlier] == segments[..., later]
-
-
-def hillis_steele(leaves: ScanState, segments: Tensor | None) -> ScanState:
+def hillis_steele(z: Stretches) -> Stretches:
     """Algorithm 1: log2(N) steps, O(N log N) work. Step i has offset 2^i, i from 0; the paper prints i from 1."""
-    z, offset, n, dim = leaves, 1, leaves.m.shape[-1], leaves.m.dim() - 1
+    offset, n = 1, z.state.m.shape[-1]
     while offset < n:
-        earlier, later = slice(0, n - offset), slice(offset, n)
-        joined = _join(_at(z, earlier, dim), _at(z, later, dim), _same(segments, earlier, later))
-        z = _cat(dim, _at(z, slice(0, offset), dim), joined)
+        z = _cat(z.dim, z.at(slice(0, offset)), _join(z.at(slice(0, n - offset)), z.at(slice(offset, n))))
         offset *= 2
     return z
 
 
-def ladner_fischer(leaves: ScanState, segments: Tensor | None) -> ScanState:
+def ladner_fischer(z: Stretches) -> Stretches:
     """Ladner and Fischer (1980): 2 log2(N) steps, O(N) work: scan the pairs, then fill in between them."""
-    n, dim = leaves.m.shape[-1], leaves.m.dim() - 1
+    n = z.state.m.shape[-1]
     if n == 1:
-        return leaves
-    left, right = slice(0, n // 2 * 2, 2), slice(1, n, 2)
-    pairs = _join(_at(leaves, left, dim), _at(leaves, right, dim), _same(segments, left, right))
-    odd = ladner_fischer(pairs, None if segments is None else segments[..., right])  # prefixes ending at 1, 3, 5, ...
-    between = (n - 1) // 2
-    same = _same(segments, slice(1, 2 * between, 2), slice(2, n, 2))
-    filled = _join(_at(odd, slice(0, between), dim), _at(leaves, slice(2, n, 2), dim), same)
-    even = _cat(dim, _at(leaves, slice(0, 1), dim), filled)  # prefixes ending at 0, 2, 4, ...
-    beside = [_at(even, slice(0, n // 2), dim), odd]
-    both: ScanState = each(lambda parts: torch.stack(parts, dim + 1).flatten(dim, dim + 1), beside)
-    return both if n % 2 == 0 else _cat(dim, both, _at(even, slice(n // 2, None), dim))
+        return z
+    left, right, later = slice(0, n // 2 * 2, 2), slice(1, n, 2), slice(2, n, 2)
+    odd = ladner_fischer(_join(z.at(left), z.at(right)))  # prefixes that end at 1, 3, 5, ...
+    even = _cat(z.dim, z.at(slice(0, 1)), _join(odd.at(slice(0, (n - 1) // 2)), z.at(later)))  # at 0, 2, 4, ...
+    halves = even.at(slice(0, n // 2)), odd
+    both: Stretches = each(lambda parts: torch.stack(parts, z.dim + 1).flatten(z.dim, z.dim + 1), halves)
+    return both if n % 2 == 0 else _cat(z.dim, both, even.at(slice(n // 2, None)))
 
 
-def blocked(leaves: ScanState, segments: Tensor | None) -> ScanState:
+def blocked(z: Stretches) -> Stretches:
     """Appendix A: dense inside a block, a scan over the blocks' totals between them; O(64 N) work."""
-    n, dim = leaves.m.shape[-1], leaves.m.dim() - 1
+    n = z.state.m.shape[-1]
     if n <= BLOCK:
-        return _dense(leaves, segments)
+        return _dense(z)
     shape = (-(-n // BLOCK), BLOCK)
     if extra := shape[0] * BLOCK - n:
-        channels, m = leaves.w.shape[-1], leaves.m
-        padding = ScanState.identity((*m.shape[:-1], extra), channels, dtype=m.dtype, device=m.device)
-        leaves = _cat(dim, leaves, padding)
-        if segments is not None:
-            segments = torch.cat([segments, segments[..., -1:].expand(*segments.shape[:-1], extra)], -1)
-    ids = None if segments is None else segments.unflatten(-1, shape)
-    inside = _dense(each(lambda parts: parts[0].unflatten(dim, shape), [leaves]), ids)
-    carried = blocked(_at(inside, -1, dim + 1), None if ids is None else ids[..., -1])
-    before = each(lambda parts: parts[0].unsqueeze(dim + 1), [_at(carried, slice(0, -1), dim)])
-    same = None if ids is None else ids[..., :-1, -1:] == ids[..., 1:, :]
-    rest = _join(before, _at(inside, slice(1, None), dim), same)
-    prefixes = _cat(dim, _at(inside, slice(0, 1), dim), rest)
-    return _at(each(lambda parts: parts[0].flatten(dim, dim + 1), [prefixes]), slice(0, n), dim)
+        m, w = z.state.m, z.state.w
+        padding = ScanState.identity((*m.shape[:-1], extra), w.shape[-1], dtype=m.dtype, device=m.device)
+        last = None if z.segments is None else z.segments[..., -1:].expand(*m.shape[:-1], extra)
+        z = _cat(z.dim, z, Stretches(padding, last))
+    inside = _dense(z.map(lambda x, dim: x.unflatten(dim, shape)))
+    before = blocked(inside.at(slice(None), -1)).at(slice(0, -1)).map(lambda x, dim: x.unsqueeze(dim + 1))
+    first, rest = inside.at(slice(0, 1), slice(None)), inside.at(slice(1, None), slice(None))
+    prefixes = _cat(z.dim, first, _join(before, rest))
+    return prefixes.map(lambda x, dim: x.flatten(dim - 1, dim)).at(slice(0, n))
 
 
-def _dense(leaves: ScanState, segments: Tensor | None) -> ScanState:
+def _dense(z: Stretches) -> Stretches:
     """All prefixes of a short stretch as one triangular matrix product; its weights carry no gradient, as m."""
-    n = leaves.m.shape[-1]
+    (leaves, segments), n = z, z.state.m.shape[-1]
     allowed = torch.ones(n, n, dtype=torch.bool, device=leaves.m.device).tril()
     if segments is None:
         m = leaves.m.cummax(-1).values
@@ -109,11 +114,7 @@ def _dense(leaves: ScanState, segments: Tensor | None) -> ScanState:
         sums = weights @ summed
     if ill is not None:
         sums = sums.masked_fill((allowed & ill.unsqueeze(-2)).any(-1, keepdim=True), torch.nan)
-    return ScanState(m, sums[..., -1], sums[..., :-1])
+    return Stretches(ScanState(m, sums[..., -1], sums[..., :-1]), segments)
 
 
-PARALLEL: dict[str, Callable[[ScanState, Tensor | None], ScanState]] = {
-    "blocked": blocked,
-    "hillis_steele": hillis_steele,
-    "ladner_fischer": ladner_fischer,
-}
+PARALLEL = {"blocked": blocked, "hillis_steele": hillis_steele, "ladner_fischer": ladner_fischer}

@@ -31,7 +31,7 @@ from torch import Tensor
 from .. import kernels
 from .first_use import choose_method
 from .fused import fused_scan
-from .parallel import PARALLEL
+from .parallel import PARALLEL, Stretches
 from .state import STATE_DTYPE, ScanState, combine, keep_where, make_leaves, without_gradient_in_m
 
 METHODS = ("auto", "sequential", *PARALLEL, *kernels.BACKENDS)
@@ -83,8 +83,8 @@ def prefix_scan(
     if method in kernels.BACKENDS:
         return fused_scan(method, scores, values, state, mask, starts)
     leaves = make_leaves(scores, values, mask)
-    segments = None if starts is None else starts.cumsum(-1)
-    prefixes = PARALLEL[method](leaves, segments)
+    segments = None if starts is None else starts.cumsum(-1).expand(scores.shape)
+    prefixes, _ = PARALLEL[method](Stretches(leaves, segments))
     last = ScanState(prefixes.m[..., -1], prefixes.u[..., -1], prefixes.w[..., -1, :]).to(STATE_DTYPE)
     if state is None:
         return prefixes.output().to(values.dtype), last

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 State: TypeAlias = Any  # a tensor or a tuple of states; a module knows its own
+Rows: TypeAlias = tuple[int, ...]  # of the batch
 
 
 class Ragged(NamedTuple):
@@ -27,7 +28,7 @@ class Ragged(NamedTuple):
         parts: states of these rows.
     """
 
-    rows: tuple[tuple[int, ...], ...]
+    rows: tuple[Rows, ...]
     parts: tuple[State, ...]
 
 
@@ -71,21 +72,22 @@ def select(state: State, rows: Sequence[int] | Tensor) -> State:
     wanted = _numbers(rows, torch.long)
     if not isinstance(state, Ragged):
         return each(lambda parts: parts[0][wanted], [state])
-    places = {row: (part, place) for part, held in enumerate(state.rows) for place, row in enumerate(held)}
+    places = {row: (part, held.index(row)) for held, part in zip(*state, strict=True) for row in held}
     if missing := [row for row in wanted if row not in places]:
         raise IndexError(f"the state has {len(places)} rows, none of them number {missing[0]}")
-    taken = [(select(state.parts[places[row][0]], [places[row][1]]), (at,)) for at, row in enumerate(wanted)]
-    return _in_order([(at, own) for own, at in taken])
+    return join(select(part, [place]) for part, place in (places[row] for row in wanted))
 
 
 def join(states: Iterable[State]) -> State:
     """The states of several batches of one module as that of a single one, in their order: undoes `select`."""
-    held, first = [], 0
+    parts, first = [], 0
     for state in states:
-        count = batch_size(state)
-        held.append((tuple(range(first, first + count)), state))
-        first += count
-    return _in_order(held)
+        for rows, part in (
+            zip(*state, strict=True) if isinstance(state, Ragged) else [(range(batch_size(state)), state)]
+        ):
+            parts.append((tuple(first + row for row in rows), part))
+        first += batch_size(state)
+    return _in_order(parts)
 
 
 def state_bytes(state: State) -> int:
@@ -115,50 +117,36 @@ def run_lengths(
         options: handed on.
 
     Raises:
-        ValueError: lengths of another shape, or below 0 or above N; or `starts` beside them.
+        ValueError: lengths of another shape, or below 0 or above N; or `starts` with them.
     """
     batch, most = x.shape[:2]
     counts = [most] * batch if lengths is None else _numbers(lengths, torch.long)
     if len(counts) != batch or not all(0 <= n <= most for n in counts):
-        raise ValueError(f"lengths must be {batch} numbers from 0 to {most}, not {counts}")
+        raise ValueError(f"lengths, or a mask, must be {batch} numbers from 0 to {most}, not {counts}")
     if options.get("starts") is not None:
         raise ValueError("lengths and starts exclude each other: a row is one sequence or several")
+    if state is not None and batch_size(state) != batch:
+        raise ValueError(f"the state has {batch_size(state)} rows, and the batch {batch}")
+    held = state.rows if isinstance(state, Ragged) else (tuple(range(batch)),)
+    part = {row: number for number, rows in enumerate(held) for row in rows}
+    whole = len(held) == 1 and len(set(counts)) == 1  # nothing is padded but what all rows share
+    groups: dict[tuple[int, ...], list[int]] = {}  # rows of one count, and of one size of state; alone in float64
+    for row, count in enumerate(counts):
+        groups.setdefault((count, part[row], row if x.dtype == torch.float64 and not whole else 0), []).append(row)
     outputs, states = [], []
-    groups = _groups(counts, state, alone=x.dtype == torch.float64)
-    for rows, own in groups:
+    for (count, *_), rows in groups.items():
         # Contiguous, as the sequences alone would be: a product takes another way otherwise, and rounds otherwise.
-        here = x[list(rows), : counts[rows[0]]] if len(groups) > 1 else x[:, : counts[0]].contiguous()
-        if padded and not here.shape[1]:
-            y, after = here, initial_state(len(here)) if own is None else own
-        else:
-            y, after = module(here, own, **options)
-        outputs.append(y)
-        states.append((rows, after))
+        here = (x if whole else x[rows])[:, :count].contiguous()
+        own = state if whole or state is None else select(state, rows)
+        if count or not padded:
+            here, own = module(here, own, **options)
+        outputs.append(here)
+        states.append((tuple(rows), initial_state(len(rows)) if own is None else own))
     if padded:
         longest = most if options.get("keep") is None else max(y.shape[1] for y in outputs)
         outputs = [nn.functional.pad(y, (0, 0, 0, longest - y.shape[1])) for y in outputs]
-    return _rows_in_order(outputs, groups), _in_order(states)
-
-
-def run_mask(
-    step: Callable[[Tensor, State], tuple[Tensor, State]], x: Tensor, state: State, mask: Tensor | Sequence[bool] | None
-) -> tuple[Tensor, State]:
-    """`step(x, state)` of the rows where `mask` is True; the others' outputs are zeros, and their states stay.
-
-    Raises:
-        ValueError: a mask of another shape.
-    """
-    present = [True] * len(x) if mask is None else _numbers(mask, torch.bool)
-    if len(present) != len(x):
-        raise ValueError(f"mask must be {len(x)} truth values, one a row, not {len(present)}")
-    outputs, states = [], []
-    groups = _groups(present, state, alone=x.dtype == torch.float64)
-    for rows, own in groups:
-        here = x[list(rows)] if len(groups) > 1 else x
-        y, after = step(here, own)
-        outputs.append(y if present[rows[0]] else torch.zeros_like(y))
-        states.append((rows, after if present[rows[0]] else own))
-    return _rows_in_order(outputs, groups), _in_order(states)
+    order = torch.tensor([row for rows in groups.values() for row in rows], device=x.device).argsort()
+    return torch.cat(outputs)[order], _in_order(states)
 
 
 class RowModule(nn.Module):
@@ -191,10 +179,20 @@ class RowModule(nn.Module):
         return self.run(x, state, starts, keep)
 
     def step(self, x: Tensor, state: State, *, mask: Tensor | None = None) -> tuple[Tensor, State]:
-        """One token (B, C) with the state of those before: its output (B, C), the new state; `mask`: `run_mask`."""
-        if mask is not None or isinstance(state, Ragged):
-            return run_mask(self.step, x, state, mask)
-        return self.run_one(x, state)
+        """One token (B, C) with the state of those before: its output (B, C), the new state.
+
+        Where `mask`, bool (B,), is False, a row's output is zeros, and its state stays.
+        """
+        if mask is None and not isinstance(state, Ragged):
+            return self.run_one(x, state)
+
+        def run(x: Tensor, state: State) -> tuple[Tensor, State]:
+            y, after = self.run_one(x.squeeze(1), state)
+            return y.unsqueeze(1), after
+
+        present = None if mask is None else torch.as_tensor(mask, dtype=torch.bool)
+        y, after = run_lengths(run, x.unsqueeze(1), state, present, self.initial_state)
+        return y.squeeze(1), after
 
     def run(self, x: Tensor, state: State | None, starts: Tensor | None, keep: slice | None) -> tuple[Tensor, State]:
         """`forward` of rows of one length."""
@@ -209,45 +207,18 @@ class RowModule(nn.Module):
         raise NotImplementedError
 
 
-Group: TypeAlias = tuple[tuple[int, ...], State | None]  # rows of the batch, and their state
-
-
-def _groups(counts: Sequence[int], state: State | None, *, alone: bool) -> list[Group]:
-    """The rows that run together, and their states: of one count, and of one size of state."""
-    parts = state.rows if isinstance(state, Ragged) else (tuple(range(len(counts))),)
-    part = {row: number for number, rows in enumerate(parts) for row in rows}
-    if len(part) != len(counts) or (state is not None and batch_size(state) != len(counts)):
-        raise ValueError(f"the state has {batch_size(state)} rows, and the batch {len(counts)}")
-    if len(parts) == 1 and len(set(counts)) == 1:  # nothing is padded but what all rows share
-        return [(parts[0], state)]
-    together: dict[tuple[int, ...], list[int]] = {}
-    for row, count in enumerate(counts):
-        together.setdefault((count, part[row], row if alone else 0), []).append(row)
-    return [(tuple(rows), None if state is None else select(state, rows)) for rows in together.values()]
-
-
-def _in_order(states: Sequence[tuple[tuple[int, ...], State]]) -> State:
+def _in_order(states: Sequence[tuple[Rows, State]]) -> State:
     """One state of what are the states of these rows: `Ragged` where their sizes differ."""
-    by_size: dict[Any, list[tuple[tuple[int, ...], State]]] = {}
+    by_size: dict[Any, list[tuple[Rows, State]]] = {}
     for rows, state in states:
-        for held, part in zip(state.rows, state.parts, strict=True) if isinstance(state, Ragged) else [(None, state)]:
-            own = rows if held is None else tuple(rows[place] for place in held)
-            by_size.setdefault(_size(part), []).append((own, part))
+        by_size.setdefault(_size(state), []).append((rows, state))
     parts = []
     for group in by_size.values():
         rows = tuple(row for own, _ in group for row in own)
         order = sorted(range(len(rows)), key=rows.__getitem__)
         whole = group[0][1] if len(group) == 1 else each(torch.cat, [part for _, part in group])
-        sorted_rows = tuple(rows[place] for place in order)
-        parts.append((sorted_rows, whole if rows == sorted_rows else select(whole, order)))
+        parts.append((tuple(sorted(rows)), whole if list(rows) == sorted(rows) else select(whole, order)))
     return parts[0][1] if len(parts) == 1 else Ragged(*zip(*parts, strict=True))
-
-
-def _rows_in_order(outputs: Sequence[Tensor], groups: Sequence[Group]) -> Tensor:
-    if len(groups) == 1:
-        return outputs[0]
-    rows = torch.tensor([row for group, _ in groups for row in group], device=outputs[0].device)
-    return torch.cat(list(outputs))[rows.argsort()]
 
 
 def _size(state: State) -> Any:  # noqa: ANN401  whatever can be compared

@@ -180,7 +180,7 @@ def test_what_cannot_be_meant_is_refused():
         module(x, lengths=LENGTHS, starts=torch.zeros(x.shape[:2], dtype=torch.bool))
     with pytest.raises(ValueError, match="exclude"):
         made(MODULES["CrossAttention"])(x, lengths=LENGTHS, mask=torch.ones(x.shape[:2], dtype=torch.bool))
-    with pytest.raises(ValueError, match="truth values"):
+    with pytest.raises(ValueError, match="6 numbers from 0 to 1"):
         module.step(x[:, 0], module.initial_state(6), mask=[True])
     with pytest.raises(ValueError, match="rows"):
         module(x, module.initial_state(5), lengths=LENGTHS)

@@ -10,15 +10,7 @@ import torch
 from policies import unit_scaling
 from torch import Tensor
 
-from aaren_rl.agents import (
-    AarenRsa,
-    DecisionModel,
-    ModelConfig,
-    NonFiniteActionError,
-    Policy,
-    ReturnRange,
-    kernels,
-)
+from aaren_rl.agents import AarenRsa, DecisionModel, ModelConfig, NonFiniteActionError, Policy, ReturnRange, kernels
 from aaren_rl.agents.fast.rollout import Stepper, for_rollout
 from aaren_rl.agents.fast.rollout_step import CompiledStep, can_compile
 from aaren_rl.agents.model.scaling import PlainStep, Scaling, Step
@@ -34,7 +26,6 @@ SHAPES = {
     "more heads than encodings": {"mixer": "aaren-rsa", "heads": 8, "rem_counts": "1,0,1,0,2,1", "rem_dilation": 2},
     "far apart": {"mixer": "aaren-rsa", "heads": 4, "rem_counts": "0,1,1,1,0,0", "rem_dilation": 7},
 }
-MASKED = {"mixer": "aaren-rsa", "rem_max_power": 5}
 
 
 def make(spread: float = 1.0, **changes) -> DecisionModel:
@@ -87,12 +78,11 @@ def test_it_is_the_model(shape: str) -> None:
     assert wanted.std() > 0.05  # the actions are not all the same
 
 
-@pytest.mark.parametrize("spread", [100.0, 1e4])
-def test_large_scores_neither_overflow_nor_forget(spread: float) -> None:
+def test_large_scores_neither_overflow_nor_forget() -> None:
     """Float32 scores of 1e4 are rounded at 1e-3, and a weight changes by as much."""
-    model = make(spread)
+    model = make(1e4)
     acted = play(model, 60, 2, stepper=compiled(model)).double()
-    torch.testing.assert_close(acted, play(model, 60, 2), rtol=0, atol=1e-6 * spread)
+    torch.testing.assert_close(acted, play(model, 60, 2), rtol=0, atol=1e-2)
 
 
 @pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa"])
@@ -108,8 +98,8 @@ def step_of(x: np.ndarray, timestep: int, previous: np.ndarray | None) -> Step:
 
 
 @pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa"])
-def test_a_state_may_be_used_again_and_begin_late(mixer: str) -> None:
-    """A state is a value; a fresh one may begin at any timestep ("rolling" does that)."""
+def test_a_state_may_be_used_again_begin_late_and_not_count(mixer: str) -> None:
+    """A state is a value; a fresh one may begin at any timestep; a sequence that begins counts no state and action."""
     model = make(mixer=mixer)
     stepper, x = compiled(model), np.random.default_rng(0).normal(size=(2, 11)).astype(np.float32)
     _, before = stepper.step(step_of(x, 0, None), stepper.initial_state(2))
@@ -119,18 +109,10 @@ def test_a_state_may_be_used_again_and_begin_late(mixer: str) -> None:
     assert np.array_equal(first, again) and torch.equal(before, copied)
     acted = play(model, 5, 2, stepper=stepper, first=20).double()
     torch.testing.assert_close(acted, play(model, 5, 2, first=20), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa"])
-def test_a_sequence_that_begins_counts_neither_its_state_nor_an_action(mixer: str) -> None:
-    model = make(mixer=mixer)
-    stepper, x = compiled(model), np.random.default_rng(0).normal(size=(3, 11)).astype(np.float32)
-    _, state = stepper.step(step_of(x, 0, None), stepper.initial_state(3))
-    begun, after = stepper.step(step_of(x, 1, x[:, :3]), state, np.array([False, True, False]))
-    fresh, alone = stepper.step(step_of(x, 1, None), stepper.initial_state(3))
-    going, _ = stepper.step(step_of(x, 1, x[:, :3]), state)
+    begun, after = stepper.step(step_of(x, 1, x[:, :3]), before, np.array([False, True]))
+    fresh, alone = stepper.step(step_of(x, 1, None), stepper.initial_state(2))
     assert np.array_equal(begun[1], fresh[1]) and torch.equal(after[1], alone[1])
-    assert np.array_equal(begun[[0, 2]], going[[0, 2]]) and not np.array_equal(begun[1], going[1])
+    assert np.array_equal(begun[0], first[0]) and not np.array_equal(begun[1], first[1])
 
 
 def test_an_environments_units() -> None:
@@ -156,31 +138,13 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     stepper, x = compiled(make(mixer="aaren-rsa")), np.zeros((2, 11), np.float32)
     good, state = step_of(x, 3, x[:, :3]), stepper.initial_state(2)
     stepper.step(good, state)
-    for wrong in (
-        good._replace(observation=x[:, :10]),
-        good._replace(observation=x[0]),
-        good._replace(return_to_go=np.zeros(1)),
-        good._replace(previous_action=x[:, :2]),
-        good._replace(timestep=np.zeros(1, np.int64)),
-    ):
+    changes = {"observation": x[:, :10], "return_to_go": np.zeros(1), "previous_action": x[:, :2]}
+    wrong = [(good._replace(**{name: value}), state) for name, value in changes.items()]
+    wrong += [(good._replace(timestep=np.zeros(1, np.int64)), state), (good, state, np.zeros(1, bool))]
+    wrong += [(good, other) for other in (stepper.initial_state(1), state[..., :-1], state[:, :-1])]
+    for arguments in wrong:
         with pytest.raises(ValueError, match="shapes that do not fit"):
-            stepper.step(wrong, state)
-    for other in (stepper.initial_state(1), state[..., :-1], state[:, :-1]):
-        with pytest.raises(ValueError, match="shapes that do not fit"):
-            stepper.step(good, other)
-    with pytest.raises(ValueError, match="shapes that do not fit"):
-        stepper.step(good, state, np.zeros(1, bool))
-
-
-@torch.no_grad()
-def test_the_weights_are_those_of_when_it_was_made() -> None:
-    model = make()
-    stepper = compiled(model)
-    before = play(model, 5, 1, stepper=stepper)
-    for parameter in model.parameters():
-        parameter *= 2
-    assert torch.equal(play(model, 5, 1, stepper=stepper), before)
-    assert not torch.equal(play(model, 5, 1, stepper=compiled(model)), before)
+            stepper.step(*arguments)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
@@ -203,8 +167,7 @@ def test_what_cannot_be_compiled_is_stepped_by_torch(monkeypatch: pytest.MonkeyP
         {"mixer": "rsa"},
         {"tokens_per_step": 3},
     )
-    for changes in (*others, MASKED):
-        torch.manual_seed(0)
+    for changes in (*others, {"tokens_per_step": 3}, {"mixer": "aaren-rsa", "rem_max_power": 5}):
         model = DecisionModel(ModelConfig(11, 3, **({"width": 16, "heads": 2, "layers": 1} | changes)))
         assert not can_compile(model), changes
         assert isinstance(for_rollout(model, unit_scaling(model)), PlainStep)

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from aaren_rl.agents import CrossAttention, ScanState, attend
+from aaren_rl.agents import CrossAttention, attend
 
-BLOCKS = [None, 1, 7, 64]
-every_block = pytest.mark.parametrize("block", BLOCKS)
+every_block = pytest.mark.parametrize("block", [None, 1, 7, 64])
 
 
 def draw(n: int, *, scores: float = 1.0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
@@ -62,14 +61,6 @@ def test_a_stream_cut_anywhere(block: int | None) -> None:
             assert torch.equal(output, torch.zeros(2, 3, 5, 6, dtype=torch.float64))
 
 
-def test_the_state_stays_as_large_as_it_was() -> None:
-    query, keys, values = draw(10)
-    _, early = attend(query, keys, values)
-    _, late = attend(query, *draw(1000)[1:], early)
-    assert [part.shape for part in early] == [part.shape for part in late]
-    assert all(part.dtype == torch.float64 for part in late)
-
-
 @every_block
 def test_masks(block: int | None) -> None:
     query, keys, values = draw(30)
@@ -80,17 +71,9 @@ def test_masks(block: int | None) -> None:
     nothing = torch.zeros(30, dtype=torch.bool)
     again, same = attend(query, keys * torch.nan, values * torch.nan, state, mask=nothing, block=block)
     assert torch.equal(again, output) and all(torch.equal(*pair) for pair in zip(same, state, strict=True))
-    zeros, _ = attend(query, keys * torch.nan, values * torch.nan, mask=nothing, block=block)
-    assert torch.equal(zeros, torch.zeros_like(zeros))
-
-
-def test_a_row_that_sees_nothing_beside_one_that_does() -> None:
-    query, keys, values = draw(8)
-    mask = torch.ones(2, 1, 1, 8, dtype=torch.bool)
-    mask[1] = False
-    output, _ = attend(query, keys, values, mask=mask, block=3)
-    torch.testing.assert_close(output[0], exact(query, keys, values)[0], rtol=0, atol=1e-12)
-    assert torch.equal(output[1], torch.zeros_like(output[1]))
+    mask[1] = False  # a row that sees nothing, and one that does
+    half, _ = attend(query, keys, values, mask=mask, block=block)
+    assert torch.equal(half[0], output[0]) and not half[1].any()
 
 
 @every_block
@@ -112,14 +95,6 @@ def test_gradients_past_masked_nan_are_finite() -> None:
     poison = torch.where(mask.unsqueeze(-1), 0.0, torch.nan)
     output, _ = attend(query, keys + poison, values + poison, mask=mask)
     assert all(g.isfinite().all() for g in torch.autograd.grad(output.sum(), (query, keys, values)))
-
-
-def test_float32_over_a_long_stream() -> None:
-    query, keys, values = draw(3000, scores=3.0, dtype=torch.float32)
-    for block in (None, 10):
-        output, _ = attend(query, keys, values, block=block)
-        assert output.dtype == torch.float32
-        torch.testing.assert_close(output.double(), exact(query, keys, values), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -145,9 +120,8 @@ def test_module_in_parallel_step_by_step_and_in_blocks() -> None:
     assert [tuple(part.shape) for part in state] == [(3, 4, 5), (3, 4, 5), (3, 4, 5, 4)]
     for n in range(37):
         output, state = module.step(x[:, n], state)
-    blocked, _ = module(x, block=10)
-    for found in (output, blocked):
-        torch.testing.assert_close(found, parallel, rtol=0, atol=1e-12)
+    torch.testing.assert_close(output, parallel, rtol=0, atol=1e-12)
+    torch.testing.assert_close(module(x, block=10)[0], parallel, rtol=0, atol=1e-12)
     torch.testing.assert_close(state.output(), final.output(), rtol=0, atol=1e-12)
     heads = [part.unflatten(-1, (4, 4)).transpose(-3, -2) for part in (module.query(module.latents), module.key(x))]
     values = module.value(x).unflatten(-1, (4, 4)).transpose(1, 2)
@@ -173,9 +147,3 @@ def test_module_learns_and_refuses() -> None:
         CrossAttention(8, 2, 3)
     with pytest.raises(ValueError, match="latents must be at least 1"):
         CrossAttention(8, 0)
-
-
-def test_an_unseen_state_is_the_identity() -> None:
-    query, keys, values = draw(0)
-    _, state = attend(query, keys, values)
-    assert all(torch.equal(*pair) for pair in zip(state, ScanState.identity((2, 3, 5), 6), strict=True))
