@@ -23,7 +23,7 @@ from ..machine import device_name
 from ..train.acceleration import keep_freed_memory
 from .harness import Figures, Work, in_turns, ratio, require
 
-METHODS = (*kernels.BACKENDS, *PARALLEL)
+METHODS = (*kernels.TYPES, *PARALLEL)
 ATTENTION = "attention"  # what the scan stands in for: quadratic in the length
 LENGTHS = (1024, 2048, 4096, 8192)
 REPEATS = 11
@@ -76,7 +76,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
         methods = list(dict.fromkeys((kernels.choose(torch.empty(0, device=device)), "blocked", ATTENTION)))
     for method in methods:
         try:
-            if method in kernels.BACKENDS:
+            if method in kernels.TYPES:
                 kernels.load(method)
         except ImportError as error:
             raise UsageError(f"--methods {method}: {error}; pip install {method}") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any, Protocol
 
-from .. import kernels
 from ..mixers import CONSTANT
 from ..mixers.tree.mixer import plant_trees
 from ..model.decision import DecisionModel
@@ -55,4 +54,4 @@ def for_windows(model: DecisionModel) -> GraphedCallable | None:
 
 def _can_record(model: DecisionModel) -> bool:
     weight = model.head.weight
-    return model.trunk.mixer.recordable and kernels.on_gpu(weight) and gpu_is_right(weight.device)
+    return model.trunk.mixer.recordable and weight.is_cuda and gpu_is_right(weight.device)

@@ -108,56 +108,36 @@ def _packed_scaling(scaling: Scaling) -> tuple[Array, ...]:
 
 def _packed(blocks: list[Block]) -> tuple[Array, ...]:
     """All blocks' weights (L, in, out) and biases (L, out): values and scores; output; MLP up; MLP down."""
-    mixers = [_aaren(block) for block in blocks]
-    scores = [mixer.score_projection() for mixer in mixers]
-    values = [mixer.value for mixer in mixers]
-    mix = [(torch.cat([v.weight, s[0]]), torch.cat([v.bias, s[1]])) for v, s in zip(values, scores, strict=True)]
-    output = [(mixer.output.weight, mixer.output.bias) for mixer in mixers]
-    up, down = ([_weight_and_bias(block, i) for block in blocks] for i in (0, 2))
-    stacks = [torch.stack(stack) for maps in (mix, output, up, down) for stack in zip(*maps, strict=True)]
-    return tuple(_copy(stack.transpose(1, -1)) for stack in stacks)  # a bias stays as it is
+    maps = []
+    for block in blocks:
+        mixer, (up, down) = _aaren(block), (cast("nn.Linear", block.get_submodule(f"mlp.{i}")) for i in (0, 2))
+        weight, bias = mixer.score_projection()
+        mix = torch.cat([mixer.value.weight, weight]), torch.cat([mixer.value.bias, bias])
+        maps.append([*mix, *(part for layer in (mixer.output, up, down) for part in (layer.weight, layer.bias))])
+    # A bias stays as it is.
+    return tuple(_copy(torch.stack(parts).transpose(1, -1)) for parts in zip(*maps, strict=True))
 
 
 def _aaren(block: Block) -> Aaren:
-    mixer = block.mixer.inner if isinstance(block.mixer, AarenRsa) else block.mixer
-    assert isinstance(mixer, Aaren)
-    return mixer
+    return cast("Aaren", block.mixer.inner if isinstance(block.mixer, AarenRsa) else block.mixer)
 
 
 def _packed_encoding(blocks: list[Block]) -> tuple[Array, ...]:
-    """What `step_encoding` takes: gates, Z's first columns, where heads' sums begin, their rows and own rows."""
-    layers = [_recurrences(block) for block in blocks]
-    gates = [block.mixer.encoding.mu.double().sigmoid() for block in blocks if isinstance(block.mixer, AarenRsa)]
+    """Of recurrence encoding: gates, Z's first columns, where heads' sums begin, their rows and own rows."""
+    own = [block.mixer.encoding for block in blocks if isinstance(block.mixer, AarenRsa)]
+    layers = [[cast("Recurrence", group) for group in encoding.groups] for encoding in own] or [[]] * len(blocks)
+    gates = [encoding.mu.double().sigmoid() for encoding in own] or [torch.zeros((), dtype=STATE_DTYPE)] * len(blocks)
     columns = [torch.cat([torch.zeros(0, 2, dtype=STATE_DTYPE), *map(_first_column, groups)]) for groups in layers]
     heads = [(group, row) for group in layers[0] for row in group.own_rows()]  # the same in every layer
     sizes = [group.dilation * group.rows * _aaren(blocks[0]).head_dim for group, _ in heads]
-    begins, rows, own_rows = (
-        torch.tensor(part, dtype=torch.long)
-        for part in (list(accumulate(sizes, initial=0)), [group.rows for group, _ in heads], [row for _, row in heads])
-    )
-    without = [torch.zeros((), dtype=STATE_DTYPE)] * len(blocks)
-    parts = (torch.stack(gates or without), torch.stack(columns), begins, rows, own_rows)
+    numbers = list(accumulate(sizes, initial=0)), [group.rows for group, _ in heads], [row for _, row in heads]
+    parts = (torch.stack(gates), torch.stack(columns), *(torch.tensor(part, dtype=torch.long) for part in numbers))
     return tuple(part.detach().numpy() for part in parts)
-
-
-def _recurrences(block: Block) -> list[Recurrence]:
-    """Of a layer's recurrence encoding; none where it has none."""
-    groups = block.mixer.encoding.groups if isinstance(block.mixer, AarenRsa) else ()
-    return [cast("Recurrence", group) for group in groups]
 
 
 def _first_column(group: Recurrence) -> Tensor:
     """Of Z, of every head: (R, 2)."""
-    column = group.powers(torch.ones(1))[:, 0, :, 0]
-    return nn.functional.pad(column, (0, 2 - group.rows))
-
-
-def _weight_and_bias(block: Block, place: int) -> tuple[Tensor, Tensor]:
-    """Of a linear layer of the MLP."""
-    assert isinstance(block.mlp, nn.Sequential)
-    layer = block.mlp[place]
-    assert isinstance(layer, nn.Linear)
-    return layer.weight, layer.bias
+    return nn.functional.pad(group.powers(torch.ones(1))[:, 0, :, 0], (0, 2 - group.rows))
 
 
 def _scale_and_shift(norm: nn.Module, width: int) -> Tensor:

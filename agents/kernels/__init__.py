@@ -15,12 +15,11 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-BACKENDS = {"numba": "scan_numba", "triton": "scan_triton"}  # the package and the module here that needs it
 TYPES = {
     "numba": (torch.float32, torch.float64, torch.bfloat16),
     "triton": (torch.float32, torch.bfloat16),
-}  # of values
-INSTALLED = {name: importlib.util.find_spec(name) is not None for name in BACKENDS}  # without importing them
+}  # of values, by back end, whose name is that of its package
+INSTALLED = {name: importlib.util.find_spec(name) is not None for name in TYPES}  # without importing them
 
 
 def choose(values: Tensor) -> str:
@@ -38,18 +37,13 @@ def choose(values: Tensor) -> str:
     return backend if there else "blocked"
 
 
-def on_gpu(x: Tensor) -> bool:
-    """Whether operations that GPUs alone have can be called on this tensor."""
-    return x.is_cuda
-
-
 def load(name: str) -> ModuleType:
     """The back end's module, with `forward` and `backward` as `scan/fused.py` calls them.
 
     Raises:
         ImportError: its package is not installed.
     """
-    return load_kernels(BACKENDS[name])
+    return load_kernels(f"scan_{name}")
 
 
 @functools.cache

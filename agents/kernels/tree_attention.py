@@ -4,7 +4,8 @@ Buds are sampled in logarithmic time from a binary heap, each inner node of whic
 2016). The draws are a function of seed, layer, length and turn: SplitMix64 (Steele, Lea and Flood, *Fast Splittable
 Pseudorandom Number Generators*, 2014) mixes them.
 
-Names: rows are queries; S slots for buds, H heads, D channels of a value, F of a key and its features.
+Names: rows are queries; S slots for buds, H heads, D channels of a value, F of a key and its features. Buds are, a slot
+each, their first token and number of tokens (S,), and the alignments of their keys and features (S, H).
 """
 
 from __future__ import annotations
@@ -53,6 +54,13 @@ def _align(query: Array, keys: Array, dim: int, plain: Array, featured: Array) -
         for f in range(dim, query.shape[1]):
             total += q[f] * k[f]
         featured[h] = total
+
+
+@inlined
+def _block(rows: int, start: int, tokens: int) -> int:
+    """The place of a bud's sum among a sequence's; its number of tokens is a power of two."""
+    level = _level(tokens)
+    return rows - (rows >> level) + (start >> level)
 
 
 @inlined
@@ -146,27 +154,14 @@ def _sum_up(block: Array, share: Array, newest: Array, out: Array) -> None:
 
 
 @compiled("contract")
-def _halve(
-    query: Array,
-    keys: Array,
-    dim: int,
-    rows: int,
-    base: int,
-    own: int,
-    fresh: int,
-    start: Array,
-    tokens: Array,
-    plain: Array,
-    featured: Array,
-) -> int:
+def _halve(query: Array, keys: Array, dim: int, rows: int, own: int, fresh: int, buds: tuple[Array, ...]) -> int:
     """Puts the halves of the bud in slot `own` into it, the right one, and into `fresh`; how many can be halved again.
 
     The right half stays in its parent's slot, so that the newest token stays in slot 0.
     """
-    level = _level(tokens[own] - 1)
-    half = 1 << level
-    block = keys[base + rows - (rows >> level) + (start[own] >> level)]
-    _align(query, block, dim, plain[fresh], featured[fresh])
+    start, tokens, plain, featured = buds
+    half = 1 << _level(tokens[own] - 1)
+    _align(query, keys[_block(rows, start[own], half)], dim, plain[fresh], featured[fresh])
     start[fresh], tokens[fresh] = start[own], half
     start[own], tokens[own] = start[own] + half, tokens[own] - half
     for h in range(query.shape[0]):
@@ -177,24 +172,14 @@ def _halve(
 
 @compiled("contract")
 def _output(
-    values: Array,
-    rows: int,
-    base: int,
-    total: Array,
-    start: Array,
-    tokens: Array,
-    plain: Array,
-    count: int,
-    shares: Array,
-    newest: Array,
-    out: Array,
+    values: Array, rows: int, total: Array, buds: tuple[Array, ...], count: int, work: tuple[Array, Array], out: Array
 ) -> None:
     """The output of algorithm 1, (H, D), from the first `count` buds; slot 0 holds the newest token's."""
+    (start, tokens, plain, _), (shares, newest) = buds, work
     _share(plain, tokens, count, shares)
     newest[:], out[:] = total, 0.0
     for slot in range(1, count):
-        level = _level(tokens[slot])
-        _sum_up(values[base + rows - (rows >> level) + (start[slot] >> level)], shares[slot], newest, out)
+        _sum_up(values[_block(rows, start[slot], tokens[slot])], shares[slot], newest, out)
     for h in range(out.shape[0]):
         for d in range(out.shape[1]):
             out[h, d] += shares[0, h] * newest[h, d]
@@ -249,10 +234,12 @@ def attend(
         leaves *= 2
     heap, picked = np.zeros(2 * leaves), np.empty(slots, np.int64)
     plain, featured = np.empty((slots, heads)), np.empty((slots, heads))
-    shares, newest = np.empty((slots, heads)), np.empty((heads, dim))
+    work = np.empty((slots, heads)), np.empty((heads, dim))
     alignment = featured if by_features else plain
     for r in range(len(lengths)):
         start, tokens, length = starts[r], sizes[r], lengths[r]
+        buds = start, tokens, plain, featured
+        own_keys, own_values = keys[base[r] :], values[base[r] :]
         start[:], tokens[:] = 0, 0
         heap[:] = 0.0
         tokens[0] = length
@@ -266,10 +253,9 @@ def attend(
             _take(heap, leaves, wanted, at_once[r], _key(row_key, turn), picked)
             for i in range(wanted):
                 own, fresh = picked[i], count + i
-                more = _halve(queries[r], keys, dim, rows, base[r], own, fresh, start, tokens, plain, featured)
-                expandable += more - 1
+                expandable += _halve(queries[r], own_keys, dim, rows, own, fresh, buds) - 1
                 for slot in (own, fresh):
                     mass = _mass(form, start[slot], tokens[slot], length, alignment[slot], reference, smallest)
                     _put(heap, leaves, slot, mass)
             count, turn = count + wanted, turn + 1
-        _output(values, rows, base[r], value_totals[r], start, tokens, plain, count, shares, newest, out[r])
+        _output(own_values, rows, value_totals[r], buds, count, work, out[r])

@@ -62,16 +62,11 @@ def _operator(name: str, schema: str) -> Any:  # noqa: ANN401  torch's own
 
 
 OPERATORS = {
-    "forward": _operator(
-        "forward",
-        "(str backend, Tensor scores, Tensor values, Tensor m, Tensor u, Tensor w, Tensor mask, Tensor starts)"
-        " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    ),
-    "backward": _operator(
-        "backward",
-        "(str backend, Tensor weights, Tensor values, Tensor outputs, Tensor d_outputs, Tensor g, Tensor c,"
-        " Tensor starts) -> (Tensor, Tensor, Tensor, Tensor)",
-    ),
+    name: _operator(name, f"(str backend, {', '.join(f'Tensor {of}' for of in inputs.split())}) -> ({results})")
+    for name, inputs, results in (
+        ("forward", "scores values m u w mask starts", "Tensor, Tensor, Tensor, Tensor, Tensor"),
+        ("backward", "weights values outputs d_outputs g c starts", "Tensor, Tensor, Tensor, Tensor"),
+    )
 }
 WEIGHTS = {"numba": torch.float64, "triton": torch.float32}  # what a back end keeps every position's weight in
 

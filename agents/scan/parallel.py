@@ -45,7 +45,7 @@ def _cat(dim: int, *parts: Stretches) -> Stretches:
 def _join(first: Stretches, second: Stretches) -> Stretches:
     """`combine`, but the second alone where a sequence began between them."""
     earlier = first.state
-    if first.segments is not None:
+    if first.segments is not None and second.segments is not None:
         earlier = keep_where(earlier, first.segments == second.segments)
     return Stretches(combine(earlier, second.state), second.segments)
 

@@ -34,7 +34,7 @@ from .fused import fused_scan
 from .parallel import PARALLEL, Stretches
 from .state import STATE_DTYPE, ScanState, combine, keep_where, make_leaves, without_gradient_in_m
 
-METHODS = ("auto", "sequential", *PARALLEL, *kernels.BACKENDS)
+METHODS = ("auto", "sequential", *PARALLEL, *kernels.TYPES)
 
 
 def prefix_scan(
@@ -80,7 +80,7 @@ def prefix_scan(
         method = choose_method(values)
     if method == "sequential":
         return _sequential(scores, values, state, mask, starts)
-    if method in kernels.BACKENDS:
+    if method in kernels.TYPES:
         return fused_scan(method, scores, values, state, mask, starts)
     leaves = make_leaves(scores, values, mask)
     segments = None if starts is None else starts.cumsum(-1).expand(scores.shape)

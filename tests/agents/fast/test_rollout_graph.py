@@ -106,8 +106,7 @@ def test_a_policy_acts_by_it(rollout: str, device: str, monkeypatch: pytest.Monk
     """Through two restarts: the actions are those without graphs."""
     made = []
     if device == "cpu":
-        monkeypatch.setattr("aaren_rl.agents.kernels.on_gpu", lambda x: True)
-        monkeypatch.setattr("aaren_rl.agents.fast.rollout.gpu_is_right", lambda device: True)
+        monkeypatch.setattr("aaren_rl.agents.fast.rollout._can_record", lambda model: True)
         monkeypatch.setattr("aaren_rl.agents.fast.rollout.can_compile", lambda model: False)
         monkeypatch.setattr(GraphedCallable.__init__, "__defaults__", (again,))
         monkeypatch.setattr(GraphedStep.__init__, "__defaults__", (again,))
