@@ -181,15 +181,6 @@ def test_4_a_flipped_byte_in_compressed_data(save):
     refused(path, "not a readable HDF5 file")
 
 
-@pytest.mark.faults(9)
-def test_9_one_step_episodes_work(save):
-    data = arrays(terminals=np.ones(N, bool))
-    episodes = read_hdf5(save(data))
-    assert len(episodes) == N and episodes.terminated.all()
-    assert np.isfinite(episodes.observation_statistics()).all()
-    np.testing.assert_array_equal(episodes.returns_to_go(), data["rewards"])
-
-
 @pytest.mark.faults(10)
 @pytest.mark.parametrize("ends", [None, np.zeros(N, bool)])
 def test_10_no_ends(save, ends):
@@ -223,13 +214,17 @@ def test_11_actions_out_of_range(save):
     assert episodes.notes == ("clipped actions from [-2, 1.5] to [-1, 1]",)
 
 
-@pytest.mark.faults(12)
+@pytest.mark.faults(9, 12)
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ">f4"])
-def test_12_other_float_types_become_float32(save, dtype):
-    observations = arrays()["observations"].astype(dtype)
-    read = read_hdf5(save(arrays(observations=observations))).observations
-    assert read.dtype == np.float32
-    np.testing.assert_array_equal(read, observations.astype(np.float32))
+def test_12_other_float_types_and_9_one_step_episodes(save, dtype):
+    data = arrays(terminals=np.ones(N, bool))
+    data["observations"] = data["observations"].astype(dtype)
+    episodes = read_hdf5(save(data))
+    assert episodes.observations.dtype == np.float32
+    np.testing.assert_array_equal(episodes.observations, data["observations"].astype(np.float32))
+    assert len(episodes) == N and episodes.terminated.all()
+    assert np.isfinite(episodes.observation_statistics()).all()
+    np.testing.assert_array_equal(episodes.returns_to_go(), data["rewards"])
 
 
 @pytest.mark.faults(13)

@@ -151,13 +151,6 @@ def test_the_observation_behind_the_last_step_is_not_read(data):
     np.testing.assert_array_equal(read_minari(ID).episodes.observations, before.observations)
 
 
-@pytest.mark.faults(9)
-def test_9_one_step_episodes(tmp_path, monkeypatch):
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    write_minari(ID, small(lengths=(1, 1, 1)), env_id="Hopper-v5")
-    assert read_minari(ID).episodes.lengths.tolist() == [1, 1, 1]
-
-
 @pytest.mark.faults(10)
 def test_10_an_unfinished_episode(data):
     n_steps = read_minari(ID).episodes.n_steps

@@ -148,13 +148,10 @@ def test_41_what_fails_the_checks_is_deleted_and_not_imported(hub, folder, tmp_p
     assert names(folder) == ["test/hopper/.random-v0.lock"] and not trace.exists()
 
 
-def test_the_remote_does_not_have_it(hub, folder):
+def test_what_cannot_be_fetched(hub, folder, monkeypatch):
+    with monkeypatch.context() as offline:
+        offline.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        refused("minari could not download it", "offline", "check the id and the network")
     hub.files = {name: data for name, data in hub.files.items() if "random" not in name}
     refused("minari could not download it (the remote has no such dataset)")
-    assert not (folder / ID).exists()
-
-
-def test_no_network(folder, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    refused("minari could not download it", "offline", "check the id and the network")
     assert not (folder / ID).exists()

@@ -28,6 +28,7 @@ except ResourcesError as error:
 """
 
 
+@pytest.mark.faults(9)
 def test_written_datasets_are_read_by_minari_and_here(tmp_path, monkeypatch):
     import minari
 
