@@ -66,7 +66,7 @@ def alone(target: Path, doing: str, way_out: str) -> Iterator[None]:
         except Timeout:
             print(f"{target}: another process is {doing} it; waiting", file=sys.stderr)
             lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+        try:
+            yield
+        finally:
+            lock.release()

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from ..data.episodes import Episodes
 from ..data.hdf5.d4rl import write_hdf5
 from ..errors import DataError
-from ..files import alone, writing
+from ..files import alone
 from ..system import core_count
 from ..tasks.table import D4RLTask
 from .policy import Job, Track, join_tracks
@@ -135,8 +135,7 @@ def make_local(task: D4RLTask, steps: int | None = None, progress: bool = True) 
                 "gymnasium": version("gymnasium"),
                 "mujoco": version("mujoco"),
             }
-            with writing(path, _WAY_OUT):
-                write_hdf5(path, episodes, attributes)
+            write_hdf5(path, episodes, attributes)
     return path
 
 

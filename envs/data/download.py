@@ -50,7 +50,7 @@ def fetch(url: str, target: Path, *, check: Callable[[Path], object], progress: 
     if not _ADDRESS.fullmatch(url):
         raise UsageError(f"{url!r} is not an http or https address; correct D4RL_BASE_URL")
     part, note = (target.with_name(f".{target.name}.part{suffix}") for suffix in ("", ".json"))
-    with files.alone(target, "fetching", _WAY_OUT), files.writing(target, _WAY_OUT):
+    with files.alone(target, "fetching", _WAY_OUT):
         if target.is_file():  # another process has fetched it meanwhile
             return
         _complete(url, target, part, note, progress)

@@ -28,11 +28,7 @@ _SAME_DYNAMICS = (2, 3, 4)
 
 @dataclass(frozen=True)
 class Reading:
-    """How data are read, wherever they are from.
-
-    `clip_actions` and `max_episode_steps` are for data whose actions are out of bounds or whose ends are not marked,
-    `local_steps` is the size of a local set (None: its recipe's), `progress` shows bars on stderr.
-    """
+    """How data are read, wherever they are from: `load_episodes`' options."""
 
     clip_actions: bool = False
     max_episode_steps: int | None = None
@@ -65,8 +61,7 @@ def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
     """What the task `name` and a source mean: auto, d4rl, local, minari, minari:ID, or the path of an HDF5 file.
 
     Raises:
-        UnknownTaskError: the source is one of the table's, and the name is no task.
-        UsageError: no such source, or not a Minari id.
+        UsageError: no such task or source, or not a Minari id.
         DataError: Minari has no such dataset.
     """
     text = os.fspath(source)
@@ -74,12 +69,11 @@ def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
         return Origin(text, get_task(name).name)
     if source == "minari":
         return Origin("minari", minari_id(name))
-    if isinstance(source, str):
-        if source.startswith(_MINARI):
-            return Origin("minari", check_minari_id(source.removeprefix(_MINARI)))
-        separators = {os.sep, os.altsep or os.sep}
-        if not (separators & {*source} or source.endswith((".hdf5", ".h5")) or os.path.exists(source)):
-            raise UsageError(f"unknown source {text!r}; use auto, d4rl, local, minari or a path to an HDF5 file")
+    if isinstance(source, str) and source.startswith(_MINARI):
+        return Origin("minari", check_minari_id(source.removeprefix(_MINARI)))
+    word = isinstance(source, str) and not {os.sep, os.altsep} & {*source} and not source.endswith((".hdf5", ".h5"))
+    if word and not os.path.exists(source):
+        raise UsageError(f"unknown source {text!r}; use auto, d4rl, local, minari or a path to an HDF5 file")
     return Origin("file", text)
 
 
@@ -92,8 +86,7 @@ def task_name(name: str, source: str, env_id: str | None) -> str:
     """The name to file a task under, which is safe as a part of a path; for the arguments of `load_task`.
 
     Raises:
-        UnknownTaskError: a name that must be the table's is not.
-        UsageError: a name that must be your own is the table's, or not fit for a path.
+        UsageError: a name that must be the table's is not, or one of your own is the table's or not fit for a path.
     """
     return check_own_name(name) if is_own(source, env_id) else get_task(name).name
 
@@ -127,19 +120,16 @@ def load_episodes(
     from D4RL's server or the mirror `$D4RL_BASE_URL`), "local" (a set made on this machine from behaviour policies
     that ship with the package, not D4RL's data), a path to an HDF5 file in D4RL's layout, or "auto": D4RL's file if
     it is there, otherwise the local set, or D4RL's server where no policy ships, with a line on stderr that says so.
-    A fetched file is pinned by its SHA-256 in `FILE.sha256` beside it and checked against it at every load; for a
-    file put there by hand, `sha256sum FILE > FILE.sha256` does the same.
+    A fetched file is pinned by its SHA-256 in `FILE.sha256` beside it and held to it at every load; for a file put
+    there by hand, `sha256sum FILE > FILE.sha256` does the same.
 
     `clip_actions` and `max_episode_steps` are for files whose actions leave [-1, 1] or whose ends are not marked.
-    `local_steps` asks for a local set of so many steps (default: 200,000, fewer for some); of each behaviour policy a
-    smaller set has the first episodes of a larger one.
+    `local_steps` asks for a local set of so many steps, 1,000 at least (default: 200,000, fewer for some); of each
+    behaviour policy a smaller set has the first episodes of a larger one. `progress` shows bars on stderr.
 
     Raises:
-        UnknownTaskError: no such task.
-        UsageError: no such source, `$D4RL_BASE_URL` is not an http or https address, or `local_steps` is below 1,000
-            or given where the data are not a local set.
-        DataError: the data are missing and cannot be fetched, damaged, changed since they were fetched, or of another
-            environment.
+        UsageError: no such task or source, or an option does not fit.
+        DataError: the data are missing and cannot be fetched, damaged, changed, or of another environment.
         SimulationError: the local set could not be made.
     """
     task, origin = get_task(name), resolve(name, source)
@@ -242,8 +232,7 @@ def load_task(
     data's best.
 
     Raises:
-        UsageError: `env_id` without a file, `reference` for a task of the table, or an environment that cannot be
-            learnt.
+        UsageError: `env_id` without a file, or `reference` for a task of the table.
         EnvsError: as `load_episodes`, `read_minari` and `own_task`.
     """
     name = task_name(name, source, env_id)

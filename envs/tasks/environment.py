@@ -57,8 +57,8 @@ def inspect_spaces(env_id: str, **kwargs: Any) -> Spaces:  # noqa: ANN401  whate
 
 
 def load_mujoco() -> Any:  # noqa: ANN401  a module
-    """MuJoCo, imported as if MUJOCO_GL were not set: simulation draws nothing, and a renderer that is not here must
-    not keep it from running. Gymnasium reads the variable when it draws, which happens in a process of its own.
+    """MuJoCo, imported as if MUJOCO_GL were not set: simulation draws nothing and needs no renderer. Gymnasium reads
+    the variable when it draws, which happens in a process of its own.
     """
     chosen = os.environ.pop("MUJOCO_GL", None)
     try:
@@ -180,8 +180,7 @@ def own_task(
 
     Raises:
         SimulationError: Gymnasium cannot make the environment.
-        UsageError: observations or bounded actions are not vectors, there is no time limit, or the reference returns
-            are equal.
+        UsageError: as `inspect_spaces`, there is no time limit, or the reference returns do not rise.
     """
     if reference is not None and not reference.high > reference.low:
         raise UsageError(f"the reference returns {reference.low:g} and {reference.high:g} must rise")

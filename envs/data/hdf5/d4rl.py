@@ -70,7 +70,15 @@ def read_hdf5(
         terminals, timeouts = (read_flags(found[key]) if key in found else none for key in _FLAGS)
         env_id = _text_attribute(file, "env_id")
         provenance = {name: _text_attribute(file, name) for name in ("origin", "policy")}
-    observations = _without_contact_forces(path, observations, observation_dim, notes)
+    ours, theirs = ANT_OBSERVATION_DIM, ANT_D4RL_OBSERVATION_DIM
+    if (observation_dim, observations.shape[1]) == (ours, theirs):
+        if observations[:, ours:].any():
+            raise DataError(
+                f"{path}:observations has {theirs} columns, and those behind Ant-v4's {ours} are not all zero; use "
+                "D4RL's file"
+            )
+        notes.append(f"dropped {theirs - ours} all-zero observation columns (contact forces)")
+        observations = observations[:, :ours].copy()
     for key, array, wanted in (("observations", observations, observation_dim), ("actions", actions, action_dim)):
         if wanted not in (None, columns := array.shape[1]):
             raise DataError(
@@ -115,21 +123,6 @@ def _datasets(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
         if 0 in data.shape:
             raise DataError(f"{path}:{key} has shape {data.shape}, so there are no steps; use a file with data")
     return datasets
-
-
-def _without_contact_forces(
-    path: Path, observations: npt.NDArray[np.float32], wanted: int | None, notes: list[str]
-) -> npt.NDArray[np.float32]:
-    if (wanted, observations.shape[1]) != (ANT_OBSERVATION_DIM, ANT_D4RL_OBSERVATION_DIM):
-        return observations
-    if observations[:, ANT_OBSERVATION_DIM:].any():
-        raise DataError(
-            f"{path}:observations has {ANT_D4RL_OBSERVATION_DIM} columns, and those behind Ant-v4's "
-            f"{ANT_OBSERVATION_DIM} are not all zero; use D4RL's file"
-        )
-    left_out = ANT_D4RL_OBSERVATION_DIM - ANT_OBSERVATION_DIM
-    notes.append(f"dropped {left_out} all-zero observation columns (contact forces)")
-    return observations[:, :ANT_OBSERVATION_DIM].copy()
 
 
 def _episode_ends(path: Path, ended: npt.NDArray[np.bool_], max_episode_steps: int | None) -> npt.NDArray[np.int64]:

@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ...errors import DataError, one_line
-from ...files import alone, sha256, writing
+from ...files import alone, sha256
 from ...system import require_memory, sync
 from ...tasks.table import get_task
 from ..download import write_pin
@@ -81,7 +81,7 @@ def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
     """Fetch a dataset, by one process at a time: beside its place, where a later call goes on after a break; checked,
     pinned in `main_data.hdf5.sha256`, and only then renamed.
     """
-    with alone(target, "downloading", WAY_OUT), writing(target, WAY_OUT):
+    with alone(target, "downloading", WAY_OUT):
         if target.exists():  # another process has fetched it meanwhile
             return
         remote = os.environ.get("MINARI_REMOTE") or "Hugging Face"

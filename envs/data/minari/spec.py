@@ -151,24 +151,16 @@ def _bounds(path: Path, metadata: dict[str, Any], key: str) -> tuple[tuple[float
 
 
 def _env_spec(path: Path, metadata: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """The environment's description, if Gymnasium knows that environment under the same entry point; {}: there is none.
-
-    What is left of its arguments is harmless.
-    """
+    """The environment's description, with harmless arguments only; {}: there is none."""
     if metadata.get("env_spec") is None:
         return {}
     spec = _object(f"{path}:env_spec", metadata["env_spec"])
     env_id, entry = spec.get("id"), spec.get("entry_point")
+    given = f"{path}:env_spec gives {_shown(env_id)} the entry point {_shown(entry)} (not imported)"
     if not isinstance(env_id, str) or env_id not in gym.registry:
-        raise DataError(
-            f"{path}:env_spec names the environment {_shown(env_id)} (entry point {_shown(entry)}, not imported), "
-            "which is not registered with Gymnasium; register it before (--register MODULE), or use another dataset"
-        )
-    if entry != entry_point_name(env_id):
-        raise DataError(
-            f"{path}:env_spec gives {env_id} the entry point {_shown(entry)} (not imported), Gymnasium has "
-            f"{entry_point_name(env_id)}; do not trust the dataset, get it from another place"
-        )
+        raise DataError(f"{given}, Gymnasium knows no such environment; --register MODULE, or use another dataset")
+    if entry != (known := entry_point_name(env_id)):
+        raise DataError(f"{given}, Gymnasium has {known}; do not trust the dataset, get it from another place")
     wrappers, kwargs = spec.get("additional_wrappers") or [], spec.get("kwargs") or {}
     if not isinstance(wrappers, list) or not isinstance(kwargs, dict):
         raise DataError(f"{path}:env_spec.kwargs or additional_wrappers have no names; {_AGAIN}")
