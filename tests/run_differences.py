@@ -12,42 +12,24 @@ from aaren_rl.train.checkpoint import load_checkpoint
 
 
 def differences(whole: Path, killed: Path) -> list[str]:
-    """What is not the same in two runs: everything but times."""
-    found: list[str] = []
-    a, b = (load_checkpoint(run / "checkpoints") for run in (whole, killed))
-    compare("raw", dict(a.raw), dict(b.raw), found)
-    compare("average", dict(a.average), dict(b.average), found)
-    compare("trainer", a.trainer, b.trainer, found)
-    compare("progress", timeless(a.progress), timeless(b.progress), found)
-    logs = [
-        [timeless(json.loads(x)) for x in (run / "metrics.jsonl").read_text().splitlines()] for run in (whole, killed)
-    ]
-    compare("metrics", logs[0], logs[1], found)
-    for policy in ("policy", "policy_best"):
-        for file in sorted((whole / policy).glob("*.safetensors")):
-            if file.read_bytes() != (killed / policy / file.name).read_bytes():
-                found.append(f"{policy}/{file.name}")
+    """The names of what is not the same in two runs."""
+    ones, others = everything(whole), everything(killed)
+    found = [name for name in {**ones, **others} if name not in ones or ones[name] != others.get(name)]
     left = [str(p.relative_to(killed)) for p in killed.rglob(".*") if p.name != ".lock"]
     return [*found, *(f"left behind: {name}" for name in left)]
 
 
-def timeless(tree: Any) -> Any:
-    """The tree without what depends on the clock."""
-    if isinstance(tree, dict):
-        return {key: timeless(value) for key, value in tree.items() if "per_second" not in key}
-    return tree
+def everything(run: Path) -> dict[str, Any]:
+    """All values of a run's last checkpoint, metrics and policies by their names, without what the clock decides."""
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    files = {str(file.relative_to(run)): file.read_bytes() for file in run.glob("policy*/*.safetensors")}
+    trees = vars(load_checkpoint(run / "checkpoints")) | {"metrics": metrics}
+    return files | {key: value for name, tree in trees.items() for key, value in leaves(name, tree).items()}
 
 
-def compare(name: str, one: Any, other: Any, found: list[str]) -> None:
-    """Adds the names of what is not equal, bit for bit."""
-    if isinstance(one, torch.Tensor):
-        if not (isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)):
-            found.append(name)
-    elif isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        for key in one:
-            compare(f"{name}.{key}", one[key], other[key], found)
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for i, (left, right) in enumerate(zip(one, other, strict=True)):
-            compare(f"{name}[{i}]", left, right, found)
-    elif one != other:
-        found.append(name)
+def leaves(name: str, tree: Any) -> dict[str, Any]:
+    if isinstance(tree, dict | list):
+        items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+        parts = [leaves(f"{name}.{key}", value) for key, value in items if "per_second" not in str(key)]
+        return {name: len(parts), **{key: value for part in parts for key, value in part.items()}}
+    return {name: (tree.dtype, tree.tolist()) if isinstance(tree, torch.Tensor) else tree}

@@ -68,20 +68,6 @@ def test_it_does_not_matter_how_many_are_played_at_once(episodes: Episodes, monk
     assert sum(seen) == sum(LENGTHS) and together.floor == 0.5
 
 
-def test_the_perfect_policy_makes_none(episodes: Episodes) -> None:
-    """Actions that the policy itself took in these observations, with the same rewards."""
-    policy = make_policy()
-    own = []
-    for episode in episodes:
-        state, reward = policy.initial_state(1, episode.total_return), np.zeros(1, np.float32)
-        for t in range(len(episode)):
-            action, state = policy.act(episode.observations[t : t + 1], reward, state)
-            own.append(action[0])
-            reward = episode.rewards[t : t + 1]
-    mine = dataclasses.replace(episodes, actions=np.stack(own))
-    assert action_error(policy, HeldOut(mine), action_low=LOW, action_high=HIGH).mean < 1e-12
-
-
 def test_floor_and_interval() -> None:
     error = ActionError([1.0, 2.0, 6.0], [10, 10, 20], floor=0.1)
     assert error.mean == pytest.approx(9 / 40)

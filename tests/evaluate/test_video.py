@@ -18,9 +18,7 @@ from PIL import Image
 from synthetic import make_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from aaren_rl.envs import SimulationError, get_task, make_env
-from aaren_rl.envs.behaviour.local_sets import recipe_of, weights_path
-from aaren_rl.envs.behaviour.policy import BehaviourPolicy
+from aaren_rl.envs import SimulationError, make_env
 from aaren_rl.envs.simulation.rendering import _follow, open_renderer
 from aaren_rl.envs.simulation.rollout import rollout
 from aaren_rl.envs.tasks.environment import load_mujoco
@@ -105,28 +103,17 @@ def test_the_camera_follows_the_robot(env_id: str) -> None:
     assert len(columns) > 500 and 160 < np.median(columns) < 320
 
 
-@pytest.mark.parametrize("family", ["hopper", "walker2d", "halfcheetah", "ant"])
-def test_a_robot_stays_in_the_picture_for_1000_steps(family: str) -> None:
-    """Every end of its limbs, by the camera's place and angle at every step, while the best policy that ships walks."""
-    task = get_task(f"{family}-expert")
-    policy = BehaviourPolicy(weights_path(task, recipe_of(task).policies[-1]))
-    env, mujoco = make_env(task.env_id, render_mode="rgb_array"), load_mujoco()
+@pytest.mark.parametrize("env_id", ["Hopper-v4", "Walker2d-v4", "HalfCheetah-v4", "Ant-v4"])
+def test_all_of_a_robot_is_in_the_picture_with_a_margin(env_id: str) -> None:
+    env, mujoco = make_env(env_id, render_mode="rgb_array"), load_mujoco()
     model, data = env.unwrapped.model, env.unwrapped.data
     _follow(env, mujoco, model)
+    env.reset(seed=0)
     camera, robot = env.unwrapped.mujoco_renderer.camera_id, model.geom_bodyid > 0
     assert model.camera(camera).name == "track"
-    halves = np.where(model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE, model.geom_size[:, 1], 0.0)[robot, None]
-    observation, _ = env.reset(seed=1001)  # from which none falls
-    start, furthest, none = data.qpos[0], 0.0, np.zeros((1, policy.action_dim), np.float32)
-    for _ in range(1000):
-        observation, _, ended, *_ = env.step(policy.act(observation[None].astype(np.float32), none)[0])
-        assert not ended
-        along = data.geom_xmat[robot].reshape(-1, 3, 3)[:, :, 2] * halves  # to one end of a limb
-        ends = np.concatenate([data.geom_xpos[robot] + along, data.geom_xpos[robot] - along])
-        right, up, back = ((ends - data.cam_xpos[camera]) @ data.cam_xmat[camera].reshape(3, 3)).T
-        furthest = max(furthest, np.abs([right / back, up / back]).max())
-    # A limb is some per cent of the picture thick.
-    assert abs(data.qpos[0] - start) > 10 and 0.2 < furthest / np.tan(np.radians(model.cam_fovy[camera]) / 2) < 0.96
+    places = (data.geom_xpos[robot] - data.cam_xpos[camera]) @ data.cam_xmat[camera].reshape(3, 3)
+    reach = np.abs(places[:, :2]).max(axis=1) + model.geom_rbound[robot]
+    assert (reach / -places[:, 2]).max() < 0.95 * np.tan(np.radians(model.cam_fovy[camera]) / 2)
 
 
 def test_a_picture_says_the_step_and_the_return() -> None:
