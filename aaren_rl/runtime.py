@@ -37,16 +37,12 @@ _OUTPUTS = ("action", "next_return_to_go", "next_memory")
 
 
 class PolicyState(NamedTuple):
-    """What a policy remembers between two steps of B environments.
+    """What a policy remembers between two steps of B environments; as `aaren_rl.agents.PolicyState`.
 
     Attributes:
-        timestep: steps taken so far in the episode: one number, or int64 (B,) once some environments have begun another
-            by `Runner.restart`.
-        return_to_go: return still to come, float64 (B,), in the environment's units; infinite where the best in reach
-            is asked for.
-        previous_action: the action handed out last, float32 (B, A), in the environment's units; None before the first,
-            and of no meaning where an episode begins. Replace it (`state._replace(previous_action=...)`) if something
-            else was executed.
+        timestep: steps taken so far: one number, or int64 (B,) once some environments have begun another episode.
+        return_to_go: return still to come, float64 (B,); infinite where the best in reach is asked for.
+        previous_action: handed out last, float32 (B, A), or None. Replace it if something else was executed.
         memory: what the rollout mode keeps, (B, ...).
     """
 
@@ -65,7 +61,7 @@ class Runner:
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, card: dict[str, Any], export: dict[str, Any]) -> None:
-        """Takes a session of ONNX Runtime; raises ValueError if it is not a policy's."""
+        """Raises ValueError if the session is not a policy's."""
         inputs = {value.name: value for value in session.get_inputs()}
         if set(inputs) != _INPUTS or not set(_OUTPUTS) <= {value.name for value in session.get_outputs()}:
             raise ValueError(f"inputs {', '.join(inputs)}")
@@ -96,14 +92,13 @@ class Runner:
 
     @property
     def target_return(self) -> float:
-        """Asked for where `initial_state` is told none: the card's; infinity where that is the best in reach."""
+        """The card's, asked for where `initial_state` gets none; infinity for the best in reach."""
         return asked_number(self.card["target_return"])
 
     def initial_state(self, batch_size: int, target_return: npt.ArrayLike | None = None) -> PolicyState:
-        """The state at the begin of an episode in which `target_return` is asked for.
+        """The state at the begin of an episode in which `target_return` is asked for, as `Policy.initial_state`.
 
-        One number for all environments or one for each, (B,), in the environment's units. Infinity asks, at every step,
-        for the best return in reach as the training data had it. None asks for the card's `target_return`.
+        One number or (B,), in the environment's units; infinity for the best in reach, None for the card's.
 
         Raises:
             ArgumentError: it is neither, not finite, or infinity is asked for and the policy holds no estimate of that.

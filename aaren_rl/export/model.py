@@ -32,7 +32,7 @@ def checked_model(policy: Policy, card: PolicyCard, precision: str, seed: int) -
     Raises:
         NumericsError: they differ.
         SimulationError: the policy's environment cannot be made, or fails.
-        UsageError: the mixer has no graph in this rollout mode.
+        UsageError: the mixer has no graph in this rollout mode, or the policy is guided.
         ResourcesError: a package is missing.
     """
     model = make_model(policy, card, precision)
@@ -42,12 +42,7 @@ def checked_model(policy: Policy, card: PolicyCard, precision: str, seed: int) -
 
 
 def make_model(policy: Policy, card: PolicyCard, precision: str = "float32") -> onnx.ModelProto:
-    """The ONNX model of a policy, unchecked.
-
-    Raises:
-        UsageError: the mixer has no graph in this rollout mode, or the policy is guided.
-        ResourcesError: the package onnx is missing.
-    """
+    """The ONNX model of a policy, unchecked; raises UsageError and ResourcesError as `checked_model`."""
     if isinstance(policy, GuidedPolicy):
         raise UsageError("a guided policy has no graph: export the policy that it was made of")
     try:
@@ -74,13 +69,9 @@ def make_runner(model: onnx.ModelProto) -> Runner:
 
 
 def check(policy: Policy, runner: Runner, card: PolicyCard, seed: int) -> float:
-    """Plays PyTorch's actions in environments asked for different returns, and asks both policies at every step.
+    """The largest difference of an action, in halves of its range, while PyTorch's are played for several returns.
 
-    An episode that ends earlier is followed by another, while the policies go on as if it had not ended: their states
-    are to be seen at every age.
-
-    Returns:
-        The largest difference of an action, in halves of its range.
+    Where an episode ends another follows, but the policies go on: their states are to be seen at every age.
 
     Raises:
         NumericsError: it is above 1e-5, or not a number.

@@ -93,11 +93,7 @@ def take_over(arguments: argparse.Namespace) -> int:
 
 
 def _statistics(arguments: argparse.Namespace) -> tuple[Task, Vector, Vector]:
-    """The task, and mean and standard deviation of its observations, (O,) each.
-
-    Raises:
-        UsageError: --statistics is not a file with such numbers.
-    """
+    """The task, and mean and standard deviation of its observations, (O,) each."""
     file = arguments.statistics
     if file is None:
         task, episodes = load_task(arguments.env, arguments.source, env_id=arguments.env_id)

@@ -39,8 +39,14 @@ _MIN_DT_BLOCK = {
     "mlp.2": "mlp.2",
     "ln2": "norm2",
 }
-_HUGGING_FACE_BLOCK = {"ln_1": "norm1", "ln_2": "norm2"}
-_HUGGING_FACE_PRODUCTS = {"attn.c_proj": "mixer.output", "mlp.c_fc": "mlp.0", "mlp.c_proj": "mlp.2"}
+_HUGGING_FACE_BLOCK = {
+    "ln_1": "norm1",
+    "ln_2": "norm2",
+    "attn.c_proj": "mixer.output",
+    "mlp.c_fc": "mlp.0",
+    "mlp.c_proj": "mlp.2",
+    "attn.c_attn": "all",
+}
 
 # Hugging Face's names of activations to ours; its default is relu.
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh"}
@@ -63,11 +69,10 @@ class Imported(NamedTuple):
 
 
 def import_model(source: Path, *, heads: int | None = None) -> Imported:
-    """Reads weights and builds our Decision Transformer that computes the same actions.
+    """Our Decision Transformer with the weights of others, which computes the same actions.
 
     Args:
-        source: a folder with config.json and model.safetensors or pytorch_model.bin (Hugging Face), or a file with the
-            state dictionary of min-decision-transformer.
+        source: Hugging Face's folder, or a file with the state dictionary of min-decision-transformer.
         heads: of min-decision-transformer, whose files do not say; 1 by default, as there.
 
     Raises:
@@ -111,27 +116,17 @@ def _hugging_face(folder: Path) -> Imported:
     for i in range(blocks):
         theirs, own = f"encoder.h.{i}.", f"trunk.blocks.{i}."
         for name, mine in _HUGGING_FACE_BLOCK.items():
-            ours |= names.linear(theirs + name, own + mine)
-        for name, mine in _HUGGING_FACE_PRODUCTS.items():
-            ours |= names.linear(theirs + name, own + mine, transposed=True)
-        joined = names.linear(f"{theirs}attn.c_attn", "all", transposed=True)
-        for part, name in enumerate(("query", "key", "value")):
-            rows = slice(part * width, (part + 1) * width)
-            ours |= {f"{own}mixer.{name}.{kind}": joined[f"all.{kind}"][rows] for kind in ("weight", "bias")}
-        scale = _score_scale(config, width // heads, i)
+            ours |= names.linear(theirs + name, own + mine, transposed=".c_" in name)
         for kind in ("weight", "bias"):
-            ours[f"{own}mixer.query.{kind}"] = scale * ours[f"{own}mixer.query.{kind}"]
+            joined = ours.pop(f"{own}all.{kind}")
+            for part, name in enumerate(("query", "key", "value")):
+                scale = _score_scale(config, width // heads, i) if name == "query" else 1.0
+                ours[f"{own}mixer.{name}.{kind}"] = scale * joined[part * width : (part + 1) * width]
     masks = (f"encoder.h.{i}.attn.{name}" for i in range(blocks) for name in ("bias", "masked_bias"))
     names.finish(("predict_return.", "predict_state.", "encoder.wte.", *masks))
-    model = _build(
-        found[0],
-        ours,
-        blocks,
-        heads=heads,
-        dropout=config["resid_pdrop"],
-        block="pre-norm",
-        activation=_ACTIVATIONS[config["activation_function"]],
-    )
+    activation = _ACTIVATIONS[config["activation_function"]]
+    made = {"heads": heads, "dropout": config["resid_pdrop"], "block": "pre-norm", "activation": activation}
+    model = _build(found[0], ours, blocks, **made)
     return Imported(model, HUGGING_FACE, found[0], None)
 
 
@@ -200,7 +195,6 @@ class _Names:
         self._file, self._left = file, dict(tensors)
 
     def take(self, name: str) -> Tensor:
-        """Raises CheckpointError where it is missing."""
         if name not in self._left:
             raise CheckpointError(f"{self._file}: {name} is missing")
         return self._left.pop(name)
@@ -211,16 +205,13 @@ class _Names:
         return {f"{ours}.weight": weight.T.contiguous() if transposed else weight, f"{ours}.bias": bias}
 
     def outside(self, embed_return: str, names: dict[str, str]) -> dict[str, Tensor]:
-        """Embeddings and head."""
         found = {"embed_timestep.weight": self.take("embed_timestep.weight")}
         for theirs, ours in {embed_return: "embed_return", **names}.items():
             found |= self.linear(theirs, ours)
         return found
 
     def count(self, prefix: str) -> int:
-        """How many blocks there are."""
-        numbers = {name.removeprefix(prefix).partition(".")[0] for name in self._left if name.startswith(prefix)}
-        return len(numbers)
+        return len({name.removeprefix(prefix).partition(".")[0] for name in self._left if name.startswith(prefix)})
 
     def finish(self, unused: Iterable[str]) -> None:
         """Raises CheckpointError where something is left that is not known to have no effect on actions."""
