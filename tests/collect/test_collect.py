@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import gymnasium as gym
@@ -31,6 +30,7 @@ from aaren_rl.collect.command import main as collect
 from aaren_rl.collect.config import CollectConfig, Evaluation, read_config
 from aaren_rl.collect.levels import LEVELS, choose_checkpoints, split_experience
 from aaren_rl.collect.run import CollectRun, TrainingEnv, rhythm, write_actor
+from aaren_rl.envs import load_task
 from aaren_rl.envs.behaviour.policy import ActionUnits, BehaviourPolicy
 from aaren_rl.envs.behaviour.pool import WorkerPool
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
@@ -75,6 +75,23 @@ for name, made in (("Echo", Echo), ("EchoRaises", Raises), ("EchoNan", Nan)):
 """
 
 
+ID = "collected/hopper-v4/medium-v0"
+
+# In a process of its own: minari warns, and pytest makes errors of warnings.
+LOAD = """
+import minari, numpy, sys
+episodes = list(minari.load_dataset(sys.argv[1]).iterate_episodes())
+numpy.savez(
+    sys.argv[2],
+    observations=numpy.concatenate([episode.observations[:-1] for episode in episodes]),
+    actions=numpy.concatenate([episode.actions for episode in episodes]),
+    rewards=numpy.concatenate([episode.rewards for episode in episodes]),
+    lengths=numpy.array([len(episode.rewards) for episode in episodes]),
+    terminated=numpy.array([episode.terminations[-1] for episode in episodes]),
+)
+"""
+
+
 def arguments(out: Path, *more: str) -> list[str]:
     """Three checkpoints in 600 steps of Hopper, with few updates; later options win."""
     small = "--env Hopper-v4 --steps 600 --checkpoint-every 200 --random-steps 100 --updates-per-step 0.05"
@@ -105,8 +122,11 @@ def one_worker():
 
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, and Minari's root with its data in the folder minari."""
     out = tmp_path_factory.mktemp("collected")
-    assert collect(arguments(out)) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(out / "minari"))
+        assert collect(arguments(out, "--minari")) == 0
     return out
 
 
@@ -163,6 +183,28 @@ def test_data_are_as_d4rls_reader_wants_them(collected: Path, level: str) -> Non
     policies = {"random": 1, "medium": 1, "expert": 1, "medium-expert": 2}
     if level in policies:
         assert 300 * policies[level] <= episodes.n_steps < (300 + 20) * policies[level]
+
+
+def test_three_readers_see_the_same_numbers(collected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(collected / "minari"))
+    _, from_file = load_task("mine", str(folder(collected) / "datasets" / "hopper-medium.hdf5"), env_id="Hopper-v4")
+    task, from_minari = load_task("mine", f"minari:{ID}")
+    assert task.env_id == "Hopper-v4" and task.horizon == 1000
+    subprocess.run([sys.executable, "-W", "ignore", "-c", LOAD, ID, str(tmp_path / "set.npz")], check=True)
+    loaded = np.load(tmp_path / "set.npz")
+    for key in ("observations", "actions", "rewards", "lengths", "terminated"):
+        np.testing.assert_array_equal(getattr(from_minari, key), getattr(from_file, key))
+        np.testing.assert_array_equal(loaded[key].astype(np.float32), getattr(from_file, key))
+
+
+def test_a_minari_set_that_is_there_is_left_alone(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(copied / "minari"))
+    file = copied / "minari" / ID / "data" / "main_data.hdf5"
+    before = file.stat().st_mtime_ns
+    assert collect(arguments(copied, "--levels", "medium", "--minari")) == 0
+    assert "stays as it is" in capsys.readouterr().err and file.stat().st_mtime_ns == before
 
 
 def test_medium_expert_is_medium_and_then_expert(collected: Path) -> None:
@@ -360,9 +402,9 @@ def test_levels_of_a_run_that_is_there(copied: Path, capsys: pytest.CaptureFixtu
     assert len(dataset(run, "random")["rewards"]) < 130  # another recipe is made anew
 
 
-def test_a_run_is_not_overwritten(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = {p: p.stat().st_mtime_ns for p in copied.rglob("*") if p.is_file() and p.name != ".lock"}
-    assert collect(arguments(copied)) == 2
+def test_a_run_is_not_overwritten(collected: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {p: p.stat().st_mtime_ns for p in collected.rglob("*") if p.is_file() and p.name != ".lock"}
+    assert collect(arguments(collected)) == 2
     assert "holds a run already; --resume continues it" in capsys.readouterr().err
     assert before == {p: p.stat().st_mtime_ns for p in before}
 
@@ -376,38 +418,27 @@ def test_resume_names_what_differs(collected: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.faults(15, 16)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
-    def evaluate(*_: object) -> Evaluation:
-        signal.raise_signal(number)
-        return Evaluation(200, 1.0, 0.0, 1.0)
+def test_a_signal_saves_and_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    """Between two checkpoints; then it goes on."""
+    learn = CollectRun.learn
 
-    monkeypatch.setattr(collect_training, "evaluate_actor", evaluate)
-    assert collect(arguments(tmp_path)) == 128 + number
-    assert load_run(folder(tmp_path)).steps == 200
-    assert not (folder(tmp_path) / "datasets").exists()
+    def learn_until(run: CollectRun, until: int) -> None:
+        learn(run, until)
+        if run.steps >= 300:
+            signal.raise_signal(number)
 
-
-def test_ctrl_c_in_the_middle(tmp_path: Path) -> None:
-    """A real process, between two checkpoints; then it goes on."""
-    endless = arguments(tmp_path, "--steps", "100000", "--checkpoint-every", "50000", "--updates-per-step", "0.01")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "aaren_rl.collect", *endless],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    metrics, deadline = folder(tmp_path) / "metrics.jsonl", time.monotonic() + 180
-    while not (metrics.exists() and metrics.read_text()):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 130 and "--resume goes on from here" in errors
+    monkeypatch.setattr(collect_training, "LEARN_AT_ONCE", 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(CollectRun, "learn", learn_until)
+        assert collect(arguments(tmp_path)) == 128 + number
+    assert "stopped at step 300; --resume goes on from here" in capsys.readouterr().err
     saved = load_run(folder(tmp_path))
-    assert saved.steps >= 2000 and len(saved.experience["rewards"]) * 4 == saved.steps
-    assert collect([*endless, "--resume", "--steps", str(saved.steps + 100), "--levels", "medium-replay"]) == 0
-    assert load_run(folder(tmp_path)).steps == saved.steps + 100
+    assert saved.steps == 300 and len(saved.experience["rewards"]) * 4 == 300
+    assert not (folder(tmp_path) / "datasets").exists()
+    assert collect(arguments(tmp_path, "--resume", "--levels", "medium-replay")) == 0
+    assert [e.steps for e in load_run(folder(tmp_path)).evaluations] == [200, 400, 600]
 
 
 def test_a_signal_while_data_are_made(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,22 +118,6 @@ def test_info_numbers(folder, capsys):
     assert (folder / "picture.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-@pytest.mark.defect(25)
-def test_info_names_the_environment_that_was_given(folder, capsys):
-    write_hdf5(folder / "mine.hdf5", episodes(), {})
-    assert main(["info", "mine.hdf5"]) == 0
-    assert "environment   not named" in capsys.readouterr().out
-    assert main(["info", "mine.hdf5", "--env-id", "Hopper-v5"]) == 0
-    assert "environment   Hopper-v5" in capsys.readouterr().out
-
-
-@pytest.mark.defect(26)
-def test_a_folder_is_no_file_to_write_to(folder, capsys):
-    (folder / "numbers").mkdir()
-    assert main(["info", "hopper-medium", "--json", "numbers"]) == 2
-    assert capsys.readouterr().err == "error: --json numbers: is a folder; give a file's name\n"
-
-
 def test_info_of_every_source(folder, capsys):
     write_hdf5(folder / "mine.hdf5", episodes(scale=3.0), {})
     write_hdf5(folder / "fits.hdf5", episodes(), {})
@@ -153,7 +137,9 @@ def test_info_of_every_source(folder, capsys):
     assert f"{mean:.1f} (Minari:" in capsys.readouterr().out
     assert main(["info", "mine.hdf5"]) == 0
     out = capsys.readouterr().out
-    assert "mean score    -" in out and "[-2.9" in out
+    assert "mean score    -" in out and "[-2.9" in out and "environment   not named" in out
+    assert main(["info", "fits.hdf5", "--env-id", "Hopper-v5"]) == 0
+    assert "environment   Hopper-v5" in capsys.readouterr().out
 
 
 @pytest.mark.faults(36)
@@ -175,6 +161,8 @@ def test_36_names_that_are_none(folder, name, command, capsys):
 
 
 def test_2_options_that_do_not_fit(folder, capsys):
+    (folder / "numbers").mkdir()
+    refused(capsys, 2, "info hopper-medium --json numbers", "--json numbers: is a folder")
     refused(capsys, 2, "info hopper-medium --json no/such.json", "--json", "folder does not exist")
     refused(capsys, 2, "info hopper-medium --picture x.pdf", "only PNG")
     refused(capsys, 2, "info hopper-medium --env-id Hopper-v4", "--env-id", "path of a file")
@@ -271,10 +259,7 @@ def test_there_and_back_is_the_same_bit_for_bit(folder, capsys):
     assert again.rewards.tobytes() == data.rewards.tobytes()
     assert "converted from minari:my/set-v0" in again.notes[0]
     assert "converted from first.hdf5; origin: by hand" in read_minari("my/set-v0").episodes.notes[0]
-
-
-def test_convert_a_task(folder):
-    write_hdf5(folder / D4RL, episodes(), {})
+    write_hdf5(folder / D4RL, data, {})
     assert main(["convert", "hopper-medium", "minari:my/medium-v0", "--description", "D4RL's"]) == 0
     read = read_minari("my/medium-v0")
     assert read.episodes.env_id == "Hopper-v4" and read.spec.reference_returns == (-20.272305, 3234.3)
@@ -332,8 +317,6 @@ def test_a_local_set_of_another_size(folder, monkeypatch, capsys):
     assert out.count("ok: ") == 1 and "hopper-random-1000-local.hdf5" in out
     refused(capsys, 2, f"info hopper-random {of_1000}", "--source local")
     refused(capsys, 2, "info hopper-random --source local --local-steps 999", "at least 1,000")
-    refused(capsys, 2, f"info hopper-random --source d4rl {of_1000}", "--local-steps 1000")
-    refused(capsys, 2, f"info hopper-medium --source minari {of_1000}", "--local-steps 1000")
     for name in ("mine.hdf5", "minari:my/set-v0"):
         for command in ("info", "verify"):
             refused(capsys, 2, f"{command} {name} {of_1000}", "--local-steps 1000")
