@@ -48,13 +48,6 @@ class ResourcesError(EnvsError):
     exit_code = 7
 
 
-def cannot_write(target: object, error: OSError, way_out: str) -> EnvsError:
-    """The error of a file that cannot be written: a full disk is a matter of resources, all else one of data."""
-    kind = ResourcesError if error.errno in DISK_FULL else DataError
-    reason = error.strerror or one_line(error)
-    return kind(f"{target}: cannot be written ({reason}); make room, or {way_out}")
-
-
 def one_line(text: object, limit: int = 200) -> str:
     """A text from a file, or what an error says, as one short line without terminal control sequences."""
     try:

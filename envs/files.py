@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from .errors import cannot_write
+from .errors import DISK_FULL, DataError, ResourcesError, one_line
 from .system import sync
 
 
@@ -44,11 +44,18 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def writing(target: Path, way_out: str) -> Iterator[None]:
-    """Turns an OSError in writing `target` into `cannot_write`'s; `way_out` ("choose another folder") ends it."""
+    """Turns an OSError in writing `target` into one of ours; `way_out` ("choose another folder") ends it.
+
+    Raises:
+        ResourcesError: the disk is full.
+        DataError: it cannot be written for another reason.
+    """
     try:
         yield
     except OSError as error:
-        raise cannot_write(target, error, way_out) from error
+        kind = ResourcesError if error.errno in DISK_FULL else DataError
+        reason = error.strerror or one_line(error)
+        raise kind(f"{target}: cannot be written ({reason}); make room, or {way_out}") from error
 
 
 @contextmanager

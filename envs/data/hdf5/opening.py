@@ -104,16 +104,13 @@ def _read_group(group: h5py.Group, depth: int) -> None:
 def plain_entry(parent: h5py.Group, key: str, kind: type, layout: str = "this layout") -> Any:  # noqa: ANN401  a `kind`
     """The group or the dataset of real numbers `key` of `parent`, which must lie in the file itself.
 
-    `layout` ("D4RL's layout") says in the message what to use instead.
-
     Raises:
-        DataError: it is missing, a link, of another kind, virtual, stored outside the file, or not numeric.
+        DataError: it is missing, a link, of another kind, virtual, stored outside the file, or not numeric; use a file
+            in `layout` ("D4RL's layout").
     """
-    link, place = parent.get(key, getlink=True), place_of(parent, key)
-    use = f"use a file in {layout}"
+    link, place, use = parent.get(key, getlink=True), place_of(parent, key), f"use a file in {layout}"
     if link is None:
-        file, _, name = place.rpartition(":")
-        raise DataError(f"{file}: missing {name}; {use}")
+        raise DataError(f"{': missing '.join(place.rsplit(':', 1))}; {use}")
     if not isinstance(link, h5py.HardLink):
         which = "an external link" if isinstance(link, h5py.ExternalLink) else "a soft link"
         raise DataError(f"{place} is {which}; copy the data into the file itself")
@@ -135,13 +132,7 @@ def place_of(entry: h5py.HLObject, key: str = "") -> str:
 
 
 def check_size(datasets: Collection[h5py.Dataset], taken: int = 0) -> int:
-    """Refuse datasets of one file that claim more bytes than it can hold, `taken` ones before included.
-
-    Returns the bytes of all of them, as float32.
-
-    Raises:
-        DataError: the file cannot hold as much.
-    """
+    """The bytes of datasets of one file as float32, with those `taken` before; DataError: it cannot hold as much."""
     path = next(iter(datasets)).file.filename
     # HDF5 takes memory for whole chunks, which may be larger than the dataset.
     sizes = [max(math.prod(data.shape), math.prod(data.chunks) if data.chunks else 0) for data in datasets]
@@ -152,11 +143,7 @@ def check_size(datasets: Collection[h5py.Dataset], taken: int = 0) -> int:
 
 
 def read_float32(data: h5py.Dataset, n_rows: int) -> npt.NDArray[np.float32]:
-    """The first rows of a dataset as float32 (HDF5 converts as it goes).
-
-    Raises:
-        DataError: a value is not finite.
-    """
+    """The first rows of a dataset as float32 (HDF5 converts as it goes); DataError: a value is not finite."""
     array = np.empty((n_rows, *data.shape[1:]), np.float32)
     data.read_direct(array, source_sel=np.s_[:n_rows])
     if not np.isfinite((array.min(), array.max())).all():
@@ -180,11 +167,7 @@ def read_flags(data: h5py.Dataset) -> npt.NDArray[np.bool_]:
 
 
 def hold_to_bounds(path: Path, actions: npt.NDArray[np.float32], bounds: Bounds, clip: bool, notes: list[str]) -> None:
-    """Refuse actions (N, A) out of bounds, numbers or (A,); with `clip` change them in place, and note it.
-
-    Raises:
-        DataError: actions are out of bounds, and not to be clipped.
-    """
+    """Raises DataError where actions (N, A) are out of bounds, (A,); with `clip` changes them in place and notes it."""
     low, high = bounds
     least, most = actions.min(axis=0), actions.max(axis=0)
     if np.all(least >= low) and np.all(most <= high):

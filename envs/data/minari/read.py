@@ -27,7 +27,7 @@ _AGAIN = "the dataset is damaged, get it again"
 
 
 class MinariData(NamedTuple):
-    """A Minari dataset: its episodes, and what it says of itself and of the environment they were recorded on."""
+    """A Minari dataset: its episodes, and what it says of itself and of their environment."""
 
     episodes: Episodes
     spec: MinariSpec
@@ -43,10 +43,10 @@ def minari_id(name: str) -> str:
         DataError: Minari has no dataset of the task's level.
     """
     task = get_task(name)
-    if task.level not in MINARI_LEVELS:
-        have = ", ".join(f"mujoco/{task.family}/{level}-v0" for level in MINARI_LEVELS)
-        raise DataError(f"{task.name}: Minari has no {task.level} dataset; it has {have}")
-    return f"mujoco/{task.family}/{task.level}-v0"
+    ids = {level: f"mujoco/{task.family}/{level}-v0" for level in MINARI_LEVELS}
+    if task.level not in ids:
+        raise DataError(f"{task.name}: Minari has no {task.level} dataset; it has {', '.join(ids.values())}")
+    return ids[task.level]
 
 
 def read_minari(

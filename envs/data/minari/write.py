@@ -107,22 +107,22 @@ def _environment(
         low, high = np.minimum(-1.0, episodes.actions.min(axis=0)), np.maximum(1.0, episodes.actions.max(axis=0))
         return None, gym.spaces.Box(low.astype(np.float32), high.astype(np.float32))
     env = make_env(env_id, **env_kwargs)
-    action_space, described = env.action_space, copy.copy(env.spec)
     close_env(env)
     path = episodes.path or episodes.dataset
-    for key, space in (("observations", env.observation_space), ("actions", action_space)):
+    for key, space in (("observations", env.observation_space), ("actions", env.action_space)):
         columns = getattr(episodes, key).shape[1]
         if not isinstance(space, gym.spaces.Box) or space.shape != (columns,):
             raise DataError(
                 f"{path}: {key} have {columns} columns, those of {env_id} are {one_line(space)}; name the "
                 "environment that the data were recorded on"
             )
-    assert described is not None and isinstance(action_space, gym.spaces.Box)
-    hold_to_bounds(Path(path), episodes.actions, (action_space.low, action_space.high), False, [])
+    described = copy.copy(env.spec)
+    assert described is not None and isinstance(space, gym.spaces.Box)
+    hold_to_bounds(Path(path), episodes.actions, (space.low, space.high), False, [])
     # A class that was registered itself has no place in JSON.
     described.entry_point = entry_point_name(env_id)
     try:
-        return described.to_json(), action_space
+        return described.to_json(), space
     except (TypeError, ValueError) as error:
         raise UsageError(f"{env_id}: its arguments cannot be written as JSON ({error}); use plain values") from error
 

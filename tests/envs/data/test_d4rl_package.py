@@ -43,10 +43,16 @@ def probe(tmp_path, monkeypatch):
 
 @pytest.fixture
 def split(tmp_path, probe):
-    def split(path, horizon=1000):
-        probe("split", path, horizon, tmp_path / "split.npz")
-        with np.load(tmp_path / "split.npz") as arrays:
-            return dict(arrays)
+    """Writes a file, reads it here and by d4rl."""
+
+    def split(data, horizon=1000, **options):
+        path, result = tmp_path / "set.hdf5", tmp_path / "split.npz"
+        with h5py.File(path, "w") as file:
+            for key, array in data.items():
+                file.create_dataset(key, data=array, compression="gzip")
+        probe("split", path, horizon, result)
+        with np.load(result) as arrays:
+            return read_hdf5(path, **options), dict(arrays)
 
     return split
 
@@ -81,13 +87,6 @@ def steps(n):
     }
 
 
-def save(path, data):
-    with h5py.File(path, "w") as file:
-        for key, array in data.items():
-            file.create_dataset(key, data=array, compression="gzip")
-    return path
-
-
 def bits(array):
     return array.dtype, array.shape, array.tobytes()
 
@@ -103,11 +102,11 @@ def agree(episodes, theirs):
     assert ends[last].all() and ends.sum() == len(episodes)
 
 
-def test_episodes_of_a_made_up_file(tmp_path, split):
+def test_episodes_of_a_made_up_file(split):
     data = steps(400)
     data["terminals"][[0, 9, 10, 30, 399 - 20]] = True  # one-step episodes: the first step, and step 10
     data["timeouts"][[20, 21, 30, 130]] = True  # another one; step 30 is both; steps 131 to 379 are one long episode
-    episodes, theirs = read_hdf5(save(tmp_path / "set.hdf5", data)), split(tmp_path / "set.hdf5")
+    episodes, theirs = split(data)
     agree(episodes, theirs)
     assert episodes.lengths.tolist() == [1, 9, 1, 10, 1, 9, 100, 249]
     assert episodes.terminated.tolist() == [True, True, True, False, False, True, False, True]
@@ -116,13 +115,13 @@ def test_episodes_of_a_made_up_file(tmp_path, split):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_episodes_of_a_file_with_random_ends(tmp_path, split, seed):
-    data, rng = steps(3000), np.random.default_rng(seed)
-    data["terminals"], data["timeouts"] = rng.random((2, 3000)) < 0.3**seed / 2
-    agree(read_hdf5(save(tmp_path / "set.hdf5", data)), split(tmp_path / "set.hdf5"))
+def test_episodes_of_a_file_with_random_ends(split, seed):
+    data = steps(3000)
+    data["terminals"], data["timeouts"] = np.random.default_rng(seed).random((2, 3000)) < 0.3**seed / 2
+    agree(*split(data))
 
 
-def test_difference_a_horizon_counts_from_every_episodes_first_step(tmp_path, split):
+def test_difference_a_horizon_counts_from_every_episodes_first_step(split):
     """Without timeouts d4rl counts from 0 in the first episode and from 1 in all others, which it cuts one step short.
 
     D4RL's v2 files have timeouts, so that this shows in other files only.
@@ -130,7 +129,6 @@ def test_difference_a_horizon_counts_from_every_episodes_first_step(tmp_path, sp
     data = steps(60)
     del data["timeouts"]
     data["terminals"][44] = True
-    path = save(tmp_path / "set.hdf5", data)
-    theirs, episodes = split(path, horizon=20), read_hdf5(path, max_episode_steps=20)
+    episodes, theirs = split(data, horizon=20, max_episode_steps=20)
     assert theirs["lengths"].tolist() == [20, 19, 6] and episodes.lengths.tolist() == [20, 20, 5]
     assert bits(episodes[0].rewards) == bits(theirs["rewards"][:20])

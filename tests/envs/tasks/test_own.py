@@ -86,19 +86,23 @@ def test_a_policy_of_other_units_is_the_same_policy(rollout):
         np.testing.assert_array_equal(large, b.previous_action)
 
 
+def score_of(run, tmp_path):
+    scores = tmp_path / "scores.json"
+    assert evaluate([str(run), "--episodes", "2", "--json", str(scores)]) == 0
+    return json.loads(scores.read_text())[0]
+
+
 def test_train_and_evaluate(pendulum, tmp_path, capsys):
-    out = tmp_path / "runs"
-    own = ["--env-id", "Pendulum-v1", "--source", str(pendulum), "--out", str(out), "--target-return", "-200"]
+    own = ["--env-id", "Pendulum-v1", "--source", str(pendulum), "--out", str(tmp_path), "--target-return", "-200"]
     assert train([*own, *SMALL, *SCORED]) == 0
     printed = capsys.readouterr().out
     assert "no score" in printed and "a file of yours" in printed and "Pendulum-v1" in printed
-    run = out / "pendulum_random" / "decision-aaren" / "seed0"
+    run = tmp_path / "pendulum_random" / "decision-aaren" / "seed0"
     card = read_card(run)
     assert (card.horizon, card.action_high, card.reference, card.target_return) == (200, [2.0], None, -200.0)
     assert "normalized" not in (run / "metrics.jsonl").read_text()
     assert train([*own, *SMALL, *SCORED, "--resume"]) == 0
-    assert evaluate([str(run), "--episodes", "2", "--json", str(tmp_path / "scores.json")]) == 0
-    score = json.loads((tmp_path / "scores.json").read_text())[0]
+    score = score_of(run, tmp_path)
     assert score["normalized_score_mean"] is None and score["length_mean"] == 200 and score["return_mean"] < 0
     policy = load_policy(run)
     action, _ = policy.act(np.zeros((1, 3), np.float32), np.zeros(1, np.float32), policy.initial_state(1, -200.0))
@@ -109,9 +113,7 @@ def test_reference_returns_make_scores(pendulum, tmp_path, capsys):
     own = ["--env", "swing", "--env-id", "Pendulum-v1", "--source", str(pendulum), "--out", str(tmp_path)]
     assert train([*own, *SMALL, *SCORED, "--ref-min-score", "-1200", "--ref-max-score", "-150"]) == 0
     assert "given by the user" in capsys.readouterr().out
-    run = tmp_path / "swing" / "decision-aaren" / "seed0"
-    assert evaluate([str(run), "--episodes", "2", "--json", str(tmp_path / "scores.json")]) == 0
-    score = json.loads((tmp_path / "scores.json").read_text())[0]
+    score = score_of(tmp_path / "swing" / "decision-aaren" / "seed0", tmp_path)
     expected = normalized_score(Reference("", -1200.0, -150.0), score["return_mean"])
     assert score["normalized_score_mean"] == pytest.approx(expected)
 
