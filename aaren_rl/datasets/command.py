@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..cli import Parser, Subparser, import_registering, positive, run
@@ -17,9 +18,8 @@ from ..envs.data.minari.spec import check_minari_id, minari_dataset_dir, read_sp
 from ..envs.tasks.table import TASKS
 from ..errors import UsageError
 from ..files import check_writable, write_json
-from .convert import convert
 from .describe import describe, draw, format_description, size_text
-from .names import load, on_disk, parse_name
+from .names import convert, load, on_disk, parse_name
 
 DESCRIPTION = """\
 Look after data sets. NAME is a task such as hopper-medium, minari:ID, or the path of an HDF5 file in D4RL's layout.
@@ -49,17 +49,15 @@ def make_parser() -> Parser:
     add("list", _list, "what there is of every task, and Minari's data sets on this machine", register=False)
     info = add("info", _info, "a data set in numbers: returns, lengths, ends, ranges, where it is from")
     info.add_argument("name", metavar="NAME", help="task, minari:ID or FILE.hdf5")
-    info.add_argument(
-        "--source", metavar="S", default="auto", help="of a task: auto, d4rl, local, minari, minari:ID or a path [auto]"
-    )
+    sources = "of a task: auto, d4rl, local, minari, minari:ID or a path [auto]"
+    info.add_argument("--source", metavar="S", default="auto", help=sources)
     info.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
     info.add_argument("--picture", type=Path, metavar="FILE.png", help="draw returns and lengths")
     _add_reading(info)
     verify = add("verify", _verify, "check data sets on this machine, contents and SHA-256; exit code 3 if one fails")
     verify.add_argument("names", metavar="NAME", nargs="+", help="task, minari:ID or FILE.hdf5")
-    verify.add_argument(
-        "--source", choices=("auto", "d4rl", "local", "minari"), metavar="S", default="auto", help="of a task [all]"
-    )
+    kinds = ("auto", "d4rl", "local", "minari")
+    verify.add_argument("--source", choices=kinds, metavar="S", default="auto", help="of a task [all]")
     _add_reading(verify)
     download = add("download", _download, "fetch data sets, check them and pin them by their SHA-256")
     download.add_argument("names", metavar="NAME", nargs="+", help="task; with --source minari also a Minari id")
@@ -140,31 +138,27 @@ def _info(arguments: argparse.Namespace) -> int:
 
 def _verify(arguments: argparse.Namespace) -> int:
     names, reading = [parse_name(text) for text in arguments.names], _reading(arguments)
-    passed = [_verify_one(name, arguments.source, reading, arguments.env_id) for name in names]
-    return 0 if all(passed) else DataError.exit_code
+    code = 0
 
-
-def _verify_one(name: Origin, source: str, reading: Reading, env_id: str | None) -> bool:
-    """Check what there is of a name, with a line for each; whether all of it passed."""
-    passed = True
-    try:
-        found = on_disk(name, source, reading)
-    except DataError as error:
-        found, passed = {}, _failed(error)
-    for kind, path in found.items():
+    @contextmanager
+    def told() -> Iterator[None]:
+        nonlocal code
         try:
-            episodes, _ = load(name, kind, reading, env_id, any_actions=False)
+            yield
         except DataError as error:
-            passed = _failed(error)
-        else:
-            pin = "as pinned" if pin_path(path).is_file() else "not pinned"
-            print(f"ok: {path}: {len(episodes):,} episodes, {episodes.n_steps:,} steps, SHA-256 {pin}")
-    return passed
+            print(f"error: {error}", file=sys.stderr)
+            code = DataError.exit_code
 
-
-def _failed(error: DataError) -> bool:
-    print(f"error: {error}", file=sys.stderr)
-    return False
+    for name in names:
+        found: dict[str, Path] = {}
+        with told():
+            found = on_disk(name, arguments.source, reading)
+        for kind, path in found.items():
+            with told():
+                episodes, _ = load(name, kind, reading, arguments.env_id, any_actions=False)
+                pin = "as pinned" if pin_path(path).is_file() else "not pinned"
+                print(f"ok: {path}: {len(episodes):,} episodes, {episodes.n_steps:,} steps, SHA-256 {pin}")
+    return code
 
 
 def _download(arguments: argparse.Namespace) -> int:
@@ -172,11 +166,8 @@ def _download(arguments: argparse.Namespace) -> int:
     names = [_remote(text, arguments.source) for text in arguments.names]
     for name in names:
         episodes, _ = load(name, arguments.source, Reading())
-        path = Path(episodes.path)
-        print(
-            f"{episodes.dataset}: {path} ({size_text(path.stat().st_size)}), {len(episodes):,} episodes, "
-            f"{episodes.n_steps:,} steps"
-        )
+        size = size_text(Path(episodes.path).stat().st_size)
+        print(f"{episodes.dataset}: {episodes.path} ({size}), {len(episodes):,} episodes, {episodes.n_steps:,} steps")
     return 0
 
 

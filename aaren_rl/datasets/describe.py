@@ -21,9 +21,8 @@ _BAR_WIDTH = 50  # characters of the fullest bin's bar
 def describe(episodes: Episodes, reference: Reference | None) -> dict[str, Any]:
     """A dataset in numbers, with where it comes from, as plain values.
 
-    Returns are undiscounted; `score_mean` is the mean normalized score with the returns of `reference`, both None where
-    there are none. `terminated_share` is the share of episodes that the environment ended, `constant_columns` the
-    observation columns that never change.
+    Returns are undiscounted, `score_mean` is the mean score with the returns of `reference`. `terminated_share` is the
+    share of episodes that the environment ended, `constant_columns` the observation columns that never change.
     """
     observations, path = episodes.observations, Path(episodes.path)
     score = None if reference is None else float(normalized_score(reference, episodes.returns).mean())
@@ -64,9 +63,9 @@ def size_text(n_bytes: int) -> str:
     return f"{n_bytes} B"
 
 
-def histogram(values: npt.NDArray[Any], bins: int = _BINS) -> list[str]:
-    """One line a bin: its lower edge, a bar and the number of values; the values of equal bins of [min, max]."""
-    counts, edges = np.histogram(values, bins=bins)
+def _histogram(values: npt.NDArray[Any]) -> list[str]:
+    """One line a bin: its lower edge, a bar and the number of values."""
+    counts, edges = np.histogram(values, bins=_BINS)
     return [
         f"{edge:>10.1f} |{'#' * round(_BAR_WIDTH * count / counts.max()):<{_BAR_WIDTH}} {count:,}"
         for edge, count in zip(edges[:-1], counts, strict=True)
@@ -81,6 +80,7 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
         score = f"{d['score_mean']:.1f} ({d['reference']}: 100 (R - random) / (expert - random))"
     low, high = d["action_range"]
     columns = sorted(d["returns"], key="mean".__eq__)  # the mean last
+    spreads = [("return", d["returns"]), ("length", d["lengths"])]
     return "\n".join(
         [
             f"{d['dataset']}, from {SOURCES[d['source']]}",
@@ -95,13 +95,10 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
             f"mean score    {score}",
             "",
             f"{'':8}" + "".join(f"{f'{c[1:]} %' if c[0] == 'q' else c:>10}" for c in columns),
-            *(
-                f"{name:8}" + "".join(f"{d[key][column]:>10.1f}" for column in columns)
-                for name, key in (("return", "returns"), ("length", "lengths"))
-            ),
+            *(f"{name:8}" + "".join(f"{of[column]:>10.1f}" for column in columns) for name, of in spreads),
             "",
             "episodes by return",
-            *histogram(episodes.returns),
+            *_histogram(episodes.returns),
         ]
     )
 

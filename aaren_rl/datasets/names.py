@@ -1,7 +1,9 @@
-"""From what a user types to a data set: a task's name, `minari:ID`, or the path of an HDF5 file."""
+"""The data set that a user names, by a task, `minari:ID`, or an HDF5 file, and the same in another layout."""
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from ..envs import DataError, Episodes, Reference, get_task
-from ..envs.data.hdf5.d4rl import read_hdf5
+from ..envs.data.hdf5.d4rl import read_hdf5, write_hdf5
 from ..envs.data.hdf5.opening import check_file
 from ..envs.data.load import Origin, Reading, data_files, is_own, load_of_table, resolve
 from ..envs.data.minari.read import minari_id, read_minari
 from ..envs.data.minari.spec import minari_data_file
+from ..envs.data.minari.write import new_minari_folder, write_minari
+from ..envs.files import writing
 from ..envs.tasks.environment import own_task
 from ..errors import UsageError
 
@@ -35,9 +39,8 @@ def load(
 ) -> tuple[Episodes, Reference | None]:
     """A data set, fetched or made where it is not there, and the returns that score 0 and 100.
 
-    `source` is where a task's data come from: auto, d4rl, local, minari, `minari:ID` or a path. `env_id` is the
-    environment of a file that is nobody's task; without it its actions are taken as they are, or must lie in [-1, 1]
-    where not `any_actions`.
+    `source` is where a task's data come from: auto, d4rl, local, minari, `minari:ID` or a path. `env_id` is a file's
+    environment; without one its actions are taken as they are, or must lie in [-1, 1] where not `any_actions`.
 
     Raises:
         EnvsError: as `load_episodes`, `read_minari` and `read_hdf5`.
@@ -45,8 +48,17 @@ def load(
     """
     origin = resolve(name.name, source) if name.kind == "auto" else name
     reading.check_kind(origin.kind)
-    if name.kind == "file":
-        return _read_file(Path(name.name), reading, env_id, any_actions), None
+    if name.kind == "file":  # held to its pin, and to the sizes and bounds of `env_id`
+        path = Path(name.name)
+        check_file(path)
+        bound = np.inf if any_actions and not reading.clip_actions else 1.0
+        held: dict[str, Any] = {"action_low": -bound, "action_high": bound}
+        if env_id is not None:
+            own = own_task("data", env_id)
+            held = {key: getattr(own, key) for key in ("observation_dim", "action_dim", "action_low", "action_high")}
+        options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **held}
+        episodes = read_hdf5(path, **options)
+        return replace(episodes, env_id=episodes.env_id or env_id), None
     if env_id is not None:
         raise UsageError(f"--env-id {env_id} goes with the path of a file; leave it out")
     if origin.kind != "minari":
@@ -57,20 +69,6 @@ def load(
     data = read_minari(origin.name, clip_actions=reading.clip_actions)
     returns = data.spec.reference_returns
     return data.episodes, None if returns is None else Reference("Minari", *returns)
-
-
-def _read_file(path: Path, reading: Reading, env_id: str | None, any_actions: bool) -> Episodes:
-    """A file in D4RL's layout, held to its pin and to the sizes and bounds of `env_id`."""
-    check_file(path)
-    bound = np.inf if any_actions and not reading.clip_actions else 1.0
-    options: dict[str, Any] = {"action_low": -bound, "action_high": bound}
-    if env_id is not None:
-        own = own_task("data", env_id)
-        options = {key: getattr(own, key) for key in ("observation_dim", "action_dim", "action_low", "action_high")}
-    episodes = read_hdf5(
-        path, clip_actions=reading.clip_actions, max_episode_steps=reading.max_episode_steps, **options
-    )
-    return replace(episodes, env_id=episodes.env_id or env_id)
 
 
 def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
@@ -99,3 +97,47 @@ def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
             f"{name}: not on this machine ({searched}); fetch it with python -m aaren_rl.datasets download {text}"
         )
     return found
+
+
+def convert(
+    source: Origin, target: Origin, reading: Reading, env_id: str | None, description: str | None
+) -> tuple[Path, Episodes]:
+    """Write the data set `source` as `target`, which must not exist; one is a Minari id, the other a file or a task.
+
+    Returns what was written, a folder or a file, and its episodes: the same numbers, bit for bit.
+
+    Raises:
+        UsageError: not one of each kind, the target is there, or a file's environment is not known.
+        EnvsError: as the readers and `write_minari`.
+    """
+    if source.kind == "minari" and target.kind == "file":
+        return _to_file(source.name, Path(target.name), reading)
+    if source.kind == "minari" or target.kind != "minari":
+        raise UsageError(f"cannot convert {source} to {target}; give FILE.hdf5 minari:ID, or minari:ID FILE.hdf5")
+    new_minari_folder(target.name)  # before a long read
+    episodes, reference = load(source, "auto", reading, env_id)
+    env_id = env_id or (episodes.env_id if source.kind == "file" else get_task(source.name).env_id)
+    if env_id is None:
+        raise UsageError(f"{source}: does not name its environment; name it with --env-id, for example Hopper-v4")
+    description = description or "; ".join([f"converted from {Path(episodes.path).name}", *episodes.notes])
+    returns = None if reference is None else (reference.low, reference.high)
+    options = {"env_id": env_id, "description": description, "reference_returns": returns}
+    return write_minari(target.name, episodes, **options), episodes
+
+
+def _to_file(dataset_id: str, path: Path, reading: Reading) -> tuple[Path, Episodes]:
+    if path.exists():
+        raise UsageError(f"{path}: is there already; choose another name")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: its folder does not exist; make it first")
+    reading.check_kind("minari")
+    data = read_minari(dataset_id, clip_actions=reading.clip_actions)
+    attributes = {"origin": f"converted from minari:{dataset_id}"}
+    if data.episodes.env_id is not None:
+        attributes["env_id"] = data.episodes.env_id
+    if data.spec.env_kwargs:
+        attributes["env_kwargs"] = json.dumps(data.spec.env_kwargs)
+        print(f"note: the environment's arguments are in {path}, in env_kwargs, which nothing reads", file=sys.stderr)
+    with writing(path, "choose another folder"):
+        write_hdf5(path, data.episodes, attributes)
+    return path, data.episodes

@@ -118,6 +118,7 @@ def test_info_numbers(folder, capsys):
     assert (folder / "picture.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
+@pytest.mark.defect(25)
 def test_info_of_every_source(folder, capsys):
     write_hdf5(folder / "mine.hdf5", episodes(scale=3.0), {})
     write_hdf5(folder / "fits.hdf5", episodes(), {})
@@ -160,6 +161,7 @@ def test_36_names_that_are_none(folder, name, command, capsys):
     assert files(folder) == before and not (folder / "minari").exists()
 
 
+@pytest.mark.defect(26)
 def test_2_options_that_do_not_fit(folder, capsys):
     (folder / "numbers").mkdir()
     refused(capsys, 2, "info hopper-medium --json numbers", "--json numbers: is a folder")
