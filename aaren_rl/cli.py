@@ -50,22 +50,19 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints the message and leaves with exit code 2."""
-        if is_writer():
+        if launched() == 1 or os.environ["RANK"] == "0":  # of several processes one says it
             said = one_line(f"{message}{self._suggestion(message)}", 600)
             print(f"error: {said}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
 
     def _suggestion(self, message: str) -> str:
-        """The option that a mistyped one is nearest to."""
+        """The option, of this parser or of its commands' own, that a mistyped one is nearest to."""
         _, unknown, rest = message.partition("unrecognized arguments: ")
-        options = [word.partition("=")[0] for word in rest.split() if word.startswith("--")]
-        return did_you_mean(options[0], self._options()) if unknown and options else ""
-
-    def _options(self) -> set[str]:
-        """Of this parser, and of its commands' own."""
+        mistyped = [word.partition("=")[0] for word in rest.split() if word.startswith("--")]
         own = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
-        subparsers = [parser for action in own for parser in action.choices.values()]
-        return set(self._option_string_actions).union(*(parser._option_string_actions for parser in subparsers))
+        parsers = [self, *(parser for action in own for parser in action.choices.values())]
+        known = set().union(*(parser._option_string_actions for parser in parsers))
+        return did_you_mean(mistyped[0], known) if unknown and mistyped else ""
 
     def add_shared(self, *, register: bool = True, device: str | None = None) -> None:
         """Adds the options of all commands: --debug, --register where asked for, --device with its default."""
@@ -122,9 +119,9 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise UsageError(f"--device {name!r} is not a device; use auto, cpu or cuda") from error
-    if device.type not in ("cpu", "cuda"):
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
         raise UsageError(f"--device {name!r} is not supported; use auto, cpu or cuda")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"--device {name!r}: this machine has {torch.cuda.device_count()} CUDA devices")
@@ -132,9 +129,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def import_registering(module: str | None) -> None:
-    """Imports the module of `--register`, which registers environments with Gymnasium.
-
-    Only what stands on the command line is imported; a name in a file never is.
+    """Imports the module of `--register`, which registers environments; a name in a file is never imported.
 
     Raises:
         UsageError: it cannot be imported.
@@ -183,11 +178,6 @@ class StopRequest:
         if self.signal is not None and number == signal.SIGINT:
             os._exit(128 + number)  # whatever it waits for; a save that is cut leaves the checkpoint before
         self.signal = number
-
-
-def is_writer() -> bool:
-    """`Ranks.is_writer`, for what is printed before the processes know each other."""
-    return launched() == 1 or os.environ["RANK"] == "0"
 
 
 def launched() -> int:

@@ -6,23 +6,10 @@ import os
 import sys
 from collections.abc import Callable
 
-from .envs.errors import DISK_FULL, CommandError, EnvsError, ResourcesError, UsageError, one_line
+from .envs.errors import DISK_FULL, CommandError, ResourcesError, UsageError, one_line
+from .envs.errors import EnvsError as EnvsError  # for `from aaren_rl.errors import ...`
 
-__all__ = [
-    "ArgumentError",
-    "CheckpointError",
-    "CommandError",
-    "DamagedCheckpointError",
-    "EnvsError",
-    "NonFiniteActionError",
-    "NumericsError",
-    "PeerError",
-    "ResourcesError",
-    "UsageError",
-    "explain",
-    "one_line",
-    "run_command",
-]
+SMALLER = "use smaller batches: --steps-per-update or --width in training, --episodes in evaluation"
 
 
 class CheckpointError(CommandError):
@@ -75,20 +62,15 @@ def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
     except BrokenPipeError:  # whoever reads the output has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more on its way out
         return 141  # what a shell says of SIGPIPE, which not every system has
-    except PeerError as error:
+    except (Exception, KeyboardInterrupt) as error:  # also what nobody thought of: a traceback helps no user
         if debug:
             raise
-        return error.exit_code
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        print("interrupted", file=sys.stderr)
-        return 130
-    except Exception as error:  # also what nobody thought of: a traceback helps no user
-        if debug:
-            raise
+        if isinstance(error, KeyboardInterrupt):
+            print("interrupted", file=sys.stderr)
+            return 130
         message, code = explain(error)
-        print(f"error: {message}", file=sys.stderr)
+        if not isinstance(error, PeerError):
+            print(f"error: {message}", file=sys.stderr)
         return code
 
 
@@ -99,7 +81,9 @@ def explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, FloatingPointError):  # `agents.NonFiniteActionError`, and SAC's like
         return str(error), NonFiniteActionError.exit_code
     said = one_line(error, 300)
-    if _is_out_of_memory(error):
+    # torch's own errors are RuntimeErrors: of their own class on a GPU, plain on the CPU.
+    of_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and of_torch):
         return f"out of memory ({said}); {SMALLER}", ResourcesError.exit_code
     if type(error).__module__.startswith(("torch._dynamo.", "torch._inductor.")):
         return f"torch could not compile the model ({said}); train without --compile", ResourcesError.exit_code
@@ -109,14 +93,3 @@ def explain(error: Exception) -> tuple[str, int]:
         way_out = "make room; what was saved before is intact" if error.errno in DISK_FULL else "see --debug for where"
         return f"{where}{reason}; {way_out}", ResourcesError.exit_code
     return f"{type(error).__name__}: {said}; this is a fault of aaren-rl: please report it with what --debug shows", 1
-
-
-SMALLER = "use smaller batches: --steps-per-update or --width in training, --episodes in evaluation"
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    # torch's own errors are RuntimeErrors: of their own class on a GPU, plain on the CPU.
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError)
-        and (type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error))
-    )

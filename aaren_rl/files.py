@@ -17,14 +17,10 @@ from .errors import UsageError
 
 
 def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
-    """Makes a folder appear whole or not at all: filled beside its place, synced, then renamed into it.
+    """Makes a folder appear whole or not at all: `fill` is given another beside its place, which is renamed into it.
 
     One that is there already is replaced. Linux swaps the two in one step; where the file system cannot, there is a
     moment without a folder of that name, and `clear_leftovers` puts the old one back after a kill in it.
-
-    Args:
-        target: the folder.
-        fill: writes the files into the temporary folder it is given.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.parent / f".{target.name}-{secrets.token_hex(4)}"
@@ -72,17 +68,12 @@ def check_free(folder: Path) -> None:
 
 
 def check_writable(option: str, file: Path | None) -> None:
-    """Refuses a file that an option asks for and that could not be written, before any work is done for it.
-
-    Raises:
-        UsageError: it is a folder, or the folder it would be in is not there.
-    """
+    """Raises UsageError where the file that an option asks for could not be written, before any work is done for it."""
     if file is None:
         return
-    if file.is_dir():
-        raise UsageError(f"{option} {file}: is a folder; give a file's name")
     if file.exists() and not file.is_file():  # what is written would take a device's place
-        raise UsageError(f"{option} {file}: is no file, but a device or a pipe; give a file's name")
+        what = "is a folder" if file.is_dir() else "is no file, but a device or a pipe"
+        raise UsageError(f"{option} {file}: {what}; give a file's name")
     if not file.parent.is_dir():
         raise UsageError(f"{option} {file}: its folder does not exist; make it first")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from .envs.system import processor_name
 
@@ -44,15 +44,6 @@ def device_name(device: torch.device) -> str:
 
 def state_bytes(state: object) -> int:
     """Bytes of the storages that a state's tensors and arrays keep alive, each counted once."""
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(state)}
-    return sum(storages.values())
-
-
-def _tensors(state: object) -> Iterator[Tensor]:
-    if isinstance(state, Tensor):
-        yield state
-    elif isinstance(state, np.ndarray):
-        yield torch.from_numpy(state)
-    elif isinstance(state, tuple):
-        for part in state:
-            yield from _tensors(part)
+    leaves = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor | np.ndarray)]
+    storages = [torch.as_tensor(leaf).untyped_storage() for leaf in leaves]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
 from pathlib import Path
 
 
@@ -29,3 +31,11 @@ def folder(out: Path, agent: str = "decision-aaren", seed: int = 0) -> Path:
 
 def records(run: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def wait_for_updates(run: Path, process: subprocess.Popen[str]) -> None:
+    """Until a process has logged something in a run's folder."""
+    metrics, deadline = run / "metrics.jsonl", time.monotonic() + 240
+    while not (metrics.exists() and metrics.read_text()):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)

@@ -34,25 +34,15 @@ PACKAGED = ("paper", "local")  # the grids that ship with the package
 
 @dataclass(frozen=True)
 class Grid:
-    """The runs of a comparison.
+    """The runs of a comparison."""
 
-    Attributes:
-        preset: of all runs.
-        envs: tasks, or names of one's own for data that `data` or `settings` name.
-        agents: names in AGENTS.
-        seeds: training seeds.
-        agent_seeds: the same, for the runs of one of `agents`.
-        settings: of `aaren_rl.train`, for all runs.
-        data: the same, for the runs of one of `envs`.
-    """
-
-    preset: str
-    envs: list[str]
-    agents: list[str]
-    seeds: list[int]
-    agent_seeds: dict[str, list[int]] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    data: dict[str, dict[str, Any]] = field(default_factory=dict)
+    preset: str  # of all runs
+    envs: list[str]  # tasks, or names of one's own for data that `data` or `settings` name
+    agents: list[str]  # names in AGENTS
+    seeds: list[int]  # training seeds
+    agent_seeds: dict[str, list[int]] = field(default_factory=dict)  # the same, for the runs of one of `agents`
+    settings: dict[str, Any] = field(default_factory=dict)  # of `aaren_rl.train`, for all runs
+    data: dict[str, dict[str, Any]] = field(default_factory=dict)  # the same, for the runs of one of `envs`
 
     def __post_init__(self) -> None:
         known = sorted(SETTINGS)
@@ -66,13 +56,11 @@ class Grid:
         ):
             if unknown := [value for value in given if value not in allowed]:
                 raise ValueError(f"{what}: {', '.join(unknown)} is not one of {', '.join(allowed)}")
-        for name in ("envs", "agents"):
-            if not getattr(self, name):
+        seeds = {"seeds": self.seeds} | {f"agent_seeds: {agent}": own for agent, own in self.agent_seeds.items()}
+        for name, values in {"envs": self.envs, "agents": self.agents, **seeds}.items():
+            if not values:
                 raise ValueError(f"{name}: must not be empty")
-        for name, seeds in (("seeds", self.seeds), *((f"agent_seeds: {a}", s) for a, s in self.agent_seeds.items())):
-            if not seeds:
-                raise ValueError(f"{name}: must not be empty")
-            if min(seeds) < 0:
+            if name in seeds and min(seeds[name]) < 0:
                 raise ValueError(f"{name}: must be integers from 0")
 
     def cells(self, out: Path, more: Sequence[str] = ()) -> list[CellJob]:
@@ -80,17 +68,11 @@ class Grid:
 
         Seeds vary slowest, so that a sweep that is stopped early has every task and agent.
         """
+        seeds = dict.fromkeys(chain(self.seeds, *self.agent_seeds.values()))
+        runs = [(s, e, a) for s in seeds for e in self.envs for a in self.agents if s in self.seeds_of(a)]
         return [
-            make_job(
-                {"env": env, "agent": agent, "seed": seed, **self.settings, **self.data.get(env, {})},
-                out,
-                more,
-                self.preset,
-            )
-            for seed in dict.fromkeys(chain(self.seeds, *self.agent_seeds.values()))
-            for env in self.envs
-            for agent in self.agents
-            if seed in self.seeds_of(agent)
+            make_job({"env": e, "agent": a, "seed": s, **self.settings, **self.data.get(e, {})}, out, more, self.preset)
+            for s, e, a in runs
         ]
 
     def seeds_of(self, agent: str) -> list[int]:

@@ -43,34 +43,22 @@ def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> P
     if defaults is not None:
         parser.epilog = f"In brackets: the values of {defaults.agent} in the preset {preset}.\n\n{EPILOG}"
     parser.usage = "python -m aaren_rl.train --env NAME [options]"
-    parser.add_argument("--config", metavar="FILE", help="settings: a run's config.yaml, or a part of one")
+    add = parser.add_argument
+    add("--config", metavar="FILE", help="settings: a run's config.yaml, or a part of one")
     _add_settings(parser, defaults)
-    parser.add_argument(
-        "--agent",
-        choices=AGENTS,
-        metavar="NAME",
-        default=argparse.SUPPRESS,
-        help=f"{', '.join(AGENTS)} [the first; --from's or --config's]",
-    )
-    parser.add_argument(
-        "--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(preset_names())}"
-    )
-    parser.add_argument(
-        "--seed",
-        type=SEED.integer,
-        metavar="N",
-        default=argparse.SUPPRESS,
-        help="training seed [0; --config's]",
-    )
-    parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
-    parser.add_argument("--threads", type=THREADS.integer, metavar="N", help="CPU threads (default: all cores)")
-    parser.add_argument("--compile", action="store_true", help="torch.compile the model: minutes first, for GPUs")
-    parser.add_argument(
-        "--resume", action="store_true", help="go on with the run in its folder; with more --updates, too"
-    )
-    parser.add_argument("--save-every", type=COUNT.integer, metavar="N", help="save every N updates, as evaluations do")
+    agents = f"{', '.join(AGENTS)} [the first; --from's or --config's]"
+    add("--agent", choices=AGENTS, metavar="NAME", default=argparse.SUPPRESS, help=agents)
+    presets = f"settings to start from: {' or '.join(preset_names())}"
+    add("--preset", metavar="NAME", default="default", help=presets)
+    seed: dict[str, Any] = {"type": SEED.integer, "metavar": "N", "default": argparse.SUPPRESS}
+    add("--seed", **seed, help="training seed [0; --config's]")
+    add("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
+    add("--threads", type=THREADS.integer, metavar="N", help="CPU threads (default: all cores)")
+    add("--compile", action="store_true", help="torch.compile the model: minutes first, for GPUs")
+    add("--resume", action="store_true", help="go on with the run in its folder; with more --updates, too")
+    add("--save-every", type=COUNT.integer, metavar="N", help="save every N updates, as evaluations do")
     parser.add_shared(device="auto")
-    parser.add_argument("--help-all", action="store_true", help="list every setting, with its default")
+    add("--help-all", action="store_true", help="list every setting, with its default")
     return parser
 
 
@@ -128,8 +116,5 @@ def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
         "matrix_learning_rate": config.optimizer.optimizer != "muon" and "--optimizer adamw",
         **dict.fromkeys(REM, not config.mixer.endswith("rsa") and config.agent),
     }
-    return [
-        f"note: --{name.replace('_', '-')} is of no effect with {who}"
-        for name, who in idle.items()
-        if who and name in typed
-    ]
+    found = {name.replace("_", "-"): who for name, who in idle.items() if who and name in typed}
+    return [f"note: --{name} is of no effect with {who}" for name, who in found.items()]

@@ -25,13 +25,9 @@ from .ranks import ALONE, Ranks
 
 
 def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
-    """Mean squared error over real positions only.
+    """Mean squared error of (B, T, A) over the real positions of a bool mask (B, T).
 
-    Args:
-        predicted: (B, T, A).
-        target: (B, T, A).
-        mask: bool (B, T), False where padded.
-        count: real positions of the whole batch, where this is a part of it: the parts' errors add up to the batch's.
+    Where they are a part of a batch with `count` real positions, the parts' errors add up to the batch's.
     """
     errors = (predicted.float() - target).square().mean(-1)
     return torch.where(mask, errors, 0.0).sum() / (mask.sum() if count is None else count)
@@ -59,17 +55,11 @@ class Trainer:
         action_dim: A.
         horizon: the environment's time limit, in steps.
         ranks: the processes that share every batch. Weights stay those of one process to rounding while dropout is 0;
-            with dropout the processes draw masks of their own, the same in every repetition. On GPUs, all of one type:
-            a generator's numbers are the same on those only.
-        on_device: nothing in an update waits for the device, its rates and what is skipped included, and on a GPU it is
-            replayed as a CUDA graph; by default where one process trains a model on a GPU whose passes wait for
-            nothing, but not `compiled`. On a CPU for tests: the same weights, bit for bit by AdamW in float32, to
-            rounding by Muon.
-        compiled: run the model through torch.compile; on a GPU its launches are replayed as CUDA graphs. The same
-            numbers to rounding, other dropout masks.
-
-    Raises:
-        UsageError: `compiled`, and torch is older than what that was tried with.
+            with dropout each draws its own masks. GPUs are of one type: other types draw other numbers.
+        compiled: run the model through torch.compile: the same numbers to rounding, other dropout masks.
+        on_device: nothing in an update waits for the device, and a GPU replays it as a CUDA graph. By default where one
+            process trains a model on a GPU whose passes wait for nothing, but not `compiled`. On a CPU, for tests, the
+            same weights: bit for bit by AdamW in float32, to rounding by Muon.
     """
 
     def __init__(
@@ -90,7 +80,7 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.model = DecisionModel(config.model(data.observations.shape[1], action_dim, horizon)).to(data.device)
         self.average = copy.deepcopy(self.model).eval()
-        # Modules look their parameters up anew every time, for a percent of a small model's update.
+        # Modules look their parameters up every time, for a percent of a small model's update.
         self._parameters: list[Tensor] = list(self.model.parameters())
         self._averages: list[Tensor] = list(self.average.parameters())
         self._forward = ranks.wrap(self.model, data.device)
@@ -106,14 +96,15 @@ class Trainer:
             steps=config.data.steps_per_update,
         )
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
-        alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1 and not compiled
         if on_device is None:
+            alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1 and not compiled
             on_device = alone_on_a_gpu and self.model.trunk.mixer.recordable and gpu_is_right(data.device)
         self._on_device = on_device
         self.carried: Carried | None = None
         if isinstance(self.sampler, StreamSampler):
-            mine = self._rows(ranks.rank)
-            self.carried = Carried(self.model.initial_state(max(1, mine.stop - mine.start)))  # `part` leaves none empty
+            mine = part_of_rows(len(self.sampler.next), ranks.rank, ranks.size)
+            self._mine = mine if mine.stop > mine.start else slice(0, 1)  # `part` leaves none empty
+            self.carried = Carried(self.model.initial_state(self._mine.stop - self._mine.start))
         self._gathered: list[list[Tensor]] = []
         self._start_over()
 
@@ -224,13 +215,11 @@ class Trainer:
 
     def recurrence(self) -> dict[str, float]:
         """Gate, lambdas, gammas and thetas of every layer's recurrence encoding, by tag; nothing without one."""
-        blocks = enumerate(self.model.trunk.blocks)
-        found = {f"recurrence/layer{i}": block.mixer for i, block in blocks if isinstance(block, Block)}
         return {
-            f"{tag}/{name}": value
-            for tag, mixer in found.items()
-            if isinstance(mixer, Encoded)
-            for name, value in mixer.encoding.scalars().items()
+            f"recurrence/layer{i}/{name}": value
+            for i, block in enumerate(self.model.trunk.blocks)
+            if isinstance(block, Block) and isinstance(block.mixer, Encoded)
+            for name, value in block.mixer.encoding.scalars().items()
         }
 
     def gather(self) -> None:
@@ -239,17 +228,13 @@ class Trainer:
             self._gathered = self.ranks.gather(self.carried.tensors())
 
     def _stream(self) -> dict[str, Any]:
-        """Where every row of a stream goes on, and the state with which; for a checkpoint."""
+        """Where every row of a stream goes on, and the state with which."""
         if not isinstance(self.sampler, StreamSampler):
             return {}
         size = self.ranks.size
-        whole = [r for r in range(size) if self._rows(r).stop > self._rows(r).start]
-        states = [torch.cat([self._gathered[r][k] for r in whole]) for k in range(len(self._gathered[0]))]
-        return {"stream": [self.sampler.next, *states]}
-
-    def _rows(self, rank: int) -> slice:
-        assert isinstance(self.sampler, StreamSampler)
-        return part_of_rows(len(self.sampler.next), rank, self.ranks.size)
+        rows = [part_of_rows(len(self.sampler.next), rank, size) for rank in range(size)]
+        whole = [parts for mine, parts in zip(rows, self._gathered, strict=True) if mine.stop > mine.start]
+        return {"stream": [self.sampler.next, *map(torch.cat, zip(*whole, strict=True))]}
 
     def checkpoint(self, progress: dict[str, Any], recent: Tensor) -> Checkpoint:
         """Everything that `restore` needs, the scores so far, and the losses and norms that are not logged yet."""
@@ -276,16 +261,14 @@ class Trainer:
                 torch.cuda.set_rng_state(states["cuda"], self.data.device)
             self.update = checkpoint.update
             self._start_over()
-            self._skipped.fill_(int(states.get("skipped", 0)))
+            self._skipped.fill_(states["skipped"])
             if self.carried is not None and isinstance(self.sampler, StreamSampler):
                 following, *parts = states["stream"]
                 self.sampler.next.copy_(following)
-                mine = self._rows(self.ranks.rank)
-                mine = mine if mine.stop > mine.start else slice(0, 1)
-                self.carried.restore([part[mine] for part in parts])
+                self.carried.restore([part[self._mine] for part in parts])
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             reason = one_line(f"{type(error).__name__}: {error}")
             raise CheckpointError(
                 f"the checkpoint of update {checkpoint.update} does not fit this run on {self.data.device} ({reason}); "
-                "go on where it was trained, or start anew with another --out"
+                "go on where it was trained, or start again with another --out"
             ) from error

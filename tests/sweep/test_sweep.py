@@ -65,9 +65,7 @@ def kill_once(run: Path, out: Path, victim: Callable[[int], int]) -> threading.T
     """Kills the run's process or, by `victim`, another, after the run's first checkpoint."""
 
     def work() -> None:
-        deadline = time.monotonic() + 300
-        while not list((run / "checkpoints").glob("0*")) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: bool(list((run / "checkpoints").glob("0*"))))
         if (pid := process_of(run, out)) is not None:
             os.kill(victim(pid), signal.SIGKILL)
 
@@ -144,20 +142,25 @@ sys.exit(run_cells(jobs, jobs=2, ray_address=sys.argv[2] or None))
 """
 
 
+def started(cells: list[CellJob], out: Path, address: str = "", **changes: int) -> subprocess.Popen[str]:
+    """A sweep in a process of its own."""
+    plain = json.dumps([settings_of(cell.config) | changes for cell in cells])
+    command = [sys.executable, "-c", SCRIPT, plain, address, str(out)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+
+def until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 300
+    while not happened() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("address", ["", pytest.param("local", marks=needs_ray)])
 def test_ctrl_c_saves_every_run(hopper_file: Path, tmp_path: Path, address: str) -> None:
     cells = [job(hopper_file, tmp_path, seed, "--eval-every", "100000", updates=100_000) for seed in range(3)]
-    plain = json.dumps([settings_of(cell.config) for cell in cells])
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, plain, address, str(tmp_path)],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    deadline = time.monotonic() + 300
-    while not all((cell.run / "metrics.jsonl").exists() for cell in cells[:2]) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    process = started(cells, tmp_path, address)
+    until(lambda: all((cell.run / "metrics.jsonl").exists() for cell in cells[:2]))
     time.sleep(2)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
@@ -168,22 +171,9 @@ def test_ctrl_c_saves_every_run(hopper_file: Path, tmp_path: Path, address: str)
     assert not cells[2].run.exists() or address
 
 
-CART = """
+ENVIRONMENT = """
 import gymnasium as gym
-import numpy as np
-
-class Cart(gym.Env):
-    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self.np_random.normal(size=2).astype(np.float32), {}
-
-    def step(self, action):
-        return self.np_random.normal(size=2).astype(np.float32), float(action[0]), False, False, {}
-
-gym.register("SweptCart-v0", entry_point="swept_cart:Cart", max_episode_steps=10)
+gym.register("Swept-v0", entry_point="gymnasium.envs.classic_control:PendulumEnv", max_episode_steps=10)
 """
 
 
@@ -191,19 +181,19 @@ gym.register("SweptCart-v0", entry_point="swept_cart:Cart", max_episode_steps=10
 def test_an_environment_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a module that registers it; the grid names no code."""
     rng = np.random.default_rng(0)
-    (tmp_path / "swept_cart.py").write_text(CART)
+    (tmp_path / "swept.py").write_text(ENVIRONMENT)
     with h5py.File(tmp_path / "cart.hdf5", "w") as file:
-        file["observations"] = rng.normal(size=(100, 2)).astype(np.float32)
+        file["observations"] = rng.normal(size=(100, 3)).astype(np.float32)
         file["actions"] = rng.uniform(-1, 1, (100, 1)).astype(np.float32)
         file["rewards"], file["terminals"] = np.ones(100, np.float32), np.arange(100) % 10 == 9
     small = "width: 16, layers: 1, heads: 2, updates: 1, warmup_updates: 1, steps_per_update: 20, held_out: 0.0"
     (tmp_path / "grid.yaml").write_text(
         f"{{preset: default, envs: [cart], agents: [bc], seeds: [0], settings: {{{small}, final_episodes: 1}},"
-        f" data: {{cart: {{env_id: SweptCart-v0, source: cart.hdf5}}}}}}"
+        f" data: {{cart: {{env_id: Swept-v0, source: cart.hdf5}}}}}}"
     )
     monkeypatch.chdir(tmp_path)
-    assert sweep(["grid.yaml", "--register", "swept_cart", "--jobs", "1", "--out", "runs"]) == 0
-    assert read_card(tmp_path / "runs" / "cart" / "bc" / "seed0").env_id == "SweptCart-v0"
+    assert sweep(["grid.yaml", "--register", "swept", "--jobs", "1", "--out", "runs"]) == 0
+    assert read_card(tmp_path / "runs" / "cart" / "bc" / "seed0").env_id == "Swept-v0"
 
 
 @pytest.mark.defect(8)
@@ -211,17 +201,12 @@ def test_no_run_outlives_a_sweep_that_is_killed(hopper_file: Path, tmp_path: Pat
     """In the middle of an evaluation, too, which a run that is only asked to end would finish first."""
     cells = [job(hopper_file, tmp_path, seed) for seed in range(2)]
     evaluating = {"eval_every": 1, "eval_episodes": 100_000}
-    plain = json.dumps([{**settings_of(cell.config), **evaluating} for cell in cells])
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT, plain, "", str(tmp_path)], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and not all(
-        (cell.run / "checkpoints" / "00000001.pt").exists() for cell in cells
-    ):
-        time.sleep(0.1)
+    process = started(cells, tmp_path, **evaluating)
+    until(lambda: all((cell.run / "checkpoints" / "00000001.pt").exists() for cell in cells))
     time.sleep(1)
     runs = [process_of(cell.run, tmp_path) for cell in cells]
     process.kill()
-    process.wait()
+    process.communicate()
     time.sleep(2)
     assert None not in runs and [process_of(cell.run, tmp_path) for cell in cells] == [None, None]
 

@@ -86,20 +86,6 @@ def test_steps_are_normalised_by_the_data_sets_statistics() -> None:
     assert np.array_equal(episodes.observations, observations)  # the data set itself is untouched
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_row_is_its_stretches_end_to_end(seed: int) -> None:
-    data = make_data()
-    begins = torch.randint(len(data), (60,), generator=generator(seed))
-    lengths = torch.randint(1, 9, (60,), generator=generator(seed + 100)).minimum(data.end[begins] - begins)
-    mine = data.filled(begins, lengths, 50)
-    pairs = list(zip(begins.tolist(), lengths.tolist(), strict=True))
-    steps = torch.cat([torch.arange(begin, begin + length) for begin, length in pairs])[None, :50]
-    starts = torch.cat([torch.arange(length) == 0 for _, length in pairs])[None, :50]
-    true = data.rows(steps, torch.ones(1, 50, dtype=torch.bool))
-    for name, value in (vars(true) | {"starts": starts}).items():
-        assert getattr(mine, name) is value is None or torch.equal(getattr(mine, name), value), name
-
-
 @pytest.mark.parametrize("context", ["window", "mixed"])
 def test_no_shape_depends_on_what_is_drawn(context: str) -> None:
     """Tensors without memory: a number that is asked for, or a shape made from one, is an error."""

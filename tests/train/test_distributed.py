@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import small_run
 import torch
 from safetensors.torch import load_file
-from small_run import folder, records
+from small_run import folder, records, wait_for_updates
 from windows import LENGTHS, generator, make_data, sampler, stretches
 
 from aaren_rl import load_policy
@@ -113,10 +112,7 @@ def test_a_signal_to_torchrun_stops_all_and_saves(hopper_file: Path, tmp_path: P
     endless = arguments(hopper_file, tmp_path, "--eval-every", "100000")
     endless[endless.index("--updates") + 1] = "100000"
     process = launch(endless)
-    metrics, deadline = folder(tmp_path) / "metrics.jsonl", time.monotonic() + 240
-    while not (metrics.exists() and metrics.read_text()):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for_updates(folder(tmp_path), process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert errors.count("--resume goes on from here") == 1

@@ -60,17 +60,6 @@ def test_18_a_killed_run_ends_as_if_it_had_not_been(
     assert differences(folder(tmp_path / "whole", agent), run) == []
 
 
-def test_differences_are_noticed(hopper_file: Path, tmp_path: Path) -> None:
-    """The comparison itself: another seed is another run, one metric is enough."""
-    for seed in ("0", "1"):
-        assert train(arguments(hopper_file, tmp_path, "--seed", seed)) == 0
-    one, other = folder(tmp_path), folder(tmp_path, seed=1)
-    assert differences(one, one) == []
-    found = differences(one, other)
-    for part in ("raw.", "average.", "trainer.optimizer", "trainer.sampler", "trainer.torch", "progress", "metrics"):
-        assert any(name.startswith(part) for name in found), part
-
-
 @pytest.mark.defect(1)
 @pytest.mark.faults(24)
 def test_24_an_evaluation_that_fails_costs_no_updates(

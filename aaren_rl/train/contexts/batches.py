@@ -48,8 +48,8 @@ class Batch:
 def part(batch: Batch, index: int, count: int) -> Batch:
     """Part `index` of `count` about equal ones, each a batch of its own; every step is in exactly one of them.
 
-    Rows stay whole. A row of several sequences is cut where one of them starts, so that its parts need no state of each
-    other. Where there is less to share than there are parts, some are one step that the mask leaves out.
+    Rows stay whole; a single row is cut where one of its sequences starts. Where there is less to share than there are
+    parts, some are one step that the mask leaves out.
     """
     if count == 1:
         return batch
@@ -82,9 +82,7 @@ def _cut_near(starts: Tensor, index: int, count: int) -> int:
 
 
 class StepData:
-    """All steps of a data set on the training device; observations are normalised as they are drawn.
-
-    A normalised copy of all of them would double the data set's memory, and a batch has about 1,000 steps.
+    """All steps of a data set on the training device; observations are normalized as they are drawn, not copied.
 
     Args:
         episodes: the data set.
