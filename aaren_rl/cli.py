@@ -108,11 +108,7 @@ def asked_return(text: str) -> float | None:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of `--device`; "auto" is CUDA where there is one.
-
-    Raises:
-        UsageError: not a device, or not on this machine.
-    """
+    """The device of `--device`, "auto" being CUDA where there is one; raises UsageError where this machine has none."""
     import torch
 
     if name == "auto":
@@ -131,8 +127,7 @@ def choose_device(name: str) -> torch.device:
 def import_registering(module: str | None) -> None:
     """Imports the module of `--register`, which registers environments; a name in a file is never imported.
 
-    Raises:
-        UsageError: it cannot be imported.
+    Raises UsageError where it cannot be imported.
     """
     if module is None:
         return

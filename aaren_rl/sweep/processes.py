@@ -28,19 +28,12 @@ runpy.run_module("aaren_rl.train", run_name="__main__", alter_sys=True)
 
 @dataclass(frozen=True)
 class CellJob:
-    """One training run.
+    """One training run."""
 
-    Attributes:
-        config: all its settings.
-        out: the folder of all runs.
-        run: the run's own in it.
-        options: further arguments of `aaren_rl.train`, which decide nothing of the result.
-    """
-
-    config: RunConfig
-    out: Path
-    run: Path
-    options: tuple[str, ...] = ()
+    config: RunConfig  # all its settings
+    out: Path  # the folder of all runs
+    run: Path  # the run's own in it
+    options: tuple[str, ...] = ()  # further arguments of `aaren_rl.train`, which decide nothing of the result
 
     @property
     def arguments(self) -> list[str]:
@@ -71,14 +64,9 @@ def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), pres
 def launch(job: CellJob, resume: bool, gpu: str | None = None, *, saves: bool = True) -> subprocess.Popen[bytes]:
     """Starts a run as a process; its output is appended to the run's train.log.
 
-    It ends with this process, however that ends: it would go on unseen, and keep its folder from the one that takes its
-    place.
-
-    Args:
-        job: the run.
-        resume: whether it goes on from its last checkpoint.
-        gpu: the only GPU that it sees, by CUDA's number or name; None: those that this process sees.
-        saves: whether it gets SIGTERM when this process ends, and time to save.
+    It ends with this process, however that ends, or it would go on unseen and keep its folder from the one that takes
+    its place; where it `saves`, it gets SIGTERM then, and time. `gpu` is the only one that it sees, by CUDA's number or
+    name; without, it sees those that this process sees.
     """
     # Not torchrun's, where a sweep is started under it: a run is one process.
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}

@@ -68,14 +68,10 @@ class RayTask:
 
 @contextmanager
 def connect(address: str, gpus: float) -> Iterator[Callable[..., RayTask]]:
-    """What starts a run as a task of one CPU; how many run at once is up to Ray.
+    """What starts a run as a task of one CPU and a share of a GPU; how many run at once is up to Ray.
 
-    Args:
-        address: "local" for a Ray of its own, which ends with the body; else a cluster's.
-        gpus: share of a GPU a task takes.
-
-    Raises:
-        UsageError: Ray is not installed, or there is none at the address.
+    The address "local" stands for a Ray of its own, which ends with the body. Raises UsageError where Ray is not
+    installed, or there is none at the address.
     """
     try:
         import ray

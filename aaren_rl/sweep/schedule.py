@@ -112,11 +112,7 @@ def visible_gpus() -> list[str]:
 
 
 def is_finished(job: CellJob) -> bool:
-    """Whether the run is there with its last update.
-
-    Raises:
-        CheckpointError: its folder holds another run.
-    """
+    """Whether the run is there with its last update; raises CheckpointError where its folder holds another run."""
     config_file = job.run / "config.yaml"
     if not (config_file.exists() and holds_training(job.run)):
         return False

@@ -93,12 +93,7 @@ class DeviceRates:
 
 
 class Graphs:
-    """Calls a function of a size, and from its third call of one size on replays what that launched as a CUDA graph.
-
-    Args:
-        update: launches the same for the same size, and waits for nothing.
-        generator: what it draws by; a CPU's is not drawn by inside of it.
-    """
+    """Calls a function of a size, and from the third call of one size on replays what it launched as a CUDA graph."""
 
     def __init__(self, update: Callable[[int], Found], generator: torch.Generator) -> None:
         self._update, self._generator = update, generator

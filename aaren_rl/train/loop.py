@@ -90,17 +90,8 @@ def prepare(
 ) -> Run:
     """The run as it stands before its next update.
 
-    Args:
-        config: all that decides the result.
-        task: what the policy is scored on.
-        episodes: what it is trained on, less what is held out.
-        device: where to train.
-        path: the run's folder, which the caller holds.
-        ranks: the processes that train together.
-        job: what of it does not decide the result.
-
-    Raises:
-        CheckpointError: the checkpoint or the policy to start from does not fit.
+    `config` decides the result, `job` all else; of the episodes some are held out; the caller holds the folder `path`.
+    Raises CheckpointError where the checkpoint, or the policy to start from, does not fit.
     """
     low, high = task.action_low, task.action_high
     training, held_out = hold_out(episodes, config.data.held_out, config.seed)
@@ -122,8 +113,7 @@ def prepare(
 def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
     """Puts a policy's weights in the place of the trainer's, and of their moving average.
 
-    Raises:
-        CheckpointError: they are of another model, or of an environment of other sizes.
+    Raises CheckpointError where they are of another model, or of an environment of other sizes.
     """
     own, there = dataclasses.asdict(trainer.model.config), dataclasses.asdict(policy.model.config)
     # What weights do not depend on may be another: dropout, and how a tree acts.
@@ -146,10 +136,10 @@ def fit_returns(trainer: Trainer) -> None:
 
 
 def fit_return(model: ReturnEstimate, data: StepData, expectile: float, seed: int, updates: int = FIT_UPDATES) -> None:
-    """Fits an estimate, which shares nothing with the policy's model, to all steps of a data set by AdamW.
+    """Fits an estimate, which shares nothing with the policy's model, to all steps of a data set, by AdamW.
 
     Args:
-        model: the estimate, changed in place.
+        model: the estimate.
         data: the steps.
         expectile: of the returns-to-go: BEST, TYPICAL or between.
         seed: of the steps drawn.

@@ -31,17 +31,11 @@ def schedule(update: int, config: OptimizerConfig) -> float:
 
 
 class Rates(NamedTuple):
-    """How far one update goes: numbers, or tensors () on the device where nothing may wait for it.
+    """How far one update goes: numbers, or tensors () on the device where nothing may wait for it."""
 
-    Attributes:
-        adamw: AdamW's learning rate.
-        muon: Muon's.
-        average: what the moving average takes of the new weights.
-    """
-
-    adamw: float | Tensor
-    muon: float | Tensor
-    average: float | Tensor
+    adamw: float | Tensor  # its learning rate
+    muon: float | Tensor  # its learning rate
+    average: float | Tensor  # what the moving average takes of the new weights
 
 
 def rates_at(update: int, config: OptimizerConfig) -> Rates:
@@ -53,13 +47,7 @@ def rates_at(update: int, config: OptimizerConfig) -> Rates:
 
 
 class Optimizers:
-    """The optimizers of one model.
-
-    Args:
-        model: whose parameters are trained.
-        config: which optimizers, and how they step.
-        dtype: for Muon to compute in.
-    """
+    """The optimizers of one model's parameters; Muon computes in `dtype`."""
 
     def __init__(self, model: DecisionModel, config: OptimizerConfig, dtype: torch.dtype) -> None:
         matrices = trunk_matrices(model.trunk) if config.optimizer == "muon" else []
@@ -91,12 +79,7 @@ class Optimizers:
         return states | {"param_groups": groups} | ({} if self.muon is None else {"muon": self.muon.momenta})
 
     def load_state_dict(self, states: dict[str, Any]) -> None:
-        """The inverse of `state_dict`.
-
-        Raises:
-            ValueError: they are of other optimizers, or of parameters of other shapes.
-            KeyError: Muon's are missing.
-        """
+        """The inverse of `state_dict`; raises ValueError or KeyError where they are of other optimizers or weights."""
         states = dict(states)
         if self.muon is not None:
             for mine, given in zip(self.muon.momenta, states.pop("muon"), strict=True):
@@ -158,15 +141,10 @@ def _iterated(gram: Tensor, iterations: int) -> Tensor:
 
 
 class Muon:
-    """Nesterov momentum, orthogonalized; all matrices of one shape at once.
+    """Nesterov momentum, orthogonalized in `dtype`, with decoupled weight decay; all matrices of one shape at once.
 
     torch.optim.Muon does the same one matrix after another, always in bfloat16, which a processor without bfloat16
-    takes several times as long for as for the update itself.
-
-    Args:
-        matrices: parameters (R, C), each of which has a gradient at every step.
-        weight_decay: decoupled, as AdamW's.
-        dtype: to orthogonalize in.
+    takes several times as long for as for the update itself. Every matrix (R, C) has a gradient at every step.
     """
 
     def __init__(self, matrices: Sequence[Tensor], weight_decay: float, dtype: torch.dtype) -> None:

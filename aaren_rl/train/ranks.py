@@ -47,11 +47,7 @@ class Ranks:
         return self.rank == 0
 
     def share(self, work: Callable[[], T]) -> T:
-        """What `work` returns on the writer, which alone does it while the others wait.
-
-        Raises:
-            PeerError: it failed there, and the writer has the error.
-        """
+        """What `work` returns on the writer alone, on all; raises PeerError where it failed there."""
         if self.size == 1:
             return work()
         outcome: list[T] = []
@@ -109,11 +105,7 @@ class Ranks:
             torch.manual_seed(int(state))
 
     def device(self, chosen: torch.device) -> torch.device:
-        """This process's device of the chosen kind: a GPU each.
-
-        Raises:
-            UsageError: fewer GPUs than processes, or one GPU asked for by number.
-        """
+        """This process's device of the chosen kind: a GPU each, or UsageError where that cannot be."""
         if self.size == 1 or chosen.type != "cuda":
             return chosen
         here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", self.size)), torch.cuda.device_count()

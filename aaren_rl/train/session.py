@@ -69,9 +69,7 @@ def batch_bytes(config: RunConfig) -> int:
 def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:
     """What is asked for or, on a resume, what the run that is there has, if it has saved anything yet.
 
-    Raises:
-        UsageError: a run is there, or on a resume none is.
-        CheckpointError: a setting that is given is not the run's; the message names each.
+    Raises CheckpointError where a setting that is given is not the run's; the message names each.
     """
     if not job.resume:
         folder.require_new()

@@ -180,22 +180,13 @@ class Job:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """All settings that are given; the module that registers environments is imported.
-
-        Raises:
-            UsageError: the file cannot be read, or the module not be imported.
-        """
+        """All settings that are given; errors are those of `import_registering` and `read_settings`."""
         import_registering(self.register)
         return {**({} if self.config is None else read_settings(self.config)), **self.typed}
 
     @cached_property
     def given(self) -> dict[str, Any]:
-        """The same with a task's name, which data of your own need not have.
-
-        Raises:
-            UsageError: as `settings`, or no task is named.
-            UnknownTaskError: a task that is none.
-        """
+        """The same with a task's name, which data of your own need not have; raises UsageError where it is missing."""
         settings = self.settings
         source, env_id = settings.get("source", "auto"), settings.get("env_id")
         if "env" not in settings and not is_own(source, env_id):

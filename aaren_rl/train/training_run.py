@@ -151,11 +151,7 @@ def evaluate(run: Run) -> None:
 
 
 def save(run: Run) -> None:
-    """Adds a checkpoint.
-
-    Raises:
-        NumericsError: a loss or gradient since the last log is not finite, and nothing was saved.
-    """
+    """Adds a checkpoint, or raises NumericsError where a loss since the last log is not finite."""
     recent = finite_losses(run)
     progress = {name: score and score.to_json() for name, score in (("last", run.last), ("best", run.best))}
     save_checkpoint(run.path / "checkpoints", run.trainer.checkpoint(progress, recent))
@@ -164,8 +160,7 @@ def save(run: Run) -> None:
 def finite_losses(run: Run) -> Tensor:
     """Losses and gradient norms since the last log, (updates, 2), without those of skipped updates.
 
-    Raises:
-        NumericsError: one is not finite or, with skipping, all; the message names the first update.
+    Raises NumericsError where one is not finite or, with skipping, none is; the message names the first update.
     """
     recent = torch.stack(run.recent) if run.recent else torch.zeros(0, 2)
     good = recent.isfinite().all(1)

@@ -22,27 +22,19 @@ LARGEST_RETURN = 1e12  # scaled: float32 has room for its square, and for sums o
 
 @dataclass(frozen=True)
 class Batch:
-    """Steps to train on.
+    """Steps to train on."""
 
-    Attributes:
-        observations: (B, T, O), normalised.
-        actions: (B, T, A), scaled to [-1, 1].
-        returns_to_go: (B, T), scaled.
-        timesteps: (B, T), steps since the episode's begin.
-        mask: bool (B, T), False where a row is padded.
-        starts: bool (B, T), True at the first step of every sequence in a row; None where a row is one sequence. With
-            several rows a first step that is not one goes on from what the model carries.
-        previous_action: (B, A), the action before the first step of every row, scaled; None where all rows begin
-            sequences.
-    """
-
-    observations: Tensor
-    actions: Tensor
-    returns_to_go: Tensor
-    timesteps: Tensor
-    mask: Tensor
+    observations: Tensor  # (B, T, O), normalized
+    actions: Tensor  # (B, T, A), scaled to [-1, 1]
+    returns_to_go: Tensor  # (B, T), scaled
+    timesteps: Tensor  # (B, T), steps since the episode's begin
+    mask: Tensor  # bool (B, T), False where a row is padded
+    # Bool (B, T), True at the first step of every sequence in a row; None where a row is one sequence. With several
+    # rows a first step that is not one goes on from what the model carries.
     starts: Tensor | None
-    previous_action: Tensor | None = None
+    previous_action: Tensor | None = (
+        None  # (B, A), scaled, before every row; None where rows begin sequences
+    )
 
 
 def part(batch: Batch, index: int, count: int) -> Batch:
@@ -101,11 +93,7 @@ class StepData:
         action_low: float | Sequence[float] = -1.0,
         action_high: float | Sequence[float] = 1.0,
     ) -> None:
-        """On the CPU the observations and actions are the data set's own memory, not copies.
-
-        Raises:
-            DataError: a return-to-go, scaled, is too large for the model.
-        """
+        """Shares the data set's memory on a CPU; raises DataError where a scaled return-to-go is too large."""
         mean, std = (torch.from_numpy(a) for a in episodes.observation_statistics())
         self.observation_mean, self.observation_std = mean.to(device), std.to(device)
         self.observations = torch.from_numpy(episodes.observations).to(device)

@@ -53,11 +53,7 @@ def settle_context(config: RunConfig, episodes: Episodes) -> RunConfig:
 
 
 class Sampler(ABC):
-    """Draws batches in two parts: the shape, which nothing on the device decides, and the steps, without a wait for it.
-
-    Args:
-        data: what is drawn from.
-    """
+    """Draws in two parts: the shape, which nothing on the device decides, and the steps, without a wait for it."""
 
     def __init__(self, data: StepData) -> None:
         self.data = data
@@ -183,11 +179,7 @@ class StreamSampler(Sampler):
 
 
 class Carried:
-    """The model's state between two updates, of this process's rows.
-
-    Args:
-        fresh: the state before any step, of these rows.
-    """
+    """The model's state between two updates, of this process's rows: at first `fresh`."""
 
     def __init__(self, fresh: TrunkState) -> None:
         self._fresh = fresh
@@ -197,9 +189,7 @@ class Carried:
     def keep(self, state: TrunkState, bad: Tensor | None = None) -> None:
         """Carries `state` on, without its gradient, and in place: a captured graph goes on from there.
 
-        Args:
-            state: the one after an update.
-            bad: whether the update failed, 0 or 1; then a fresh state is what is carried, since that may not be finite.
+        Where `bad` is 1, the update failed: a fresh state is what is carried, since that may not be finite.
         """
         after = tensors(state)
         if bad is not None:
@@ -211,11 +201,7 @@ class Carried:
         return tensors(self.state)
 
     def restore(self, tensors: list[Tensor]) -> None:
-        """The state of which these are the parts.
-
-        Raises:
-            ValueError: they are of another model or of another number of rows.
-        """
+        """Takes these parts; raises ValueError where they are of another model or number of rows."""
         mine = self.tensors()
         if [(part.shape, part.dtype) for part in tensors] != [(part.shape, part.dtype) for part in mine]:
             raise ValueError("the carried state is of another model or number of rows")
@@ -224,15 +210,7 @@ class Carried:
 
 
 def make_sampler(context: str, data: StepData, *, context_length: int, horizon: int, steps: int) -> Sampler:
-    """The sampler of a context.
-
-    Args:
-        context: a name in CONTEXTS.
-        data: the steps.
-        context_length: steps a row, for "window" and "stream".
-        horizon: the longest stretch in steps, for "mixed".
-        steps: environment steps an update.
-    """
+    """The sampler of a context; `context_length` is for rows, `horizon` limits stretches, `steps` are an update's."""
     if context == "episode":
         return EpisodeSampler(data, steps)
     if context == "mixed":
