@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         mistyped = [word.partition("=")[0] for word in rest.split() if word.startswith("--")]
         own = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         parsers = [self, *(parser for action in own for parser in action.choices.values())]
-        known = set().union(*(parser._option_string_actions for parser in parsers))
+        known = [option for parser in parsers for option in parser._option_string_actions]
         return did_you_mean(mistyped[0], known) if unknown and mistyped else ""
 
     def add_shared(self, *, register: bool = True, device: str | None = None) -> None:
@@ -115,9 +115,9 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
+    except RuntimeError as error:
+        raise UsageError(f"--device {name!r} is not a device; use auto, cpu or cuda") from error
+    if device.type not in ("cpu", "cuda"):
         raise UsageError(f"--device {name!r} is not supported; use auto, cpu or cuda")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"--device {name!r}: this machine has {torch.cuda.device_count()} CUDA devices")

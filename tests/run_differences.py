@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from aaren_rl.train.checkpoint import load_checkpoint
+from aaren_rl.train.checkpoint import find_checkpoint
 
 
 def differences(whole: Path, killed: Path) -> list[str]:
@@ -23,7 +23,7 @@ def everything(run: Path) -> dict[str, Any]:
     """All values of a run's last checkpoint, metrics and policies by their names, without what the clock decides."""
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     files = {str(file.relative_to(run)): file.read_bytes() for file in run.glob("policy*/*.safetensors")}
-    trees = vars(load_checkpoint(run / "checkpoints")) | {"metrics": metrics}
+    trees = vars(find_checkpoint(run / "checkpoints")) | {"metrics": metrics}
     return files | {key: value for name, tree in trees.items() for key, value in leaves(name, tree).items()}
 
 

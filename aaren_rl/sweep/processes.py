@@ -19,11 +19,7 @@ from ..train.settings import as_text, make_config, run_folder
 RETRIES = 2  # of a run that a signal ended
 POLL = 0.2  # seconds between looks at the processes
 
-_TRAIN = """
-import runpy, sys
-sys.argv[0] = "train"
-runpy.run_module("aaren_rl.train", run_name="__main__", alter_sys=True)
-"""
+_TRAIN = "import sys; from aaren_rl.starting import start; sys.exit(start('aaren_rl.train'))"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import CheckpointError
 from ..runs.checkpoints import Saved, add_checkpoint, newest_whole
 
 WEIGHTS = {"raw": dict, "average": dict}
@@ -51,11 +50,3 @@ def find_checkpoint(folder: Path) -> Checkpoint | None:
         return Checkpoint(saved.number, raw, average, saved.states, saved.progress)
 
     return newest_whole(folder, STATES, read)
-
-
-def load_checkpoint(folder: Path) -> Checkpoint:
-    """`find_checkpoint`, which raises CheckpointError where there is none, too."""
-    found = find_checkpoint(folder)
-    if found is None:
-        raise CheckpointError(f"{folder}: no checkpoint to resume from")
-    return found

@@ -23,7 +23,6 @@ from ..policies.folder import load_policy
 from ..policies.names import SOURCES
 from ..runs.metrics import Metrics
 from .acceleration import keep_freed_memory
-from .card import data_returns, make_card
 from .checkpoint import find_checkpoint
 from .config import RunConfig
 from .contexts.batches import StepData
@@ -31,7 +30,7 @@ from .contexts.sampling import settle_context
 from .ranks import Ranks
 from .settings import Job, to_dict
 from .trainer import Trainer
-from .training_run import Run, complete, save
+from .training_run import Run, complete, data_returns, make_card, save
 
 # How the estimates of returns are fitted.
 FIT_UPDATES = 1500  # a few seconds on one core

@@ -26,7 +26,7 @@ from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.envs.data.hdf5.opening import check_file
 from aaren_rl.policies.folder import load_policy
 from aaren_rl.runtime import load
-from aaren_rl.train.checkpoint import load_checkpoint
+from aaren_rl.train.checkpoint import find_checkpoint
 from aaren_rl.train.settings import read_config
 
 pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("ignore")]
@@ -291,7 +291,7 @@ def changed(draw: st.DrawFn, tree: Any) -> Any:
 
 
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "checkpoint": (f"runs/{RUN}/checkpoints/00000002.pt", lambda file: load_checkpoint(file.parent)),
+    "checkpoint": (f"runs/{RUN}/checkpoints/00000002.pt", lambda file: find_checkpoint(file.parent)),
     "card": (f"runs/{RUN}/policy/config.json", lambda file: load_policy(file.parent)),
     "weights": (f"runs/{RUN}/policy/model.safetensors", lambda file: load_policy(file.parent)),
     "config": (f"runs/{RUN}/config.yaml", read_config),

@@ -215,21 +215,15 @@ def test_a_grid_that_does_not_fit_is_refused(changes: str, message: str, tmp_pat
 
 
 @pytest.mark.defect(10)
-def test_a_grid_of_ones_own_data(tmp_path: Path) -> None:
+def test_arguments_for_all_runs_come_before_the_grids(tmp_path: Path) -> None:
+    """As data of one's own come before the settings of all."""
     (tmp_path / "grid.yaml").write_text(
         "{preset: default, envs: [one, two], agents: [bc], seeds: [0], settings: {width: 16, clip_actions: true},"
-        " data: {one: {env_id: Pendulum-v1, source: a.hdf5, ref_min_score: -9.0, ref_max_score: 0.0},"
-        " two: {source: 'minari:my/pendulum-v0', clip_actions: false}}}"
+        " data: {one: {env_id: A-v1, source: a.hdf5}, two: {source: 'minari:my/b-v0', clip_actions: false}}}"
     )
-    cells = read_grid(str(tmp_path / "grid.yaml")).cells(tmp_path)
-    one, two = (cell.config.data for cell in cells)
-    assert [cell.run for cell in cells] == [tmp_path / env / "bc" / "seed0" for env in ("one", "two")]
-    assert (one.env, one.env_id, one.source, one.ref_min_score) == ("one", "Pendulum-v1", "a.hdf5", -9.0)
-    assert (two.env, two.env_id, two.source) == ("two", None, "minari:my/pendulum-v0")
-    assert one.clip_actions and not two.clip_actions
-
-
-def test_arguments_for_all_runs_come_before_the_grids(tmp_path: Path) -> None:
+    one, two = (cell.config.data for cell in read_grid(str(tmp_path / "grid.yaml")).cells(tmp_path))
+    assert (one.env, one.env_id, one.source, one.clip_actions) == ("one", "A-v1", "a.hdf5", True)
+    assert (two.env, two.env_id, two.source, two.clip_actions) == ("two", None, "minari:my/b-v0", False)
     cell = read_grid("local").cells(tmp_path, ["--width", "64", "--eval-every=7", "--threads", "2"])[0]
     assert (cell.config.network.width, cell.config.evaluation.eval_every) == (64, 7)
     job = make_job(train_parser().parse_args(cell.arguments))

@@ -17,7 +17,7 @@ from windows import LENGTHS, generator, make_data, sampler, stretches
 
 from aaren_rl import load_policy
 from aaren_rl.policies.names import CONTEXTS
-from aaren_rl.train.checkpoint import load_checkpoint
+from aaren_rl.train.checkpoint import find_checkpoint
 from aaren_rl.train.command import main as train
 from aaren_rl.train.contexts.batches import part
 
@@ -34,11 +34,8 @@ def arguments(data: Path, out: Path, *more: str) -> list[str]:
 
 
 def launch(command: list[str]) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        [*TORCHRUN, "-m", "aaren_rl.train", *command], stdout=pipe, stderr=pipe, text=True, env=environment
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
+    return subprocess.Popen([*TORCHRUN, "-m", "aaren_rl.train", *command], text=True, **pipes)
 
 
 def two(command: list[str], code: int = 0) -> tuple[str, str]:
@@ -48,12 +45,12 @@ def two(command: list[str], code: int = 0) -> tuple[str, str]:
     return out, errors
 
 
-def same(one: Path, other: Path, without: str, most: float = 1e-6) -> None:
-    """Equal weights to `most`, raw and averaged; those whose name ends in `without` are left out."""
+def same(one: Path, other: Path, most: float = 1e-6) -> None:
+    """Equal weights to `most`, raw and averaged."""
     for name in ("model", "model_raw"):
         a, b = (load_file(run / "policy" / f"{name}.safetensors") for run in (one, other))
         assert a.keys() == b.keys()
-        apart = {key: float((a[key] - b[key]).abs().max()) for key in a if not key.endswith(without)}
+        apart = {key: float((a[key] - b[key]).abs().max()) for key in a if not key.endswith(WITHOUT_EFFECT)}
         assert len(apart) >= len(a) - 3 and max(apart.values()) < most, max(apart.items(), key=lambda item: item[1])
 
 
@@ -71,7 +68,7 @@ def test_two_processes_end_with_the_weights_of_one(hopper_file: Path, tmp_path: 
     assert train(arguments(hopper_file, tmp_path / "one", *kind)) == 0
     out, errors = two(arguments(hopper_file, tmp_path / "two", *kind))
     run = folder(tmp_path / "two", agent)
-    same(folder(tmp_path / "one", agent), run, WITHOUT_EFFECT)
+    same(folder(tmp_path / "one", agent), run)
 
     assert out.count("run folder:") == out.count("policy:") == errors.count("update 10:") + out.count("update 10:") == 1
     logs = [records(folder(tmp_path / x, agent)) for x in ("one", "two")]
@@ -90,7 +87,7 @@ def test_two_gpus_end_with_the_weights_of_one(hopper_file: Path, tmp_path: Path,
     kind = ("--context", context, "--rollout", "window" if context == "window" else "carry", "--device", "cuda")
     assert train(arguments(hopper_file, tmp_path / "one", *kind)) == 0
     two(arguments(hopper_file, tmp_path / "two", *kind))
-    same(folder(tmp_path / "one"), folder(tmp_path / "two"), WITHOUT_EFFECT, most=1e-4)
+    same(folder(tmp_path / "one"), folder(tmp_path / "two"), most=1e-4)
 
 
 @pytest.mark.slow
@@ -101,7 +98,7 @@ def test_a_resume_gives_the_same_run_with_dropout(hopper_file: Path, tmp_path: P
     two(arguments(hopper_file, tmp_path / "cut", *dropout))
     (folder(tmp_path / "cut") / "checkpoints" / "00000020.pt").unlink()
     two(arguments(hopper_file, tmp_path / "cut", *dropout, "--resume"))
-    a, b = (load_checkpoint(folder(tmp_path / out) / "checkpoints") for out in ("whole", "cut"))
+    a, b = (find_checkpoint(folder(tmp_path / out) / "checkpoints") for out in ("whole", "cut"))
     assert a.update == b.update == 20
     for name in a.raw:
         assert torch.equal(a.raw[name], b.raw[name]), name
@@ -116,7 +113,7 @@ def test_a_signal_to_torchrun_stops_all_and_saves(hopper_file: Path, tmp_path: P
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert errors.count("--resume goes on from here") == 1
-    assert load_checkpoint(folder(tmp_path) / "checkpoints").update >= 50
+    assert find_checkpoint(folder(tmp_path) / "checkpoints").update >= 50
 
 
 @pytest.mark.slow

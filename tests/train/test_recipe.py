@@ -30,9 +30,9 @@ from aaren_rl.evaluate.held_out import hold_out
 from aaren_rl.evaluate.scores import Score
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train import training_run
-from aaren_rl.train.card import behaviour_mode, return_bounds
 from aaren_rl.train.contexts.batches import StepData
 from aaren_rl.train.loop import fit_return
+from aaren_rl.train.training_run import behaviour_mode, return_bounds
 
 
 @pytest.fixture(scope="module")

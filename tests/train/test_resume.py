@@ -15,7 +15,7 @@ from small_run import arguments, folder
 
 from aaren_rl.envs import SimulationError
 from aaren_rl.train import training_run
-from aaren_rl.train.checkpoint import load_checkpoint
+from aaren_rl.train.checkpoint import find_checkpoint
 from aaren_rl.train.command import main as train
 from aaren_rl.train.trainer import Trainer
 
@@ -54,7 +54,7 @@ def test_18_a_killed_run_ends_as_if_it_had_not_been(
         patch.setattr(Trainer, "step", killed)
         train(cut)
     run = folder(tmp_path / "cut", agent)
-    assert load_checkpoint(run / "checkpoints").update == 10
+    assert find_checkpoint(run / "checkpoints").update == 10
     torch.manual_seed(1234)  # whatever the process has drawn before
     assert train([*cut, "--resume"]) == 0
     assert differences(folder(tmp_path / "whole", agent), run) == []
@@ -81,7 +81,7 @@ def test_24_an_evaluation_that_fails_costs_no_updates(
         assert train(cut) == 5
     assert "the environment raised" in capsys.readouterr().err
     run = folder(tmp_path / "cut")
-    saved = load_checkpoint(run / "checkpoints")
+    saved = find_checkpoint(run / "checkpoints")
     assert saved.update == 20 and saved.progress["last"]["updates"] == 10
 
     monkeypatch.setattr(Trainer, "step", lambda _: pytest.fail("an update was done again"))

@@ -24,7 +24,7 @@ from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.policies.names import AGENTS
 from aaren_rl.runs.folder import RunFolder
-from aaren_rl.train.checkpoint import load_checkpoint
+from aaren_rl.train.checkpoint import find_checkpoint
 from aaren_rl.train.command import main as train
 from aaren_rl.train.options import make_job, make_parser, remarks
 from aaren_rl.train.settings import read_config
@@ -203,7 +203,7 @@ def test_a_signal_saves_and_leaves(hopper_file: Path, tmp_path: Path, number: si
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code and "--resume goes on from here" in errors
-    assert load_checkpoint(folder(tmp_path) / "checkpoints").update >= 50
+    assert find_checkpoint(folder(tmp_path) / "checkpoints").update >= 50
 
 
 def test_evaluate_prints_a_table_and_writes_the_same(

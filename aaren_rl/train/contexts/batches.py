@@ -32,9 +32,7 @@ class Batch:
     # Bool (B, T), True at the first step of every sequence in a row; None where a row is one sequence. With several
     # rows a first step that is not one goes on from what the model carries.
     starts: Tensor | None
-    previous_action: Tensor | None = (
-        None  # (B, A), scaled, before every row; None where rows begin sequences
-    )
+    previous_action: Tensor | None = None  # (B, A), scaled, before every row; None where rows begin sequences
 
 
 def part(batch: Batch, index: int, count: int) -> Batch:
