@@ -55,6 +55,7 @@ def test_18_a_killed_run_ends_as_if_it_had_not_been(
         train(cut)
     run = folder(tmp_path / "cut", agent)
     assert find_checkpoint(run / "checkpoints").update == 10
+    assert {"raw.head.weight", "metrics"} <= set(differences(folder(tmp_path / "whole", agent), run))
     torch.manual_seed(1234)  # whatever the process has drawn before
     assert train([*cut, "--resume"]) == 0
     assert differences(folder(tmp_path / "whole", agent), run) == []
