@@ -11,6 +11,7 @@ from synthetic import README, make_cell, make_cells
 
 from aaren_rl.compare.statistics import Estimate, aggregate, differences, group, improvements, profiles, summarize
 
+AGENTS = ("decision-aaren", "decision-transformer")
 ENVS = ["hopper-medium", "walker2d-medium", "halfcheetah-medium"]
 # What lies below a 2.5 % quantile of 10,000 resamples, of 1,000 others: standard deviation 0.005.
 RESAMPLES, RESAMPLING_ERROR = 1_000, 0.016
@@ -20,8 +21,8 @@ def random_cells(runs=(5, 5)):
     """Runs of two agents on three tasks, and their scores (runs, tasks)."""
     rng = np.random.default_rng(0)
     matrices = {
-        "decision-aaren": rng.normal([70, 40, 42], [10, 5, 2], (runs[0], 3)),
-        "decision-transformer": rng.normal([60, 42, 42], [12, 5, 2], (runs[1], 3)),
+        AGENTS[0]: rng.normal([70, 40, 42], [10, 5, 2], (runs[0], 3)),
+        AGENTS[1]: rng.normal([60, 42, 42], [12, 5, 2], (runs[1], 3)),
     }
     cells = []
     for column, env in enumerate(ENVS):
@@ -48,70 +49,44 @@ def test_a_summary_by_hand():
     (summary,) = summarize(make_cells({"decision-aaren": [1.0, 2.0, 3.0, 10.0]}))
     assert (summary.env, summary.agent, summary.seeds) == ("hopper-medium", "decision-aaren", (0, 1, 2, 3))
     assert summary.scores == (1.0, 2.0, 3.0, 10.0) and summary.normalized
-    assert summary.mean.value == 4.0
+    assert (summary.mean.value, summary.iqm.value, summary.best) == (4.0, 2.5, 11.5)
     assert summary.std == pytest.approx(math.sqrt((9 + 4 + 1 + 36) / 3))
-    assert summary.iqm.value == 2.5
-    assert summary.best == 11.5
     assert (summary.mean_of_last, summary.mean_of) == (2.75, (3,))
 
 
-def test_one_task_as_rliable_has_it():
+def test_means_as_rliable_has_them():
     cells, matrices = random_cells()
-    summary = summarize(cells)[0]
-    scores = matrices[summary.agent][:, :1]
-    assert_same(summary.mean, metrics.aggregate_mean, scores)
-    assert_same(summary.iqm, metrics.aggregate_iqm, scores)
-
-
-def test_all_tasks_as_rliable_has_them():
-    cells, matrices = random_cells()
-    found = aggregate(cells)
+    summary, found = summarize(cells)[0], aggregate(cells)
+    assert_same(summary.mean, metrics.aggregate_mean, matrices[summary.agent][:, :1])
+    assert_same(summary.iqm, metrics.aggregate_iqm, matrices[summary.agent][:, :1])
     assert [(a.agent, a.envs, a.runs) for a in found] == [(agent, tuple(ENVS), 15) for agent in matrices]
     for over in found:
         assert_same(over.mean, metrics.aggregate_mean, matrices[over.agent])
         assert_same(over.iqm, metrics.aggregate_iqm, matrices[over.agent])
 
 
-def test_tasks_are_strata():
+def test_tasks_are_strata_and_weigh_alike():
     # Runs of a task are all alike: resampled within their task they have one mean, resampled among all many.
     cells = [cell for i, env in enumerate(ENVS) for cell in make_cells({"decision-aaren": [10.0 * i] * 4}, env=env)]
     (over,) = aggregate(cells)
-    assert over.mean == Estimate(10.0, (10.0, 10.0))
-    assert over.iqm == Estimate(10.0, (10.0, 10.0))
-
-
-def test_a_mean_over_tasks_weighs_them_alike_whatever_their_seeds():
+    assert over.mean == over.iqm == Estimate(10.0, (10.0, 10.0))
     cells = make_cells({"decision-aaren": [10.0] * 3}) + make_cells({"decision-aaren": [20.0] * 9}, env=ENVS[1])
     assert aggregate(cells)[0].mean.value == 15.0
 
 
-def test_improvement_as_rliable_and_mann_and_whitney_have_it():
+@pytest.mark.parametrize(
+    ("compared", "metric"),
+    [(improvements, metrics.probability_of_improvement), (differences, lambda a, b: a.mean() - b.mean())],
+)
+def test_pairs_as_rliable_has_them(compared, metric):
     cells, matrices = random_cells(runs=(5, 4))
     first, second = matrices.values()
-    *by_task, over = improvements(cells)
-    assert [i.env for i in by_task] == ENVS and over.env is None
-    assert (over.first, over.second, over.runs) == ("decision-aaren", "decision-transformer", (15, 12))
+    *by_task, over = compared(cells)
+    assert [pair.env for pair in by_task] == ENVS and over.env is None
+    assert (over.first, over.second, over.runs, by_task[0].runs) == (*AGENTS, (15, 12), (5, 4))
     for column, found in enumerate(by_task):
-        assert found.runs == (5, 4)
-        u = stats.mannwhitneyu(first[:, column], second[:, column]).statistic
-        assert found.estimate.value == pytest.approx(u / 20, rel=1e-12)
-    assert_same(over.estimate, metrics.probability_of_improvement, first, second)
-
-
-def test_differences_as_rliable_has_them():
-    cells, matrices = random_cells(runs=(5, 4))
-    first, second = matrices.values()
-    *by_task, over = differences(cells)
-    assert [d.env for d in by_task] == ENVS and over.env is None
-    assert (over.first, over.second, over.runs) == ("decision-aaren", "decision-transformer", (15, 12))
-
-    def difference(a, b):
-        return a.mean() - b.mean()
-
-    for column, found in enumerate(by_task):
-        assert found.runs == (5, 4)
-        assert_same(found.estimate, difference, first[:, [column]], second[:, [column]])
-    assert_same(over.estimate, difference, first, second)
+        assert_same(found.estimate, metric, first[:, [column]], second[:, [column]])
+    assert_same(over.estimate, metric, first, second)
 
 
 def test_a_difference_needs_normalised_scores_of_both():
@@ -138,19 +113,10 @@ def test_profiles_by_hand():
     assert profiles(make_cells(README, reference=None), np.array([0.0])) == []
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "probability"),
-    [
-        ([2.0, 3.0, 4.0], [1.0, 1.5, 0.0], 1.0),
-        ([1.0, 3.0], [2.0, 2.0], 0.5),
-        ([2.0, 3.0], [1.0, 2.0], 0.875),  # three pairs won, one tied
-        ([1.0], [1.0], 0.5),
-        ([0.0], [1.0], 0.0),
-    ],
-)
-def test_a_tie_counts_half(first, second, probability):
-    (found,) = improvements(make_cells({"decision-aaren": first, "decision-transformer": second}))
-    assert found.estimate.value == probability
+@pytest.mark.parametrize("scores", [([2.0, 3.0, 4.0], [1.0, 1.5, 0.0]), ([2.0, 3.0], [1.0, 2.0]), ([0.0], [1.0])])
+def test_improvement_is_mann_and_whitneys_where_a_tie_counts_half(scores):
+    (found,) = improvements(make_cells(dict(zip(AGENTS, scores, strict=True))))
+    assert found.estimate.value == stats.mannwhitneyu(*scores).statistic / math.prod(map(len, scores))
 
 
 def test_three_seeds_reach_from_the_worst_to_the_best():
@@ -172,8 +138,7 @@ def test_too_few_seeds_have_no_interval(scores):
 
 def test_intervals_are_repeatable_and_depend_on_the_seed():
     cells, _ = random_cells()
-    assert summarize(cells) == summarize(cells)
-    assert summarize(cells, seed=1) != summarize(cells)
+    assert summarize(cells) == summarize(cells) != summarize(cells, seed=1)
 
 
 def test_returns_are_summarized_but_not_averaged_over_tasks():
@@ -191,31 +156,19 @@ def test_a_mean_over_tasks_leaves_out_a_task_that_an_agent_lacks():
     assert [i.env for i in improvements(cells)] == [*ENVS[1:], None]
 
 
-def test_runs_without_evaluations_during_training_have_no_mean_of_the_last():
+def test_what_a_run_lacks_has_no_mean():
     first, second = make_cells({"decision-aaren": [1.0, 2.0]})
-    (summary,) = summarize([first, dataclasses.replace(second, mean_of=0)])
-    assert (summary.mean_of_last, summary.mean_of) == (None, (0, 3))
-
-
-def test_weights_that_nobody_scored_have_no_best():
-    first, second = make_cells({"decision-aaren": [1.0, 2.0]})
-    assert summarize([first, dataclasses.replace(second, best=None)])[0].best is None
+    (summary,) = summarize([first, dataclasses.replace(second, mean_of=0, best=None)])
+    assert (summary.mean_of_last, summary.mean_of, summary.best) == (None, (0, 3), None)
 
 
 def test_groups_are_in_order_whatever_the_order_of_the_runs():
-    cells = [
-        make_cell(agent=agent, seed=seed, env=env)
-        for env in ENVS[:2]
-        for seed in (2, 0, 1)
-        for agent in ("another", "decision-transformer", "decision-aaren")
-    ]
+    agents = ["decision-aaren", "decision-transformer", "another"]
+    cells = [make_cell(agent=a, seed=seed, env=env) for env in ENVS[:2] for seed in (2, 0, 1) for a in agents[::-1]]
     groups = group(cells)
     assert list(groups) == ENVS[:2]
     for by_agent in groups.values():
-        assert list(by_agent) == ["decision-aaren", "decision-transformer", "another"]
+        assert list(by_agent) == agents
         assert [[cell.seed for cell in runs] for runs in by_agent.values()] == [[0, 1, 2]] * 3
-    assert [(i.first, i.second) for i in improvements(cells) if i.env is None] == [
-        ("decision-aaren", "decision-transformer"),
-        ("decision-aaren", "another"),
-        ("decision-transformer", "another"),
-    ]
+    over = [(i.first, i.second) for i in improvements(cells) if i.env is None]
+    assert over == [(agents[0], agents[1]), (agents[0], agents[2]), (agents[1], agents[2])]
