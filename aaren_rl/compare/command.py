@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from ..cli import Parser, import_registering, positive, progress_bar, run, shell_line, split_at_dashes
 from ..envs import UsageError, is_own, task_name
@@ -83,8 +82,7 @@ def compare(arguments: argparse.Namespace) -> int:
     from ..machine import Machine
     from ..policies.card import versions
     from .imitation import imitation, imitation_differences
-    from .report.figures import OVERVIEW, figures
-    from .report.overview import NARROW, overview
+    from .report.figures import NARROW, OVERVIEW, figures, overview
     from .report.write import format_comparison, write_report
     from .tensorboard import write_board
 
@@ -108,10 +106,7 @@ def compare(arguments: argparse.Namespace) -> int:
         "processor": f"{here.processor}, {here.cores} cores",
         "versions": {name: version for name, version in versions("").items() if name != "device"},
     }
-    statistics: dict[str, Sequence[Any]] = {
-        "imitation": imitation(cells),
-        "imitation_differences": imitation_differences(cells),
-    }
+    statistics = {"imitation": imitation(cells), "imitation_differences": imitation_differences(cells)}
     write_results(arguments.out / "results.json", cells, settings, statistics)
     write_report(arguments.out, cells, settings)
     drawn = figures(cells) | {OVERVIEW: overview(cells, NARROW)}  # TensorBoard shows all in one small size
