@@ -27,10 +27,7 @@ CHECKED_ROWS = 4
 def check_gradients(config: RunConfig, data: StepData, precisions: Iterable[str]) -> dict[str, float]:
     """By precision, the largest difference of a gradient from that of the tokens taken one by one in float64.
 
-    Without dropout; relative to the parameter's largest gradient.
-
-    Raises:
-        NumericsError: it is above the precision's tolerance, or not a number.
+    Without dropout; relative to the parameter's largest gradient. NumericsError where it is above its tolerance.
     """
     config = replace(config, network=replace(config.network, dropout=0.0))
     trainer = Trainer(config, data, TASK.action_dim, TASK.horizon)

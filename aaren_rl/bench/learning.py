@@ -73,7 +73,7 @@ def read_recipe(recipe: str, updates: int, seed: int) -> RunConfig:
 
 
 class Learner:
-    """One recipe in training: recipe as `read_recipe` has it, updates of the whole training."""
+    """One recipe in training."""
 
     def __init__(self, recipe: str, training: Episodes, horizon: int, updates: int, seed: int) -> None:
         self.recipe, self.config = recipe, settle_context(read_recipe(recipe, updates, seed), training)
@@ -161,9 +161,8 @@ def _check(learner: Learner, episodes: Episodes) -> None:
     """Holds the error on one episode, played step by step, against the model's own in parallel."""
     shortest, policy = episodes.take([int(episodes.lengths.argmin())]), learner.policy()
     played = action_error(policy, HeldOut(shortest)).mean
-    observed, actions, to_go = map(
-        torch.from_numpy, (shortest.observations, shortest.actions, shortest.returns_to_go())
-    )
+    episode = shortest.observations, shortest.actions, shortest.returns_to_go()
+    observed, actions, to_go = map(torch.from_numpy, episode)
     parallel = float((parallel_actions(policy, observed, actions, to_go) - actions).square().mean())
     what = f"{learner.recipe}: the error played step by step differs from that in parallel"
     require(what, abs(played / parallel - 1), TOLERANCE)

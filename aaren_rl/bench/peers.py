@@ -15,21 +15,16 @@ from torch import Tensor, nn
 from ..train.contexts.batches import Batch
 from ..train.trainer import masked_mse
 
-Predict = Callable[[Batch], Tensor]
+Predict = Callable[[Batch], Tensor]  # actions (B, T, A)
 Update = Callable[[], Tensor]  # returns which steps of its batch are real and no padding
 
 
 def make_update(
     model: nn.Module, predict: Predict, batches: list[Batch], *, bfloat16: bool, device: torch.device
 ) -> Update:
-    """An update of a peer.
+    """An update of a peer on batches drawn beforehand, so that it pays nothing for its data.
 
-    Args:
-        model: the peer's own module.
-        predict: actions (B, T, A) of a batch.
-        batches: drawn beforehand, so that the peer pays nothing for its data.
-        bfloat16: run the forward pass under autocast, as ours.
-        device: what it trains on.
+    With `bfloat16` the forward pass runs under autocast, as ours.
     """
     optimizer = torch.optim.AdamW(model.to(device).train().parameters(), lr=1e-4, weight_decay=1e-4)
     drawn = itertools.cycle(batches)
@@ -48,23 +43,14 @@ def make_update(
 
 
 def hugging_face(sizes: dict[str, int], horizon: int) -> tuple[nn.Module, Predict]:
-    """transformers' DecisionTransformerModel, its defaults but for the sizes.
-
-    Raises:
-        ImportError: transformers is not installed.
-    """
+    """transformers' DecisionTransformerModel, its defaults but for the sizes; ImportError where it is missing."""
     with _quiet():
         from transformers import DecisionTransformerConfig, DecisionTransformerModel
 
-        config = DecisionTransformerConfig(
-            state_dim=sizes["observation_dim"],
-            act_dim=sizes["action_dim"],
-            hidden_size=sizes["width"],
-            n_layer=sizes["layers"],
-            n_head=sizes["heads"],
-            max_ep_len=horizon + 1,
-        )
-        model = DecisionTransformerModel(config)
+        names = {"observation_dim": "state_dim", "action_dim": "act_dim", "width": "hidden_size"}
+        names |= {"layers": "n_layer", "heads": "n_head"}
+        theirs = {name: sizes[our] for our, name in names.items()}
+        model = DecisionTransformerModel(DecisionTransformerConfig(**theirs, max_ep_len=horizon + 1))
 
     def predict(batch: Batch) -> Tensor:
         predicted: Tensor = model(
@@ -81,11 +67,7 @@ def hugging_face(sizes: dict[str, int], horizon: int) -> tuple[nn.Module, Predic
 
 
 def torchrl(sizes: dict[str, int], horizon: int) -> tuple[nn.Module, Predict]:
-    """TorchRL's DTActor, its defaults but for the sizes.
-
-    Raises:
-        ImportError: torchrl, or transformers, on which it builds, is not installed.
-    """
+    """TorchRL's DTActor, its defaults but for the sizes; ImportError where it or its transformers is missing."""
     with _quiet():
         from torchrl.modules import DTActor
 

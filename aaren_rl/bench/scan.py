@@ -18,10 +18,9 @@ from ..agents import kernels, prefix_scan, reference
 from ..agents.scan.parallel import PARALLEL
 from ..cli import Parser, choose_device, positive
 from ..errors import UsageError
-from ..evaluate.scores import aligned
 from ..machine import device_name
 from ..train.acceleration import keep_freed_memory
-from .harness import Figures, Work, in_turns, ratio, require
+from .harness import Figures, Work, in_turns, ratio, require, table
 
 METHODS = (*kernels.TYPES, *PARALLEL)
 ATTENTION = "attention"  # what the scan stands in for: quadratic in the length
@@ -133,17 +132,20 @@ def _both(method: str, scores: Tensor, values: Tensor, up: Tensor) -> Work:
 def show(figures: Figures) -> list[str]:
     """A table of times."""
     checked = ", ".join(f"{method} {value:.0e}" for method, value in figures["checked_difference"].items())
-    rows = [("  length  method", "forward, ms", "copies", "bandwidth", "with backward", "copies")]
+    rows = []
     for t in figures["timings"]:
         share = "" if t["bandwidth_share"] is None else f"{t['bandwidth_share']:.0%}"
-        both = ("", "") if t["both_ms"] is None else (f"{t['both_ms']:.2f}", f"{t['both_copies']:.1f}")
-        method = f"{t['length']:>8,}  {t['method']}"
-        rows.append((method, f"{t['forward_ms']:.2f}", f"{t['forward_copies']:.1f}", share, *both))
+        both = "|" if t["both_ms"] is None else "{both_ms:.2f}|{both_copies:.1f}".format(**t)
+        rows.append({**t, "share": share, "both": both})
     return [
         "{batch} x {heads} heads of {dim} channels, float32; memory bandwidth of a copy ".format(**figures)
         + f"{figures['bandwidth'] / 1e9:.1f} GB/s at the longest",
         f"checked against float64 over {CHECKED_LENGTH} positions: {checked}",
-        *aligned(rows),
+        *table(
+            "  length  method|forward, ms|copies|bandwidth|with backward|copies",
+            "{length:>8,}  {method}|{forward_ms:.2f}|{forward_copies:.1f}|{share}|{both}",
+            rows,
+        ),
     ]
 
 
@@ -172,16 +174,11 @@ def plot(figures: Figures) -> Figure:
 
 def add_arguments(parser: Parser) -> None:
     """The benchmark's own options."""
-    parser.add_argument(
-        "--lengths", type=positive, nargs="+", default=LENGTHS, metavar="N", help="(default: %(default)s)"
-    )
-    parser.add_argument(
-        "--methods",
-        nargs="+",
-        choices=(*METHODS, ATTENTION),
-        metavar="NAME",
-        help=f"of {', '.join((*METHODS, ATTENTION))} (default: the device's own, blocked, attention)",
-    )
+    methods = (*METHODS, ATTENTION)
+    said = f"of {', '.join(methods)} (default: the device's own, blocked, attention)"
+    default = "(default: %(default)s)"
+    parser.add_argument("--lengths", type=positive, nargs="+", default=LENGTHS, metavar="N", help=default)
+    parser.add_argument("--methods", nargs="+", choices=methods, metavar="NAME", help=said)
     parser.add_argument("--batch", type=positive, default=8, help="rows (default: %(default)s)")
     parser.add_argument("--heads", type=positive, default=4, help="heads of a row (default: %(default)s)")
     parser.add_argument("--dim", type=positive, default=64, help="channels of a value (default: %(default)s)")

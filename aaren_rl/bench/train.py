@@ -76,9 +76,8 @@ def make_episodes(steps: int) -> Episodes:
 class Measured:
     """An update that notes its environment steps, and counts its matrix products.
 
-    Args:
-        update: makes one, and returns which steps of its batch are real and no padding.
-        counted: the same in a form that torch's counter of operations can see into, where `update` is compiled.
+    `update` makes one, and returns which steps of its batch are real and no padding; `counted` does the same in a form
+    that torch's counter of operations can see into, where `update` is compiled.
     """
 
     def __init__(self, update: Callable[[], Tensor], counted: Callable[[], Tensor] | None = None) -> None:
@@ -109,14 +108,7 @@ def own_update(trainer: Trainer) -> Tensor:
 def tabulate(
     times: Mapping[Pair, list[float]], peaks: Mapping[str, list[float]], works: Mapping[Pair, Measured], base: Pair
 ) -> list[Figures]:
-    """Every work's figures beside those of `base`.
-
-    Args:
-        times: the rounds' seconds.
-        peaks: the rounds' operations a second of a large product, by precision.
-        works: what was timed.
-        base: one of them.
-    """
+    """Every work's figures beside those of `base`, from the rounds' seconds and the peaks' operations a second."""
     steps = {pair: [int(mask.sum()) for mask in work.timed()] for pair, work in works.items()}
     a_step = {pair: [t / n for t, n in zip(times[pair], found, strict=True)] for pair, found in steps.items()}
     updates = []
@@ -152,21 +144,20 @@ def measure_size(width: int, layers: int, arguments: argparse.Namespace, data: S
         contexts = {"context": context, "context_length": length, "steps_per_update": arguments.batch * length}
         # As the peers are trained: by AdamW, with a dropout, and with an embedding of the time step.
         peers = {"optimizer": "adamw", "dropout": 0.1, "timestep_embedding": True}
-        config = make_config({"agent": agent, "precision": precision, **peers, **contexts, **asked})
+        config = make_config({"agent": f"decision-{agent}", "precision": precision, **peers, **contexts, **asked})
         return Trainer(config, data, TASK.action_dim, TASK.horizon, compiled=compiled)
 
-    plain = trainer("decision-aaren", "window", "float32")
-    native = uses_bfloat16(trainer("decision-aaren", "window", "auto").config.optimizer, device)
+    plain = trainer("aaren", "window", "float32")
+    native = uses_bfloat16(trainer("aaren", "window", "auto").config.optimizer, device)
     precisions = ("bfloat16", "float32") if native else ("float32",)
     best = precisions[0]
     differences = check_gradients(plain.config, data, precisions)
     works: dict[Pair, Measured] = {}
     for agent, context in (("aaren", "window"), ("aaren", "episode"), ("aaren", "mixed"), ("transformer", "window")):
-        update = partial(own_update, trainer(f"decision-{agent}", context, best))
-        works[f"decision-{agent}, {context}", best] = Measured(update)
+        works[f"decision-{agent}, {context}", best] = Measured(partial(own_update, trainer(agent, context, best)))
     for agent in ("aaren", "transformer") if arguments.compile else ():
         name = f"decision-{agent}, window"
-        faster = partial(own_update, trainer(f"decision-{agent}", "window", best, compiled=True))
+        faster = partial(own_update, trainer(agent, "window", best, compiled=True))
         works[f"{name}, compiled", best] = Measured(faster, works[name, best].update)
     works.setdefault((BASE, "float32"), Measured(partial(own_update, plain)))
     batches = [plain.sampler.sample(plain.generator) for _ in range(4)]
@@ -184,12 +175,11 @@ def measure_size(width: int, layers: int, arguments: argparse.Namespace, data: S
         shares = [ratio(times[BASE, best], times[pair]) for pair in made if pair[1] == precision]
         return max(shares, default=None)
 
+    rates = {p: [rate / 1e9 for rate in found] for p, found in peaks.items()}
     figures = {
         **asked,
         "updates": tabulate(times, peaks, works, (BASE, best)),
-        "peaks": [
-            {"precision": p, "gflops": median(found) / 1e9, "best": max(found) / 1e9} for p, found in peaks.items()
-        ],
+        "peaks": [{"precision": p, "gflops": median(found), "best": max(found)} for p, found in rates.items()],
         "fastest_peer_ratio": fastest(best),
         "fastest_peer_float32_ratio": fastest("float32"),
         "checked_difference": differences,
@@ -260,12 +250,10 @@ def plot(figures: Figures) -> Figure:
     panels = figure.subplots(len(figures["sizes"]), 1, squeeze=False)[:, 0]
     for axes, size in zip(panels, figures["sizes"], strict=True):
         updates = size["updates"][::-1]
-        colours = ["#999999" if u["name"] in PEERS else "#0072B2" for u in updates]
-        bars = axes.barh(
-            [f"{u['name']}, {u['precision']}" for u in updates], [u["milliseconds"] for u in updates], color=colours
-        )
+        names, times = [f"{u['name']}, {u['precision']}" for u in updates], [u["milliseconds"] for u in updates]
+        bars = axes.barh(names, times, color=["#999999" if u["name"] in PEERS else "#0072B2" for u in updates])
         axes.bar_label(bars, [f"{u['milliseconds']:.0f} ms, {u['peak_share']:.0%} of peak" for u in updates], padding=3)
-        axes.set_xlim(0, 1.6 * max(u["milliseconds"] for u in updates))
+        axes.set_xlim(0, 1.6 * max(times))
         axes.set(title="width {width}, layers {layers}, heads {heads}".format(**size), xlabel="ms an update")
     return figure
 
