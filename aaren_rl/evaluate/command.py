@@ -51,57 +51,30 @@ def make_parser() -> Parser:
     """The command line."""
     parser = Parser("evaluate", DESCRIPTION)
     parser.usage = "python -m aaren_rl.evaluate RUN [RUN ...] [options]"
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        type=Path,
-        metavar="RUN",
-        help="run folder, policy folder in it such as RUN/policy_best, or exported file",
-    )
-    parser.add_argument("--episodes", type=positive, metavar="N", default=20, help="episodes a target return [20]")
-    parser.add_argument(
-        "--target-return",
-        type=asked_return,
-        metavar="R",
-        nargs="+",
-        help="returns to ask for; auto: at every step the best in reach (as in training)",
-    )
-    parser.add_argument("--rollout", choices=ROLLOUTS, metavar="MODE", help="carry, rolling or window (as in training)")
-    parser.add_argument("--rollout-context", type=CONTEXT.integer, metavar="K", help="K of rolling and window")
-    parser.add_argument(
-        "--attention",
-        choices=("softmax", "tree"),
-        metavar="KIND",
-        help="how a Transformer attends: softmax or tree (as it was trained to act)",
-    )
-    parser.add_argument("--budget", type=RETURN.number, metavar="E", help="tree: l^E terms for l tokens [0.5]")
-    parser.add_argument("--sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
-    parser.add_argument(
-        "--guidance",
-        type=GUIDANCE.number,
-        metavar="W",
-        default=1.0,
-        help="act W times on what asking for a return changes; 1.5 suits data of one policy [1]",
-    )
-    parser.add_argument("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
-    parser.add_argument("--seed", type=SEED.integer, metavar="S", default=1000, help="of the first episode [1000]")
-    parser.add_argument("--env-id", metavar="ID", help="play in another environment, such as Hopper-v5: raw returns")
-    parser.add_argument(
-        "--held-out",
-        nargs="?",
-        const="",
-        metavar="FILE",
-        help="action error on the episodes kept from training, or those of an HDF5 file",
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write a list, one object a target return")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write a row an episode")
-    parser.add_argument("--video", type=Path, metavar="FILE", help="film an episode, as .mp4 or .gif")
-    parser.add_argument(
-        "--video-episode", choices=list(EPISODES), metavar="E", default="first", help="first, best or worst [first]"
-    )
-    parser.add_argument(
-        "--record-minari", metavar="ID", help="write the episodes as a Minari dataset, me/hopper/run-v0"
-    )
+    add = parser.add_argument
+    runs = "run folder, policy folder in it such as RUN/policy_best, or exported file"
+    add("runs", nargs="+", type=Path, metavar="RUN", help=runs)
+    add("--episodes", type=positive, metavar="N", default=20, help="episodes a target return [20]")
+    returns = "returns to ask for; auto: at every step the best in reach (as in training)"
+    add("--target-return", type=asked_return, metavar="R", nargs="+", help=returns)
+    add("--rollout", choices=ROLLOUTS, metavar="MODE", help="carry, rolling or window (as in training)")
+    add("--rollout-context", type=CONTEXT.integer, metavar="K", help="K of rolling and window")
+    attention = "how a Transformer attends: softmax or tree (as it was trained to act)"
+    add("--attention", choices=("softmax", "tree"), metavar="KIND", help=attention)
+    add("--budget", type=RETURN.number, metavar="E", help="tree: l^E terms for l tokens [0.5]")
+    add("--sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
+    guidance = "act W times on what asking for a return changes; 1.5 suits data of one policy [1]"
+    add("--guidance", type=GUIDANCE.number, metavar="W", default=1.0, help=guidance)
+    add("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
+    add("--seed", type=SEED.integer, metavar="S", default=1000, help="of the first episode [1000]")
+    add("--env-id", metavar="ID", help="play in another environment, such as Hopper-v5: raw returns")
+    held_out = "action error on the episodes kept from training, or those of an HDF5 file"
+    add("--held-out", nargs="?", const="", metavar="FILE", help=held_out)
+    add("--json", type=Path, metavar="FILE", help="write a list, one object a target return")
+    add("--csv", type=Path, metavar="FILE", help="write a row an episode")
+    add("--video", type=Path, metavar="FILE", help="film an episode, as .mp4 or .gif")
+    add("--video-episode", choices=list(EPISODES), metavar="E", default="first", help="first, best or worst [first]")
+    add("--record-minari", metavar="ID", help="write the episodes as a Minari dataset, me/hopper/run-v0")
     parser.add_shared(device="cpu")
     return parser
 
@@ -115,14 +88,15 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Scores every policy, prints the tables, writes the files; returns the exit code."""
     for option in ("json", "csv", "video"):
         check_writable(f"--{option}", getattr(arguments, option))
-    several = len(arguments.runs) > 1
-    if several and (only := [name for name in ("video", "record_minari") if getattr(arguments, name) is not None]):
-        raise UsageError(f"--{only[0].replace('_', '-')}: is for one policy, not for {len(arguments.runs)}")
+    runs = arguments.runs
+    for option, asked in (("--video", arguments.video), ("--record-minari", arguments.record_minari)):
+        if asked is not None and len(runs) > 1:
+            raise UsageError(f"{option}: is for one policy, not for {len(runs)}")
     if arguments.record_minari is not None:
         new_minari_folder(arguments.record_minari)
     import_registering(arguments.register)
-    scores = [(str(path), score) for path in arguments.runs for score in _evaluate_one(path, arguments)]
-    if several:
+    scores = [(str(path), score) for path in runs for score in _evaluate_one(path, arguments)]
+    if len(runs) > 1:
         print(format_overview(scores))
     if arguments.json is not None:
         write_json(arguments.json, [score.to_json() for _, score in scores])
@@ -137,7 +111,12 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace) -> list[Score]:
     held_out = None if arguments.held_out is None else _held_out(path, arguments.held_out, card)
     if arguments.env_id is not None and arguments.env_id != card.env_id:
         # D4RL's or anyone's reference returns are those of one environment, and so are the data's.
-        other = {"env_id": arguments.env_id, "reference": None, "reference_returns": None, "data_returns": {}}
+        other: dict[str, Any] = {
+            "env_id": arguments.env_id,
+            "reference": None,
+            "reference_returns": None,
+            "data_returns": {},
+        }
         card = dataclasses.replace(card, **other)
     asked, seed = arguments.target_return or [card.target_return], arguments.seed
     if note := mismatch(card.context, card.context_length, policy.rollout, policy.context_length):
@@ -224,14 +203,14 @@ def _record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Seque
 
 def _attention(arguments: argparse.Namespace, policy: Policy) -> Policy:
     """The policy with the attention asked for; the episodes' seed is that of the samples too."""
-    asked = {name: value for name in ("budget", "sampler") if (value := getattr(arguments, name)) is not None}
     from ..agents import TreeConfig, with_softmax_attention, with_tree_attention
 
-    if arguments.attention != "tree":
-        if asked:
-            raise UsageError(f"--{next(iter(asked))} is for --attention tree")
-        return policy if arguments.attention is None else with_softmax_attention(policy)
-    try:
-        return with_tree_attention(policy, TreeConfig(**asked, seed=arguments.seed))
-    except ValueError as error:
-        raise UsageError(f"--attention tree: {error}") from error
+    asked = {name: value for name in ("budget", "sampler") if (value := getattr(arguments, name)) is not None}
+    if arguments.attention == "tree":
+        try:
+            return with_tree_attention(policy, TreeConfig(**asked, seed=arguments.seed))
+        except ValueError as error:
+            raise UsageError(f"--attention tree: {error}") from error
+    if asked:
+        raise UsageError(f"--{next(iter(asked))} is for --attention tree")
+    return policy if arguments.attention is None else with_softmax_attention(policy)

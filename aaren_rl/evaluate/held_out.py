@@ -1,7 +1,6 @@
 """Held-out action error, as rolled out: how well a policy imitates episodes that it was not trained on.
 
-A score says how far a robot came, and on some tasks a policy that imitates worse comes further; two training seeds
-differ by 30 points where their held-out errors differ by a percent. So a recipe is judged by this error.
+Two training seeds differ by 30 points of score where these errors differ by a percent: they are what judges a recipe.
 
 Shape suffixes: E episodes, B of them at once, T steps of an episode, N steps of all, O observation, A action.
 """
@@ -36,15 +35,10 @@ SAME_MEAN = 1e-6  # relative: that of the same returns on another processor
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Episodes that a policy is not trained on.
-
-    Attributes:
-        episodes: the episodes.
-        floor: the mean variance of the behaviour's own noise in their states; None where it is not known.
-    """
+    """Episodes that a policy is not trained on."""
 
     episodes: Episodes
-    floor: float | None = None
+    floor: float | None = None  # the mean variance of the behavior's own noise in their states, where it is known
 
 
 def hold_out(episodes: Episodes, share: float, seed: int) -> tuple[Episodes, HeldOut | None]:
@@ -63,9 +57,7 @@ def hold_out(episodes: Episodes, share: float, seed: int) -> tuple[Episodes, Hel
 def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
     """The episodes that a run kept from its training, read again from its data; None where it kept none.
 
-    Args:
-        run: a run's folder, or a policy folder in it.
-        card: of a policy of the run.
+    `run` is a run's folder or a policy folder in it, `card` that of a policy of the run.
 
     Raises:
         UsageError: there is no run, or its configuration cannot be read.
@@ -117,14 +109,8 @@ def action_error(
     """Plays every episode from its first step through `policy.act`, in the policy's own rollout mode.
 
     The episode's own return is asked for, the policy sees its observations and rewards, and the state holds the action
-    that was executed in the data, not the policy's own.
-
-    Args:
-        policy: the policy.
-        held_out: the episodes; of those it was trained on the error says little.
-        action_low: smallest actions, (A,) or one for all.
-        action_high: largest actions, likewise.
-        on_step: called with the number of steps that were played, as they are.
+    that was executed in the data, not the policy's own. `action_low` and `action_high` are the environment's actions'
+    bounds, (A,) or one for all; `on_step` is called with the number of steps played, as they are.
 
     Raises:
         NonFiniteActionError: the policy gives NaN.

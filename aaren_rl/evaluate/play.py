@@ -39,22 +39,12 @@ class ScoredPolicy(SequencePolicy[State], Protocol[State]):
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """The episodes of an evaluation, and who watches them.
+    """The episodes of an evaluation, and who watches them: `on_step`, `on_action`, `recorder` as in `envs.rollout`."""
 
-    Attributes:
-        weights: "raw" or "average": which of its weights the policy holds.
-        episodes: number of environments for each asked return, one episode each.
-        target_returns: asked for, in the environment's units; None: at every step the best in reach. A score for each.
-        seed: environment i is reset with seed + i, the same for every asked return.
-        on_step: progress; as the two others see `envs.rollout`.
-        on_action: the actions.
-        recorder: keeps the episodes.
-    """
-
-    weights: str
-    episodes: int
-    target_returns: Sequence[float | None]
-    seed: int
+    weights: str  # "raw" or "average": those that the policy holds
+    episodes: int  # environments for each asked return, one episode each
+    target_returns: Sequence[float | None]  # in the environment's units; None: at every step the best in reach
+    seed: int  # environment i is reset with seed + i, the same for every asked return
     on_step: Callable[[int, int], None] | None = None
     on_action: OnAction | None = None
     recorder: Recorder | None = None
@@ -75,28 +65,16 @@ def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePla
             f"target return {AUTO}: this policy holds no estimate of the best return in reach; ask for a number, or "
             "train it with --best-return"
         )
-    out = rollout(
-        policy,
-        card.env_id,
-        env_kwargs=card.env_kwargs,
-        episodes=plan.episodes,
-        target_return=[asked_number(target) for target in plan.target_returns],
-        seed=plan.seed,
-        on_step=plan.on_step,
-        on_action=plan.on_action,
-        recorder=plan.recorder,
-    )
-    parts = np.split(np.arange(len(out.returns)), len(plan.target_returns))
-    asked = zip(plan.target_returns, parts, strict=True)
-    return [_score(policy, card, plan, target, out, part) for target, part in asked]
+    asked = [asked_number(target) for target in plan.target_returns]
+    watchers: dict[str, Any] = {"on_step": plan.on_step, "on_action": plan.on_action, "recorder": plan.recorder}
+    played = {"env_kwargs": card.env_kwargs, "episodes": plan.episodes, "seed": plan.seed, **watchers}
+    out = rollout(policy, card.env_id, target_return=asked, **played)
+    parts = np.split(np.arange(len(out.returns)), len(asked))
+    return [_score(policy, card, plan, *each, out) for each in zip(plan.target_returns, parts, strict=True)]
 
 
 def guided(policy: Policy, guidance: float) -> Policy:
-    """`agents.with_guidance`, as commands ask for it.
-
-    Raises:
-        UsageError: the policy cannot be guided.
-    """
+    """`agents.with_guidance`, as commands ask for it; raises UsageError where the policy cannot be guided."""
     from ..agents import with_guidance
 
     try:
@@ -106,12 +84,7 @@ def guided(policy: Policy, guidance: float) -> Policy:
 
 
 def check_fits(card: PolicyCard) -> None:
-    """Holds a policy's sizes against its environment's.
-
-    Raises:
-        CheckpointError: they differ.
-        SimulationError: the environment is unknown or cannot be made.
-    """
+    """Raises CheckpointError where a policy's sizes are not its environment's; SimulationError where that fails."""
     env = make_env(card.env_id, **card.env_kwargs)
     found = env.observation_space.shape, env.action_space.shape
     close_env(env)
@@ -128,16 +101,18 @@ def _score(
     card: PolicyCard,
     plan: EpisodePlan,
     target_return: float | None,
-    out: Rollouts,
     part: npt.NDArray[np.int64],
+    out: Rollouts,
 ) -> Score:
     """The score of the episodes `part` of a rollout."""
     returns, lengths, scores = out.returns[part], out.lengths[part], None
     if card.reference is not None and card.reference_returns is not None:
         scores = normalized_score(Reference(card.reference, *card.reference_returns), returns)
-    acted = {"rollout": policy.rollout, "rollout_context": policy.context_length, "weights": plan.weights}
+    origin: dict[str, Any] = {each.name: getattr(card, each.name) for each in fields(Origin)}
+    origin |= {"rollout": policy.rollout, "rollout_context": policy.context_length}
+    origin |= {"weights": plan.weights, "target_return": target_return}
     return Score(
-        **{each.name: getattr(card, each.name) for each in fields(Origin)} | acted | {"target_return": target_return},
+        **origin,
         training_seed=card.seed,
         episodes=len(part),
         seed=plan.seed,

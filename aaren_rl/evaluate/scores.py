@@ -167,18 +167,11 @@ def format_overview(scores: Sequence[tuple[str, Score]]) -> str:
     """The scores of several policies by their names, with bootstrap intervals of the mean, a line each."""
     rows = [("policy", "target", "return", "95 % interval", "score", "95 % interval")]
     for name, score in scores:
-        ends = score.interval()
-        normalised = [score.normalised(end) for end in ends]
-        rows.append(
-            (
-                name,
-                asked_words(score.target_return),
-                f"{score.return_mean:.1f}",
-                f"[{ends[0]:.1f}, {ends[1]:.1f}]",
-                _cell(score.normalized_score_mean),
-                "-" if None in normalised else f"[{_cell(normalised[0])}, {_cell(normalised[1])}]",
-            )
-        )
+        low, high = score.interval()
+        ends = [_cell(score.normalised(end)) for end in (low, high)]
+        returns = f"{score.return_mean:.1f}", f"[{low:.1f}, {high:.1f}]"
+        normalised = _cell(score.normalized_score_mean), "-" if "-" in ends else f"[{', '.join(ends)}]"
+        rows.append((name, asked_words(score.target_return), *returns, *normalised))
     legend = "intervals: bootstrap over episodes, which say nothing of other training seeds"
     return "\n".join([*aligned(rows), "", legend])
 
@@ -256,15 +249,12 @@ def format_table(scores: Sequence[Score]) -> str:
         "",
         f"{'target':>8} {'return':>8} {'+-':>7} {'score':>7} {'+-':>6} {'length':>7} {'actions/s':>10}",
     ]
-    lines += [
-        f"{asked_words(s.target_return):>8} {s.return_mean:>8.1f} {s.return_std:>7.1f} "
-        f"{_cell(s.normalized_score_mean):>7} {_cell(s.normalized_score_std):>6} "
-        f"{s.length_mean:>7.1f} {s.actions_per_second:>10.0f}"
-        for s in scores
-    ]
-    if first.reference is None:
-        legend = "no score: this environment has no reference returns (--ref-min-score, --ref-max-score)"
-    else:
+    for s in scores:
+        returns = f"{asked_words(s.target_return):>8} {s.return_mean:>8.1f} {s.return_std:>7.1f}"
+        normalised = f"{_cell(s.normalized_score_mean):>7} {_cell(s.normalized_score_std):>6}"
+        lines.append(f"{returns} {normalised} {s.length_mean:>7.1f} {s.actions_per_second:>10.0f}")
+    legend = "no score: this environment has no reference returns (--ref-min-score, --ref-max-score)"
+    if first.reference is not None:
         legend = f"score: 100 (return - random) / (expert - random), {first.reference}"
     data = first.data()
     return "\n".join([*lines, "", *([] if data is None else [data]), f"{legend}; +- over episodes"])

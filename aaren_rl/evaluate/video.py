@@ -42,12 +42,7 @@ EPISODES: dict[str, Callable[[Sequence[float]], int]] = {
 class Video:
     """One episode: its actions are noted while it is scored, then taken again before a camera.
 
-    Args:
-        file: where it goes.
-        env_id: the environment that is scored.
-        env_kwargs: passed on to `gymnasium.make`.
-        seed: of the first episode.
-        which: a name in EPISODES: of the best and the worst the actions of all are noted.
+    `seed` is the first episode's; `which` is a name in EPISODES: but for "first", the actions of all are noted.
     """
 
     def __init__(self, file: Path, env_id: str, env_kwargs: Mapping[str, Any], seed: int, which: str = "first") -> None:
@@ -80,14 +75,9 @@ class Video:
                 self._noted[environment].append(action.copy())
 
     def write(self, score: Score, run: Path) -> str:
-        """Writes the file, and TensorBoard's events where `run` is, or lies in, a run folder.
+        """Writes the file, and TensorBoard's events where `run` is, or lies in, a run folder; returns a line about it.
 
-        Args:
-            score: of the rollout whose actions were noted.
-            run: the run folder or policy folder.
-
-        Returns:
-            A line that says what was written.
+        `score` is that of the rollout whose actions were noted.
 
         Raises:
             SimulationError: the environment did not repeat the episode, or failed.

@@ -29,33 +29,19 @@ LEGEND = "score: normalised, or the mean return where it says so; error: held-ou
 
 @dataclass(frozen=True)
 class Listed:
-    """A run in a listing; what is not known is None.
+    """A run in a listing; what is not known is None."""
 
-    Attributes:
-        path: its folder.
-        env: the task.
-        agent: the agent.
-        seed: the training seed.
-        update: of the last line of its metrics.
-        updates: it is to have.
-        state: "running", "finished" or "stopped".
-        score: of the last evaluation: the normalised score, else the mean return.
-        normalised: which of the two.
-        best: the best evaluation's.
-        action_error: on held-out episodes.
-    """
-
-    path: str
+    path: str  # its folder
     env: str
     agent: str
-    seed: int
-    update: int
-    updates: int
-    state: str
-    score: float | None
-    normalised: bool
-    best: float | None
-    action_error: float | None
+    seed: int  # of training
+    update: int  # of the last line of its metrics
+    updates: int  # it is to have
+    state: str  # "running", "finished" or "stopped"
+    score: float | None  # of the last evaluation: the normalised score, else the mean return
+    normalised: bool  # which of the two
+    best: float | None  # the best evaluation's
+    action_error: float | None  # on held-out episodes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,11 +69,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def find_runs(folder: Path) -> Iterator[Listed]:
-    """The training runs below a folder, by their paths; other files are passed over.
-
-    Raises:
-        UsageError: there is no such folder.
-    """
+    """The training runs below a folder, by their paths; raises UsageError where there is no such folder."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: is not a folder")
     for file in sorted(folder.rglob("config.yaml")):
