@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from ..agents import DecisionModel, ModelConfig
 from ..errors import CheckpointError, one_line
 from ..files import read_small
 from ..policies.folder import load_tensors
+from ..typed import read
 
 HUGGING_FACE, MIN_DT = "Hugging Face's DecisionTransformerModel", "min-decision-transformer"
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -112,7 +114,7 @@ def _hugging_face(folder: Path) -> Imported:
     # Every token has position 0 there, so the position embedding is one more bias behind the first layer norm.
     ours["norm.bias"] = ours["norm.bias"] + names.take("encoder.wpe.weight")[0]
     ours |= names.linear("encoder.ln_f", "trunk.norm")
-    heads, width = config["n_head"], len(ours["norm.bias"])
+    heads, width = config.n_head, len(ours["norm.bias"])
     for i in range(blocks):
         theirs, own = f"encoder.h.{i}.", f"trunk.blocks.{i}."
         for name, mine in _HUGGING_FACE_BLOCK.items():
@@ -120,53 +122,61 @@ def _hugging_face(folder: Path) -> Imported:
         for kind in ("weight", "bias"):
             joined = ours.pop(f"{own}all.{kind}")
             for part, name in enumerate(("query", "key", "value")):
-                scale = _score_scale(config, width // heads, i) if name == "query" else 1.0
+                scale = config.score_scale(width // heads, i) if name == "query" else 1.0
                 ours[f"{own}mixer.{name}.{kind}"] = scale * joined[part * width : (part + 1) * width]
     masks = (f"encoder.h.{i}.attn.{name}" for i in range(blocks) for name in ("bias", "masked_bias"))
     names.finish(("predict_return.", "predict_state.", "encoder.wte.", *masks))
-    activation = _ACTIVATIONS[config["activation_function"]]
-    made = {"heads": heads, "dropout": config["resid_pdrop"], "block": "pre-norm", "activation": activation}
+    activation = _ACTIVATIONS[config.activation_function]
+    made = {"heads": heads, "dropout": config.resid_pdrop, "block": "pre-norm", "activation": activation}
     model = _build(found[0], ours, blocks, **made)
     return Imported(model, HUGGING_FACE, found[0], None)
 
 
-def _score_scale(config: dict[str, Any], head_dim: int, layer: int) -> float:
-    """What the queries are multiplied with, for attention scores that are not scaled by 1 / sqrt(D)."""
-    scale = 1.0 if config["scale_attn_weights"] else math.sqrt(head_dim)
-    return scale / (layer + 1) if config["scale_attn_by_inverse_layer_idx"] else scale
+@dataclass(frozen=True)
+class _Config:
+    """What we read of Hugging Face's configuration, with the defaults that it leaves out."""
+
+    model_type: str = ""
+    n_head: int = 1
+    resid_pdrop: float = 0.1
+    activation_function: str = "relu"
+    scale_attn_weights: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
+    action_tanh: bool = True
+    layer_norm_epsilon: float = 1e-5
+    add_cross_attention: bool = False
+
+    def __post_init__(self) -> None:
+        for name, allowed in _ALLOWED.items():
+            if (value := getattr(self, name)) not in allowed:
+                raise ValueError(f"{name} is {value!r}; only {' or '.join(map(str, allowed))} can be imported")
+        if self.n_head < 1:
+            raise ValueError(f"n_head is {self.n_head}; at least 1")
+
+    def score_scale(self, head_dim: int, layer: int) -> float:
+        """What the queries are multiplied with, for attention scores that are not scaled by 1 / sqrt(D)."""
+        scale = 1.0 if self.scale_attn_weights else math.sqrt(head_dim)
+        return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
 
 
-# What we read of a configuration: the default that Hugging Face leaves out, and what our model can express.
-_CONFIG: dict[str, tuple[Any, tuple[Any, ...] | type]] = {
-    "model_type": (None, ("decision_transformer",)),
-    "n_head": (1, int),
-    "resid_pdrop": (0.1, float),
-    "activation_function": ("relu", tuple(_ACTIVATIONS)),
-    "scale_attn_weights": (True, bool),
-    "scale_attn_by_inverse_layer_idx": (False, bool),
-    "action_tanh": (True, (True,)),
-    "layer_norm_epsilon": (1e-5, (1e-5,)),
-    "add_cross_attention": (False, (False,)),
+# What our model can express.
+_ALLOWED: dict[str, Collection[object]] = {
+    "model_type": ("decision_transformer",),
+    "activation_function": _ACTIVATIONS,
+    "action_tanh": (True,),
+    "layer_norm_epsilon": (1e-5,),
+    "add_cross_attention": (False,),
 }
 
 
-def _read_config(file: Path) -> dict[str, Any]:
+def _read_config(file: Path) -> _Config:
     try:
         tree = json.loads(read_small(file))
+        if isinstance(tree, dict):
+            tree = {name: value for name, value in tree.items() if name in _Config.__annotations__}
+        return read(_Config, tree)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: not readable: {one_line(error)}") from error
-    if not isinstance(tree, dict):
-        raise CheckpointError(f"{file}: not a configuration")
-    config = {key: tree.get(key, default) for key, (default, _) in _CONFIG.items()}
-    for key, value in config.items():
-        allowed = _CONFIG[key][1]
-        if isinstance(allowed, tuple) and value not in allowed:
-            raise CheckpointError(f"{file}: {key} is {value!r}; only {' or '.join(map(str, allowed))} can be imported")
-        if isinstance(allowed, type) and type(value) is not allowed and not (allowed is float and value == 0):
-            raise CheckpointError(f"{file}: {key} is {value!r}, not {allowed.__name__}")
-    if config["n_head"] < 1:
-        raise CheckpointError(f"{file}: n_head is {config['n_head']}; at least 1")
-    return config
 
 
 def _build(file: Path, tensors: dict[str, Tensor], blocks: int, **model: Any) -> DecisionModel:  # noqa: ANN401

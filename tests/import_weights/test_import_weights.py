@@ -239,7 +239,7 @@ def test_nothing_is_executed_and_bad_files_are_one_line(tmp_path: Path, monkeypa
         ({"action_tanh": False}, "action_tanh is False"),
         ({"activation_function": "silu"}, "activation_function is 'silu'"),
         ({"layer_norm_epsilon": 1e-3}, "layer_norm_epsilon is 0.001"),
-        ({"n_head": "os.system"}, "n_head is 'os.system', not int"),
+        ({"n_head": "os.system"}, "n_head: 'os.system' is not int"),
         ({"n_head": 3}, "width 16 is not a multiple of heads 3"),
         ({"n_head": 0}, "n_head is 0; at least 1"),
     ],
