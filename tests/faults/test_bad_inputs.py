@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,33 +26,24 @@ from aaren_rl.sb3 import SB3Policy, make_vec_env
 from aaren_rl.vector import VectorPolicy
 
 pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("ignore")]
-NUMBERS = ("nan", "-inf", "1e400", "-1", "", " ", "1,5", "0x10", "1e3x", "--", "½", "None", "1" * 5000)
-INTEGERS = (*NUMBERS, "1.5", "1e3", "99999999999999999999999", "-0x1", "²", "true", "[]")
+NUMBERS = ("nan", "-inf", "1e400", "", " ", "1,5", "0x10", "1e3x", "--", "½", "None", "1" * 5000)
+INTEGERS = (*NUMBERS, "-1", "1.5", "1e3", "99999999999999999999999", "-0x1", "²", "true", "[]")
 NAMES = ("", " ", "hopper medium", "höpper-médium", "../hopper-medium", "hopper-medium/", "\u202ehopper", "h\nopper",
          "-", "~", "a" * 5000, "\x1b[2J", "🤖", "hopper-medium;rm", "%s%n", "{env}")  # fmt: skip
-# Command -> options of floats, options of integers.
-OPTIONS = {
-    "train": (
-        "--learning-rate --weight-decay --clip-norm --dropout --held-out --best-fraction --return-scale "
-        "--average-decay --timestep-std --tree-budget",
-        "--updates --seed --width --layers --heads --eval-every --steps-per-update --context-length --rollout-context "
-        "--warmup-updates --eval-seed --rem-dilation --threads --max-episode-steps",
-    ),
-    "evaluate RUN": ("--budget --guidance", "--episodes --seed --rollout-context"),
-    "compare": ("--gpus-per-run", "--seeds --jobs --episodes"),
-    "collect --env Good-v0": ("--updates-per-step", "--steps --envs --seed"),
-    "export RUN --out x.onnx": ("", "--episodes --seed --rollout-context"),
-    "hub RUN hub": ("", "--episodes --seed"),
-    "import-weights DATA p": ("--return-scale", "--heads --context"),
-    "bench rollout": ("", "--steps --threads --width"),
-    "sweep paper": ("--gpus-per-run", "--jobs"),
-}
-GIVEN = [
-    (command, option, values)
-    for command, both in OPTIONS.items()
-    for options, values in zip(both, (NUMBERS, INTEGERS), strict=True)
-    for option in options.split()
-]
+NUMERIC = ("train", "evaluate RUN", "compare", "collect --env Good-v0", "export RUN --out x.onnx", "hub RUN hub",
+           "import-weights DATA p")  # fmt: skip
+
+
+def given_numbers() -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Command, option of a number, and what is none."""
+    for line in NUMERIC:
+        parser = import_module(f"aaren_rl.{line.split()[0].replace('-', '_')}.command").make_parser()
+        for action in parser._actions:
+            if values := {"integer": INTEGERS, "number": NUMBERS}.get(getattr(action.type, "__name__", "")):
+                yield line, action.option_strings[-1], values
+
+
+GIVEN = list(given_numbers())
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
