@@ -106,8 +106,12 @@ def compare(arguments: argparse.Namespace) -> int:
         "processor": f"{here.processor}, {here.cores} cores",
         "versions": {name: version for name, version in versions("").items() if name != "device"},
     }
-    statistics = {"imitation": imitation(cells), "imitation_differences": imitation_differences(cells)}
-    write_results(arguments.out / "results.json", cells, settings, statistics)
+    write_results(
+        arguments.out / "results.json",
+        cells,
+        settings,
+        {"imitation": imitation(cells), "imitation_differences": imitation_differences(cells)},
+    )
     write_report(arguments.out, cells, settings)
     drawn = figures(cells) | {OVERVIEW: overview(cells, NARROW)}  # TensorBoard shows all in one small size
     write_board(arguments.out, cells, drawn, (arguments.out / "report.md").read_text(encoding="utf-8"))
