@@ -28,14 +28,7 @@ ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "t
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint.
-
-    Attributes:
-        steps: environment steps taken.
-        trainer: the trainer's state.
-        experience: all rows so far.
-        evaluations: of the actors in actors/, in order.
-    """
+    """A checkpoint after `steps` environment steps, with all experience so far and the evaluations of actors/."""
 
     steps: int
     trainer: dict[str, Any]

@@ -13,8 +13,7 @@ import numpy as np
 import yaml
 
 from ..envs import normalized_score
-from ..envs.behaviour.policy import Job, Track, simulate
-from ..envs.errors import EnvsError, SimulationError
+from ..envs.behaviour.policy import Job, simulate
 from ..envs.tasks.environment import inspect_spaces
 from ..envs.tasks.table import REFERENCE_RETURNS
 from ..errors import CheckpointError, UsageError, one_line
@@ -29,8 +28,8 @@ RANDOM_STEPS = 5000
 # Gymnasium's own pattern without the module before a colon, and with nothing that leaves a folder.
 _ENV_ID = re.compile(r"(?:[A-Za-z0-9_][\w-]*/)?[A-Za-z0-9_][\w.-]*", re.ASCII)
 
-# The first part of a simulation's seed is the run's, the second what the episodes are for; 2 are the data sets'.
-_EVALUATION = 1
+# The first part of a simulation's seed is the run's, the second what the episodes are for.
+EVALUATION, DATA = 1, 2
 
 
 def _setting(default: Any, limits: Range, **shown: str) -> Any:  # noqa: ANN401  dataclasses' own
@@ -169,15 +168,16 @@ def read_config(file: Path) -> CollectConfig:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Undiscounted returns and lengths of a few episodes of a checkpoint's stochastic policy.
-
-    `steps` are the environment steps the checkpoint was trained for.
-    """
+    """Undiscounted returns and lengths of a few episodes of the stochastic policy after `steps` environment steps."""
 
     steps: int
     return_mean: float
     return_std: float
     length_mean: float
+
+    def __str__(self) -> str:
+        """The policy in words."""
+        return f"SAC at {self.steps:,} steps, stochastic, mean return {self.return_mean:.1f}"
 
 
 def evaluate_actor(config: CollectConfig, path: Path, steps: int) -> Evaluation:
@@ -186,22 +186,8 @@ def evaluate_actor(config: CollectConfig, path: Path, steps: int) -> Evaluation:
     Raises:
         SimulationError: the environment raised.
     """
-    seed = (config.seed, _EVALUATION, steps)
-    tracks = play(Job(config.env_id, str(path), config.horizon, seed, 0, EVALUATION_EPISODES))
+    seed = (config.seed, EVALUATION, steps)
+    tracks = simulate(Job(config.env_id, str(path), config.horizon, seed, 0, EVALUATION_EPISODES))
     returns = [float(track.rewards.sum(dtype=np.float64)) for track in tracks]
     lengths = [len(track.rewards) for track in tracks]
     return Evaluation(steps, float(np.mean(returns)), float(np.std(returns)), float(np.mean(lengths)))
-
-
-def play(job: Job) -> list[Track]:
-    """`simulate` in this process, where the environment may be the user's code and raise anything.
-
-    Raises:
-        SimulationError: it did; the message is its own.
-    """
-    try:
-        return simulate(job)
-    except EnvsError:
-        raise
-    except Exception as error:
-        raise SimulationError(f"the environment {job.env_id} raised {error!r}") from error

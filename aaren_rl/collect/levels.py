@@ -14,7 +14,7 @@ import numpy as np
 from ..cli import StopRequest, progress_bar
 from ..envs import normalized_score
 from ..envs.behaviour.local_sets import EPISODES_PER_JOB
-from ..envs.behaviour.policy import ActionUnits, Job, Track, join_tracks
+from ..envs.behaviour.policy import ActionUnits, Job, Track, join_tracks, simulate
 from ..envs.behaviour.pool import WorkerPool
 from ..envs.data.episodes import Episodes
 from ..envs.data.hdf5.d4rl import write_hdf5
@@ -22,14 +22,11 @@ from ..envs.errors import DataError
 from ..envs.system import core_count
 from ..envs.tasks.environment import inspect_spaces
 from .checkpoint import Experience, Saved, saving
-from .config import CollectConfig, Evaluation, play
+from .config import DATA, CollectConfig, Evaluation
 
 LEVELS = ("random", "medium", "medium-replay", "medium-expert", "expert")
 RANDOM_EPISODES = 20
 _STATISTICS = ("episodes", "total_steps", "mean_return", "mean_length")
-
-# The first part of a job's seed is the run's, the second says what the episodes are for; 1 are the evaluations'.
-_DATA = 2
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ def random_return(config: CollectConfig) -> float:
     Raises:
         SimulationError: the environment raised.
     """
-    tracks = play(Job(config.env_id, None, config.horizon, (config.seed, _DATA, 0), 0, RANDOM_EPISODES))
+    tracks = simulate(Job(config.env_id, None, config.horizon, (config.seed, DATA, 0), 0, RANDOM_EPISODES))
     return float(np.mean([track.rewards.sum(dtype=np.float64) for track in tracks]))
 
 
@@ -121,10 +118,10 @@ class Source:
     def recipe(self, level: str) -> dict[str, str | int]:
         """What determines a level's data: attributes of its file."""
         medium, policies = self.choice.medium, self.choice.policies(level)
+        described, steps = f"all experience of SAC up to {medium.steps:,} steps, in training", medium.steps
         if policies:
-            described, steps = ", then ".join(_describe(policy) for policy in policies), self.n_steps
-        else:
-            described, steps = f"all experience of SAC up to {medium.steps:,} steps, in training", medium.steps
+            names = [str(policy or "uniform random actions") for policy in policies]
+            described, steps = ", then ".join(names), self.n_steps
         return {
             "env_id": self.config.env_id,
             "origin": f"collected with aaren-rl {version('aaren-rl')}; not the D4RL file",
@@ -168,14 +165,8 @@ class Source:
         """The first episodes of a policy."""
         steps = policy.steps if policy else 0
         weights = str(self.folder / "actors" / f"{steps}.safetensors") if policy else None
-        seed = (self.config.seed, _DATA, steps)
+        seed = (self.config.seed, DATA, steps)
         return Job(self.config.env_id, weights, self.config.horizon, seed, 0, EPISODES_PER_JOB, self.register)
-
-
-def _describe(policy: Evaluation | None) -> str:
-    if policy is None:
-        return "uniform random actions"
-    return f"SAC at {policy.steps:,} steps, stochastic, mean return {policy.return_mean:.1f}"
 
 
 def write_levels(source: Source, files: Mapping[str, Path], stop: StopRequest) -> str:
@@ -208,18 +199,15 @@ def write_levels(source: Source, files: Mapping[str, Path], stop: StopRequest) -
                     if stop.signal is not None:
                         raise Stopped
             rows[level] = source.write(level, files[level], tracks)
-    header = f"{'level':<14} {'episodes':>8} {'steps':>9} {'return':>9} {'score':>6} {'length':>7}  file"
-    family = source.config.family
-    return "\n".join([header, *(_line(level, row or {}, family, files[level]) for level, row in rows.items())])
-
-
-def _line(level: str, row: Mapping[str, float], family: str | None, file: Path) -> str:
-    """A row of the table; without reference returns there is no score."""
-    score = f"{normalized_score(family, row['mean_return']):.1f}" if family else "-"
-    return (
-        f"{level:<14} {row['episodes']:>8.0f} {row['total_steps']:>9.0f} {row['mean_return']:>9.1f} {score:>6} "
-        f"{row['mean_length']:>7.1f}  {file}"
-    )
+    lines = [f"{'level':<14} {'episodes':>8} {'steps':>9} {'return':>9} {'score':>6} {'length':>7}  file"]
+    for level, row in rows.items():
+        assert row is not None
+        episodes, steps, mean_return, length = (row[name] for name in _STATISTICS)
+        family = source.config.family
+        score = f"{normalized_score(family, mean_return):.1f}" if family else "-"  # without reference returns
+        numbers = f"{episodes:>8.0f} {steps:>9.0f} {mean_return:>9.1f} {score:>6} {length:>7.1f}"
+        lines.append(f"{level:<14} {numbers}  {files[level]}")
+    return "\n".join(lines)
 
 
 def split_experience(experience: Experience, units: ActionUnits, dataset: str, env_id: str) -> Episodes:

@@ -117,11 +117,7 @@ class CollectRun:
         return self.steps // self.config.envs
 
     def learn(self, until: int) -> None:
-        """Go on until `until` steps are taken, or up to one unit of `rhythm` more.
-
-        Raises:
-            SimulationError: an environment failed.
-        """
+        """Go on until `until` steps are taken, or up to one unit of `rhythm` more; SimulationError if that fails."""
         if until > self.steps:
             # log_interval: episodes until the logger, which has no outputs, would forget what `_losses` reads.
             self.model.learn(until - self.steps, reset_num_timesteps=False, log_interval=2**62)
