@@ -6,8 +6,11 @@ import os
 import sys
 from collections.abc import Callable
 
-from .envs.errors import DISK_FULL, CommandError, ResourcesError, UsageError, one_line
-from .envs.errors import EnvsError as EnvsError  # for `from aaren_rl.errors import ...`
+from .envs.errors import DISK_FULL, CommandError, EnvsError, ResourcesError, UsageError, one_line
+
+__all__ = ["CommandError", "EnvsError", "ResourcesError", "UsageError", "one_line"]
+__all__ += ["ArgumentError", "CheckpointError", "DamagedCheckpointError", "NonFiniteActionError", "NumericsError"]
+__all__ += ["PeerError", "explain", "run_command"]
 
 SMALLER = "use smaller batches: --steps-per-update or --width in training, --episodes in evaluation"
 

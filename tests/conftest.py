@@ -18,6 +18,7 @@ import minari_sets
 import numpy as np
 import pytest
 import torch
+from small_run import quick
 
 from aaren_rl.envs import make_env
 
@@ -103,13 +104,7 @@ def hopper_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def trained_run(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a Decision-Aaren run of a few updates on that set; not to be written to."""
-    from aaren_rl.train.command import main
-
-    out = tmp_path_factory.mktemp("runs")
-    small = "--env hopper-medium --width 16 --layers 1 --heads 2 --updates 5 --warmup-updates 1 --steps-per-update 160"
-    scored = "--eval-every 5 --eval-episodes 1 --final-episodes 1 --threads 1"
-    assert main([*small.split(), *scored.split(), "--source", str(hopper_file), "--out", str(out)]) == 0
-    return out / "hopper-medium" / "decision-aaren" / "seed0"
+    return quick(tmp_path_factory.mktemp("runs"), hopper_file, "--updates 5 --eval-every 5")
 
 
 @pytest.fixture(scope="session")
