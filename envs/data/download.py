@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from pathlib import Path
-from typing import NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -72,18 +71,17 @@ def fetch(url: str, target: Path, *, check: Callable[[Path], object], progress: 
 
 def _complete(url: str, target: Path, part: Path, note: Path, progress: bool) -> None:
     """Fill `part`, in several attempts if need be."""
-    reason = ""
-    by_hand = f"put the file at {target} by hand"
+    reason, by_hand = "", f"put the file at {target} by hand"
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(_PAUSE_S * 2 ** (attempt - 1))
-        begun = _, size, validator, total = _begun(url, part, note)
+        size, validator, total = _begun(url, part, note)
         if size == total:
             return
         headers = {"Range": f"bytes={size}-", "If-Range": validator} if size else {}
         try:
             with urlopen(Request(url, headers={"User-Agent": "aaren-rl", **headers}), timeout=_TIMEOUT_S) as response:
-                return _receive(response, part, note, begun, progress)
+                return _receive(response, url, part, note, progress)
         except HTTPError as error:
             error.close()
             reason = f"HTTP status {error.code}"
@@ -95,7 +93,7 @@ def _complete(url: str, target: Path, part: Path, note: Path, progress: bool) ->
             reason = one_line(getattr(error, "reason", error)) or type(error).__name__
             if not attempt and not isinstance(error, _BROKEN_OFF):
                 raise DataError(f"{url}: cannot be reached ({reason}); check the network, {by_hand}") from error
-    _, size, _, total = _begun(url, part, note)
+    size, _, total = _begun(url, part, note)
     if not size:
         note.unlink(missing_ok=True)
         part.unlink(missing_ok=True)
@@ -106,29 +104,21 @@ def _complete(url: str, target: Path, part: Path, note: Path, progress: bool) ->
     )
 
 
-class _Begun(NamedTuple):
+def _begun(url: str, part: Path, note: Path) -> tuple[int, str | None, int | None]:
     """How many bytes have arrived, of which copy (an ETag or a date) and of how many; 0 where that is not known."""
-
-    url: str
-    size: int = 0
-    validator: str | None = None
-    total: int | None = None
-
-
-def _begun(url: str, part: Path, note: Path) -> _Begun:
     try:
         noted, validator, total = json.loads(note.read_text())
         size = part.stat().st_size
         if noted == url and validator and size <= total:
-            return _Begun(url, size, validator, total)
+            return size, validator, total
     except (FileNotFoundError, ValueError, TypeError):  # TypeError: not three values, or others
         pass
-    return _Begun(url)
+    return 0, None, None
 
 
-def _receive(response: HTTPResponse, part: Path, note: Path, begun: _Begun, progress: bool) -> None:
+def _receive(response: HTTPResponse, url: str, part: Path, note: Path, progress: bool) -> None:
     """Append an answer to the part if it continues it; if not, start over with it."""
-    url, size, validator, total = begun
+    size, validator, total = _begun(url, part, note)
     etag = response.headers.get("ETag")
     # RFC 9110, section 13.1.5, does not admit weak ETags for ranges.
     found = etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified")

@@ -56,15 +56,16 @@ def refused(path, *parts, **kwargs):
 
 
 def test_a_good_file(save):
-    data = arrays()
-    path = save(data, compression="gzip")
+    data, attributes = arrays(), {"env_id": "Hopper-v4", "origin": "made\nby \x1b[31mme"}
+    path = save(data, lambda file: file.attrs.update(attributes), compression="gzip")
     episodes = read_hdf5(path, dataset="hopper-medium", observation_dim=11, action_dim=3)
     assert episodes.lengths.tolist() == [10, 5, 5, 10, 5, 5, 10, 5, 5]
     assert episodes.terminated.tolist() == [False, True, False] * 3
     for key in ("observations", "actions", "rewards"):
         np.testing.assert_array_equal(getattr(episodes, key), data[key])
-    assert (episodes.dataset, episodes.source, episodes.env_id, episodes.notes) == ("hopper-medium", "file", None, ())
-    assert episodes.path == str(path)
+    assert (episodes.dataset, episodes.source, episodes.path) == ("hopper-medium", "file", str(path))
+    # One line, without control characters.
+    assert (episodes.env_id, episodes.notes) == ("Hopper-v4", ("origin: made by [31mme",))
 
 
 def test_ends(save):
@@ -72,7 +73,7 @@ def test_ends(save):
     data["timeouts"][-1] = False
     data["terminals"][9] = True  # and a timeout
     episodes = read_hdf5(save(data))
-    assert episodes.n_steps == 55 and episodes[0].terminated
+    assert episodes.n_steps == 55 and episodes[0].terminated and episodes.env_id is None
     assert episodes.notes == ("dropped 5 steps of an unfinished last episode",)
 
 
@@ -191,16 +192,11 @@ def test_10_no_ends(save, ends):
     assert episodes.lengths.tolist() == [25, 25] and not episodes.terminated.any()
     assert episodes.notes == ("dropped 10 steps of an unfinished last episode",)
     assert read_hdf5(path, max_episode_steps=20).lengths.tolist() == [20, 20, 20]
-
-
-def test_10_max_episode_steps_cuts_beside_the_terminals(save):
-    path = save(arrays(timeouts=None))
-    assert read_hdf5(path).lengths.tolist() == [15, 20, 20]
-    episodes = read_hdf5(path, max_episode_steps=10)
-    assert episodes.lengths.tolist() == [10, 5, 10, 10, 10, 10]
-    assert episodes.terminated.tolist() == [False, True, False, True, False, True]
     with pytest.raises(UsageError):
         read_hdf5(path, max_episode_steps=0)
+    episodes = read_hdf5(save(arrays(timeouts=ends)), max_episode_steps=10)
+    assert episodes.lengths.tolist() == [10, 5, 10, 10, 10, 10]
+    assert episodes.terminated.tolist() == [False, True, False, True, False, True]
 
 
 @pytest.mark.faults(11)
@@ -286,12 +282,6 @@ def test_38_shape_and_chunk_bombs(save, shape, options, claimed):
     before = peak_mib()
     refused(path, f"claims {claimed}", f"in a file of {path.stat().st_size:,}")
     assert peak_mib() - before < 50
-
-
-def test_attributes_are_one_line_without_control_characters(save):
-    attributes = {"env_id": "Hopper-v4", "origin": "made\nby \x1b[31mme"}
-    episodes = read_hdf5(save(arrays(), lambda file: file.attrs.update(attributes)))
-    assert episodes.env_id == "Hopper-v4" and episodes.notes == ("origin: made by [31mme",)
 
 
 def test_write_and_read_again(save, tmp_path):

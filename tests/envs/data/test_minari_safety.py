@@ -29,19 +29,16 @@ def test_37_links(data, part, kind, link):
 
 
 @pytest.mark.faults(38)
-def test_38_bombs(data):
+@pytest.mark.parametrize(("steps", "chunk", "claimed"), [(None, 10**8, "claims 1,20"), (10**11, 10**6, "claims 6,8")])
+def test_38_bombs(data, steps, chunk, claimed):
+    """A chunk that is larger than its array, and arrays of more steps than the file can hold."""
     with sets.episode(data) as group:
-        shape = group["actions"].shape
-        del group["actions"]
-        group.create_dataset("actions", shape, np.float32, maxshape=(None, 3), chunks=(10**8, 3), compression="gzip")
-    refused("claims 1,20", "in a file of")
-    with sets.episode(data) as group:
-        for key in list(group.keys() - {"infos"}):
-            columns = {"observations": (11,), "actions": (3,)}.get(key, ())
+        for key in ["actions"] if steps is None else group.keys() - {"infos"}:
+            shape = group[key].shape if steps is None else (steps + (key == "observations"), *group[key].shape[1:])
+            options = {"maxshape": (None, *shape[1:]), "chunks": (chunk, *shape[1:]), "compression": "gzip"}
             del group[key]
-            n = 10**11 + (key == "observations")
-            group.create_dataset(key, (n, *columns), np.float32, chunks=(10**6, *columns), compression="gzip")
-    refused("claims 6,8", "in a file of")
+            group.create_dataset(key, shape, np.float32, **options)
+    refused(claimed, "in a file of")
 
 
 @pytest.fixture
