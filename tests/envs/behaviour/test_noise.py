@@ -37,20 +37,14 @@ def test_moments_against_a_fine_grid():
             np.testing.assert_allclose(found[1], weights @ (values - first) ** 2, atol=within)
 
 
-def test_every_policy_has_its_rows(episodes):
-    found = policy_rows(TASK, episodes)
-    assert [policy for policy, _ in found] == list(POLICIES)
-    bounds = [first for _, (first, _) in found] + [found[-1][1][1]]
-    assert bounds[0] == 0 and bounds[-1] == episodes.n_steps and set(bounds) <= set(episodes.offsets.tolist())
-    for _, (first, last) in found:
-        # The share, and no more than the rest of the episode that crosses its end.
-        assert 0 <= last - first - 2000 < 1000
-
-
 def test_variance_is_that_of_the_data_about_the_mean_action(episodes):
     variance = action_noise_variance(episodes)
     assert variance.shape == (episodes.n_steps,) and variance.dtype == np.float64
-    for policy, (first, last) in policy_rows(TASK, episodes):
+    found = policy_rows(TASK, episodes)
+    assert [policy for policy, _ in found] == list(POLICIES) and found[-1][1][1] == episodes.n_steps
+    for policy, (first, last) in found:
+        # The share, and no more than the rest of the episode that crosses its end.
+        assert 0 <= last - first - 2000 < 1000 and {first, last} <= set(episodes.offsets.tolist())
         mean = 0.0
         if policy is not None:
             behaviour = BehaviourPolicy(weights_path(TASK, policy))
