@@ -106,17 +106,14 @@ def compare(arguments: argparse.Namespace) -> int:
         "processor": f"{here.processor}, {here.cores} cores",
         "versions": {name: version for name, version in versions("").items() if name != "device"},
     }
-    write_results(
-        arguments.out / "results.json",
-        cells,
-        settings,
-        {"imitation": imitation(cells), "imitation_differences": imitation_differences(cells)},
-    )
-    write_report(arguments.out, cells, settings)
+    errors: dict[str, Sequence[object]] = {"imitation": imitation(cells)}
+    errors["imitation_differences"] = imitation_differences(cells)
+    out: Path = arguments.out
+    write_results(out / "results.json", cells, settings, errors)
+    write_report(out, cells, settings)
     drawn = figures(cells) | {OVERVIEW: overview(cells, NARROW)}  # TensorBoard shows all in one small size
-    write_board(arguments.out, cells, drawn, (arguments.out / "report.md").read_text(encoding="utf-8"))
-    print(f"\n{format_comparison(cells)}\n")
-    print(f"report: {arguments.out / 'report.html'}")
+    write_board(out, cells, drawn, (out / "report.md").read_text(encoding="utf-8"))
+    print(f"\n{format_comparison(cells)}\n\nreport: {out / 'report.html'}")
     return 0
 
 
@@ -178,21 +175,13 @@ def _gather(jobs: Sequence[CellJob], arguments: argparse.Namespace) -> list[Cell
 
     from .measure import Evaluation, gather
 
-    how = Evaluation(
-        episodes=arguments.episodes,
-        seed=arguments.eval_seed,
-        sweep_episodes=max(1, arguments.episodes // 2),
-        target_returns=None if arguments.target_returns is None else tuple(arguments.target_returns),
-    )
+    returns = arguments.target_returns and tuple(arguments.target_returns)
+    how = Evaluation(arguments.episodes, arguments.eval_seed, max(1, arguments.episodes // 2), returns)
     # Times of an action are taken on one thread, as a small robot's computer would have.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        cells = []
-        with progress_bar(total=len(jobs), desc="scoring", unit="run") as bar:
-            for job in jobs:
-                cells.append(gather(job.run, how, lambda step, _: bar.set_postfix_str(f"step {step}", refresh=False)))
-                bar.update()
-        return cells
+        with progress_bar(iterable=jobs, desc="scoring", unit="run") as bar:
+            return [gather(j.run, how, lambda step, _: bar.set_postfix_str(f"step {step}", refresh=False)) for j in bar]
     finally:
         torch.set_num_threads(threads)

@@ -27,13 +27,8 @@ SAME_FLOOR = 1e-4  # relative: rounding changes the sixth digit of a floor, othe
 class Imitation:
     """One agent's action error on the held-out episodes of one task, mean over its training seeds.
 
-    Attributes:
-        env: the task.
-        agent: the agent.
-        seeds: the training seeds it was measured for, ascending.
-        episodes: held out, of these seeds together.
-        error: as `ActionError.mean`; the interval is over the episodes of each seed, for these very seeds.
-        above_floor: what of it is the policies' own; None where the behaviour's noise is not known.
+    `episodes` are those of all seeds together. `error` is as `ActionError.mean`, its interval over the episodes of each
+    seed, for these very seeds. `above_floor`: what of it is the policies' own; None where the noise is not known.
     """
 
     env: str
@@ -48,13 +43,8 @@ class Imitation:
 class ImitationDifference:
     """The action error of `first` less that of `second`, on the same held-out episodes; below 0, `first` is better.
 
-    Attributes:
-        env: the task; None: the mean over all tasks that have both.
-        first: an agent.
-        second: another.
-        seeds: the training seeds that kept the same episodes from both, ascending.
-        episodes: how many pairs of an episode's errors there are.
-        difference: its mean over the seeds; the interval is over seeds, and over the episodes of every seed drawn.
+    `env` is None for the mean over all tasks that have both; `seeds` kept the same episodes from both, `episodes` pairs
+    of an episode's errors. The interval is over seeds, and over the episodes of every seed drawn.
     """
 
     env: str | None

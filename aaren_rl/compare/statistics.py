@@ -46,16 +46,12 @@ class Summary:
     """One agent on one task, over its training seeds.
 
     Attributes:
-        env: the task.
-        agent: the agent.
-        seeds: the training seeds, ascending.
         scores: of the last update, seed by seed: normalised scores, or returns where there is no reference.
         normalized: which of the two.
-        mean: of the scores.
-        std: their standard deviation over seeds with n - 1 in the denominator; None for one seed.
+        std: the scores' standard deviation with n - 1 in the denominator; None for one seed.
         iqm: interquartile mean: of the scores without the lowest and the highest quarter (rounded down).
-        best: mean over seeds of the best score during training; None where a seed has none.
-        mean_of_last: mean over seeds of the mean of the last evaluations; None where a seed has none.
+        best: mean of the best score during training; None where a seed has none.
+        mean_of_last: mean of the mean of the last evaluations; None where a seed has none.
         mean_of: how many evaluations those are, every count that a seed has.
     """
 
@@ -87,12 +83,7 @@ class Aggregate:
 class Pair:
     """Two agents on one task, or on average over the tasks that have both (`env` None).
 
-    Attributes:
-        env: the task.
-        first: an agent.
-        second: another.
-        runs: how many of each there are.
-        estimate: the number that tells them apart; see `improvements` and `differences`.
+    `runs` are how many of each there are, `estimate` is what tells them apart: see `improvements` and `differences`.
     """
 
     env: str | None
@@ -106,12 +97,8 @@ class Pair:
 class Profile:
     """The share of an agent's runs that score above a threshold, over tasks of equal weight; a performance profile.
 
-    Attributes:
-        agent: the agent.
-        thresholds: normalised scores, ascending, (T,).
-        shares: of the runs, from 1 down to 0, (T,).
-        low: the lower end of a pointwise 95 % interval, (T,); as `shares` where a task has fewer than `MIN_SEEDS` runs.
-        high: the upper end, (T,).
+    All are (T,): normalised scores, ascending; shares from 1 down to 0; the ends of a pointwise 95 % interval, which
+    are the shares where a task has fewer than `MIN_SEEDS` runs.
     """
 
     agent: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from ..files import write_folder
-from ..policies.names import asked_number, asked_words
+from ..policies.names import asked_words
 from .cells import Cell
 
 if TYPE_CHECKING:
@@ -32,49 +33,35 @@ SMOOTHING = "\n\nTensorBoard smooths curves: set *Smoothing* to 0 to see the mea
 Points = list[tuple[int, float]]  # of a curve: x and y
 
 
-def _once(cell: Cell, number: float | None) -> Points:
-    """A number of the whole run: one point, at the last update; none for None."""
-    return [] if number is None else [(cell.updates, number)]
+def _once(name: str) -> Callable[[Cell], Points]:
+    """A number of the whole run, by its name: one point, at the last update; none for None."""
+    number = attrgetter(name)
+    return lambda cell: [] if number(cell) is None else [(cell.updates, number(cell))]
 
 
-def _by_asked(cell: Cell, value: Callable[[float, float], float]) -> Points:
-    scores = sorted(cell.sweep, key=lambda score: asked_number(score.target_return))
-    return [(round(asked), value(asked, s.return_mean)) for s in scores if (asked := s.target_return) is not None]
+def _by_asked(which: int) -> Callable[[Cell], Points]:
+    """The returns of the sweep, asked (0) or achieved (1), over those asked."""
+
+    def points(cell: Cell) -> Points:
+        returns = sorted((s.target_return, s.return_mean) for s in cell.sweep if s.target_return is not None)
+        return [(round(pair[0]), pair[which]) for pair in returns]
+
+    return points
 
 
-# The first part of the tag: (title of the chart in the page of custom scalars, which quantities may share; what it is
-# and what the x axis is; its points of a cell)
+# The first part of the tag: (title of its chart in the page of custom scalars, what it is, points of a cell)
+_ASKED = "achieved against asked return"
 QUANTITIES: dict[str, tuple[str, str, Callable[[Cell], Points]]] = {
     "eval/score": (
         "score while training",
         "Normalised score (the return, where there is none) in the evaluations while training; x: update",
         lambda cell: [(p.update, p.headline) for p in cell.curve],
     ),
-    "final_score/last": (
-        "final score",
-        "The last update's score: the one to report; x: updates",
-        lambda cell: _once(cell, cell.last.headline),
-    ),
-    "final_score/best": (
-        "final score",
-        "The score of the weights that were best while training; x: updates",
-        lambda cell: _once(cell, cell.best_headline),
-    ),
-    "final_score/mean_of_last": (
-        "final score",
-        "The mean of the last evaluations while training; x: updates",
-        lambda cell: _once(cell, cell.mean_of_last),
-    ),
-    "steering/achieved": (
-        "achieved against asked return",
-        "Mean return; x: the return that was asked for, rounded",
-        lambda cell: _by_asked(cell, lambda asked, achieved: achieved),
-    ),
-    "steering/asked": (
-        "achieved against asked return",
-        "The return that was asked for, to compare with; x: the same, rounded",
-        lambda cell: _by_asked(cell, lambda asked, achieved: asked),
-    ),
+    "final_score/last": ("final score", "The last update's, which is reported; x: updates", _once("last.headline")),
+    "final_score/best": ("final score", "Of the weights best while training; x: updates", _once("best_headline")),
+    "final_score/mean_of_last": ("final score", "Mean of the last evaluations; x: updates", _once("mean_of_last")),
+    "steering/achieved": (_ASKED, "Mean return; x: the return that was asked for, rounded", _by_asked(1)),
+    "steering/asked": (_ASKED, "The return that was asked for, to compare with; x: the same, rounded", _by_asked(0)),
     "rollout/action_microseconds": (
         "microseconds an action",
         "Time of one action, the policy alone, one environment, one thread; x: step of the episode",
@@ -88,14 +75,10 @@ QUANTITIES: dict[str, tuple[str, str, Callable[[Cell], Points]]] = {
     "training/seconds_per_update": (
         "seconds an update",
         "Median over the training, on the device that hparams name; x: updates",
-        lambda cell: _once(cell, cell.seconds_per_update),
+        _once("seconds_per_update"),
     ),
-    "training/loss": (
-        "loss",
-        "Of the last updates, on the agent's own training contexts; x: updates",
-        lambda cell: _once(cell, cell.loss),
-    ),
-    "training/parameters": ("parameters", "Of the model; x: updates", lambda cell: _once(cell, cell.parameters)),
+    "training/loss": ("loss", "Of the last updates, on the agent's own contexts; x: updates", _once("loss")),
+    "training/parameters": ("parameters", "Of the model; x: updates", _once("parameters")),
 }
 
 # Of the table of hparams. TensorBoard finds a metric by its tag, so these are the same for all environments.

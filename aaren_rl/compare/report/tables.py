@@ -45,17 +45,16 @@ class Table:
 
 def scores(cells: Sequence[Cell]) -> list[Table]:
     """A table for every task, with published scores, and one over all tasks."""
-    summaries = summarize(cells)
-    last = {cell.env: cell.last for cell in cells[::-1]}
+    summaries, over = summarize(cells), aggregate(cells)
+    last = {cell.env: cell.last for cell in cells}
     tables = [_scores(last[env], [s for s in summaries if s.env == env]) for env in group(cells)]
-    names = "mean of means [95 %]", "IQM of all runs [95 %]"
-    over = aggregate(cells)
-    rows = [
-        {"agent": label(a.agent), names[0]: interval(a.mean), names[1]: interval(a.iqm), "runs": str(a.runs)}
-        for a in over
-    ]
     if over:
-        mark = joined(list(dict.fromkeys(MARKS[cell.last.source] for cell in cells if cell.env in over[0].envs)))
+        mark = joined(list(dict.fromkeys(MARKS[last[env].source] for env in over[0].envs)))
+        names = "mean of means [95 %]", "IQM of all runs [95 %]"
+        rows = [
+            {"agent": label(a.agent), names[0]: interval(a.mean), names[1]: interval(a.iqm), "runs": str(a.runs)}
+            for a in over
+        ]
         tables.append(Table(f"All of {joined(over[0].envs)}", rows, dict.fromkeys(names, mark)))
     return tables
 
@@ -64,26 +63,15 @@ def _scores(score: Score, summaries: Sequence[Summary]) -> Table:
     theirs = {s.agent: published_beside(score, s.agent) for s in summaries}
     sources = [source for source in PUBLISHED if any(source in found for found in theirs.values())]
     counts = "/".join(map(str, sorted({count for s in summaries for count in s.mean_of if count})))
-    own = [
-        {
-            "mean [95 %]": interval(s.mean),
-            "sd": number(s.std),
-            "IQM [95 %]": interval(s.iqm),
-            "best": number(s.best),
-            f"mean of last {counts}".rstrip(): number(s.mean_of_last),
-        }
-        for s in summaries
-    ]
-    rows = [
-        {"agent": label(s.agent)}
-        | of_agent
-        | {"seeds": listed(s.seeds)}
-        | {source: theirs[s.agent].get(source, NOTHING) for source in sources}
-        for s, of_agent in zip(summaries, own, strict=True)
-    ]
+    own = ("mean [95 %]", "sd", "IQM [95 %]", "best", f"mean of last {counts}".rstrip())
+    rows = []
+    for s in summaries:
+        numbers = (interval(s.mean), number(s.std), interval(s.iqm), number(s.best), number(s.mean_of_last))
+        row = {"agent": label(s.agent), **dict(zip(own, numbers, strict=True)), "seeds": listed(s.seeds)}
+        rows.append(row | {source: theirs[s.agent].get(source, NOTHING) for source in sources})
     by = f"scores normalised by {score.reference}"
     unit = by if summaries[0].normalized else "returns, without a reference for scores"
-    marks = dict.fromkeys(own[0], MARKS[score.source]) | dict.fromkeys(sources, "D4RL")
+    marks = dict.fromkeys(own, MARKS[score.source]) | dict.fromkeys(sources, "D4RL")
     return Table(f"{score.env}: {unit}", rows, marks)
 
 
@@ -190,12 +178,9 @@ def settings_of(tree: Mapping[str, Any], prefix: str = "") -> list[dict[str, str
     """A row for every setting, by its place in the tree."""
     rows = []
     for key, item in tree.items():
-        if isinstance(item, Mapping):
-            rows += settings_of(item, f"{prefix}{key}.")
-        else:
-            rows.append(
-                {"setting": f"{prefix}{key}", "value": listed(item) if isinstance(item, list | tuple) else str(item)}
-            )
+        value = listed(item) if isinstance(item, list | tuple) else str(item)
+        own = [{"setting": f"{prefix}{key}", "value": value}]
+        rows += settings_of(item, f"{prefix}{key}.") if isinstance(item, Mapping) else own
     return rows
 
 
