@@ -37,18 +37,15 @@ class LastRewards(VecEnvWrapper):
     """
 
     def __init__(self, venv: VecEnv) -> None:
-        """Wraps `venv`; nothing is remembered until it is reset."""
         super().__init__(venv)
         self.observations: VecEnvObs | None = None
         self.rewards = np.zeros(self.num_envs, np.float32)
 
     def reset(self) -> VecEnvObs:
-        """Resets all environments."""
         self.observations, self.rewards = self.venv.reset(), np.zeros(self.num_envs, np.float32)
         return self.observations
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Waits for the environments' answer."""
         observations, rewards, dones, infos = self.venv.step_wait()
         self.observations, self.rewards = observations, np.array(rewards, np.float32)
         return observations, rewards, dones, infos
@@ -115,11 +112,8 @@ class SB3Policy:
             ValueError: the observation is not the last one of `env`, so neither would the rewards be.
         """
         last = self._env.observations
-        if (
-            not isinstance(last, np.ndarray)
-            or not isinstance(observation, np.ndarray)
-            or not np.array_equal(observation, last, equal_nan=True)
-        ):
+        arrays = isinstance(last, np.ndarray) and isinstance(observation, np.ndarray)
+        if not arrays or not np.array_equal(observation, last, equal_nan=True):
             raise ValueError(
                 "the observation is not the last one of the environments whose rewards are read; give the loop the "
                 "very LastRewards that the policy was made with"

@@ -26,23 +26,18 @@ CHECK = Arguments(ArgumentError)
 
 
 class SelectingPolicy(SequencePolicy[State], Protocol[State]):
-    """What is needed of a policy: `aaren_rl.agents.Policy` or anything with these three methods.
+    """What is needed of a policy: `initial_state`, `act` and `select`, as of `aaren_rl.agents.Policy`.
 
-    Where it also has `restarts`, true, and `restart(state, rows, target_return)`, as `Policy`, all environments are one
-    batch.
+    Where it also has `restarts`, true, and `restart`, all environments are one batch.
     """
 
-    def select(self, state: State, rows: Rows) -> State:
-        """The state of some rows, (R,), in their order."""
-        ...
+    def select(self, state: State, rows: Rows) -> State: ...
 
 
 class Cohort(NamedTuple):
-    """Environments that share the state of one batch.
+    """Environments, their numbers (n,), and the state they share: of n rows, `padded`.
 
-    Attributes:
-        environments: their numbers, (n,).
-        state: of a batch of n rows, `padded`: so an episode does not depend on how many others are played.
+    So an episode does not depend on how many others are played.
     """
 
     environments: Rows
@@ -52,9 +47,9 @@ class Cohort(NamedTuple):
 class VectorPolicy:
     """Acts in B environments; each begins its episodes when it likes.
 
-    The state is a value: a tuple of `Cohort`, each of which costs a call of the policy. All environments are one where
-    the policy `restarts` some of a batch; otherwise, of a policy whose memory grows with the episode, as attention's
-    cache in the rollout modes "carry" and "rolling", there is one for every step at which episodes going on have begun.
+    The state is a value: a tuple of `Cohort`, each of which costs a call of the policy. There is one where the policy
+    `restarts` some of a batch; of a policy whose memory grows with the episode, as attention's cache, there is one for
+    every step at which episodes going on have begun.
 
     Args:
         policy: acts for many environments in one call.
@@ -70,8 +65,7 @@ class VectorPolicy:
         if not hasattr(policy, "act"):
             raise ArgumentError(f"policy: must have initial_state, act and select; a {type(policy).__name__} has not")
         self._policy, self._multiple = policy, row_multiple(policy)
-        restarts = getattr(policy, "restarts", False)
-        self._restart: Callable[..., Any] | None = getattr(policy, "restart", None) if restarts else None
+        self._restart: Callable[..., Any] | None = policy.restart if getattr(policy, "restarts", False) else None
         wanted = getattr(policy, "target_return", None) if target_return is None else target_return
         self._targets = CHECK.targets(wanted, CHECK.integer("n_envs", n_envs, ENVS))
 
@@ -117,26 +111,20 @@ class VectorPolicy:
 
     def _begun(self, state: tuple[Cohort, ...], started: npt.NDArray[np.bool_]) -> tuple[Cohort, ...]:
         """The state with the episodes begun that `started` says."""
-        if started.all() or self._restart is None:
-            return self._cohorts(state, started)
-        (cohort,) = state
-        every = padded(cohort.environments, self._multiple)
-        rows = np.flatnonzero(started[every])
-        if not rows.size:
-            return state
-        return (cohort._replace(state=self._restart(cohort.state, rows, self._targets[every[rows]])),)
-
-    def _cohorts(self, state: tuple[Cohort, ...], started: npt.NDArray[np.bool_]) -> tuple[Cohort, ...]:
-        """Those going on, without the environments whose episodes begin, and one of the latter."""
+        if self._restart is not None and not started.all():
+            (cohort,) = state
+            every = padded(cohort.environments, self._multiple)
+            rows = np.flatnonzero(started[every])
+            if not rows.size:
+                return state
+            return (cohort._replace(state=self._restart(cohort.state, rows, self._targets[every[rows]])),)
         cohorts = []
         for cohort in state:
             going = np.flatnonzero(~started[cohort.environments])
-            if going.size == len(cohort.environments):
-                cohorts.append(cohort)
-            elif going.size:
-                cohorts.append(
-                    Cohort(cohort.environments[going], self._policy.select(cohort.state, padded(going, self._multiple)))
-                )
+            if 0 < going.size < len(cohort.environments):
+                kept = self._policy.select(cohort.state, padded(going, self._multiple))
+                cohort = Cohort(cohort.environments[going], kept)
+            cohorts += [cohort] if going.size else []
         if started.any():
             fresh = np.flatnonzero(started)
             targets = self._targets[padded(fresh, self._multiple)]

@@ -60,13 +60,8 @@ class Window(NamedTuple):
     def empty(batch_size: int, sizes: tuple[int, int], context_length: int, device: torch.device) -> Window:
         """Before any step, for `sizes` O and A."""
         shape = (batch_size, context_length)
-        observations, actions = (torch.zeros(*shape, size, device=device) for size in sizes)
-        return Window(
-            observations,
-            actions,
-            torch.zeros(shape, device=device),
-            torch.zeros(shape, dtype=torch.long, device=device),
-        )
+        parts = (torch.zeros(*shape, *size, device=device) for size in [(n,) for n in sizes] + [()])
+        return Window(*parts, timesteps=torch.zeros(shape, dtype=torch.long, device=device))
 
     def push(self, step: ModelStep) -> tuple[Window, Tensor]:
         """The window with one more step, and its place in it, (B,); what came before an episode's first is not seen."""

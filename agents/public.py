@@ -1,10 +1,9 @@
-"""What `agents` offers to others."""
+"""What `agents` offers to others: every name imported here."""
 
 from .guidance import GuidedPolicy, with_guidance
 from .mixers import CONSTANT, GROWING, MIXERS, Aaren, AarenRsa, Attention, Encoded, Mixer, Rsa
 from .mixers.rsa.config import RemConfig
-from .mixers.tree.config import TreeConfig
-from .mixers.tree.mixer import TreeAttention
+from .mixers.tree.mixer import TreeAttention, TreeConfig
 from .mixers.tree.samplers import SAMPLERS
 from .model.block import Block
 from .model.config import ModelConfig
@@ -19,41 +18,4 @@ from .scan.prefix import prefix_scan, scan_step
 from .scan.state import ScanState, combine
 from .tree_policy import tree_config, tree_state, with_softmax_attention, with_tree_attention
 
-__all__ = [
-    "CONSTANT",
-    "GROWING",
-    "MIXERS",
-    "ROLLOUTS",
-    "SAMPLERS",
-    "Aaren",
-    "AarenRsa",
-    "Attention",
-    "Block",
-    "CrossAttention",
-    "DecisionModel",
-    "Encoded",
-    "GuidedPolicy",
-    "Mixer",
-    "ModelConfig",
-    "NonFiniteActionError",
-    "Policy",
-    "PolicyState",
-    "RemConfig",
-    "ReturnEstimate",
-    "ReturnRange",
-    "Rsa",
-    "ScanState",
-    "TreeAttention",
-    "TreeConfig",
-    "Trunk",
-    "attend",
-    "combine",
-    "expectile_loss",
-    "prefix_scan",
-    "scan_step",
-    "tree_config",
-    "tree_state",
-    "with_guidance",
-    "with_softmax_attention",
-    "with_tree_attention",
-]
+__all__ = [name for name in dir() if not name.startswith("_")]

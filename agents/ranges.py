@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 Number = TypeVar("Number", int, float)
@@ -53,6 +53,11 @@ class Range:
 
 def _shown(bound: float) -> str:
     return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+
+
+def setting(default: Any, text: str | None = None, limits: Range | None = None) -> Any:  # noqa: ANN401  any default
+    """A field with a range; with a text, its help, it is one that a user may set."""
+    return field(default=default, metadata={"limits": limits, **({"help": text} if text else {})})
 
 
 def check_limits(config: Any) -> None:  # noqa: ANN401  any dataclass

@@ -29,13 +29,3 @@ def masked_softmax(scores: Tensor, values: Tensor, mask: Tensor | None = None, s
     anything = allowed.any(-1, keepdim=True)
     weights = torch.softmax(torch.where(anything, rows, 0.0), -1) * anything
     return weights @ values.masked_fill(~present.unsqueeze(-1), 0.0)
-
-
-def token_by_token(scores: Tensor, values: Tensor) -> Tensor:
-    """The same by the definition, one prefix at a time: softmax over the first k scores, then a weighted mean."""
-    scores, values = scores.double(), values.double()
-    outputs = [
-        (torch.softmax(scores[..., : k + 1], -1).unsqueeze(-1) * values[..., : k + 1, :]).sum(-2)
-        for k in range(scores.shape[-1])
-    ]
-    return torch.stack(outputs, -2)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
-from .mixers.attention import AttentionState
-from .mixers.tree.config import TreeConfig
-from .mixers.tree.mixer import TreeAttention, plant_trees
-from .model.block import Block, TrunkState
+from .mixers.tree.mixer import TreeAttention, TreeConfig, plant_trees
+from .model.block import TrunkState
 from .model.decision import DecisionModel
 from .policy import Policy
 
@@ -20,10 +18,8 @@ def with_tree_attention(policy: Policy, config: TreeConfig) -> Policy:
         ValueError: the model's mixer is not softmax attention over the tokens, or the rollout keeps no cache of them.
     """
     if policy.model.config.mixer not in ("attention", "tree"):
-        raise ValueError(
-            f"tree attention replaces a Transformer's softmax attention; this policy's mixer is "
-            f"{policy.model.config.mixer!r}, which has none"
-        )
+        own = policy.model.config.mixer
+        raise ValueError(f"tree attention replaces softmax attention; this policy's mixer is {own!r}, which has none")
     if policy.rollout == "window":
         raise ValueError("tree attention needs a growing memory: use the rollout carry or rolling, not window")
     model = copy.deepcopy(policy.model)
@@ -50,10 +46,5 @@ def tree_config(policy: Policy) -> TreeConfig | None:
 
 def tree_state(model: DecisionModel, caches: TrunkState) -> TrunkState:
     """The state of a model with tree attention after the tokens in the key-value caches of the model it was made of."""
-    states = []
-    for block, cache in zip(model.trunk.blocks, caches, strict=True):
-        assert isinstance(block, Block) and isinstance(cache, AttentionState)
-        mixer = block.get_submodule("mixer")
-        assert isinstance(mixer, TreeAttention)
-        states.append(mixer.from_cache(cache))
-    return tuple(states)
+    mixers = (block.get_submodule("mixer") for block in model.trunk.blocks)
+    return tuple(mixer.from_cache(cache) for mixer, cache in zip(mixers, caches, strict=True))  # type: ignore[operator]

@@ -29,8 +29,7 @@ from ..agents.mixers import Rsa as RSA
 from ..agents.mixers.rsa.config import RemConfig
 from ..agents.mixers.rsa.encoding import EncodingState
 from ..agents.mixers.tree.blocks import TreeState
-from ..agents.mixers.tree.config import TreeConfig
-from ..agents.mixers.tree.mixer import TreeAttention
+from ..agents.mixers.tree.mixer import TreeAttention, TreeConfig
 from ..agents.mixers.tree.samplers import SAMPLERS
 from ..agents.model.trunk import Trunk
 from ..agents.scan.cross_attention import CrossAttention, attend

@@ -20,9 +20,9 @@ GROWN = 3  # tokens after which a state shows which of its sizes grow
 def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
     """Writes `module.step` to an ONNX file, and lets ONNX Runtime stream `x` with it before anybody gets it.
 
-    Inputs are x (B, C) and the state's tensors, named by where they are (`state_0_m`; `state_0_inner_m` with
-    recurrence encoding); outputs are y and `next_state_0_m` and so on. B is free, and so is the size of a key-value
-    cache. A state begins as `module.initial_state(B)`: zeros, and m the least float64. It stays float64.
+    Inputs are x (B, C) and the state's tensors, named by where they are (`state_0_m`, `state_0_inner_m`); outputs are
+    y and `next_state_0_m` and so on. B is free, and so is the size of a key-value cache. A state begins as
+    `module.initial_state(B)`: zeros, and m the least float64.
 
     Args:
         module: Aaren, AarenRSA, Attention, CrossAttention, a trunk of these, or a module of your own whose `step(x,
@@ -34,9 +34,8 @@ def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
         The largest difference of a streamed output from PyTorch's, relative to the largest output.
 
     Raises:
-        ValueError: too few example tokens, or a module that has no ONNX graph: recurrence encoding with a mask of
-            powers, as RSA has by default, which computes something else once its window is full; and tree attention,
-            which chooses where it looks.
+        ValueError: too few example tokens, or a module that has no ONNX graph: recurrence encoding that masks powers,
+            as RSA does by default, and tree attention.
         NumericsError: the difference is above 1e-5; nothing is written.
         ResourcesError: onnxscript or onnxruntime is not installed.
     """
@@ -141,8 +140,7 @@ def _named(state: Any, name: str, *, empty: bool = False) -> dict[str, Tensor]: 
 def _filled(like: Any, parts: list[Tensor], x: Tensor) -> Any:  # noqa: ANN401
     """A state like this one, of these tensors in their order, and of as many rows as x."""
     if isinstance(like, Tensor):
-        return (
-            parts.pop(0) if like.numel() else like.new_zeros(x.shape[0], *like.shape[1:])
-        )  # len() would make it a constant
+        # Not len(x), which would make it a constant.
+        return parts.pop(0) if like.numel() else like.new_zeros(x.shape[0], *like.shape[1:])
     inner = [_filled(part, parts, x) for part in like]
     return type(like)(*inner) if hasattr(like, "_fields") else tuple(inner)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass, field, fields, replace
 
-from ..agents.model.config import ModelConfig, setting
+from ..agents.model.config import ModelConfig
+from ..agents.ranges import setting
 from ..policies.names import AGENTS, AUTO, CONTEXTS, ROLLOUTS, UNCONDITIONED
 from ..ranges import (
     BELOW_1,

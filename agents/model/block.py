@@ -43,7 +43,6 @@ class Block(nn.Module):
         activation: str = "gelu",
         mlp_width: int | None = None,
     ) -> None:
-        """Builds mixer, layer norms and MLP; raises ValueError if `heads` does not divide `width`."""
         super().__init__()
         self.mixer: Mixer = MIXERS[mixer](width, heads, dropout, rems)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -64,8 +63,7 @@ class Block(nn.Module):
         return self._rest(x, y), state
 
     def _read(self, x: Tensor) -> Tensor:
-        """What the mixer sees."""
-        return x
+        return x  # what the mixer sees
 
     def _rest(self, x: Tensor, y: Tensor) -> Tensor:
         x = self.norm1(x + self.dropout(y))

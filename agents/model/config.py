@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..ranges import BELOW_1, COUNT, COUNT_FROM_0, Range, check_limits
+from ..ranges import BELOW_1, COUNT, COUNT_FROM_0, Range, check_limits, setting
 
 if TYPE_CHECKING:
     from ..mixers.rsa.config import RemConfig
-    from ..mixers.tree.config import TreeConfig
-
-
-def setting(default: Any, text: str, limits: Range | None = None) -> Any:  # noqa: ANN401  a field takes any default
-    """A field that a user may set, with its help and its range."""
-    return field(default=default, metadata={"help": text, "limits": limits})
+    from ..mixers.tree.mixer import TreeConfig
 
 
 @dataclass(frozen=True)
@@ -28,12 +23,10 @@ class ModelConfig:
         width: C, channels of a token.
         layers: number of blocks.
         heads: heads of every mixer; must divide `width`.
-        dropout: probability, after the embedding and inside the blocks.
+        dropout: probability, inside the blocks.
         max_timestep: rows of the timestep embedding; later steps use the last row.
-        rem_counts: recurrence encoding, of the mixers that have one: "auto" or "k1,...,k6"; see `parse_counts`.
-        rem_dilation: of the dilated ones, in environment steps.
-        rem_max_power: powers beyond are masked; 0: none are. None: 200 for "rsa", 0 for "aaren-rsa".
-        rem_gate: mu before training; sigmoid(mu) is the encoding's share.
+        rem_counts, rem_dilation, rem_max_power, rem_gate: recurrence encoding, of the mixers that have one: as
+            `parse_counts` reads it and as in `RemConfig`; the dilation is in environment steps.
         block: "post-norm" (min-decision-transformer, the paper's code base) or "pre-norm" (GPT-2).
         activation: of the MLPs, "gelu", "gelu-tanh" or "relu".
         timestep_embedding: whether tokens carry the time step; without, the embedding is zero and is not trained.
@@ -41,11 +34,10 @@ class ModelConfig:
             every token that takes half of the training to unlearn.
         return_conditioned: whether the return-to-go is seen; without, its token's weights are zero and not trained, and
             the model clones behaviour.
+        tree_budget, tree_sampler: of the mixer "tree" at rollout, as in `TreeConfig`.
         best_return: whether the model holds an estimate of the best return in reach, which a policy can ask for.
         typical_return: whether it holds one of the return to expect, which guidance goes away from.
         tokens_per_step: J, 1 or 3.
-        tree_budget: E, of the mixer "tree": l^E terms for l tokens at rollout.
-        tree_sampler: a name in SAMPLERS, likewise.
     """
 
     observation_dim: int = field(metadata={"limits": COUNT})
@@ -55,7 +47,7 @@ class ModelConfig:
     layers: int = setting(3, "number of blocks", COUNT)
     heads: int = setting(4, "heads of a mixer", COUNT)
     dropout: float = setting(0.1, "dropout probability", BELOW_1)
-    max_timestep: int = field(default=1000, metadata={"limits": COUNT})
+    max_timestep: int = setting(1000, limits=COUNT)
     rem_counts: str = setting(
         "auto", "of the -rsa agents: heads with each recurrence encoding, k1,...,k6 (RSA, section 3)"
     )
@@ -101,6 +93,6 @@ class ModelConfig:
 
     def tree(self) -> TreeConfig:
         """Tree attention at rollout, of the mixer "tree"; raises ValueError where it does not fit."""
-        from ..mixers.tree.config import TreeConfig  # with torch
+        from ..mixers.tree.mixer import TreeConfig  # with torch
 
         return TreeConfig(self.tree_budget, self.tree_sampler)

@@ -33,32 +33,23 @@ class DecisionModel(nn.Module):
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        """Builds the model of `config` with freshly drawn weights."""
         super().__init__()
-        self.config = config
+        self.config, width = config, config.width
         # One bias per token.
-        self.embed_return = nn.Linear(1, config.width, bias=config.tokens_per_step == 3)
-        self.embed_observation = nn.Linear(config.observation_dim, config.width)
-        self.embed_action = nn.Linear(config.action_dim, config.width, bias=config.tokens_per_step == 3)
-        self.embed_timestep = nn.Embedding(config.max_timestep, config.width)
+        self.embed_return = nn.Linear(1, width, bias=config.tokens_per_step == 3)
+        self.embed_observation = nn.Linear(config.observation_dim, width)
+        self.embed_action = nn.Linear(config.action_dim, width, bias=config.tokens_per_step == 3)
+        self.embed_timestep = nn.Embedding(config.max_timestep, width)
         # nn.Embedding draws with a deviation of 1.
         self.embed_timestep.weight.data *= config.timestep_std if config.timestep_embedding else 0.0
         self.embed_timestep.requires_grad_(config.timestep_embedding)
         if not config.return_conditioned:
             nn.init.zeros_(self.embed_return.weight)
             self.embed_return.weight.requires_grad_(False)
-        self.norm = nn.LayerNorm(config.width)
-        self.trunk = Trunk(
-            config.mixer,
-            config.width,
-            config.layers,
-            config.heads,
-            config.dropout,
-            config.rems(),
-            config.block,
-            config.activation,
-        )
-        self.head = nn.Linear(config.width, config.action_dim)
+        self.norm = nn.LayerNorm(width)
+        blocks = config.layers, config.heads, config.dropout, config.rems(), config.block, config.activation
+        self.trunk = Trunk(config.mixer, width, *blocks)
+        self.head = nn.Linear(width, config.action_dim)
         # Last, so that the other weights are drawn as without it. What is asked for, no part of `forward` or `step`.
         self.best_return = ReturnEstimate(config.observation_dim) if config.best_return else None
         self.typical_return = ReturnEstimate(config.observation_dim) if config.typical_return else None
@@ -81,7 +72,7 @@ class DecisionModel(nn.Module):
             actions: (B, T, A); the one of step t is seen from step t + 1 on.
             returns_to_go: (B, T), scaled.
             timesteps: (B, T) integers, steps since the episode's begin.
-            state: state of the trunk before these steps.
+            state: of the trunk before these steps.
             starts: bool (B, T), True where a new sequence begins.
             previous_action: (B, A), the action of the step before the first one; None: there was none. Not read with
                 three tokens per step, where `state` has seen it.
@@ -92,16 +83,17 @@ class DecisionModel(nn.Module):
         """
         # A return-to-go has more digits than bfloat16.
         with torch.autocast(observations.device.type, enabled=False):
-            time = self.embed_timestep(timesteps.clamp(max=self.config.max_timestep - 1))
+            time = self._time(timesteps)
             to_go, seen = self.embed_return(returns_to_go.unsqueeze(-1)), self.embed_observation(observations)
             if self.config.tokens_per_step == 1:
-                tokens = to_go + seen + self.embed_action(_shift(actions, previous_action, starts)) + time
+                first = torch.zeros_like(actions[:, 0]) if previous_action is None else previous_action
+                before = torch.cat([first.to(actions.dtype).unsqueeze(1), actions[:, :-1]], 1)
+                before = before if starts is None else before.masked_fill(starts.unsqueeze(-1), 0.0)
+                tokens = to_go + seen + self.embed_action(before) + time
             else:
                 tokens = torch.stack([to_go + time, seen + time, self.embed_action(actions) + time], 2).flatten(1, 2)
                 starts = None if starts is None else F.pad(starts.unsqueeze(2), (0, 2)).flatten(1)
-            tokens = self.norm(tokens)
-        x, state = self.trunk(tokens, state, starts=starts, keep=ACTED_ON[self.config.tokens_per_step])
-        return torch.tanh(self.head(x)), state
+        return self._act(tokens, state, starts, ACTED_ON[self.config.tokens_per_step])
 
     def step(
         self,
@@ -119,14 +111,14 @@ class DecisionModel(nn.Module):
             return_to_go: R_t (B,), scaled.
             timestep: t, one for all or integers (B,).
             previous_action: a_{t-1} as executed, (B, A); None at the first step the state sees.
-            state: state of the trunk after R_{t-1}, s_{t-1}.
+            state: of the trunk after R_{t-1}, s_{t-1}.
             begins: bool (B,), True where a sequence begins: neither its state nor its previous action counts. Of a
                 mixer whose state grows, a later step would have to be told too.
 
         Returns:
             The action (B, A) in (-1, 1), and the state of the trunk after s_t.
         """
-        now = self._moment(timestep)
+        now = self._time(timestep)
         to_go, seen = self.embed_return(return_to_go.unsqueeze(-1)), self.embed_observation(observation)
         if self.config.tokens_per_step == 1:
             tokens = [to_go + seen + now]
@@ -136,28 +128,31 @@ class DecisionModel(nn.Module):
         else:
             tokens = [to_go + now, seen + now]
             if previous_action is not None:
-                tokens.insert(0, self.embed_action(previous_action) + self._moment(timestep - 1))
+                tokens.insert(0, self.embed_action(previous_action) + self._time(timestep - 1))
         starts = None
         if begins is not None:  # at the return-to-go, behind which there are at most two tokens of the step
             first = max(0, len(tokens) - 2)
             starts = F.pad(begins.unsqueeze(1), (first, len(tokens) - first - 1))
-        x, state = self.trunk(self.norm(torch.stack(tokens, 1)), state, starts=starts, keep=slice(-1, None))
-        return torch.tanh(self.head(x[:, 0])), state
+        actions, state = self._act(torch.stack(tokens, 1), state, starts, slice(-1, None))
+        return actions[:, 0], state
 
     def initial_state(self, batch_size: int) -> TrunkState:
         """The trunk's state before any step."""
         return self.trunk.initial_state(batch_size)
 
-    def _moment(self, timestep: int | Tensor) -> Tensor:
-        """The embedding (C,) of one time step, or (B, C) of each row's."""
+    def _act(
+        self, tokens: Tensor, state: TrunkState | None, starts: Tensor | None, keep: slice
+    ) -> tuple[Tensor, TrunkState]:
+        """The actions that follow from the kept ones of the embedded tokens (B, N, C)."""
+        with torch.autocast(tokens.device.type, enabled=False):
+            tokens = self.norm(tokens)
+        x, state = self.trunk(tokens, state, starts=starts, keep=keep)
+        return torch.tanh(self.head(x)), state
+
+    def _time(self, timestep: int | Tensor) -> Tensor:
+        """The embedding of time steps (...), (..., C): (C,) of one number."""
         newest = self.config.max_timestep - 1
         if isinstance(timestep, Tensor):
-            return self.embed_timestep.weight[timestep.clamp(0, newest)]
+            embedded: Tensor = self.embed_timestep(timestep.clamp(0, newest))
+            return embedded
         return self.embed_timestep.weight[min(timestep, newest)]
-
-
-def _shift(actions: Tensor, previous: Tensor | None, starts: Tensor | None) -> Tensor:
-    """The action before every step, (B, T, A): zeros where there is none."""
-    first = torch.zeros_like(actions[:, 0]) if previous is None else previous.to(actions.dtype)
-    before = torch.cat([first.unsqueeze(1), actions[:, :-1]], 1)
-    return before if starts is None else before.masked_fill(starts.unsqueeze(-1), 0.0)

@@ -19,12 +19,11 @@ class ReturnEstimate(nn.Module):
     """Normalised observations (..., O) -> scaled returns-to-go (...)."""
 
     def __init__(self, observation_dim: int) -> None:
-        """Draws weights, which are not the optimiser's: `aaren_rl.train` fits them to the data by themselves."""
         super().__init__()
         self.first = nn.Linear(observation_dim, WIDTH)
         self.second = nn.Linear(WIDTH, WIDTH)
         self.last = nn.Linear(WIDTH, 1)
-        self.requires_grad_(False)
+        self.requires_grad_(False)  # not the optimizer's: `aaren_rl.train` fits them to the data by themselves
 
     def forward(self, observations: Tensor) -> Tensor:
         """The estimate, in the type of the weights."""

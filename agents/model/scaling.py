@@ -50,10 +50,9 @@ class ModelStep(NamedTuple):
 
 
 class ReturnRange(NamedTuple):
-    """The smallest and the largest return-to-go that a model is fed at a time step.
+    """The smallest and the largest return-to-go that a policy feeds its model at a time step.
 
-    A model of one token per step adds the return-to-go to the observation, and a value far outside of what it was
-    trained on drowns the observation. So a policy feeds its model no return-to-go outside of this range.
+    In one token per step a return-to-go far outside of the training data would drown the observation.
 
     Attributes:
         every: time steps of an interval, at least 1.
@@ -65,11 +64,9 @@ class ReturnRange(NamedTuple):
 
     def clamp(self, return_to_go: Tensor, timestep: int | Tensor) -> Tensor:
         """Returns-to-go (B,), those that are finite moved into the range of their time step."""
-        last = len(self.bounds) - 1
-        if isinstance(timestep, Tensor):
-            low, high = self.bounds[(timestep // self.every).clamp(max=last)].unbind(-1)
-        else:
-            low, high = self.bounds[min(timestep // self.every, last)].unbind(-1)
+        last, interval = len(self.bounds) - 1, timestep // self.every
+        row = interval.clamp(max=last) if isinstance(interval, Tensor) else min(interval, last)
+        low, high = self.bounds[row].unbind(-1)
         return torch.where(return_to_go.isfinite(), return_to_go.maximum(low).minimum(high), return_to_go)
 
 
@@ -95,11 +92,9 @@ class Scaling:
 
     def to_model(self, step: Step) -> ModelStep:
         """A step in the model's units, on its device."""
-        device, timestep, previous = self.observation_mean.device, step.timestep, step.previous_action
-        times = torch.tensor(timestep, device=device) if isinstance(timestep, np.ndarray) else timestep
-        to_go = torch.tensor(step.return_to_go, device=device)
-        given = torch.tensor(step.observation, device=device), to_go, times
-        return self.scale(*given, None if previous is None else torch.tensor(previous, device=device))
+        device = self.observation_mean.device
+        given = (x if x is None or isinstance(x, int) else torch.tensor(x, device=device) for x in step)
+        return self.scale(*given)
 
     def scale(self, observation: Tensor, to_go: Tensor, timestep: int | Tensor, previous: Tensor | None) -> ModelStep:
         """As `to_model`, of tensors on its device."""
@@ -121,16 +116,14 @@ class PlainStep:
     """`DecisionModel.step` in the environment's units.
 
     Args:
-        model: what computes the step: a decision model, in evaluation mode.
+        model: in evaluation mode; not copied.
         scaling: of its policy.
     """
 
-    def __init__(self, model: Any, scaling: Scaling) -> None:  # noqa: ANN401  a DecisionModel, which imports this
-        """Copies nothing."""
+    def __init__(self, model: Any, scaling: Scaling) -> None:  # noqa: ANN401  what has a DecisionModel's `step`
         self.model, self.scaling = model, scaling
 
     def initial_state(self, batch_size: int) -> Any:  # noqa: ANN401  the model's own
-        """As `DecisionModel.initial_state`."""
         return self.model.initial_state(batch_size)
 
     @torch.no_grad()

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from ..mixers import Mixer
 from ..mixers.rsa.config import RemConfig
-from ..mixers.tree.config import TreeConfig
-from ..mixers.tree.mixer import TreeAttention, plant_trees
+from ..mixers.tree.mixer import TreeAttention, TreeConfig, plant_trees
 from ..scan.rows import RowModule
 from .block import BLOCKS, Block, TrunkState
 
@@ -18,15 +17,9 @@ class Trunk(RowModule):
     """A stack of blocks with one state: a tuple of the mixers' states.
 
     Args:
-        mixer: a name in MIXERS.
-        width: channels of a token.
+        mixer, width, heads, dropout, rems, activation, mlp_width: as in `Block`.
         layers: number of blocks.
-        heads: heads of every mixer.
-        dropout: probability.
-        rems: recurrence encoding of every layer, where the mixer has one.
         block: a name in BLOCKS; after "pre-norm" blocks there is one more layer norm, as in GPT-2.
-        activation: of the MLPs, a name in ACTIVATIONS.
-        mlp_width: hidden units of the MLPs; 4 times `width` by default.
     """
 
     def __init__(
@@ -41,11 +34,9 @@ class Trunk(RowModule):
         activation: str = "gelu",
         mlp_width: int | None = None,
     ) -> None:
-        """Builds the blocks; raises ValueError if `heads` does not divide `width`."""
         super().__init__()
-        self.blocks = nn.ModuleList(
-            BLOCKS[block](mixer, width, heads, dropout, rems, activation, mlp_width) for _ in range(layers)
-        )
+        of_blocks = mixer, width, heads, dropout, rems, activation, mlp_width
+        self.blocks = nn.ModuleList(BLOCKS[block](*of_blocks) for _ in range(layers))
         self.norm = nn.LayerNorm(width) if block == "pre-norm" else nn.Identity()
 
     @property
@@ -58,16 +49,14 @@ class Trunk(RowModule):
     def run(
         self, x: Tensor, state: TrunkState | None, starts: Tensor | None, keep: slice | None
     ) -> tuple[Tensor, TrunkState]:
-        """`forward` of rows of one length; the last block computes no positions but the kept past its mixer."""
         states = []
         for i, block in enumerate(self.blocks):
-            last = i == len(self.blocks) - 1
+            last = i == len(self.blocks) - 1  # which computes no positions but the kept past its mixer
             x, new = block(x, None if state is None else state[i], starts, keep if last else None)
             states.append(new)
         return self.norm(x), tuple(states)
 
     def run_one(self, x: Tensor, state: TrunkState) -> tuple[Tensor, TrunkState]:
-        """`step` of all rows."""
         states = []
         for block, old in zip(self.blocks, state, strict=True):
             assert isinstance(block, Block)
@@ -76,7 +65,6 @@ class Trunk(RowModule):
         return self.norm(x), tuple(states)
 
     def initial_state(self, batch_size: int) -> TrunkState:
-        """The state before any token."""
         return tuple(block.mixer.initial_state(batch_size) for block in self.blocks)  # type: ignore[union-attr,operator]
 
     def with_trees(self, config: TreeConfig) -> Trunk:

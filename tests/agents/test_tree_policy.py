@@ -71,7 +71,7 @@ def test_evaluate_is_repeatable_and_says_how(run: Path, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--attention", "tree", "--budget", "1.5"), "--attention tree: budget must be from 0 to 1, not 1.5"),
+        (("--attention", "tree", "--budget", "1.5"), "--attention tree: budget: must be at most 1, not 1.5"),
         (
             ("--attention", "tree", "--rollout", "window"),
             "--attention tree: tree attention needs a growing memory: use the rollout carry or rolling, not window",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...ranges import COUNT_FROM_0, LARGE, Range, check_limits, setting
+
 
 @dataclass(frozen=True)
 class RemConfig:
@@ -17,20 +19,15 @@ class RemConfig:
     """
 
     counts: tuple[int, int, int, int, int, int]
-    dilation: int = 3
-    max_power: int | None = None
-    gate: float = 0.0
+    dilation: int = setting(3, limits=Range(2, LARGE))
+    max_power: int | None = setting(None, limits=COUNT_FROM_0)
+    gate: float = setting(0.0, limits=Range(-3, 3))
 
     def __post_init__(self) -> None:
         """Raises ValueError for counts below 0 or all 0, and for what lies outside the paper's range."""
         if len(self.counts) != 6 or min(self.counts) < 0 or sum(self.counts) < 1:
             raise ValueError(f"REM counts must be six numbers from 0 on, not all 0: {self.counts}")
-        if self.dilation < 2:
-            raise ValueError(f"the REMs' dilation must be at least 2, not {self.dilation}")
-        if self.max_power is not None and self.max_power < 0:
-            raise ValueError(f"the REMs' largest power must be at least 0, not {self.max_power}")
-        if not -3 <= self.gate <= 3:
-            raise ValueError(f"the REMs' gate must begin in [-3, 3], not {self.gate}")
+        check_limits(self)
 
     @property
     def heads(self) -> int:

@@ -9,18 +9,53 @@ from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ... import kernels
+from ...ranges import Range, check_limits, setting
 from ..attention import Attention, AttentionState
 from ..base import Mixer
 from .blocks import DTYPE, TreeState
-from .config import TreeConfig
 from .samplers import SAMPLERS, Uniform
 
 SMALLEST = 1e-290  # mass of a bud that could be expanded but has none: chosen where no other is left
+
+
+@dataclass(frozen=True)
+class TreeConfig:
+    """How tree attention is computed.
+
+    Attributes:
+        budget: E; with l tokens, attention is approximated by T = ceil(l^E) terms. 1 is exact.
+        sampler: a name in SAMPLERS.
+        seed: of the samples; the same seed gives the same output.
+    """
+
+    budget: float = setting(0.5, limits=Range(0, 1))
+    sampler: str = "edh"
+    seed: int = setting(0, limits=Range(0, 2**63 - 1))
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the field that does not fit."""
+        check_limits(self)
+        if self.sampler not in SAMPLERS:
+            raise ValueError(f"sampler {self.sampler!r} is not one of {', '.join(SAMPLERS)}")
+
+    def __str__(self) -> str:
+        """One line for beside a score."""
+        return f"tree attention, E = {self.budget:g}, sampler {self.sampler}, seed {self.seed}"
+
+    def terms(self, length: int) -> int:
+        """T = ceil(l^E)."""
+        # Rounded first: 1000^(1/3) is 9.99...98, and 1000^1 must not become 1001.
+        return min(length, math.ceil(round(math.pow(length, self.budget), 9)))
+
+    def at_once(self, length: int) -> int:
+        """P = 2^floor(log2 l^(E/2)): buds expanded at once (section 3, with the tokens so far for L)."""
+        return 1 << math.floor(math.log2(length) * self.budget / 2 + 1e-9)
 
 
 class TreeAttention(Mixer):
