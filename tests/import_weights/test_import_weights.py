@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -89,41 +88,13 @@ def test_hugging_faces_model_gives_the_same_actions(transformers, tmp_path: Path
     torch.testing.assert_close(import_model(tmp_path).model(*data)[0], expected, rtol=0, atol=1e-5)
 
 
-class TheirAttention(nn.Module):
-    """min-decision-transformer's layout of parameters; written for this test."""
-
-    def __init__(self, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        for name in ("q_net", "k_net", "v_net", "proj_net"):
-            setattr(self, name, nn.Linear(C, C))
-        self.register_buffer("mask", torch.ones(3 * K, 3 * K).tril()[None, None])
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (
-            net(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for net in (self.q_net, self.k_net, self.v_net)
-        )
-        n = x.shape[1]
-        scores = (q @ k.mT / math.sqrt(C // self.heads)).masked_fill(self.mask[..., :n, :n] == 0, -math.inf)
-        return self.proj_net((scores.softmax(-1) @ v).transpose(1, 2).flatten(-2))
-
-
-class TheirBlock(nn.Module):
-    def __init__(self, heads: int) -> None:
-        super().__init__()
-        self.attention = TheirAttention(heads)
-        self.mlp = nn.Sequential(nn.Linear(C, 4 * C), nn.GELU(), nn.Linear(4 * C, C), nn.Dropout(0.1))
-        self.ln1, self.ln2 = nn.LayerNorm(C), nn.LayerNorm(C)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.ln1(x + self.attention(x))
-        return self.ln2(x + self.mlp(x))
-
-
 class TheirModel(nn.Module):
+    """min-decision-transformer's model, whose blocks are PyTorch's."""
+
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.transformer = nn.Sequential(*(TheirBlock(heads) for _ in range(3)))
+        layer = nn.TransformerEncoderLayer(C, heads, 4 * C, 0.1, "gelu", batch_first=True)
+        self.transformer = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
         self.embed_ln, self.embed_timestep = nn.LayerNorm(C), nn.Embedding(50, C)
         self.embed_rtg, self.embed_state, self.embed_action = nn.Linear(1, C), nn.Linear(O, C), nn.Linear(A, C)
         self.predict_rtg, self.predict_state = nn.Linear(C, 1), nn.Linear(C, O)
@@ -137,13 +108,29 @@ class TheirModel(nn.Module):
             self.embed_action(actions),
         )
         x = self.embed_ln(torch.stack([token + time for token in tokens], 2).flatten(1, 2))
-        return self.predict_action(self.transformer(x)[:, 1::3])
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return self.predict_action(self.transformer(x, mask)[:, 1::3])
+
+    def their_state(self) -> dict[str, Tensor]:
+        """The parameters by min-decision-transformer's names."""
+        state = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("transformer.")}
+        for i, block in enumerate(self.transformer.layers):
+            attention, own = block.self_attn, f"transformer.{i}."
+            state[f"{own}attention.mask"] = torch.ones(3 * K, 3 * K).tril()[None, None]
+            for name, weight, bias in zip(
+                "qkv", attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True
+            ):
+                state |= {f"{own}attention.{name}_net.weight": weight, f"{own}attention.{name}_net.bias": bias}
+            parts = {"attention.proj_net": attention.out_proj, "mlp.0": block.linear1, "mlp.2": block.linear2}
+            for name, module in {**parts, "ln1": block.norm1, "ln2": block.norm2}.items():
+                state |= {f"{own}{name}.weight": module.weight, f"{own}{name}.bias": module.bias}
+        return {name: tensor.detach().clone() for name, tensor in state.items()}
 
 
-def min_dt(file: Path, heads: int = 1) -> nn.Module:
+def min_dt(file: Path, heads: int = 1) -> TheirModel:
     model = TheirModel(heads)
     scatter(model)
-    torch.save(model.state_dict(), file)
+    torch.save(model.their_state(), file)
     return model.eval()
 
 
@@ -218,7 +205,7 @@ def test_nothing_is_executed_and_bad_files_are_one_line(tmp_path: Path, monkeypa
             import_model(path)
         assert "\n" not in str(caught.value) and str(path) in str(caught.value)
 
-    tensors = min_dt(tmp_path / "dt.pt").state_dict()
+    tensors = min_dt(tmp_path / "dt.pt").their_state()
     missing = {name: tensor for name, tensor in tensors.items() if name != "transformer.1.ln2.bias"}
     refused("not readable as tensors alone", content={"a": Touch()})
     assert not Path("owned").exists()
