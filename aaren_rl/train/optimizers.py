@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -147,7 +146,7 @@ class Muon:
     takes several times as long for as for the update itself. Every matrix (R, C) has a gradient at every step.
     """
 
-    def __init__(self, matrices: Sequence[Tensor], weight_decay: float, dtype: torch.dtype) -> None:
+    def __init__(self, matrices: list[Tensor], weight_decay: float, dtype: torch.dtype) -> None:
         self.matrices, self.weight_decay, self.dtype = matrices, weight_decay, dtype
         self.momenta = [torch.zeros_like(matrix) for matrix in matrices]
 
