@@ -1,6 +1,8 @@
 """A Minari dataset to spoil; D4RL's server on this machine, and an empty folder for its files."""
 
+import resource
 import shutil
+from contextlib import contextmanager
 
 import pytest
 from d4rl_server import Server, image
@@ -33,3 +35,19 @@ def server(tmp_path, folder, monkeypatch):
     with Server(image(tmp_path / "image.hdf5")) as server, server.serving():
         monkeypatch.setenv("D4RL_BASE_URL", server.base + "/")
         yield server
+
+
+@pytest.fixture
+def full_disk():
+    """`with full_disk():` no file grows beyond 100,000 bytes."""
+
+    @contextmanager
+    def full_disk():
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return full_disk

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from aaren_rl.envs import DataError, Episodes, UsageError
+from aaren_rl.envs import DataError, UsageError
 from aaren_rl.envs.data.hdf5 import opening
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
 from aaren_rl.envs.data.hdf5.opening import check_file
@@ -300,21 +300,3 @@ def test_write_and_read_again(save, tmp_path):
         assert file["terminals"].dtype == file["timeouts"].dtype == bool
         assert file["terminals"][:].sum() == 3 and file["timeouts"][:].sum() == 6
         assert file["observations"].compression == "gzip" and file.attrs["seed"] == 3
-
-
-@pytest.mark.faults(17)
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
-    n, rng = 20_000, np.random.default_rng(0)
-    observations = rng.standard_normal((n, 11)).astype(np.float32)
-    zeros = np.zeros((n, 1), np.float32)
-    episodes = Episodes(observations, zeros, zeros[:, 0], np.array([0, n]), np.array([True]))
-    path = tmp_path / "set.hdf5"
-    path.write_bytes(b"old")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    try:
-        with pytest.raises(OSError):
-            write_hdf5(path, episodes, {})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]

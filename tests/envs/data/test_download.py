@@ -1,7 +1,6 @@
 """Fetching D4RL's files from a server on this machine that can be told what to do wrong."""
 
 import hashlib
-import resource
 import socket
 import subprocess
 import sys
@@ -228,13 +227,9 @@ def test_offline_lists_the_ways_out(folder, monkeypatch, source):
 
 
 @pytest.mark.faults(17)
-def test_a_disk_that_fills_up(server, folder):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    try:
+def test_a_disk_that_fills_up(server, folder, full_disk):
+    with full_disk():
         refused(folder / NAME, "cannot be written", "make room", error=ResourcesError)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(server.requests) == 1 and not (folder / NAME).exists()
     load()
     assert server.range_headers == [None, "bytes=100000-"]

@@ -1,8 +1,5 @@
 """Minari datasets that are written: Minari reads them, and nothing half written stays."""
 
-import subprocess
-import sys
-
 import gymnasium as gym
 import h5py
 import numpy as np
@@ -10,22 +7,10 @@ import pytest
 from minari_sets import ID, small
 
 from aaren_rl.envs import DataError, SimulationError, UsageError
+from aaren_rl.envs.data.hdf5.d4rl import write_hdf5
 from aaren_rl.envs.data.minari.read import read_minari
 from aaren_rl.envs.data.minari.write import write_minari
-
-FULL_DISK = """
-import resource, signal, sys
 from aaren_rl.envs.errors import ResourcesError
-from aaren_rl.envs.data.minari.read import read_minari
-from aaren_rl.envs.data.minari.write import write_minari
-episodes = read_minari(sys.argv[1]).episodes
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
-try:
-    write_minari("test/new-v0", episodes, env_id="Hopper-v5")
-except ResourcesError as error:
-    print(error)
-"""
 
 
 @pytest.mark.faults(9)
@@ -72,10 +57,17 @@ def test_an_existing_dataset_is_not_overwritten(data):
 
 
 @pytest.mark.faults(17)
-def test_17_nothing_half_written_stays(data):
-    done = subprocess.run([sys.executable, "-c", FULL_DISK, ID], capture_output=True, text=True, check=True)
-    assert "new-v0: cannot be written (File too large); make room" in done.stdout and done.stderr == ""
-    assert not [path for path in data.parents[2].rglob("*new-v0*")]
+def test_17_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, full_disk):
+    """In Minari's layout and in D4RL's."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    old, episodes = tmp_path / "set.hdf5", small(lengths=(4000,))
+    old.write_bytes(b"old")
+    with full_disk():
+        with pytest.raises(ResourcesError, match=r"random-v0: cannot be written \(File too large\); make room"):
+            write_minari(ID, episodes, env_id="Hopper-v5")
+        with pytest.raises(OSError):
+            write_hdf5(old, episodes, {})
+    assert old.read_bytes() == b"old" and [path for path in tmp_path.rglob("*") if path.is_file()] == [old]
 
 
 @pytest.mark.parametrize(
