@@ -78,7 +78,7 @@ def _complete(url: str, target: Path, part: Path, note: Path, progress: bool) ->
         size, validator, total = _begun(url, part, note)
         if size == total:
             return
-        headers = {"Range": f"bytes={size}-", "If-Range": validator} if size else {}
+        headers = {"Range": f"bytes={size}-", "If-Range": validator} if size and validator else {}
         try:
             with urlopen(Request(url, headers={"User-Agent": "aaren-rl", **headers}), timeout=_TIMEOUT_S) as response:
                 return _receive(response, url, part, note, progress)
