@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -23,16 +21,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 def make(context: str, **changes: object) -> Trainer:
     network = {"width": 64, "layers": 2, "heads": 2, "dropout": 0.1, "timestep_embedding": True}
-    optimizer = {
-        "updates": UPDATES,
-        "warmup_updates": 3,
-        "precision": "float32",
-        "optimizer": "adamw",
-        "schedule": "constant",
-    } | changes
-    data = {"context": context, "steps_per_update": 256}
-    config = build_config({**data, **network, **optimizer})
-    return Trainer(config, StepData(make_episodes(), SCALE, "cuda"), 2, 60)
+    optimizer = {"updates": UPDATES, "warmup_updates": 3, "precision": "float32", "optimizer": "adamw"}
+    data = {"context": context, "steps_per_update": 256, "schedule": "constant"}
+    return Trainer(
+        build_config({**data, **network, **optimizer, **changes}), StepData(make_episodes(), SCALE, "cuda"), 2, 60
+    )
 
 
 def trained(trainer: Trainer, updates: int = UPDATES) -> Trainer:
@@ -45,22 +38,16 @@ def weights(trainer: Trainer) -> list[Tensor]:
     return [p.detach().clone() for model in (trainer.model, trainer.average) for p in model.parameters()]
 
 
-@pytest.fixture
-def no_waiting() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
-    yield
-    torch.cuda.set_sync_debug_mode("default")
-
-
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("non_finite", ["stop", "skip"])
-def test_an_update_does_not_wait_for_the_device(
-    context: str, non_finite: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_an_update_does_not_wait_for_the_device(context: str, non_finite: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceleration, "EAGER", UPDATES)
     trainer = trained(make(context, non_finite=non_finite), 2)  # kernels are compiled, moments are made
-    request.getfixturevalue("no_waiting")
-    trained(trainer, 2)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        trained(trainer, 2)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -79,7 +66,7 @@ def test_it_goes_on_where_it_was(context: str) -> None:
     fresh = make(context)
     fresh.restore(cut.checkpoint({}, torch.zeros(0, 2)))
     trained(fresh, UPDATES - 5)
-    assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(fresh), strict=True))
+    assert all(map(torch.equal, weights(whole), weights(fresh)))
 
 
 def test_it_acts_as_on_a_cpu() -> None:

