@@ -111,14 +111,10 @@ class Profile:
 def group(cells: Sequence[Cell]) -> dict[str, dict[str, list[Cell]]]:
     """Task -> agent -> runs by training seed; tasks in order of appearance, the package's agents before others."""
     known = [*AGENTS, *(cell.agent for cell in cells)]
-    ordered = sorted(cells, key=lambda cell: (known.index(cell.agent), cell.seed))
-    return {
-        env: {
-            agent: [cell for cell in ordered if (cell.env, cell.agent) == (env, agent)]
-            for agent in dict.fromkeys(cell.agent for cell in ordered if cell.env == env)
-        }
-        for env in dict.fromkeys(cell.env for cell in cells)
-    }
+    groups: dict[str, dict[str, list[Cell]]] = {cell.env: {} for cell in cells}
+    for cell in sorted(cells, key=lambda cell: (known.index(cell.agent), cell.seed)):
+        groups[cell.env].setdefault(cell.agent, []).append(cell)
+    return groups
 
 
 def rows_of(cells: Sequence[Cell]) -> list[tuple[str, str, list[Cell]]]:
@@ -192,27 +188,22 @@ def interval_of(resamples: Floats) -> tuple[float, float]:
 def _shared_scores(cells: Sequence[Cell]) -> tuple[list[str], dict[str, list[Floats]]]:
     """The tasks that all agents have normalised scores of, and every agent's scores on them, a task after another."""
     groups, agents = group(cells), agents_of(cells)
-    envs = [
-        env
-        for env, by_agent in groups.items()
-        if len(by_agent) == len(agents) and all(map(_normalized, by_agent.values()))
-    ]
+    shared = {env for env, by_agent in groups.items() if len(by_agent) == len(agents)}
+    envs = [env for env in groups if env in shared and all(map(_normalized, groups[env].values()))]
     return envs, {agent: [_scores(groups[env][agent]) for env in envs] for agent in agents}
 
 
 def _pairs(cells: Sequence[Cell], statistic: Statistic, seed: int) -> list[Pair]:
     groups, agents, found = group(cells), agents_of(cells), []
-    for first, second in combinations(sorted(agents, key=[*AGENTS, *agents].index), 2):
-        both = {env: runs for env, runs in groups.items() if {first, second} <= set(runs)}
+    for pair in combinations(sorted(agents, key=[*AGENTS, *agents].index), 2):
+        both = {env: of for env, of in groups.items() if set(pair) <= set(of)}
         # Scores of the first, of the second, of the first on the next task, ...
-        strata: dict[str | None, list[Floats]] = {
-            env: [_scores(runs[first]), _scores(runs[second])] for env, runs in both.items()
-        }
+        strata: dict[str | None, list[Floats]] = {env: [_scores(of[a]) for a in pair] for env, of in both.items()}
         if len(strata) > 1:
-            strata[None] = [scores for pair in strata.values() for scores in pair]
+            strata[None] = [scores for of_task in strata.values() for scores in of_task]
         for env, scores in strata.items():
             runs = sum(map(len, scores[::2])), sum(map(len, scores[1::2]))
-            found.append(Pair(env, first, second, runs, _estimate(statistic, scores, seed)))
+            found.append(Pair(env, *pair, runs, _estimate(statistic, scores, seed)))
     return found
 
 
