@@ -52,11 +52,7 @@ def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
     """Runs a command; what goes wrong becomes one line on standard error and an exit code.
 
     Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment or policy, 6 numerics, 7 resources, 130 interrupted, 1 a
-    fault of the package itself.
-
-    Args:
-        command: returns the exit code of success.
-        debug: let the error through, with its traceback.
+    fault of the package itself. With `debug` the error gets through, with its traceback.
     """
     try:
         code = command()

@@ -24,8 +24,7 @@ def read(cls: type[T], tree: object, where: str = "") -> T:
         where: what it is the value of, for messages: "data".
 
     Raises:
-        ValueError: a key is missing or unknown, or a value is not of its field's type; the message is a line that
-            names the field. Also what the class itself raises.
+        ValueError: a key or a value does not fit; the message is a line that names the field.
     """
     prefix = where and f"{where}: "
     if not isinstance(tree, dict):

@@ -43,10 +43,10 @@ def run_cells(
     gpus_per_cell: float = 0.0,
     jobs_per_gpu: int | None = None,
 ) -> int:
-    """Trains every cell that is not finished, several at once.
+    """Trains every cell that is not finished, several at once; returns the exit code.
 
     A run that a signal ends is tried again, at most twice, and resumes; where one fails, the others are trained to
-    their end all the same. The first SIGINT or SIGTERM stops all runs, which save.
+    their end all the same. The first SIGINT or SIGTERM stops all runs, which save: 128 plus its number.
 
     Args:
         cells: the runs.
@@ -55,9 +55,6 @@ def run_cells(
             address of a Ray cluster, whose machines share this folder and have the package installed.
         gpus_per_cell: share of a GPU that a run takes, on Ray.
         jobs_per_gpu: how many at once on every GPU of this machine, each of which sees that one alone.
-
-    Returns:
-        The exit code: 0, or 128 plus the number of the signal that stopped the sweep.
 
     Raises:
         UsageError: arguments that make no run, Ray is missing, or there is no GPU to share.

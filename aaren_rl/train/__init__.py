@@ -45,16 +45,14 @@ def run(
         device: "auto", "cpu" or "cuda".
         register: a module to import, which registers environments; what this program has registered is there anyway.
         compile: torch.compile the model.
-        on_log: called with the update and the scalars, tag -> value, of every line of metrics.jsonl: `train/loss` and
-            others every 50 updates, `eval/return_mean` and others at every evaluation. What it raises ends the
-            training, which `resume` goes on with from its last checkpoint.
+        on_log: called with the update and the scalars, tag -> value, of every line of metrics.jsonl, such as
+            `train/loss` and `eval/return_mean`. What it raises ends the training; `resume` goes on with it.
         settings: any other setting by its name on the command line, with underscores: `updates=200`, `width=64`,
             `source="my.hdf5"`, `target_return=3600.0`; `start_from="RUN"` is `--from`.
 
     Raises:
         UsageError: an argument or a setting is unknown or cannot be.
-        CommandError: what the command would leave with another exit code for: data, checkpoints, the environment,
-            numbers that are not finite, memory.
+        CommandError: what the command would leave with another exit code for.
         KeyboardInterrupt: Ctrl-C or SIGTERM came; a checkpoint was saved first.
     """
     from .session import run_training

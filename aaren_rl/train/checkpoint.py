@@ -27,23 +27,13 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Adds `checkpoint` to a run's checkpoints folder; the last two are kept.
-
-    Raises:
-        OSError: the disk is full or the folder cannot be written; the checkpoints that were there still are.
-    """
+    """Adds `checkpoint` to a run's checkpoints folder; the last two are kept, also where this raises OSError."""
     weights = {"raw": dict(checkpoint.raw), "average": dict(checkpoint.average)}
     add_checkpoint(folder, checkpoint.update, checkpoint.progress, weights | checkpoint.trainer)
 
 
 def find_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint of a run that is whole, or None where it was stopped before its first.
-
-    A line on standard error names those passed over.
-
-    Raises:
-        CheckpointError: all are damaged, or the newest is whole but lacks a part.
-    """
+    """The newest checkpoint of a run that is whole, or None before its first; errors are those of `newest_whole`."""
 
     def read(saved: Saved) -> Checkpoint:
         raw, average = (saved.states.pop(name) for name in WEIGHTS)

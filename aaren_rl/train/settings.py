@@ -118,13 +118,13 @@ def _by_name(tree: Any) -> dict[str, Any]:  # noqa: ANN401  read from a file
         raise UsageError("needs settings in sections, as a run's config.yaml has them")
     if unknown := [str(name) for name in tree if name not in (*RUN, *SECTIONS)]:
         raise UsageError(f"unknown section {', '.join(unknown)}; known: {', '.join(SECTIONS)}")
+    given = {name: tree[name] for name in RUN if name in tree}
     for section in SECTIONS:
-        for name in tree.get(section, {}):
+        for name, value in tree.get(section, {}).items():
             if SETTINGS.get(name, ("",))[0] != section:
                 raise UsageError(f"{section}: unknown key {name}")
-    return {name: tree[name] for name in RUN if name in tree} | {
-        name: value for section in SECTIONS for name, value in tree.get(section, {}).items()
-    }
+            given[name] = value
+    return given
 
 
 def read_settings(file: str | Path) -> dict[str, Any]:

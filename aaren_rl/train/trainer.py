@@ -247,8 +247,7 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Goes on where `checkpoint` was taken, bit for bit on the same device with one thread.
 
-        Raises:
-            CheckpointError: it is of another model, or of another kind of device.
+        Raises CheckpointError where it is of another model, or of another kind of device.
         """
         states = checkpoint.trainer
         try:
