@@ -42,9 +42,8 @@ def fetch(url: str, target: Path, *, check: Callable[[Path], object], progress: 
 
     Raises:
         UsageError: the URL is not an http or https address.
-        DataError: the server cannot be reached, refuses or breaks off again and again; the file is not the one pinned
-            or fails the check, and is deleted; or the target's folder cannot be written.
-        ResourcesError: the disk is full.
+        DataError: the server cannot be reached, refuses or breaks off again and again; or the file is not the one
+            pinned or fails the check, and is deleted. Errors of writing are those of `files.alone`.
     """
     if not _ADDRESS.fullmatch(url):
         raise UsageError(f"{url!r} is not an http or https address; correct D4RL_BASE_URL")

@@ -140,12 +140,7 @@ class Episodes(Sequence[Episode]):
         return firsts + np.arange(lengths.sum(), dtype=np.int64)
 
     def take(self, indices: npt.ArrayLike) -> "Episodes":
-        """The episodes `indices` (K,), in that order: copies of their rows, with the same origin and notes.
-
-        Raises:
-            IndexError: there is no such episode.
-            ValueError: none is named.
-        """
+        """Copies of the episodes `indices` (K,), in that order; IndexError: no such one, ValueError: none is named."""
         chosen = np.asarray(indices, dtype=np.int64)
         rows = self.rows(chosen)
         steps = {key: getattr(self, key)[rows] for key in ("observations", "actions", "rewards")}
@@ -200,12 +195,9 @@ def held_out(n_episodes: int, share: float, seed: int) -> npt.NDArray[np.int64]:
 
 
 def split(episodes: Episodes, share: float, seed: int) -> tuple[Episodes, Episodes | None]:
-    """Episodes to train on, and a `share` of them held out, chosen by `seed`; both in the order of the data set.
+    """Episodes to train on, and a `share` in [0, 1) held out, chosen by `seed`; both in the order of the data set.
 
     At least 8 are held out; of fewer than 40, or with a share of 0, none: the data set itself and None.
-
-    Raises:
-        ValueError: `share` is not in [0, 1).
     """
     chosen = held_out(len(episodes), share, seed)
     if not chosen.size:

@@ -58,12 +58,9 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
 
 
 def check_file(path: Path) -> None:
-    """Hold a file to its pin; where it has none, have another process read it first.
+    """Hold a file to its pin; where it has none, have another process read it first, once.
 
-    libhdf5 itself may crash, or never end, on a damaged file. A file that stays as it is is tried once.
-
-    Raises:
-        DataError: it is not the file that was pinned, or the process crashed or did not come to an end.
+    libhdf5 itself may crash, or never end, on a damaged file: that is a DataError, as is another file than the pinned.
     """
     if path.is_file() and not verify_pin(path):  # otherwise the reader says what is wrong
         state = path.stat()

@@ -55,16 +55,16 @@ def read_minari(
     """Read a Minari dataset, e.g. "mujoco/hopper/medium-v0", fetching it where it is not on this machine.
 
     It is looked for in `$MINARI_DATASETS_PATH`, else `~/.minari/datasets`; with `download` the `minari` package fetches
-    it from its remote (`$MINARI_REMOTE`, by default Hugging Face), with a line on stderr that says so. Numbers become
-    float32. Minari stores T + 1 observations of an episode of T steps; row t pairs observation t with action t and
-    reward t, and the last observation is left out. So is an unfinished last episode, with a note. Actions must lie in
-    the dataset's own action space. `progress` shows a bar on stderr for what takes long.
+    it from its remote (`$MINARI_REMOTE`, by default Hugging Face), which a line on stderr says. Numbers become float32.
+    Minari stores T + 1 observations of an episode of T steps; row t pairs observation t with action t and reward t, and
+    the last observation is left out. So is an unfinished last episode, with a note. Actions must lie in the dataset's
+    own action space. `progress` shows a bar for what takes long. The environment that it names is never imported.
 
     Raises:
         UsageError: not a Minari id.
-        DataError: the dataset is not there and cannot be fetched; is damaged, changed since it was fetched or not in
-            Minari's HDF5 layout; describes what `read_spec` refuses; or holds NaN, infinity, actions out of bounds
-            (unless `clip_actions`) or no complete episode. The environment that it names is never imported.
+        DataError: the dataset is not there and cannot be fetched; is damaged, changed or not in Minari's HDF5 layout;
+            describes what `read_spec` refuses; or holds NaN, infinity, actions out of bounds (unless `clip_actions`)
+            or no complete episode.
     """
     folder = minari_data_dir(dataset_id)
     if download and not folder.exists():
@@ -94,14 +94,15 @@ def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
                 f"{dataset_id}: minari could not download it ({reason}); check the id and the network, name another "
                 f"remote in MINARI_REMOTE, or put the dataset's folder at {target}"
             )
+        file = data / "main_data.hdf5"
         try:
             _read(dataset_id, data, progress, clip_actions=True)
         except DataError as error:
             shutil.rmtree(staging)
             reason = str(error).replace(str(data.parent), target.name)
             raise DataError(f"{dataset_id}: what was downloaded was deleted: {reason}") from error
-        sync(data / "main_data.hdf5")
-        write_pin(data / "main_data.hdf5", sha256(data / "main_data.hdf5"))
+        sync(file)
+        write_pin(file, sha256(file))
         os.replace(data.parent, target)
         sync(target.parent)
         shutil.rmtree(staging)
