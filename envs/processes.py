@@ -46,13 +46,8 @@ def start_child(
 ) -> subprocess.Popen[bytes]:
     """A fresh Python that runs `code` with `arguments`, and does not outlive this process.
 
-    Args:
-        code: Python's source.
-        arguments: `sys.argv[1:]` there.
-        flags: of the interpreter.
-        saves: the child gets SIGTERM when this process ends, and `GRACE` seconds for what it does then.
-        apart: Ctrl-C in the terminal does not reach it.
-        options: of `subprocess.Popen`, but for its standard input.
+    `flags` are the interpreter's. Where it `saves`, it gets SIGTERM when this process ends, and `GRACE` seconds; Ctrl-C
+    in the terminal does not reach one `apart`. `options` are those of `subprocess.Popen`, but for its standard input.
 
     Raises:
         OSError: the system has no room for another process or its pipes.
@@ -139,11 +134,7 @@ class Worker:
     def __init__(
         self, module: str, doing: str, variables: Mapping[str, str] | None = None, *, quiet: bool = False
     ) -> None:
-        """Start the process.
-
-        Raises:
-            ResourcesError: the system has no room for another process or its pipes.
-        """
+        """Start the process; raises ResourcesError where the system has no room for another or its pipes."""
         self._doing, self._errors = doing, tempfile.TemporaryFile() if quiet else None
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)

@@ -51,16 +51,9 @@ def free_bytes() -> int | None:
 
 
 def require_memory(needed: int, what: str, way_out: str, *, free: int | None = None) -> None:
-    """Refuses what cannot fit: Linux grants memory that it does not have, and kills the process that uses it.
+    """Raises ResourcesError where `needed` bytes are not free: Linux grants them, and kills the process that uses them.
 
-    Args:
-        needed: bytes, no more than what will be used for certain.
-        what: uses them: "the model".
-        way_out: the end of the message.
-        free: bytes there are; None: as the system says.
-
-    Raises:
-        ResourcesError: there are fewer.
+    `what` uses them ("the model"), `way_out` ends the message, `free` are those there are; None: as the system says.
     """
     free = free_bytes() if free is None else free
     if free is not None and needed > free:

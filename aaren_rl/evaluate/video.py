@@ -58,8 +58,8 @@ class Video:
         if self._is_mp4:
             _require_ffmpeg()
         self.file, self._which = file, which
-        self._open = lambda index: open_renderer(env_id, env_kwargs, seed + index)
-        self._renderer = self._open(0)
+        self._played = env_id, env_kwargs
+        self._renderer = open_renderer(*self._played, seed)
         self._noted: dict[int, list[npt.NDArray[np.float32]]] = defaultdict(list)
 
     def __enter__(self) -> Self:
@@ -86,7 +86,7 @@ class Video:
         index = EPISODES[self._which](score.returns)
         if index:
             self._renderer.close()
-            self._renderer = self._open(index)
+            self._renderer = open_renderer(*self._played, score.seed + index)
         board, caption = board_folder(run), _caption(score, index, len(self._noted[index]))
         try:
             small = self._film(self._noted[index], score.returns[index], caption)

@@ -19,17 +19,11 @@ _LEAST = 1e-37  # a float32 that is no denormal number
 
 @dataclass(frozen=True)
 class ReturnBounds:
-    """The range of returns-to-go that a model is fed, by time step, in the environment's units.
+    """The range of returns-to-go that a model is fed, by time step, in the environment's units."""
 
-    Attributes:
-        every: time steps of an interval.
-        low: the smallest of every interval of the training data; later steps have the last one's.
-        high: the 99 % quantile, likewise.
-    """
-
-    every: int
-    low: list[float]
-    high: list[float]
+    every: int  # time steps of an interval
+    low: list[float]  # the smallest of every interval of the training data; later steps have the last one's
+    high: list[float]  # the 99 % quantile, likewise
 
     def __post_init__(self) -> None:
         """Raises ValueError where they are no bounds."""

@@ -28,20 +28,14 @@ DEFAULT_FPS = 30.0  # of an environment that does not say its own
 
 
 class Renderer:
-    """Draws one episode of an environment, step by step.
+    """Draws one episode of an environment, step by step, in a process of its own.
 
-    Attributes:
-        backend: the renderer, as MUJOCO_GL names it.
-        fps: pictures a second of simulated time.
-        first: the picture after the reset.
+    `backend` is the renderer as MUJOCO_GL names it, `fps` pictures a second of simulated time, `first` that after the
+    reset.
     """
 
     def __init__(self, env_id: str, spec: bytes, env_kwargs: Mapping[str, Any], seed: int, backend: str) -> None:
-        """Starts the process, resets the environment with `seed` and draws it; `spec` is what `registered` gives.
-
-        Raises:
-            SimulationError: `backend` cannot draw here; the message is the reason alone.
-        """
+        """Resets the environment with `seed` and draws it; raises SimulationError where `backend` cannot draw here."""
         self.backend = backend
         self._worker = Worker(__name__, f"draws {env_id}", {"MUJOCO_GL": backend} if backend else {}, quiet=True)
         try:
@@ -60,17 +54,12 @@ class Renderer:
         self.close()
 
     def step(self, action: npt.NDArray[np.float32], *, draw: bool) -> tuple[float, bool, Picture | None]:
-        """Takes an action (A,): the reward, whether the episode has ended, and the picture where it was asked for.
-
-        Raises:
-            SimulationError: the environment raised, or the process died.
-        """
+        """Takes an action (A,): the reward, whether the episode has ended, and the picture where it was asked for."""
         self._worker.send((action, draw))
         reward, ended, picture = self._worker.receive()
         return reward, ended, picture
 
     def close(self) -> None:
-        """Ends the process."""
         self._worker.close()
 
 
@@ -94,9 +83,8 @@ def open_renderer(env_id: str, env_kwargs: Mapping[str, Any], seed: int) -> Rend
             return Renderer(env_id, spec, env_kwargs, seed, backend)
         except SimulationError as error:
             reasons[backend] = one_line(error)
-    if len(set(reasons.values())) == 1:  # no matter of the renderer
-        told = next(iter(reasons.values()))
-    else:
+    told, *others = sorted(set(reasons.values()))
+    if others:  # else no matter of the renderer
         told = "; ".join(f"{backend}: {reason}" for backend, reason in reasons.items())
     way_out = "install libegl1 or libosmesa6"
     if any(sign in told for sign in _NOT_THE_RENDERER):
@@ -111,8 +99,8 @@ def _backends() -> list[str]:
         return [chosen]
     if sys.platform != "linux":
         return [""]  # there is but one
-    windows = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-    return ["egl", "osmesa", *(["glfw"] if windows else [])]
+    windows = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return ["egl", "osmesa", "glfw"] if windows else ["egl", "osmesa"]
 
 
 def serve_requests() -> None:

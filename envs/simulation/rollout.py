@@ -62,7 +62,7 @@ class Rollouts:
     """
 
     returns: npt.NDArray[np.float64]
-    lengths: npt.NDArray[np.int64]
+    lengths: Indices
     actions_per_second: float
     policy_seconds: float
 
