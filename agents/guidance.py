@@ -1,14 +1,12 @@
 """Guidance: a policy that acts on what asking for a return changes, more than it changes.
 
-A policy trained on the data of one behaviour has seen all returns follow from nearly the same actions, and so what it
-does depends little on what is asked for. Here the model runs twice at every step, once asked for the return that is
-wanted and once for the one to expect from where it is (`ReturnEstimate`), and acts on
+A policy trained on the data of one behaviour does nearly the same whatever is asked for. Here the model runs twice at
+every step, once asked for the return that is wanted and once for the one to expect (`ReturnEstimate`), and acts on
 
     a = a_expected + W (a_asked - a_expected),
 
 within the environment's limits: classifier-free guidance (Ho & Salimans 2022), but away from the ordinary instead of
-from a model that sees no return. W = 1 is the policy itself. Both runs see the action that was taken, and their states
-are one batch: the cost of an action stays constant, at that of two environments.
+from a model that sees no return. Both runs see the action that was taken, and their states are one batch.
 
 Shape suffixes: B environments, O observation, A action.
 """
@@ -51,8 +49,8 @@ def with_guidance(policy: Policy, guidance: float) -> Policy:
 class GuidedPolicy(Policy):
     """A policy with guidance, which acts in B environments as `Policy` does.
 
-    Its states hold 2 B rows: those of the environments, and then the same of the runs that ask for what is to expect,
-    whose `return_to_go` is not read. A `previous_action` that replaces the state's may be (B, A).
+    Its states hold 2 B rows: of the environments, and then of the runs that ask for what is to expect, whose
+    `return_to_go` is not read. A `previous_action` that replaces the state's may be (B, A).
 
     Attributes:
         guidance: W.

@@ -44,10 +44,9 @@ class Policy:
     """Acts in B environments at once, one call a step.
 
     Attributes:
-        model: the decision model; put into evaluation mode. "carry" and "rolling" act with a copy of the weights it has
-            when the policy is made.
+        model: put into evaluation mode; "carry" and "rolling" act with a copy of the weights that it has now.
         observation_mean: (O,), of the training data.
-        observation_std: (O,), of the training data.
+        observation_std: likewise.
         return_scale: returns-to-go are divided by it, as in training.
         rollout: "carry": one state from the first step on, constant cost; train on long contexts for it. "rolling": two
             staggered states, ages K/2 to K, constant cost. "window": recompute the last K steps.
@@ -114,20 +113,17 @@ class Policy:
 
     @property
     def restarts(self) -> bool:
-        """Whether some environments can begin another episode while others go on, by `restart`: not where the memory
-        grows with the episode, as attention's cache does.
-        """
+        """Whether `restart` can begin episodes in some environments: not where the memory grows, as a cache does."""
         return self.model.trunk.mixer.state_size == CONSTANT or self.rollout == "window"
 
     def initial_state(self, batch_size: int, target_return: Numbers | None = None) -> PolicyState:
         """The state at the begin of an episode in which `target_return` is asked for.
 
-        One number for all environments or one for each, (B,), in the environment's units. Infinity asks, at every step
-        anew, for the best return in reach as the training data had it; the model must hold an estimate of that. None
-        asks for the policy's own `target_return`.
+        One number for all environments or one for each, (B,), in the environment's units; None: the policy's own.
+        Infinity asks, at every step, for the best return in reach as the training data had it.
 
         Raises:
-            ValueError: it is neither, not finite, or infinity is asked for and the model holds no estimate.
+            ValueError: it is neither, not finite, or infinity is asked for and the model holds no estimate of that.
         """
         batch_size = CHECK.integer("batch_size", batch_size, ENVS)
         wanted = self._targets(target_return, batch_size)

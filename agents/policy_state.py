@@ -83,16 +83,13 @@ MEMORIES: dict[str, type[Memory]] = {"carry": Carry, "rolling": Rolling, "window
 
 
 class PolicyState(NamedTuple):
-    """What a policy remembers between two steps of B environments.
+    """What a policy remembers between two steps of B environments, in their units.
 
     Attributes:
-        timestep: steps taken so far in the episode: one number, or int64 (B,) once some environments have begun another
-            by `Policy.restart`.
-        return_to_go: return still to come, float64 (B,), in the environment's units; infinite where the best in reach
-            is asked for.
-        previous_action: the action handed out last, float32 (B, A), in the environment's units; None before the first,
-            and of no meaning where an episode begins. Replace it (`state._replace(previous_action=...)`, a tensor will
-            do) if something else was executed.
+        timestep: steps taken so far in the episode: one number, or int64 (B,) after `Policy.restart`.
+        return_to_go: return still to come, float64 (B,); infinite where the best in reach is asked for.
+        previous_action: the action handed out last, float32 (B, A); None before the first. Replace it
+            (`state._replace(previous_action=...)`) if something else was executed.
         memory: what the rollout mode keeps, on the policy's device.
     """
 
@@ -104,11 +101,7 @@ class PolicyState(NamedTuple):
 
 def where(chosen: Tensor, part: State, other: State) -> State:
     """The rows of a part of a state where `chosen`, bool (B,), and those of another elsewhere."""
-
-    def mixed(pair: list[Tensor]) -> Tensor:
-        return torch.where(chosen.view(-1, *[1] * (pair[0].dim() - 1)), pair[0], pair[1])
-
-    return each(mixed, [part, other])
+    return each(lambda pair: torch.where(chosen.view(-1, *[1] * (pair[0].dim() - 1)), *pair), [part, other])
 
 
 def check_state(state: Any, rollout: str, actions: int) -> PolicyState:  # noqa: ANN401

@@ -39,9 +39,8 @@ def parse_counts(text: str, heads: int) -> tuple[int, int, int, int, int, int]:
     """k1 to k6 of a layer with `heads` heads.
 
     Args:
-        text: six numbers with commas between them, or "auto": every head has a REM, half of them (rounded down) a
-            dilated one, and of either half as many as possible are pairs of cosine and sine while a regular one, or
-            two, remain. It gives (2, 0, 0, 2, 0, 0) for 4 heads and (2, 1, 1, 2, 1, 1) for 8.
+        text: six numbers with commas between them, or "auto": every head has a REM, half of them a dilated one, and of
+            either half all but one or two are pairs of cosine and sine: (2, 1, 1, 2, 1, 1) for 8 heads.
         heads: H of the layer.
 
     Raises:

@@ -84,16 +84,14 @@ def _dense(table: Tensor, inputs: Tensor, segments: Tensor | None) -> Tensor:
     if segments is not None:
         same = segments.unsqueeze(-1) == segments.unsqueeze(-2)
         weights = weights * same.repeat_interleave(p, -2).repeat_interleave(q, -1)
-    sums: Tensor = (weights @ inputs.flatten(-3, -2)).unflatten(-2, (m, p))
-    return sums
+    return (weights @ inputs.flatten(-3, -2)).unflatten(-2, (m, p))  # type: ignore[no-any-return]
 
 
 def _decayed(table: Tensor, start: Tensor) -> Tensor:
     """Z^1 to Z^M times a start (B, R, ..., P, D), for powers 0 to M: (B, R, ..., M, P, D) in the start's type."""
     flat = table[:, 1:].to(start.dtype).flatten(1, 2)
     flat = flat.view(len(flat), *[1] * (start.dim() - 4), *flat.shape[1:])
-    decayed: Tensor = (flat @ start).unflatten(-2, (-1, table.shape[-1]))
-    return decayed
+    return (flat @ start).unflatten(-2, (-1, table.shape[-1]))  # type: ignore[no-any-return]
 
 
 def fold(x: Tensor, dilation: int) -> Tensor:

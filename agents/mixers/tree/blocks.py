@@ -30,10 +30,9 @@ DTYPE = torch.float64
 
 
 class TreeState(NamedTuple):
-    """The blocks of B sequences of one length, all heads in one tree.
+    """The blocks of B sequences of one length, all heads in one tree, in the processor's memory.
 
-    A value like any other state: what it holds does not change when later tokens are appended, though the memory of its
-    blocks is shared with its successor. It lies in the processor's memory, wherever the model is.
+    A value, though it shares the memory of its blocks with its successor.
 
     Attributes:
         keys: sums of keys and their features, (B, 2 M, H, F), M a power of two and at least `length`; the blocks of 2^h
@@ -55,10 +54,9 @@ class TreeState(NamedTuple):
     @staticmethod
     def empty(batch: int, heads: int, key_dim: int, dim: int) -> TreeState:
         """The tree before any token."""
-        keys = torch.zeros(batch, 2, heads, key_dim, dtype=DTYPE)
-        values = torch.zeros(batch, 2, heads, dim, dtype=DTYPE)
-        written = torch.zeros(batch, dtype=torch.long)
-        return TreeState(keys, values, torch.zeros_like(keys[:, 0]), torch.zeros_like(values[:, 0]), written, 0)
+        keys, values = (torch.zeros(batch, 2, heads, size, dtype=DTYPE) for size in (key_dim, dim))
+        totals = torch.zeros_like(keys[:, 0]), torch.zeros_like(values[:, 0])
+        return TreeState(keys, values, *totals, torch.zeros(batch, dtype=torch.long), 0)
 
     def append(self, keys: Tensor, values: Tensor) -> TreeState:
         """The tree with one more token, keys (B, H, F) and values (B, H, D): two blocks are written on average."""
@@ -82,8 +80,7 @@ class TreeState(NamedTuple):
         full = 2 * self.length == rows
         if not full and bool((self.written == self.length).all()):
             return self
-        grown = rows * 2 if full else rows
-        keys, values = _resized(self.keys, grown), _resized(self.values, grown)
+        keys, values = (_resized(nodes, rows * 2 if full else rows) for nodes in (self.keys, self.values))
         return self._replace(keys=keys, values=values, written=self.written.clone())
 
 

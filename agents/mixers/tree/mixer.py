@@ -117,17 +117,11 @@ class TreeAttention(Mixer):
     def attend(
         self, state: TreeState, queries: Tensor, key_totals: Tensor, value_totals: Tensor, lengths: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Algorithm 1: the outputs of R = B N queries, query n of which sees the first l_n tokens.
+        """Algorithm 1: the outputs of R = B N queries, query n of which sees the first l_n tokens of those in `state`.
 
-        Args:
-            state: has all tokens.
-            queries: with their features, scaled, (B, N, H, F).
-            key_totals: sums of the first l_n keys and features, (B, N, H, F).
-            value_totals: likewise, (B, N, H, D).
-            lengths: l_n, (N,).
-
-        Returns:
-            Outputs (R, H, D), and the first token and the number of tokens of every bud, (R, S); 0 tokens: no bud.
+        Takes the scaled queries with their features (B, N, H, F), the sums of the first l_n keys and features
+        (B, N, H, F) and values (B, N, H, D), and l_n, (N,). Returns outputs (R, H, D), and the first token and the
+        number of tokens of every bud, (R, S); 0 tokens: no bud.
         """
         (batch, count), rows = queries.shape[:2], state.keys.shape[1]
         base, seen = torch.arange(batch).repeat_interleave(count) * rows, lengths.repeat(batch)

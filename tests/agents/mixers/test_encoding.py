@@ -148,17 +148,13 @@ def test_proposition_2(size: int, rank: int, radius: float, seed: int) -> None:
 
 def test_initialisation_is_the_papers() -> None:
     """Section 3: eta in [-2, -1] or [1, 2], nu in [1, 2], theta pi / 4, all spread out; mu as asked for."""
-    encoding = GatedEncoding(RemConfig((4, 3, 3, 0, 0, 0), gate=-1.0), 10)
-    group, cyclical = encoding.groups
-    assert bool(((group.eta.abs() >= 1) & (group.eta.abs() <= 2)).all()) and len(set(group.eta.tolist())) == 4
-    assert {bool(x > 0) for x in group.eta} == {True, False}
-    assert bool(((cyclical.nu >= 1) & (cyclical.nu <= 2)).all()) and len(set(cyclical.nu.tolist())) == 3
-    assert cyclical.theta.tolist() == pytest.approx([math.pi / 4] * 3) and encoding.mu.item() == -1
-    scalars = encoding.scalars()
-    assert scalars["gate"] == pytest.approx(1 / (1 + math.e))
-    assert scalars["lambda_0"] == pytest.approx(math.tanh(2)) and scalars["gamma_0"] == pytest.approx(0.8807971)
-    assert scalars["theta_2"] == pytest.approx(math.pi / 4)
-    assert "lambda_dilated5_0" in GatedEncoding(RemConfig((0, 0, 0, 1, 0, 0), 5), 2).scalars()
+    encoding = GatedEncoding(RemConfig((4, 3, 3, 1, 0, 0), 5, gate=-1.0), 11)
+    eta, nu = encoding.groups[0].eta, encoding.groups[1].nu
+    assert bool(((eta.abs() >= 1) & (eta.abs() <= 2)).all()) and {bool(x > 0) for x in eta} == {True, False}
+    assert len(set(eta.tolist())) == 4 and len(set(nu.tolist())) == 3 and bool(((nu >= 1) & (nu <= 2)).all())
+    wanted = {"gate": 1 / (1 + math.e), "lambda_0": math.tanh(2), "gamma_0": 0.8807971, "theta_2": math.pi / 4}
+    found = encoding.scalars()
+    assert {name: found[name] for name in wanted} == pytest.approx(wanted) and "lambda_dilated5_0" in found
 
 
 @pytest.mark.parametrize(

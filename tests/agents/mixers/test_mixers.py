@@ -115,18 +115,6 @@ def test_keep_is_slicing(name: str, keep: slice) -> None:
         torch.testing.assert_close(comparable(same), comparable(last), rtol=0, atol=1e-13)
 
 
-@every_encoding
-def test_gradients_in_parallel_are_those_of_steps(name: str) -> None:
-    mixer, up = make(name, torch.float64), tokens(66, torch.float64)
-    gradients = []
-    for run in (lambda x: mixer(x)[0], lambda x: steps(mixer, x)[0]):
-        x = tokens(66, torch.float64).mul(2).requires_grad_()
-        gradients.append(torch.autograd.grad((run(x) * up).sum(), [x, *mixer.parameters()]))
-    for parallel, recurrent in zip(*gradients, strict=True):
-        torch.testing.assert_close(parallel, recurrent, rtol=1e-10, atol=1e-10)
-    assert all(bool(gradient.any()) for gradient in gradients[0][:2])
-
-
 def plain(mixer: Mixer, x: Tensor, starts: Tensor) -> Tensor:
     """W_o of weights times values, straight from the parameters, every matrix of weights written out.
 
@@ -182,16 +170,6 @@ def test_parameters_are_the_papers(name: str) -> None:
     assert count == inner + (1 + 4 if name.endswith("rsa") else 0)
 
 
-@every_mixer
-@torch.no_grad()
-def test_trunk_in_parallel_is_recurrent_and_keeps(name: str) -> None:
-    torch.manual_seed(0)
-    trunk, x = Trunk(name, WIDTH, 3, HEADS, 0.1).double().eval(), tokens(70, torch.float64)
-    whole, _ = trunk(x)
-    torch.testing.assert_close(steps(trunk, x)[0], whole, rtol=0, atol=1e-12)
-    torch.testing.assert_close(trunk(x, keep=slice(1, None, 3))[0], whole[:, 1::3], rtol=0, atol=1e-13)
-
-
 @pytest.mark.faults(31)
 @pytest.mark.parametrize("way", ["parallel", "recurrent"])
 @torch.no_grad()
@@ -215,16 +193,6 @@ def test_aaren_under_bfloat16_autocast(way: str) -> None:
     torch.testing.assert_close(state.m + state.u.log(), exact.m + exact.u.log(), rtol=0, atol=1e-5)
     largest = float(make("aaren", torch.float64).value(x.double()).abs().max())
     torch.testing.assert_close(state.output(), exact.output(), rtol=0, atol=3 * 2**-9 * largest)
-
-
-@torch.no_grad()
-def test_aaren_with_bfloat16_weights() -> None:
-    """Weights that are bfloat16 themselves: the scores are still float32's, the state float64."""
-    mixer, x = make("aaren", torch.bfloat16), tokens(1000).to(torch.bfloat16)
-    y, state = mixer(x)
-    _, exact = make("aaren", torch.bfloat16).double()(x.double())
-    assert y.dtype == torch.bfloat16 and all(part.dtype == torch.float64 for part in state)
-    torch.testing.assert_close(state.m + state.u.log(), exact.m + exact.u.log(), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [*MIXERS, "its weights alone"])
