@@ -13,7 +13,7 @@ from matplotlib.patheffects import withStroke
 
 from ...policies.names import MARKS, label
 from ..cells import Cell
-from ..statistics import Floats, Summary, group, summarize
+from ..statistics import Summary, group, summarize
 from .words import interval, number
 
 INK, SOFT, LINE = "#1c1f23", "#5a6270", "#d9dde3"  # text, what stands behind it, grids
@@ -113,14 +113,9 @@ def overview(cells: Sequence[Cell], width: float = WIDE) -> Figure:
         for axes in panels:
             axes.set_xlim(min(ends), max(ends))
             axes.label_outer()
-    figure.legend(
-        handles=_legend(data, any(s.mean.interval for s in summaries)),
-        loc="outside lower center",
-        ncols=6 if width > NARROW else 2,
-        frameon=False,
-        labelcolor=INK,
-        fontsize=9,
-    )
+    handles, columns = _legend(data, any(s.mean.interval for s in summaries)), 6 if width > NARROW else 2
+    place: dict[str, Any] = {"loc": "outside lower center", "ncols": columns}
+    figure.legend(handles=handles, frameon=False, labelcolor=INK, fontsize=9, **place)
     return figure
 
 
@@ -186,7 +181,12 @@ def _curves(kind: str, env: str, runs: Runs, styles: Styles) -> Figure | None:
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot()
     for agent, curve in data.items():
-        _lines(axes, agent, np.array(list(curve)), np.array(list(curve.values())), *styles[agent])
+        (color, marker), y = styles[agent], np.array(list(curve.values()))
+        seeds = f"{y.shape[1]} {'seeds' if y.shape[1] > 1 else 'seed'}"
+        mean = axes.plot(list(curve), y.mean(axis=1), color=color, marker=marker, markersize=4, linewidth=2.2, zorder=3)
+        mean[0].set_label(f"{_plain(label(agent))} ({seeds})")
+        if y.shape[1] > 1:
+            axes.plot(list(curve), y, color=color, alpha=0.5, linewidth=0.8, zorder=2)
     xs = [x for curve in data.values() for x in curve]
     ys = [y for curve in data.values() for seeds in curve.values() for y in seeds]
     if kind == "target_returns":
@@ -215,14 +215,6 @@ def _shared(curves: Sequence[Mapping[float, float]]) -> dict[float, list[float]]
     """x -> every seed's y, where all have one: a mean over others at every x would jump where one joins."""
     shared = set.intersection(*(set(curve) for curve in curves))
     return {x: [curve[x] for curve in curves] for x in sorted(shared)}
-
-
-def _lines(axes: Axes, agent: str, x: Floats, y: Floats, color: str, marker: str) -> None:
-    seeds = y.shape[1]
-    name = f"{_plain(label(agent))} ({seeds} {'seeds' if seeds > 1 else 'seed'})"
-    axes.plot(x, y.mean(axis=1), color=color, marker=marker, markersize=4, linewidth=2.2, label=name, zorder=3)
-    if seeds > 1:
-        axes.plot(x, y, color=color, alpha=0.5, linewidth=0.8, zorder=2)
 
 
 def _wide(values: Sequence[float]) -> bool:

@@ -37,11 +37,6 @@ def joined(items: Sequence[str]) -> str:
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
-def microseconds(value: float) -> str:
-    """A time of an action: always in the same unit, so that early and late can be compared at a glance."""
-    return f"{value:,.0f} µs"
-
-
 def memory(count: float) -> str:
     """Bytes, in kB (1,000) from there on."""
     return f"{count:,.0f} bytes" if count < 1000 else f"{count / 1000:,.1f} kB"
@@ -77,7 +72,8 @@ def ends_of(steps: Collection[int]) -> list[int]:
 
 def early_and_late(cost: Mapping[int, tuple[float, float]]) -> tuple[str, str]:
     """The time of an action and the memory of the state, early and late; "" where nothing was measured."""
-    times = [f"{microseconds(cost[step][0])} at step {step:,}" for step in ends_of(cost)]
+    # Always in microseconds, so that early and late can be compared at a glance.
+    times = [f"{cost[step][0]:,.0f} µs at step {step:,}" for step in ends_of(cost)]
     return joined(times), joined([f"{memory(cost[step][1])} at step {step:,}" for step in ends_of(cost)])
 
 
