@@ -1,60 +1,22 @@
-"""Whatever the data: the scan, the samplers, the splitting of steps into episodes, configurations."""
+"""Whatever the data: the samplers, the splitting of steps into episodes, configurations."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import interpreter
 import numpy as np
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from windows import make_data, sampler, stretches
 
-from aaren_rl.agents import MIXERS, ScanState, kernels, prefix_scan, scan_step
-from aaren_rl.agents.scan.prefix import METHODS
+from aaren_rl.agents import MIXERS
 from aaren_rl.envs import DataError
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
 from aaren_rl.policies.names import AGENTS, CONTEXTS
 from aaren_rl.train.settings import as_text, build_config, differences, read_settings, settings_of
 
 quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-interpreter.prepare()
-# Triton comes with the extra `dev`.
-METHODS_HERE = [method for method in METHODS if kernels.INSTALLED.get(method, True)]
-scores = st.lists(st.one_of(st.floats(-1e4, 1e4, width=32), st.just(-math.inf)), min_size=1, max_size=40)
-
-
-@quick
-@given(scores, st.lists(st.booleans(), min_size=40, max_size=40), st.integers(0, 40), st.sampled_from(METHODS_HERE))
-def test_a_scan_is_a_softmax_average_cut_anywhere(
-    column: list[float], begins: list[bool], cut: int, method: str
-) -> None:
-    """In parallel, in two calls and step by step: float64 softmax over every stretch's own steps."""
-    n, cut = len(column), min(cut, len(column))
-    s, starts = torch.tensor(column).unsqueeze(0), torch.tensor(begins[:n]).unsqueeze(0)
-    v = torch.linspace(-3, 5, 2 * n).reshape(1, n, 2)
-    expected = torch.zeros(n, 2, dtype=torch.float64)
-    for k in range(n):
-        first = max((j for j in range(k + 1) if begins[j]), default=0)
-        part = s[0, first : k + 1].double()
-        if bool((part > -math.inf).any()):
-            expected[k] = part.softmax(0) @ v[0, first : k + 1].double()
-    outputs, _ = prefix_scan(s, v, method=method, starts=starts)
-    torch.testing.assert_close(outputs[0].double(), expected, rtol=1e-5, atol=1e-5)
-    pieces, state = [], None
-    for here in (slice(0, cut), slice(cut, n)):
-        if here.stop > here.start:
-            piece, state = prefix_scan(s[:, here], v[:, here], state, method, starts=starts[:, here])
-            pieces.append(piece)
-    torch.testing.assert_close(torch.cat(pieces, 1)[0].double(), expected, rtol=1e-5, atol=1e-5)
-    state = ScanState.identity((1,), 2)
-    for k in range(n):
-        if begins[k]:
-            state = ScanState.identity((1,), 2)
-        output, state = scan_step(s[:, k], v[:, k], state)
-        torch.testing.assert_close(output[0].double(), expected[k], rtol=1e-5, atol=1e-5)
 
 
 @quick

@@ -151,18 +151,6 @@ def test_the_last_position_of_every_row():
     torch.testing.assert_close(last, wanted.unsqueeze(1))
 
 
-def test_gradients_are_those_of_the_sequences_alone():
-    module, x = made(lambda: trunk("aaren-rsa")), batch()
-    module(x, lengths=LENGTHS)[0].square().sum().backward()
-    padded = [parameter.grad.clone() for parameter in module.parameters()]
-    module.zero_grad()
-    for row, n in enumerate(LENGTHS):
-        if n:
-            module(x[row : row + 1, :n])[0].square().sum().backward()
-    for one, parameter in zip(padded, module.parameters(), strict=True):
-        torch.testing.assert_close(one, parameter.grad)
-
-
 def test_what_cannot_be_meant_is_refused():
     module, x = made(MODULES["Aaren"]), batch()
     for lengths, message in (

@@ -157,18 +157,6 @@ def test_initialisation_is_the_papers() -> None:
     assert {name: found[name] for name in wanted} == pytest.approx(wanted) and "lambda_dilated5_0" in found
 
 
-@pytest.mark.parametrize(
-    ("counts", "layers", "added"),
-    [
-        ((0, 0, 0, 8, 0, 0), 12, 60_492_396 - 60_492_288),  # RSA-CodeT5-small
-        ((0, 0, 0, 2, 2, 2), 16, 153_797_414 - 153_797_302),  # RSA-XL, WikiText-103
-    ],
-)
-def test_it_adds_the_parameters_of_table_7(counts: tuple[int, ...], layers: int, added: int) -> None:
-    """A mu a layer, a lambda a regular REM, a gamma and a theta a pair of cosine and sine."""
-    assert layers * sum(p.numel() for p in GatedEncoding(RemConfig(counts), 12).parameters()) == added
-
-
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 8, 15])
 def test_auto_gives_every_head_a_rem(heads: int) -> None:
     k1, k2, k3, k4, k5, k6 = counts = parse_counts("auto", heads)

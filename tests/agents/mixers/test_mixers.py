@@ -68,19 +68,6 @@ def test_parallel_is_recurrent(name: str) -> None:
 
 
 @every_encoding
-@pytest.mark.parametrize("cut", [1, 63, 64, 69])
-@torch.no_grad()
-def test_two_calls_are_one(name: str, cut: int) -> None:
-    mixer, x = make(name, torch.float64), tokens(70, torch.float64)
-    whole, last = mixer(x)
-    first, state = mixer(x[:, :cut])
-    second, state = mixer(x[:, cut:], state)
-    torch.testing.assert_close(torch.cat([first, second], 1), whole, rtol=0, atol=1e-12)
-    one_more, _ = mixer.step(x[:, 0], state)
-    torch.testing.assert_close(one_more, mixer.step(x[:, 0], last)[0], rtol=0, atol=1e-12)
-
-
-@every_encoding
 @torch.no_grad()
 def test_packed_sequences_are_separate(name: str) -> None:
     """Rows cut at different places, one row continuing from a state until its first start."""
