@@ -82,7 +82,6 @@ class Learner:
         self.watch, self.points = Stopwatch(), list[Figures]()
 
     def train(self, updates: int) -> None:
-        """Some more updates."""
         with self.watch:
             for _ in range(updates):
                 self.trainer.step()
@@ -94,7 +93,6 @@ class Learner:
         return Policy(model, mean, std, scale, how.rollout, how.rollout_context)
 
     def evaluate(self, held_out: HeldOut) -> None:
-        """Adds a point."""
         error = action_error(self.policy(), held_out)
         low, high = error.interval()
         point = {"updates": self.trainer.update, "seconds": self.watch.seconds, "error": error.mean}
@@ -165,7 +163,7 @@ def _check(learner: Learner, episodes: Episodes) -> None:
     observed, actions, to_go = map(torch.from_numpy, episode)
     parallel = float((parallel_actions(policy, observed, actions, to_go) - actions).square().mean())
     what = f"{learner.recipe}: the error played step by step differs from that in parallel"
-    require(what, abs(played / parallel - 1), TOLERANCE)
+    require(what, abs(played - parallel), TOLERANCE * parallel)
 
 
 def reached(points: Sequence[tuple[float, float]], wanted: float) -> float | None:

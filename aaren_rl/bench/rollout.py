@@ -62,7 +62,6 @@ class Episode:
         self.rewards: Array = rng.uniform(0, 4, (length, 1)).astype(np.float32)
 
     def play(self, policy: Policy, state: PolicyState, steps: int) -> PolicyState:
-        """Takes `steps` actions from `state`."""
         for t in range(int(state.timestep), int(state.timestep) + steps):
             _, state = policy.act(*self.step(t), state)
         return state
@@ -131,16 +130,11 @@ def grow(policies: dict[str, Policy], episode: Episode, steps: int) -> dict[str,
         taken = seconds(partial(play, name, stop), CPU)
         growth["seconds"].append(taken + (growth["seconds"][-1] if growth["seconds"] else 0.0))
         growth["state_bytes"].append(state_bytes(now[name]))
-    for growth in found.values():
-        for kind in ("state_bytes", "seconds"):
-            growth[f"{kind}_exponent"] = _exponent(stops, growth[kind])
+    middle = (len(stops) - 1) // 2
+    for growth, kind in itertools.product(found.values(), ("state_bytes", "seconds")):
+        grown = growth[kind][-1] / growth[kind][middle]  # its exponent e: steps^e between the middle and the end
+        growth[f"{kind}_exponent"] = math.log(grown) / math.log(stops[-1] / stops[middle])
     return found
-
-
-def _exponent(steps: list[int], values: list[float]) -> float:
-    """e of steps^e between the middle and the end."""
-    middle = (len(steps) - 1) // 2
-    return math.log(values[-1] / values[middle]) / math.log(steps[-1] / steps[middle])
 
 
 def measure(arguments: argparse.Namespace) -> Figures:

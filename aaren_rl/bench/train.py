@@ -85,7 +85,6 @@ class Measured:
         self._masks: list[Tensor] = []
 
     def __call__(self) -> None:
-        """One update."""
         self._masks.append(self.update().clone())  # the next update's may lie there
 
     def timed(self) -> list[Tensor]:

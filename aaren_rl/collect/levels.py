@@ -71,9 +71,7 @@ def choose_checkpoints(evaluations: Sequence[Evaluation], random_return: float, 
         DataError: nothing was evaluated.
     """
     if not evaluations:
-        raise DataError(
-            "no checkpoint was evaluated yet, so no policy is there to collect with; train longer (--resume)"
-        )
+        raise DataError("no checkpoint was evaluated yet, so no policy can collect data; train longer (--resume)")
     expert = max(evaluations, key=lambda evaluation: evaluation.return_mean)
     goal = random_return + fraction * (expert.return_mean - random_return)
     candidates = [evaluation for evaluation in evaluations if evaluation.steps <= expert.steps]

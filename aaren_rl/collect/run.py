@@ -243,7 +243,6 @@ class CollectRun:
         bar.write(f"step {steps:,}: mean return {evaluation.return_mean:.1f}", file=sys.stderr)
 
     def close(self) -> None:
-        """Close the training environments."""
         self.model.get_env().close()  # type: ignore[union-attr]
 
 
