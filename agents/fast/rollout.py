@@ -17,13 +17,9 @@ from .rollout_step import CompiledStep, can_compile
 class Stepper(Protocol):
     """What takes a policy's steps, in the environment's units; a state belongs to the one that made it."""
 
-    def initial_state(self, batch_size: int) -> Any:  # noqa: ANN401
-        """As `PlainStep.initial_state`."""
-        ...
+    def initial_state(self, batch_size: int) -> Any: ...  # noqa: ANN401
 
-    def step(self, step: Step, state: Any, begins: Array | None = None) -> tuple[Array, Any]:  # noqa: ANN401
-        """As `PlainStep.step`."""
-        ...
+    def step(self, step: Step, state: Any, begins: Array | None = None) -> tuple[Array, Any]: ...  # noqa: ANN401
 
 
 def for_rollout(model: DecisionModel, scaling: Scaling, *, compiled: bool = True) -> Stepper:

@@ -37,7 +37,6 @@ class GraphedCallable:
     def __init__(
         self, function: Callable[..., tuple[Tensor, ...]], record: Callable[[Replay], Replay] = record
     ) -> None:
-        """Records nothing yet."""
         self._function, self._record = function, record
         self._made: dict[int, tuple[list[Tensor], Replay]] = {}
 
@@ -57,10 +56,9 @@ class GraphedCallable:
 
 
 class GraphedStep:
-    """The steps of a model whose state does not grow; a state of all layers is one tensor, (E, F)."""
+    """The steps of a model that is not changed, and whose state does not grow: one tensor (E, F) of all layers."""
 
     def __init__(self, model: DecisionModel, scaling: Scaling, record: Callable[[Replay], Replay] = record) -> None:
-        """Records nothing yet; `model` is not changed while this stands for it."""
         self._model, self._scaling, self._form = model, scaling, model.initial_state(1)
         self._recorded = GraphedCallable(self._step, record)
 

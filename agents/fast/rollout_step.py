@@ -41,7 +41,6 @@ class CompiledStep:
     """
 
     def __init__(self, model: DecisionModel, scaling: Scaling) -> None:
-        """Packs the weights, and compiles where that has not been done on this machine."""
         config, blocks = model.config, [cast("Block", block) for block in model.trunk.blocks]
         seen = torch.cat([model.embed_return.weight, model.embed_observation.weight], 1)
         moments = model.embed_timestep.weight + model.embed_observation.bias

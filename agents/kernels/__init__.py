@@ -38,11 +38,7 @@ def choose(values: Tensor) -> str:
 
 
 def load(name: str) -> ModuleType:
-    """The back end's module, with `forward` and `backward` as `scan/fused.py` calls them.
-
-    Raises:
-        ImportError: its package is not installed.
-    """
+    """The back end's module, with `forward` and `backward`; raises ImportError where its package is not installed."""
     return load_kernels(f"scan_{name}")
 
 

@@ -38,5 +38,6 @@ def compiled(*fastmath: str) -> Callable[[Kernel], Kernel]:
 
 def inlined(function: Kernel) -> Kernel:
     """For what kernels call: compiled as a part of them."""
-    kernel: Kernel = numba.njit(inline="always", error_model="numpy")(function)
+    options: dict[str, Any] = {"inline": "always", "error_model": "numpy"}
+    kernel: Kernel = numba.njit(**options)(function)
     return kernel

@@ -1,7 +1,6 @@
 """The scan on CUDA devices: its Triton kernels, launched. `scan/fused.py` says what is computed.
 
-Held against the reference in Triton's interpreter, and compiled to machine code by scripts/check_gpu_kernels; never run
-on a GPU.
+Tested in Triton's interpreter, and compiled to machine code by scripts/check_gpu_kernels; never run on a GPU.
 """
 
 from __future__ import annotations
@@ -87,9 +86,8 @@ def _sizes(values: Tensor) -> dict[str, int]:
     """Of values (B, H, N, D), as the kernels are told."""
     _, heads, n, dim = values.shape
     channels = triton.next_power_of_2(dim)
-    return {
-        "heads": heads, "n": n, "chunks": triton.cdiv(n, CHUNK), "DIM": dim, "CHANNELS": channels, "CHUNK": CHUNK
-    }  # fmt: skip
+    chunks = triton.cdiv(n, CHUNK)
+    return {"heads": heads, "n": n, "chunks": chunks, "DIM": dim, "CHANNELS": channels, "CHUNK": CHUNK}
 
 
 def _turn(sizes: dict[str, int], channels: int) -> int:

@@ -1,8 +1,8 @@
 """What the scan's Triton kernels share: where a row lies, the linear recurrence, and its last position.
 
-A program of one warp goes over 64 positions, a chunk. What concerns positions alone (weights, factors) is computed for
-all of them at once, two to a lane; what has channels is computed 16 positions a turn, in such a way that a lane keeps
-its channels: no channel's recurrence crosses lanes, and a warp reads a position's channels side by side.
+A program of one warp goes over 64 positions, a chunk. What has no channels is computed for all of them at once, two to
+a lane; what has channels 16 positions a turn, in such a way that no channel's recurrence crosses lanes, and a warp
+reads a position's channels side by side.
 """
 
 from __future__ import annotations

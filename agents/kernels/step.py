@@ -18,8 +18,8 @@ from .compiled import Array, compiled
 
 EPSILON = np.float32(1e-5)  # of the layer norms, torch's default
 
-# erf(z) = z P(z^2) / Q(z^2) for |z| <= 4, beyond which it is 1 in float32: a weighted least-squares fit on Chebyshev
-# nodes, within 3e-8 of erf (in float64; 5e-7 where it is computed in float32).
+# erf(z) = z P(z^2) / Q(z^2) for |z| <= 4, beyond which it is 1 in float32: a least-squares fit on Chebyshev nodes,
+# within 5e-7 where it is computed in float32.
 P0, P1, P2, P3, P4, P5 = (
     np.float32(c) for c in (1.12837914, 0.193545223, 0.0531017803, 0.00388335706, 0.000284567214, 1.98679259e-06)
 )

@@ -1,8 +1,7 @@
 """Tree attention's algorithm 1 on the CPU, a query after the other: compiled by Numba on first use.
 
 Buds are sampled in logarithmic time from a binary heap, each inner node of which is the sum of its two children (Vieira
-2016). The draws are a function of seed, layer, length and turn: SplitMix64 (Steele, Lea and Flood, *Fast Splittable
-Pseudorandom Number Generators*, 2014) mixes them.
+2016). The draws are a function of seed, layer, length and turn, which SplitMix64 (Steele, Lea and Flood 2014) mixes.
 
 Names: rows are queries; S slots for buds, H heads, D channels of a value, F of a key and its features. Buds are, a slot
 each, their first token and number of tokens (S,), and the alignments of their keys and features (S, H).

@@ -33,7 +33,7 @@ def attend(
 
         o = sum_i exp(s_i) v_i / sum_i exp(s_i),    s_i = scale q . k_i
 
-    The state after any tokens may be passed on with the next ones; where a stream is cut only changes the rounding.
+    Where a stream is cut only changes the rounding.
 
     Args:
         query: (..., Q, D); the same for every part of a stream.
@@ -74,9 +74,7 @@ def attend(
 
 
 def _stretch(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> ScanState:
-    """The state of a stretch by itself, computed densely in float32 at least; a query that sees nothing of it has the
-    identity.
-    """
+    """The state of a stretch alone, in float32 at least; a query that sees nothing of it has the identity."""
     dtype = torch.promote_types(torch.promote_types(query.dtype, values.dtype), torch.float32)
     query, keys, values = query.to(dtype), keys.to(dtype), values.to(dtype)
     with torch.autocast(query.device.type, enabled=False):
@@ -93,9 +91,7 @@ def _stretch(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -
 
 
 class CrossAttention(nn.Module):
-    """Learned queries that read a stream: Perceiver's cross-attention with latents that do not depend on the input.
-
-    Their attention is a recurrent network with a state of constant size (figure 1c), updated by `step`.
+    """Learned queries that read a stream, a recurrent network with a state of constant size (figure 1c).
 
     Args:
         width: C, channels of a token, of a latent and of an output.

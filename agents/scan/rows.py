@@ -69,7 +69,7 @@ def select(state: State, rows: Sequence[int] | Tensor) -> State:
     Raises:
         IndexError: there is no such row.
     """
-    wanted = _numbers(rows, torch.long)
+    wanted = _numbers(rows)
     if not isinstance(state, Ragged):
         return each(lambda parts: parts[0][wanted], [state])
     places = {row: (part, held.index(row)) for held, part in zip(*state, strict=True) for row in held}
@@ -114,13 +114,13 @@ def run_lengths(
         lengths: integers (B,), from 0 to N; None: all N.
         initial_state: of the module.
         padded: whether outputs are of tokens: zeros then stand behind a row's own.
-        options: handed on.
+        options: of the module.
 
     Raises:
-        ValueError: lengths of another shape, or below 0 or above N; or `starts` with them.
+        ValueError: lengths that do not fit, or `starts` with them.
     """
     batch, most = x.shape[:2]
-    counts = [most] * batch if lengths is None else _numbers(lengths, torch.long)
+    counts = [most] * batch if lengths is None else _numbers(lengths)
     if len(counts) != batch or not all(0 <= n <= most for n in counts):
         raise ValueError(f"lengths, or a mask, must be {batch} numbers from 0 to {most}, not {counts}")
     if options.get("starts") is not None:
@@ -228,9 +228,8 @@ def _size(state: State) -> Any:  # noqa: ANN401  whatever can be compared
     return tuple(_size(part) for part in state) if isinstance(state, tuple) else state
 
 
-def _numbers(values: Tensor | Sequence[int], dtype: torch.dtype) -> list[int]:
-    found = torch.as_tensor(values, dtype=dtype)
+def _numbers(values: Tensor | Sequence[int]) -> list[int]:
+    found = torch.as_tensor(values, dtype=torch.long)
     if found.dim() != 1:
         raise ValueError(f"one number a row is wanted, a shape (B,), not {tuple(found.shape)}")
-    numbers: list[int] = found.tolist()
-    return numbers
+    return found.tolist()  # type: ignore[no-any-return]

@@ -89,10 +89,6 @@ def test_sequences_that_start_masked(small: None) -> None:
     check(scan, scores, values, state=random_state(), mask=mask, starts=starts)
 
 
-def test_channels_that_are_no_power_of_two() -> None:
-    check(scan, *random_inputs(70, batch=(1,), dim=40), state=random_state((1,), 40))
-
-
 def test_three_batch_dimensions(small: None) -> None:
     scores, values = random_inputs(6, batch=(2, 2, 1))
     check(scan, scores.transpose(0, 1), values.transpose(0, 1), starts=random_starts(6, (2, 1, 1), 0.5))
