@@ -23,7 +23,8 @@ def everything(run: Path) -> dict[str, Any]:
     """All values of a run's last checkpoint, metrics and policies by their names, without what the clock decides."""
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     files = {str(file.relative_to(run)): file.read_bytes() for file in run.glob("policy*/*.safetensors")}
-    trees = vars(find_checkpoint(run / "checkpoints")) | {"metrics": metrics}
+    saved = find_checkpoint(run / "checkpoints")
+    trees = saved.states | {"number": saved.number, "progress": saved.progress, "metrics": metrics}
     return files | {key: value for name, tree in trees.items() for key, value in leaves(name, tree).items()}
 
 

@@ -175,9 +175,9 @@ def restore(run: Run) -> None:
     if checkpoint is None:
         ranks.share(lambda: print("no checkpoint yet: starting over", file=sys.stderr))
         return
-    run.trainer.restore(checkpoint)
+    run.trainer.restore(checkpoint.number, checkpoint.states)
     run.timed_from = run.trainer.update
-    run.recent = list(checkpoint.trainer["recent"].to(run.trainer.data.device).unbind())
+    run.recent = list(checkpoint.states["recent"].to(run.trainer.data.device).unbind())
     scores = (checkpoint.progress.get(name) for name in ("last", "best"))
     try:
         run.last, run.best = (None if tree is None else Score.of(tree) for tree in scores)

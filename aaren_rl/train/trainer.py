@@ -16,7 +16,6 @@ from ..agents.scan.first_use import gpu_is_right
 from ..envs.errors import one_line
 from ..errors import CheckpointError
 from .acceleration import DeviceRates, Found, Graphs, autocast, compile_model, uses_bfloat16
-from .checkpoint import Checkpoint
 from .config import RunConfig
 from .contexts.batches import Batch, StepData, part, part_of_rows
 from .contexts.sampling import Carried, StreamSampler, make_sampler
@@ -47,7 +46,7 @@ class Stopwatch:
 
 
 class Trainer:
-    """Updates a decision model; everything that decides the next update is in `checkpoint`.
+    """Updates a decision model; everything that decides the next update is in `states`.
 
     Args:
         config: the run's configuration.
@@ -223,7 +222,7 @@ class Trainer:
         }
 
     def gather(self) -> None:
-        """What every rank carries, for the writer's next `checkpoint`; called on all ranks."""
+        """What every rank carries, for the writer's next `states`; called on all ranks."""
         if self.carried is not None:
             self._gathered = self.ranks.gather(self.carried.tensors())
 
@@ -236,29 +235,29 @@ class Trainer:
         whole = [parts for mine, parts in zip(rows, self._gathered, strict=True) if mine.stop > mine.start]
         return {"stream": [self.sampler.next, *map(torch.cat, zip(*whole, strict=True))]}
 
-    def checkpoint(self, progress: dict[str, Any], recent: Tensor) -> Checkpoint:
-        """Everything that `restore` needs, the scores so far, and the losses and norms that are not logged yet."""
-        states = {"optimizer": self.optimizers.state_dict(), "sampler": self.generator.get_state(), "recent": recent}
+    def states(self) -> dict[str, Any]:
+        """Everything that `restore` needs."""
+        states: dict[str, Any] = {"raw": dict(self.model.state_dict()), "average": dict(self.average.state_dict())}
+        states |= {"optimizer": self.optimizers.state_dict(), "sampler": self.generator.get_state()}
         states |= {"torch": torch.get_rng_state(), "skipped": self.skipped} | self._stream()
         if self.data.device.type == "cuda":
             states["cuda"] = torch.cuda.get_rng_state(self.data.device)
-        return Checkpoint(self.update, self.model.state_dict(), self.average.state_dict(), states, progress)
+        return states
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Goes on where `checkpoint` was taken, bit for bit on the same device with one thread.
+    def restore(self, update: int, states: dict[str, Any]) -> None:
+        """Goes on after `update` updates, where `states` were taken, bit for bit on the same device with one thread.
 
-        Raises CheckpointError where it is of another model, or of another kind of device.
+        Raises CheckpointError where they are of another model, or of another kind of device.
         """
-        states = checkpoint.trainer
         try:
-            self.model.load_state_dict(checkpoint.raw)
-            self.average.load_state_dict(checkpoint.average)
+            self.model.load_state_dict(states["raw"])
+            self.average.load_state_dict(states["average"])
             self.optimizers.load_state_dict(states["optimizer"])
             self.generator.set_state(states["sampler"])
             torch.set_rng_state(states["torch"])
             if self.data.device.type == "cuda":
                 torch.cuda.set_rng_state(states["cuda"], self.data.device)
-            self.update = checkpoint.update
+            self.update = update
             self._start_over()
             self._skipped.fill_(states["skipped"])
             if self.carried is not None and isinstance(self.sampler, StreamSampler):
@@ -268,6 +267,6 @@ class Trainer:
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             reason = one_line(f"{type(error).__name__}: {error}")
             raise CheckpointError(
-                f"the checkpoint of update {checkpoint.update} does not fit this run on {self.data.device} ({reason}); "
+                f"the checkpoint of update {update} does not fit this run on {self.data.device} ({reason}); "
                 "go on where it was trained, or start again with another --out"
             ) from error

@@ -24,9 +24,9 @@ from ..evaluate.scores import ActionError, Score
 from ..machine import device_name
 from ..policies.card import PolicyCard, ReturnBounds, task_fields, versions
 from ..policies.folder import amend_card, make_policy, save_policy
+from ..runs.checkpoints import add_checkpoint
 from ..runs.folder import holds_training
 from ..runs.metrics import Metrics
-from .checkpoint import save_checkpoint
 from .config import RunConfig
 from .settings import OnLog
 from .trainer import Stopwatch, Trainer
@@ -162,7 +162,8 @@ def save(run: Run) -> None:
     """Adds a checkpoint, or raises NumericsError where a loss since the last log is not finite."""
     recent = finite_losses(run)
     progress = {name: score and score.to_json() for name, score in (("last", run.last), ("best", run.best))}
-    save_checkpoint(run.path / "checkpoints", run.trainer.checkpoint(progress, recent))
+    states = run.trainer.states() | {"recent": recent}
+    add_checkpoint(run.path / "checkpoints", run.trainer.update, progress, states)
 
 
 def finite_losses(run: Run) -> Tensor:

@@ -107,7 +107,8 @@ import torch
 from aaren_rl import files
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.policies.folder import read_card, save_policy, load_policy
-from aaren_rl.train.checkpoint import Checkpoint, find_checkpoint, save_checkpoint
+from aaren_rl.runs.checkpoints import add_checkpoint
+from aaren_rl.train.checkpoint import find_checkpoint
 
 source, root, swaps = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "swap"
 card, old = read_card(source), find_checkpoint(source / "checkpoints")
@@ -115,8 +116,9 @@ if not swaps:
     files.swap_folders = lambda one, other: False
 
 def save(run, update):
-    save_checkpoint(run / "checkpoints", dataclasses.replace(old, update=update))
-    save_policy(run / "policy", dataclasses.replace(card, updates=update), {"raw": old.raw, "average": old.average})
+    add_checkpoint(run / "checkpoints", update, old.progress, old.states)
+    weights = {name: old.states[name] for name in ("raw", "average")}
+    save_policy(run / "policy", dataclasses.replace(card, updates=update), weights)
 
 def save_and_die(run, update, calls):
     # SIGKILL before the call number `calls` of anything that changes the disk.
@@ -145,7 +147,7 @@ while True:
     status = os.waitpid(child, 0)[1]
     if not (swaps or (run / "policy").exists()):
         files.clear_leftovers(run)  # what the next start of the run does
-    seen.append([find_checkpoint(run / "checkpoints").update, read_card(run).updates])
+    seen.append([find_checkpoint(run / "checkpoints").number, read_card(run).updates])
     load_policy(run)
     for parent in (run, run / "checkpoints"):
         files.clear_leftovers(parent)
@@ -222,7 +224,7 @@ def test_17_a_full_disk_keeps_what_was_saved(
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     monkeypatch.undo()
     assert [path.name for path in run.rglob(".*") if path.name != ".lock"] == []
-    assert find_checkpoint(run / "checkpoints").update == 10 and read_card(run).updates == 20
+    assert find_checkpoint(run / "checkpoints").number == 10 and read_card(run).updates == 20
     assert train([*arguments(hopper_file, half), "--resume"]) == 0
 
 
@@ -253,7 +255,7 @@ def test_21_a_loss_that_is_nan_stops_the_run(half: Path, monkeypatch: pytest.Mon
     said = "loss or gradient is not finite at update 13; the last good checkpoint is kept in"
     assert said in refused(6)
     last = find_checkpoint(folder(half) / "checkpoints")
-    assert last.update == 10 and all(bool(tensor.isfinite().all()) for tensor in last.raw.values())
+    assert last.number == 10 and all(bool(tensor.isfinite().all()) for tensor in last.states["raw"].values())
     assert read_card(folder(half)).updates == 20  # of before: none was made of NaN
 
 
@@ -275,7 +277,7 @@ def test_21_an_update_that_is_nan_can_be_skipped_and_counted(
     same = [i + 1 for i in range(1, 20) if torch.equal(weights[i - 1], weights[i])]
     assert same == [3, 12] and bool(weights[-1].isfinite().all())
     counted = [record["train/skipped_updates"] for record in records(folder(tmp_path)) if "train/loss" in record]
-    assert counted == [2] and find_checkpoint(folder(tmp_path) / "checkpoints").trainer["skipped"] == 2
+    assert counted == [2] and find_checkpoint(folder(tmp_path) / "checkpoints").states["skipped"] == 2
 
 
 @pytest.mark.faults(21)
@@ -322,7 +324,7 @@ def test_23_a_corrupt_checkpoint_is_passed_over_with_a_line(
     checkpoints = folder(half) / "checkpoints"
     last = shutil.copy(folder(finished) / "checkpoints" / "00000020.pt", checkpoints)
     damage(Path(last))
-    assert find_checkpoint(checkpoints).update == 10
+    assert find_checkpoint(checkpoints).number == 10
     note = capsys.readouterr().err
     assert note.startswith(f"note: {checkpoints / '00000020'}") and "going on from the last good one, 00000010" in note
     damage(checkpoints / "00000010.pt")

@@ -99,9 +99,9 @@ def test_a_resume_gives_the_same_run_with_dropout(hopper_file: Path, tmp_path: P
     (folder(tmp_path / "cut") / "checkpoints" / "00000020.pt").unlink()
     two(arguments(hopper_file, tmp_path / "cut", *dropout, "--resume"))
     a, b = (find_checkpoint(folder(tmp_path / out) / "checkpoints") for out in ("whole", "cut"))
-    assert a.update == b.update == 20
-    for name in a.raw:
-        assert torch.equal(a.raw[name], b.raw[name]), name
+    assert a.number == b.number == 20
+    for name in a.states["raw"]:
+        assert torch.equal(a.states["raw"][name], b.states["raw"][name]), name
 
 
 @pytest.mark.slow
@@ -113,7 +113,7 @@ def test_a_signal_to_torchrun_stops_all_and_saves(hopper_file: Path, tmp_path: P
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert errors.count("--resume goes on from here") == 1
-    assert find_checkpoint(folder(tmp_path) / "checkpoints").update >= 50
+    assert find_checkpoint(folder(tmp_path) / "checkpoints").number >= 50
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def test_18_a_killed_run_ends_as_if_it_had_not_been(
         patch.setattr(Trainer, "step", killed)
         train(cut)
     run = folder(tmp_path / "cut", agent)
-    assert find_checkpoint(run / "checkpoints").update == 10
+    assert find_checkpoint(run / "checkpoints").number == 10
     assert {"raw.head.weight", "metrics"} <= set(differences(folder(tmp_path / "whole", agent), run))
     torch.manual_seed(1234)  # whatever the process has drawn before
     assert train([*cut, "--resume"]) == 0
@@ -83,7 +83,7 @@ def test_24_an_evaluation_that_fails_costs_no_updates(
     assert "the environment raised" in capsys.readouterr().err
     run = folder(tmp_path / "cut")
     saved = find_checkpoint(run / "checkpoints")
-    assert saved.update == 20 and saved.progress["last"]["updates"] == 10
+    assert saved.number == 20 and saved.progress["last"]["updates"] == 10
 
     monkeypatch.setattr(Trainer, "step", lambda _: pytest.fail("an update was done again"))
     assert train([*cut, "--resume"]) == 0

@@ -203,7 +203,7 @@ def test_a_signal_saves_and_leaves(hopper_file: Path, tmp_path: Path, number: si
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code and "--resume goes on from here" in errors
-    assert find_checkpoint(folder(tmp_path) / "checkpoints").update >= 50
+    assert find_checkpoint(folder(tmp_path) / "checkpoints").number >= 50
 
 
 def test_evaluate_prints_a_table_and_writes_the_same(
