@@ -232,4 +232,4 @@ def _numbers(values: Tensor | Sequence[int]) -> list[int]:
     found = torch.as_tensor(values, dtype=torch.long)
     if found.dim() != 1:
         raise ValueError(f"one number a row is wanted, a shape (B,), not {tuple(found.shape)}")
-    return found.tolist()  # type: ignore[no-any-return]
+    return found.tolist()
