@@ -5,9 +5,9 @@
     agent = SB3Policy(policy, env, target_return=3600)
     mean, std = evaluate_policy(agent, env, n_eval_episodes=20)      # stable_baselines3.common.evaluation
 
-A return-to-go falls by every reward, and `predict` is not told rewards: the environments are wrapped in `LastRewards`,
-which keeps those of the last step for the agent to read. With as many environments as episodes, the episodes are those
-of `aaren_rl.envs.rollout` with the same seed; with fewer, an environment's further episodes go on from its generator.
+A return-to-go falls by every reward, and SB3 gives `predict` no rewards: `LastRewards` around the environments keeps
+those of the last step. With as many environments as episodes, the episodes are those of `aaren_rl.envs.rollout` with
+the same seed; with fewer, an environment's further episodes go on from its generator.
 
 Shape suffixes: B environments, O observation, A action.
 """
@@ -68,15 +68,12 @@ def make_vec_env(env_id: str, *, n_envs: int, seed: int, env_kwargs: Mapping[str
 
 
 class SB3Policy:
-    """A policy as stable-baselines3 calls one.
-
-    Its state is a value, as SB3 treats it: what `predict` returns is handed to the next `predict`.
+    """A policy as stable-baselines3 calls one; its state is a value, which goes from `predict` to the next.
 
     Args:
         policy: acts for many environments in one call.
         env: the environments that observations come from; rewards are read from it.
-        target_return: asked for in every episode, one number or one for each environment, (B,); None: as in
-            `VectorPolicy`.
+        target_return: as in `VectorPolicy`.
     """
 
     def __init__(

@@ -87,12 +87,7 @@ class Arguments:
         return np.broadcast_to(wanted, (batch,)).copy()
 
 
-def blame(
-    given: dict[str, npt.NDArray[Any] | None],
-    return_to_go: npt.NDArray[np.float64],
-    timestep: int | npt.NDArray[np.int64],
-    action: Any = None,  # noqa: ANN401
-) -> str:
+def blame(given: dict[str, Any], return_to_go: Any, timestep: Any, action: Any = None) -> str:  # noqa: ANN401
     """Why there is no finite action (B, A): the argument that is not finite, with its row, or else the policy."""
     times = np.broadcast_to(timestep, len(return_to_go))
     # Infinite where the best return in reach is asked for.

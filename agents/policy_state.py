@@ -40,9 +40,7 @@ class Rolling(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The last K steps, raw material for recomputing, the oldest first; zeros behind the newest while there are fewer.
-
-    The newest action is not known yet and stands as zeros.
+    """The last K steps, the oldest first; zeros behind the newest while there are fewer, and for the newest action.
 
     Attributes:
         observations: (B, K, O), normalised.

@@ -15,12 +15,7 @@ from .base import HeadMixer
 
 
 class AttentionState(NamedTuple):
-    """The key-value cache: it grows by one row a token.
-
-    Attributes:
-        keys: shape (B, H, M, D).
-        values: shape (B, H, M, D).
-    """
+    """The key-value cache, keys and values (B, H, M, D): it grows by one row a token."""
 
     keys: Tensor
     values: Tensor

@@ -74,8 +74,7 @@ class DecisionModel(nn.Module):
             timesteps: (B, T) integers, steps since the episode's begin.
             state: of the trunk before these steps.
             starts: bool (B, T), True where a new sequence begins.
-            previous_action: (B, A), the action of the step before the first one; None: there was none. Not read with
-                three tokens per step, where `state` has seen it.
+            previous_action: (B, A), of the step before the first; not read with three tokens, `state` has seen it.
 
         Returns:
             Actions (B, T, A) in (-1, 1), and the state of the trunk: after the last action with three tokens per step,

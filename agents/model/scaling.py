@@ -128,13 +128,7 @@ class PlainStep:
 
     @torch.no_grad()
     def step(self, step: Step, state: Any, begins: Array | None = None) -> tuple[Array, Any]:  # noqa: ANN401
-        """The actions (B, A), float32, and the new state.
-
-        Args:
-            step: in the environment's units.
-            state: from `initial_state` or the last `step`.
-            begins: bool (B,), True where a sequence begins: neither its state nor its previous action counts.
-        """
+        """The actions (B, A), float32, and the new state; `begins` as in `DecisionModel.step`, bool (B,)."""
         given = self.scaling.to_model(step)
         started = None if begins is None else torch.tensor(begins, device=given.observation.device)
         action, state = self.model.step(*given, state, started)

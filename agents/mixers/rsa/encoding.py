@@ -78,13 +78,7 @@ class Recurrence(nn.Module):
     def forward(
         self, values: Tensor, state: EncodingState | None, *, starts: Tensor | None = None, keep: slice | None = None
     ) -> tuple[Tensor, EncodingState]:
-        """P V of every head, all tokens in parallel.
-
-        Args:
-            values: (B, R, N, D).
-            state: of the tokens before; None where there are none.
-            starts: bool (B, N), True where a new sequence begins.
-            keep: the positions whose outputs are wanted; all by default.
+        """P V of every head, all tokens (B, R, N, D) in parallel; the arguments are those of `RowModule.forward`.
 
         Returns:
             Outputs (B, R, N or fewer, D) in float32 at least, and the state after the last token.
