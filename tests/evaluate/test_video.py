@@ -152,23 +152,21 @@ def test_what_no_renderer_would_mend_is_told_as_what_it_is(tmp_path: Path, monke
         gym.registry.pop("Blind-v0")
 
 
-def test_without_ffmpeg_the_extra_is_named(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    assert evaluate([str(run), "--video", str(tmp_path / "episode.mp4")]) == 7
-    (error,) = capsys.readouterr().err.splitlines()
-    assert "pip install 'aaren-rl[video]'" in error and list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
-    ("file", "message"), [("episode.avi", "neither .mp4 nor .gif"), ("nowhere/episode.gif", "folder does not exist")]
+    ("file", "code", "message"),
+    [
+        ("episode.avi", 2, "neither .mp4 nor .gif"),
+        ("nowhere/episode.gif", 2, "folder does not exist"),
+        ("episode.mp4", 7, "pip install 'aaren-rl[video]'"),  # ffmpeg is not there
+    ],
 )
 def test_a_file_that_cannot_be(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, message: str
+    run: Path, tmp_path: Path, monkeypatch, capsys, file: str, code: int, message: str
 ) -> None:
-    assert evaluate([str(run), "--video", str(tmp_path / file)]) == 2
-    assert message in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert evaluate([str(run), "--video", str(tmp_path / file)]) == code
+    (error,) = capsys.readouterr().err.splitlines()
+    assert message in error and list(tmp_path.iterdir()) == []
 
 
 DRAWN = """
