@@ -129,7 +129,7 @@ def _write_whole(writer: SummaryWriter, cells: Sequence[Cell], figures: Mapping[
     values = {name: list(dict.fromkeys(row[name] for row in settings)) for name in settings[0]}
     metrics = {name: 0.0 for name, value in METRICS.items() if any(value(cell) is not None for cell in cells)}
     columns, _, _ = hparams(settings[-1], metrics, values)
-    writer.file_writer.add_summary(columns)
+    writer._get_file_writer().add_summary(columns)
 
 
 def _write_cell(writer: SummaryWriter, cell: Cell) -> None:
@@ -137,18 +137,18 @@ def _write_cell(writer: SummaryWriter, cell: Cell) -> None:
         # By hand, for what add_scalar has no place for: TensorBoard shows it beside the chart's title.
         metadata = SummaryMetadata(summary_description=description)
         value = Summary.Value(tag=tag, simple_value=number, metadata=metadata)
-        writer.file_writer.add_summary(Summary(value=[value]), step)
+        writer._get_file_writer().add_summary(Summary(value=[value]), step)
 
     for tag, (_, description, points) in QUANTITIES.items():
         for step, number in points(cell):
             add(f"{tag}/{cell.env}", step, number, description)
     # Straight into the cell's run: SummaryWriter.add_hparams would make a run of its own for them.
     _, start, end = hparams(_settings(cell), {})
-    writer.file_writer.add_summary(start)
+    writer._get_file_writer().add_summary(start)
     for tag, value in METRICS.items():
         if (metric := value(cell)) is not None:
             add(tag, cell.updates, metric)
-    writer.file_writer.add_summary(end)
+    writer._get_file_writer().add_summary(end)
 
 
 def _layout(cells: Sequence[Cell]) -> dict[str, dict[str, list[str | list[str]]]]:

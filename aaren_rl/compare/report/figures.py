@@ -43,7 +43,7 @@ OVERVIEW = "all_scores"
 WIDE, NARROW = 10.4, 4.6  # inches: the overview on a page, on a phone
 _ROW, _PANEL = 0.52, 0.62  # inches: an agent's row, what a task has beside its rows
 # What the data return: (name, line)
-_DATA = {
+_DATA: dict[str, tuple[str, Any]] = {
     "mean": ("data, mean", ":"),
     "best_tenth": ("data, best tenth", "-."),
     "mode": ("behaviour without noise", "--"),
