@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from matplotlib.figure import Figure
@@ -48,7 +48,11 @@ def _parser() -> Parser:
     parser = Parser("bench", "Measure time and memory. Each benchmark has its own --help.")
     benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK", parser_class=Subparser)
     for name, benchmark in BENCHMARKS.items():
-        said = {"help": benchmark.HELP, "description": benchmark.DESCRIPTION, "epilog": benchmark.EPILOG}
+        said: dict[str, Any] = {
+            "help": benchmark.HELP,
+            "description": benchmark.DESCRIPTION,
+            "epilog": benchmark.EPILOG,
+        }
         own = benchmarks.add_parser(name, **said)
         benchmark.add_arguments(own)
         own.add_argument("--threads", type=THREADS.integer, default=1, help="threads of torch (default: %(default)s)")

@@ -8,6 +8,7 @@ import io
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +50,7 @@ def hugging_face(sizes: dict[str, int], horizon: int) -> tuple[nn.Module, Predic
 
         names = {"observation_dim": "state_dim", "action_dim": "act_dim", "width": "hidden_size"}
         names |= {"layers": "n_layer", "heads": "n_head"}
-        theirs = {name: sizes[our] for our, name in names.items()}
+        theirs: dict[str, Any] = {name: sizes[our] for our, name in names.items()}
         model = DecisionTransformerModel(DecisionTransformerConfig(**theirs, max_ep_len=horizon + 1))
 
     def predict(batch: Batch) -> Tensor:

@@ -121,7 +121,7 @@ def convert(
         raise UsageError(f"{source}: does not name its environment; name it with --env-id, for example Hopper-v4")
     description = description or "; ".join([f"converted from {Path(episodes.path).name}", *episodes.notes])
     returns = None if reference is None else (reference.low, reference.high)
-    options = {"env_id": env_id, "description": description, "reference_returns": returns}
+    options: dict[str, Any] = {"env_id": env_id, "description": description, "reference_returns": returns}
     return write_minari(target.name, episodes, **options), episodes
 
 
