@@ -24,6 +24,7 @@ from ..agents import DecisionModel, ModelConfig, Policy, ReturnRange
 from ..envs.files import sha256
 from ..errors import CheckpointError, one_line
 from ..files import is_there, read_small, write_folder, write_json, write_text
+from ..typed import read
 from .card import PolicyCard, card_from_json
 from .names import WEIGHTS, asked_number
 
@@ -117,7 +118,7 @@ def load_policy(
             raise CheckpointError(f"{folder}: holds the {card.weights} weights only; {weights} ones are in its run")
         tensors = load_tensors(file, digests.get(file.name))
         try:
-            model = _make_model(ModelConfig(**card.model), tensors)
+            model = _make_model(read(ModelConfig, card.model, "model"), tensors)
             return make_policy(model.to(device), card, rollout=rollout, rollout_context=rollout_context)
         except (TypeError, ValueError, RuntimeError, OverflowError, AssertionError) as error:  # torch asserts CUDA
             raise CheckpointError(f"{folder}: {one_line(error)}") from error
