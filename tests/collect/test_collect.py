@@ -353,6 +353,7 @@ def test_resume_goes_on_where_it_was(copied: Path) -> None:
     assert not torch.equal(*(s.trainer["parameters"]["policy"]["actor.mu.weight"] for s in (after, before)))
     assert records(run)[: len(logged)] == logged and records(run)[-1]["step"] == 800
     # Every environment began again, elsewhere than at the run's beginning, and nothing was joined over that.
+    assert after.experience["rewards"][150:].all()
     seen = after.experience["observations"]
     assert not np.isin(seen[150], seen[0]).all(axis=1).any()
     assert (seen[150] != after.experience["next_observations"][149]).any(axis=1).all()
