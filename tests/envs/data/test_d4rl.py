@@ -2,7 +2,6 @@
 
 import os
 import resource
-import stat
 import struct
 
 import h5py
@@ -57,24 +56,16 @@ def refused(path, *parts, **kwargs):
 
 def test_a_good_file(save):
     data, attributes = arrays(), {"env_id": "Hopper-v4", "origin": "made\nby \x1b[31mme"}
+    data["terminals"][9] = True  # and a timeout
     path = save(data, lambda file: file.attrs.update(attributes), compression="gzip")
     episodes = read_hdf5(path, dataset="hopper-medium", observation_dim=11, action_dim=3)
     assert episodes.lengths.tolist() == [10, 5, 5, 10, 5, 5, 10, 5, 5]
-    assert episodes.terminated.tolist() == [False, True, False] * 3
+    assert episodes.terminated.tolist() == [True, True, False] + [False, True, False] * 2
     for key in ("observations", "actions", "rewards"):
         np.testing.assert_array_equal(getattr(episodes, key), data[key])
     assert (episodes.dataset, episodes.source, episodes.path) == ("hopper-medium", "file", str(path))
     # One line, without control characters.
     assert (episodes.env_id, episodes.notes) == ("Hopper-v4", ("origin: made by [31mme",))
-
-
-def test_ends(save):
-    data = arrays()
-    data["timeouts"][-1] = False
-    data["terminals"][9] = True  # and a timeout
-    episodes = read_hdf5(save(data))
-    assert episodes.n_steps == 55 and episodes[0].terminated and episodes.env_id is None
-    assert episodes.notes == ("dropped 5 steps of an unfinished last episode",)
 
 
 @pytest.mark.faults(1)
@@ -84,44 +75,32 @@ def test_1_missing_file(tmp_path):
 
 
 def spoiled(key, index, value):
-    """A change of one value, or of several."""
-
-    def spoil(data):
-        data[key] = data[key].astype(np.result_type(data[key], np.float32))
-        data[key][index] = value
-
-    return spoil
-
-
-def put(key, value):
-    return lambda data: data.update({key: value(data[key]) if callable(value) else value})
+    """An array with other values."""
+    array = arrays()[key].astype(np.float32)
+    array[index] = value
+    return {key: array}
 
 
 @pytest.mark.faults(2, 5, 6, 7, 8, 12)
 @pytest.mark.parametrize(
-    ("spoil", "parts"),
+    ("changes", "parts"),
     [
-        *(
-            (lambda data, key=key: data.update(reward=data.pop(key)), [f"missing {key}", "found: ", "reward"])
-            for key in ("observations", "rewards")
-        ),
+        ({"rewards": None, "reward": np.zeros(N)}, ["missing rewards", "found: ", "'reward'"]),
         (spoiled("rewards", [7, 20], np.nan), [":rewards", "2 values", "NaN", "step 7;"]),
         (spoiled("observations", (5, 3), -np.inf), [":observations", "1 values", "infinite", "step 5, column 3"]),
-        *((put(key, lambda x: x[:-1]), [f":{key}", "59", "60"]) for key in ("observations", "actions", "terminals")),
-        (put("observations", np.zeros(N)), [":observations", "(60,)"]),
-        (put("rewards", np.zeros((N, 1))), [":rewards", "(60, 1)"]),
-        (put("observations", np.zeros((N, 0))), [":observations", "(60, 0)"]),
-        (lambda data: data.update(arrays(n=0)), ["no steps"]),
-        (put("rewards", np.full(N, 1e39)), [":rewards", "beyond float32", "step 0"]),
-        (put("rewards", np.zeros(N, complex)), [":rewards", "complex"]),
-        (put("rewards", [b"1"] * N), [":rewards", "not real numbers"]),
+        *(({key: arrays()[key][:-1]}, [f":{key}", "59", "60"]) for key in ("observations", "actions", "terminals")),
+        ({"observations": np.zeros(N)}, [":observations", "(60,)"]),
+        ({"rewards": np.zeros((N, 1))}, [":rewards", "(60, 1)"]),
+        ({"observations": np.zeros((N, 0))}, [":observations", "(60, 0)"]),
+        (arrays(n=0), ["no steps"]),
+        ({"rewards": np.full(N, 1e39)}, [":rewards", "beyond float32", "step 0"]),
+        ({"rewards": np.zeros(N, complex)}, [":rewards", "complex"]),
+        ({"rewards": [b"1"] * N}, [":rewards", "not real numbers"]),
         *((spoiled("terminals", 3, value), [":terminals", "0 and 1"]) for value in (7, np.nan)),
     ],
 )
-def test_what_is_refused(save, spoil, parts):
-    data = arrays()
-    spoil(data)
-    refused(save(data), *parts)
+def test_what_is_refused(save, changes, parts):
+    refused(save(arrays(**changes)), *parts)
 
 
 @pytest.mark.faults(3)
@@ -136,19 +115,15 @@ def test_3_truncated_empty_and_foreign(save, tmp_path):
 
 
 @pytest.mark.faults(3)
-def test_3_a_file_that_crashes_the_library_is_refused(hopper_file, tmp_path):
+def test_3_a_file_that_crashes_the_library_is_refused(save):
     """A chunk whose record says that it has no bytes: libhdf5 2.0 reads behind their end."""
-    path = tmp_path / "evil.hdf5"
-    with h5py.File(hopper_file) as good, h5py.File(path, "w") as file:
-        for key in good:
-            data = good[key][()]
-            options = {"chunks": data.shape, "compression": "gzip", "shuffle": True, "fletcher32": True}
-            file.create_dataset(key, data=data, **options)
+    path = save(arrays(n=1200), compression="gzip", shuffle=True, fletcher32=True)
+    with h5py.File(path) as file:
         chunk = file["actions"].id.get_chunk_info(0)
     content, record = path.read_bytes(), struct.pack("<II", chunk.size, 0)
     assert content.count(record) == 1
     path.write_bytes(content.replace(record, bytes(8)).replace(struct.pack("<Q", chunk.byte_offset), bytes(8)))
-    with pytest.raises(DataError, match=r"evil\.hdf5: the HDF5 library crashes on it|not a readable HDF5 file"):
+    with pytest.raises(DataError, match=r"set\.hdf5: the HDF5 library crashes on it|not a readable HDF5 file"):
         load_task("mine", str(path), env_id="Hopper-v4")
 
 
@@ -187,7 +162,6 @@ def test_4_a_flipped_byte_in_compressed_data(save):
 def test_10_no_ends(save, ends):
     path = save(arrays(terminals=ends, timeouts=ends))
     refused(path, "terminals", "timeouts", "--max-episode-steps")
-    refused(path, "--max-episode-steps", "61 steps", max_episode_steps=61)
     episodes = read_hdf5(path, max_episode_steps=25)
     assert episodes.lengths.tolist() == [25, 25] and not episodes.terminated.any()
     assert episodes.notes == ("dropped 10 steps of an unfinished last episode",)
@@ -225,19 +199,15 @@ def test_12_other_float_types_and_9_one_step_episodes(save, dtype):
 
 @pytest.mark.faults(13)
 def test_13_other_sizes(save):
-    path = save(arrays(observation_dim=12))
-    refused(path, ":observations", "12", "11", observation_dim=11)
-    refused(path, ":actions", "3", "6", action_dim=6)
-
-
-def test_13_ant_contact_forces_are_left_out(save):
+    """But for D4RL Ant's contact forces, which are left out."""
     observations = arrays(observation_dim=111)["observations"]
     observations[:, 27:] = 0.0
     path = save(arrays(observations=observations))
+    refused(path, ":observations", "111", "11", observation_dim=11)
+    refused(path, ":actions", "3", "6", action_dim=6)
     episodes = read_hdf5(path, observation_dim=27)
     np.testing.assert_array_equal(episodes.observations, observations[:, :27])
     assert episodes.notes == ("dropped 84 all-zero observation columns (contact forces)",)
-    assert read_hdf5(path).observation_dim == 111
     observations[30, 27] = 1e-6
     refused(save(arrays(observations=observations)), ":observations", "111", "27", observation_dim=27)
 
@@ -268,35 +238,24 @@ def test_37_links(save, kind, link):
     check_file(path)
 
 
-def peak_mib():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 @pytest.mark.faults(38)
-@pytest.mark.parametrize(
-    ("shape", "options", "claimed"), [(10**12, {"chunks": (10**6,)}, "4,0"), (N, {"chunks": (10**9,)}, "4,0")]
-)
-def test_38_shape_and_chunk_bombs(save, shape, options, claimed):
-    options = {"maxshape": (None,), "compression": "gzip", **options}
+@pytest.mark.parametrize(("shape", "chunk"), [(10**12, 10**6), (N, 10**9)])
+def test_38_shape_and_chunk_bombs(save, shape, chunk):
+    options = {"chunks": (chunk,), "maxshape": (None,), "compression": "gzip"}
     path = save(arrays(rewards=None), lambda file: file.create_dataset("rewards", (shape,), np.float32, **options))
-    before = peak_mib()
-    refused(path, f"claims {claimed}", f"in a file of {path.stat().st_size:,}")
-    assert peak_mib() - before < 50
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused(path, "claims 4,0", f"in a file of {path.stat().st_size:,}")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 * 1024
 
 
 def test_write_and_read_again(save, tmp_path):
     episodes = read_hdf5(save(arrays()))
     path = tmp_path / "again.hdf5"
-    old_mask = os.umask(0o022)
-    try:
-        write_hdf5(path, episodes, {"env_id": "Hopper-v4", "seed": 3})
-    finally:
-        os.umask(old_mask)
+    write_hdf5(path, episodes, {"env_id": "Hopper-v4", "seed": 3})
     again = read_hdf5(path)
     for key in ("observations", "actions", "rewards", "offsets", "terminated"):
         np.testing.assert_array_equal(getattr(again, key), getattr(episodes, key))
-    assert again.env_id == "Hopper-v4" and stat.S_IMODE(path.stat().st_mode) == 0o644
     with h5py.File(path) as file:
         assert file["terminals"].dtype == file["timeouts"].dtype == bool
         assert file["terminals"][:].sum() == 3 and file["timeouts"][:].sum() == 6
-        assert file["observations"].compression == "gzip" and file.attrs["seed"] == 3
+        assert file["observations"].compression == "gzip" and again.env_id == "Hopper-v4" and file.attrs["seed"] == 3

@@ -1,7 +1,7 @@
 """Fetching D4RL's files from a server on this machine that can be told what to do wrong."""
 
 import hashlib
-import socket
+import json
 import subprocess
 import sys
 import threading
@@ -11,23 +11,12 @@ import numpy as np
 import pytest
 from d4rl_server import NAME, STEPS, TASK, fetched, image, names, refused
 
-from aaren_rl.envs import TASKS, UsageError, load_episodes
-from aaren_rl.envs.data.hdf5.d4rl import d4rl_url
+from aaren_rl.envs import UsageError, load_episodes
 from aaren_rl.envs.errors import ResourcesError
 
 
 def load(**options):
     return load_episodes(TASK, "d4rl", progress=False, **options)
-
-
-def test_names_and_addresses_of_every_task(monkeypatch):
-    monkeypatch.delenv("D4RL_BASE_URL", raising=False)
-    server = "http://rail.eecs.berkeley.edu/datasets/offline_rl/gym_mujoco_v2/"
-    assert len(TASKS) == 24
-    for name, task in TASKS.items():
-        assert d4rl_url(task) == task.d4rl_url == f"{server}{name.replace('-', '_')}-v2.hdf5"
-    monkeypatch.setenv("D4RL_BASE_URL", "https://example.org/d4rl/")
-    assert d4rl_url(TASKS[TASK]) == f"https://example.org/d4rl/gym_mujoco_v2/{NAME}"
 
 
 def test_a_missing_file_is_fetched_once(server, folder, capsys):
@@ -47,20 +36,22 @@ def test_a_missing_file_is_fetched_once(server, folder, capsys):
 @pytest.mark.parametrize(
     ("faults", "asked"),
     [
-        ({}, "bytes=50000-"),
-        ({"reset": True}, "bytes=50000-"),
-        ({"ranges": False}, "bytes=50000-"),
-        ({"etag": None}, None),
-        ({"etag": 'W/"weak"'}, None),
+        ({}, ["bytes=50000-"]),
+        ({"reset": True}, ["bytes=50000-"]),
+        ({"ranges": False}, ["bytes=50000-"]),
+        ({"etag": None}, [None]),
+        ({"etag": 'W/"weak"'}, [None]),
+        # A range of another copy than the one begun with is not appended.
+        ({"if_range": False, "etags": ['"an older one"']}, ["bytes=50000-", None]),
     ],
 )
 def test_40_a_dropped_connection(server, folder, faults, asked):
     server.cuts = [50_000]
     vars(server).update(faults)
     load()
-    assert server.range_headers == [None, asked] and fetched(server, folder)
-    again = asked is None or "ranges" in faults
-    assert sum(server.sent) == len(server.content) + 50_000 * again, "bytes were fetched twice, or not again"
+    assert server.range_headers == [None, *asked] and fetched(server, folder)
+    if faults in ({}, {"reset": True}):
+        assert sum(server.sent) == len(server.content), "bytes were fetched twice"
 
 
 @pytest.mark.faults(40)
@@ -87,24 +78,23 @@ def test_40_a_short_body(server, folder):
     assert names(folder) == set()
 
 
-@pytest.mark.parametrize("longer", [False, True])
-def test_a_file_that_changed_between_two_calls_is_fetched_from_the_start(server, folder, tmp_path, longer):
+def test_a_file_that_changed_between_two_calls_is_fetched_from_the_start(server, folder, tmp_path):
     server.cuts = [50_000] + [0] * 5
     refused("broke off")
     server.etag = '"two"'
-    server.content = image(
-        tmp_path / "other.hdf5", lambda file: file.create_dataset("more", data=np.ones(100 * longer))
-    )
+    server.content = image(tmp_path / "other.hdf5", lambda file: file.create_dataset("more", data=np.ones(100)))
     load()
     assert server.requests[-1]["If-Range"] == '"one"' and server.sent[-1] == len(server.content)
     assert fetched(server, folder)
 
 
-def test_a_range_of_another_copy_is_not_appended(server, folder):
-    server.cuts, server.if_range, server.etags = [50_000], False, ['"an older one"']
+def test_a_complete_part_needs_no_request(server, folder):
+    """As a call leaves it that is killed before it checks what it has fetched."""
+    folder.mkdir()
+    (folder / f".{NAME}.part").write_bytes(server.content)
+    (folder / f".{NAME}.part.json").write_text(json.dumps([server.url, server.etag, len(server.content)]))
     load()
-    assert server.range_headers == [None, "bytes=50000-", None]
-    assert fetched(server, folder)
+    assert server.requests == [] and fetched(server, folder)
 
 
 @pytest.mark.faults(42)
@@ -137,12 +127,6 @@ def test_a_part_of_unknown_origin_is_not_continued(server, folder, note):
     assert fetched(server, folder)
 
 
-def flipped(content):
-    changed = bytearray(content)
-    changed[len(content) // 2] ^= 1
-    return bytes(changed)
-
-
 @pytest.mark.faults(4, 39)
 def test_39_a_file_is_held_to_its_pin(server, folder):
     """A download where there is a pin already, a file that changed, and one that was put there by hand."""
@@ -169,32 +153,11 @@ def test_39_a_file_is_held_to_its_pin(server, folder):
     refused(pin, "sha256sum")
 
 
-def not_finite(file):
-    file["rewards"][7] = np.nan
-
-
-def of_another_environment(file):
-    file.attrs["env_id"] = "HalfCheetah-v2"
-
-
-def bomb(file):
-    del file["rewards"]
-    file.create_dataset("rewards", (10**11,), np.float32, chunks=(10**6,), compression="gzip")
-
-
-@pytest.mark.parametrize(
-    ("change", "parts"),
-    [
-        (not_finite, ["rewards", "step 7"]),
-        (of_another_environment, ["HalfCheetah-v2", "Walker2d-v4"]),
-        (bomb, ["claims", "in a file of"]),
-        (None, ["not a readable HDF5 file"]),
-    ],
-)
-def test_a_wrong_file_leaves_nothing(server, folder, tmp_path, change, parts):
-    server.content = image(tmp_path / "wrong.hdf5", change) if change else b"<html>Please log in</html>"
-    assert ".part" not in refused(server.url, "deleted", *parts)
-    assert names(folder) == set()
+def test_a_wrong_file_leaves_nothing(server, folder, tmp_path):
+    wrong = image(tmp_path / "wrong.hdf5", lambda file: file.attrs.update(env_id="HalfCheetah-v2"))
+    for server.content, reason in ((wrong, "HalfCheetah-v2"), (b"<html>Please log in</html>", "not a readable HDF5")):
+        assert ".part" not in refused(server.url, "deleted", reason)
+        assert names(folder) == set()
 
 
 def test_what_an_option_can_mend_is_kept(server, folder, tmp_path):
@@ -208,22 +171,18 @@ def test_what_an_option_can_mend_is_kept(server, folder, tmp_path):
     assert len(load(clip_actions=True, max_episode_steps=1000)) == 2 and len(server.requests) == 1
 
 
-@pytest.mark.parametrize("status", [404, 503])
-def test_an_http_error(server, folder, status):
-    server.status = status
-    refused(server.url, f"status {status}", folder / NAME, "D4RL_DATASET_DIR", "D4RL_BASE_URL", "HDF5 file")
+def test_an_http_error(server, folder):
+    server.status = 503
+    refused(server.url, "status 503", folder / NAME)
     assert len(server.requests) == 1, "asking again does not help"
     assert names(folder) == set()
 
 
-@pytest.mark.parametrize("source", ["d4rl", "auto"])
-def test_offline_lists_the_ways_out(folder, monkeypatch, source):
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("D4RL_BASE_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")
-        ways = ("cannot be reached", folder / NAME, "by hand", "D4RL_DATASET_DIR", "D4RL_BASE_URL", "an HDF5 file")
-        assert "local" not in refused(*ways, source=source)
-        refused("--source local", source="d4rl", name="hopper-medium")
+def test_offline_lists_the_ways_out(folder, monkeypatch):
+    monkeypatch.setenv("D4RL_BASE_URL", "http://127.0.0.1:1")
+    ways = ("cannot be reached", folder / NAME, "by hand", "D4RL_DATASET_DIR", "D4RL_BASE_URL", "an HDF5 file")
+    assert "local" not in refused(*ways, source="auto")
+    refused("--source local", name="hopper-medium")
 
 
 @pytest.mark.faults(17)
