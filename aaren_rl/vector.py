@@ -65,7 +65,9 @@ class VectorPolicy:
         if not hasattr(policy, "act"):
             raise ArgumentError(f"policy: must have initial_state, act and select; a {type(policy).__name__} has not")
         self._policy, self._multiple = policy, row_multiple(policy)
-        self._restart: Callable[..., Any] | None = policy.restart if getattr(policy, "restarts", False) else None
+        self._restart: Callable[..., Any] | None = (
+            getattr(policy, "restart", None) if getattr(policy, "restarts", False) else None
+        )
         wanted = getattr(policy, "target_return", None) if target_return is None else target_return
         self._targets = CHECK.targets(wanted, CHECK.integer("n_envs", n_envs, ENVS))
 

@@ -179,7 +179,7 @@ class Policy:
         """
         state = self._checked(state)
         batch = len(state.return_to_go)
-        given = {
+        given: dict[str, Any] = {
             "observation": CHECK.array("observation", observation, np.float32, (batch, self._sizes[0])),
             "reward": CHECK.array("reward", reward, np.float64, (batch,)),
             "previous_action": state.previous_action,

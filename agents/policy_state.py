@@ -99,7 +99,7 @@ class PolicyState(NamedTuple):
 
 def where(chosen: Tensor, part: State, other: State) -> State:
     """The rows of a part of a state where `chosen`, bool (B,), and those of another elsewhere."""
-    return each(lambda pair: torch.where(chosen.view(-1, *[1] * (pair[0].dim() - 1)), *pair), [part, other])
+    return each(lambda pair: torch.where(chosen.view(-1, *[1] * (pair[0].dim() - 1)), pair[0], pair[1]), [part, other])
 
 
 def check_state(state: Any, rollout: str, actions: int) -> PolicyState:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""What `agents` offers to others: every name imported here."""
+"""What `agents` offers to others."""
 
 from .guidance import GuidedPolicy, with_guidance
 from .mixers import CONSTANT, GROWING, MIXERS, Aaren, AarenRsa, Attention, Encoded, Mixer, Rsa
@@ -18,4 +18,41 @@ from .scan.prefix import prefix_scan, scan_step
 from .scan.state import ScanState, combine
 from .tree_policy import tree_config, tree_state, with_softmax_attention, with_tree_attention
 
-__all__ = [name for name in dir() if not name.startswith("_")]
+__all__ = [
+    "CONSTANT",
+    "GROWING",
+    "MIXERS",
+    "ROLLOUTS",
+    "SAMPLERS",
+    "Aaren",
+    "AarenRsa",
+    "Attention",
+    "Block",
+    "CrossAttention",
+    "DecisionModel",
+    "Encoded",
+    "GuidedPolicy",
+    "Mixer",
+    "ModelConfig",
+    "NonFiniteActionError",
+    "Policy",
+    "PolicyState",
+    "RemConfig",
+    "ReturnEstimate",
+    "ReturnRange",
+    "Rsa",
+    "ScanState",
+    "TreeAttention",
+    "TreeConfig",
+    "Trunk",
+    "attend",
+    "combine",
+    "expectile_loss",
+    "prefix_scan",
+    "scan_step",
+    "tree_config",
+    "tree_state",
+    "with_guidance",
+    "with_softmax_attention",
+    "with_tree_attention",
+]

@@ -93,7 +93,7 @@ class Scaling:
     def to_model(self, step: Step) -> ModelStep:
         """A step in the model's units, on its device."""
         device = self.observation_mean.device
-        given = (x if x is None or isinstance(x, int) else torch.tensor(x, device=device) for x in step)
+        given: Any = (x if x is None or isinstance(x, int) else torch.tensor(x, device=device) for x in step)
         return self.scale(*given)
 
     def scale(self, observation: Tensor, to_go: Tensor, timestep: int | Tensor, previous: Tensor | None) -> ModelStep:
