@@ -109,8 +109,11 @@ class SB3Policy:
             ValueError: the observation is not the last one of `env`, so neither would the rewards be.
         """
         last = self._env.observations
-        arrays = isinstance(last, np.ndarray) and isinstance(observation, np.ndarray)
-        if not arrays or not np.array_equal(observation, last, equal_nan=True):
+        if (
+            not isinstance(last, np.ndarray)
+            or not isinstance(observation, np.ndarray)
+            or not np.array_equal(observation, last, equal_nan=True)
+        ):
             raise ValueError(
                 "the observation is not the last one of the environments whose rewards are read; give the loop the "
                 "very LastRewards that the policy was made with"

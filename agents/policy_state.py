@@ -59,7 +59,9 @@ class Window(NamedTuple):
         """Before any step, for `sizes` O and A."""
         shape = (batch_size, context_length)
         parts = (torch.zeros(*shape, *size, device=device) for size in [(n,) for n in sizes] + [()])
-        return Window(*parts, timesteps=torch.zeros(shape, dtype=torch.long, device=device))
+        observations, actions, returns_to_go = parts
+        times = torch.zeros(shape, dtype=torch.long, device=device)
+        return Window(observations, actions, returns_to_go, times)
 
     def push(self, step: ModelStep) -> tuple[Window, Tensor]:
         """The window with one more step, and its place in it, (B,); what came before an episode's first is not seen."""

@@ -94,8 +94,10 @@ class TreeAttention(Mixer):
         state, seen = states[-1], states[1:][keep if keep is not None else slice(None)]
         query = query if keep is None else query[:, keep]
         queries = torch.cat([query / math.sqrt(mixer.head_dim), self._features(query)], -1)
-        totals = (torch.stack(parts, 1) for parts in zip(*((s.key_total, s.value_total) for s in seen), strict=True))
-        mixed, _, _ = self.attend(state, queries, *totals, torch.tensor([s.length for s in seen]))
+        key_totals, value_totals = (
+            torch.stack(parts, 1) for parts in zip(*((s.key_total, s.value_total) for s in seen), strict=True)
+        )
+        mixed, _, _ = self.attend(state, queries, key_totals, value_totals, torch.tensor([s.length for s in seen]))
         return mixer.output(mixed.unflatten(0, (len(x), -1)).flatten(-2).to(x.device, value.dtype)), state
 
     def run_one(self, x: Tensor, state: TreeState) -> tuple[Tensor, TreeState]:
