@@ -238,8 +238,8 @@ def describe_rollout(mode: str, context: int) -> str:
     return mode if mode == "carry" else f"{mode}, K = {context}"
 
 
-def format_table(scores: Sequence[Score]) -> str:
-    """The scores of one policy as a table, under a line that says how they were made."""
+def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
+    """The scores of one policy as a table, under a line that says how they were made; `speed`: this machine's, too."""
     first = scores[0]
     made = f"{first.updates} updates on {first.context} contexts, training seed {first.training_seed}"
     lines = [
@@ -247,12 +247,12 @@ def format_table(scores: Sequence[Score]) -> str:
         f"data: {first.dataset} from {SOURCES.get(first.source, first.source)}; rollout {first.acting()}; "
         f"{first.env_id}, {first.episodes} episodes from seed {first.seed}",
         "",
-        f"{'target':>8} {'return':>8} {'+-':>7} {'score':>7} {'+-':>6} {'length':>7} {'actions/s':>10}",
+        f"{'target':>8} {'return':>8} {'+-':>7} {'score':>7} {'+-':>6} {'length':>7}" + speed * f" {'actions/s':>10}",
     ]
     for s in scores:
         returns = f"{asked_words(s.target_return):>8} {s.return_mean:>8.1f} {s.return_std:>7.1f}"
         normalised = f"{_cell(s.normalized_score_mean):>7} {_cell(s.normalized_score_std):>6}"
-        lines.append(f"{returns} {normalised} {s.length_mean:>7.1f} {s.actions_per_second:>10.0f}")
+        lines.append(f"{returns} {normalised} {s.length_mean:>7.1f}" + speed * f" {s.actions_per_second:>10.0f}")
     legend = "no score: this environment has no reference returns (--ref-min-score, --ref-max-score)"
     if first.reference is not None:
         legend = f"score: 100 (return - random) / (expert - random), {first.reference}"

@@ -13,7 +13,6 @@ from ..errors import CheckpointError, UsageError, one_line
 from ..evaluate.scores import Score
 from ..files import check_free, read_small
 from ..policies.folder import load_policy, save_policy
-from .model_card import model_card
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +34,8 @@ def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Sco
         UsageError: the folder holds something.
         CheckpointError: the policy is missing or damaged, or a score is another policy's.
     """
+    from .model_card import model_card  # on demand: the hub's library takes a while
+
     folder = Path(folder)
     check_free(folder)
     policy = load_policy(run)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-import yaml
+from huggingface_hub import EvalResult, ModelCardData
 
-from ..evaluate.scores import Score, describe_rollout
+from ..evaluate.scores import Score, describe_rollout, format_table
 from ..policies.card import PolicyCard
 from ..policies.names import SOURCES, asked_words, label
 
@@ -23,39 +22,36 @@ def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: st
         name: of the model.
         license: of the weights, an identifier that the hub knows.
     """
+    header = ModelCardData(
+        license=license,
+        library_name=REPOSITORY,
+        pipeline_tag="reinforcement-learning",
+        tags=["reinforcement-learning", "offline-rl", card.agent, card.env_id, card.dataset, REPOSITORY],
+        model_name=name,
+        eval_results=[result for score in scores for result in _results(score, card)] or None,
+    )
+    return f"---\n{header.to_yaml()}\n---\n\n{_body(card, scores)}"
+
+
+def _results(score: Score, card: PolicyCard) -> Iterator[EvalResult]:
     data = f"{card.dataset} ({SOURCES.get(card.source, card.source)})"
-    tags = ["reinforcement-learning", "offline-rl", card.agent, card.env_id, card.dataset, REPOSITORY]
-    header: dict[str, Any] = {
-        "license": license,
-        "library_name": REPOSITORY,
-        "pipeline_tag": "reinforcement-learning",
-        "tags": list(dict.fromkeys(tags)),
-    }
-    results = [
-        {
-            "task": {"type": "reinforcement-learning", "name": "reinforcement learning"},
-            "dataset": {"type": score.env_id, "name": f"{score.env_id}, trained on {data}"},
-            "metrics": _metrics(score),
-        }
-        for score in scores
-    ]
-    if results:
-        header["model-index"] = [{"name": name, "results": results}]
-    written = yaml.safe_dump(header, sort_keys=False, allow_unicode=True, width=1000)
-    return f"---\n{written}---\n\n{_body(card, scores)}"
-
-
-def _metrics(score: Score) -> list[dict[str, Any]]:
     said = f"asked return {asked_words(score.target_return)}, {score.episodes} episodes from seed {score.seed}"
     values = {"mean_reward": ("mean return", score.return_mean)}
     if score.normalized_score_mean is not None:
         values["normalized_score"] = f"normalised score ({score.reference})", score.normalized_score_mean
-    return [
-        {"type": kind, "name": f"{name}, {said}", "value": round(value, 2)} for kind, (name, value) in values.items()
-    ]
+    for kind, (name, value) in values.items():
+        yield EvalResult(
+            task_type="reinforcement-learning",
+            dataset_type=score.env_id,
+            dataset_name=f"{score.env_id}, trained on {data}",
+            metric_type=kind,
+            metric_name=f"{name}, {said}",
+            metric_value=round(value, 2),
+        )
 
 
 def _body(card: PolicyCard, scores: Sequence[Score]) -> str:
+    table = f"```text\n{format_table(scores, speed=False)}\n```" if scores else "None were recorded."
     versions = ", ".join(f"{package} {version}" for package, version in card.versions.items() if package != "device")
     windows = f"s of {card.context_length} steps" if card.context == "window" else ""
     shape = card.model
@@ -67,7 +63,7 @@ Plays `{card.env_id}`. Trained offline for {card.updates:,} updates (seed {card.
 
 ## Scores
 
-{_table(scores) if scores else "None were recorded."}
+{table}
 
 ## How it was made
 
@@ -92,22 +88,3 @@ action, state = policy.act(observation, reward, state)  # observation (1, O), la
 
 `config.json` holds the data's statistics and all else that the policy needs; loading executes nothing.
 """
-
-
-def _table(scores: Sequence[Score]) -> str:
-    lines = ["| asked return | rollout | episodes | seeds from | return | score |", "|-|-|-|-|-|-|"]
-    for score in scores:
-        normalized = score.normalized_score_mean
-        cells = (
-            asked_words(score.target_return),
-            score.acting(),
-            str(score.episodes),
-            str(score.seed),
-            f"{score.return_mean:.1f} ± {score.return_std:.1f}",
-            "-" if normalized is None else f"{normalized:.1f} ± {score.normalized_score_std or 0.0:.1f}",
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    reference = scores[0].reference
-    legend = "no reference returns" if reference is None else f"100 (return - random) / (expert - random), {reference}"
-    beside = f" Beside it, {data}." if (data := scores[0].data()) else ""
-    return "\n".join([*lines, "", f"In `{scores[0].env_id}`; score: {legend}; ± over episodes.{beside}"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,11 +16,12 @@ from ..cli import Parser, import_registering, positive, run
 from ..envs import Task, get_task, load_task
 from ..envs.files import sha256
 from ..envs.tasks.environment import own_task
-from ..errors import CheckpointError, UsageError
+from ..errors import CheckpointError, UsageError, one_line
 from ..files import check_free, read_small
 from ..policies.card import PolicyCard, task_fields, versions
 from ..policies.folder import save_policy
 from ..ranges import RETURN, RETURN_SCALE
+from ..typed import read
 from .decision_transformers import Imported, import_model
 
 Vector: TypeAlias = npt.NDArray[np.float32]
@@ -100,16 +101,20 @@ def _statistics(arguments: argparse.Namespace) -> tuple[Task, Vector, Vector]:
         return task, *episodes.observation_statistics()
     task = get_task(arguments.env) if arguments.env_id is None else own_task(arguments.env, arguments.env_id)
     try:
-        tree = json.loads(read_small(file))
-        mean, std = (np.array(tree[key], np.float32) for key in ("mean", "std"))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UsageError(f'{file}: not a JSON file {{"mean": [...], "std": [...]}} ({error})') from error
-    wanted = (task.observation_dim,)
-    if mean.shape != wanted or std.shape != wanted:
-        raise UsageError(f"{file}: mean and std have shapes {mean.shape} and {std.shape}, not {wanted}")
-    if not (np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all()):
-        raise UsageError(f"{file}: needs finite numbers, and std above 0")
+        found = read(_Statistics, json.loads(read_small(file)))
+        mean, std = np.array([found.mean, found.std], np.float32)
+        if len(mean) != task.observation_dim or not np.isfinite([mean, std]).all() or std.min() <= 0:
+            raise ValueError(f"needs {task.observation_dim} finite numbers each, and std above 0")
+    except (OSError, ValueError, RecursionError) as error:
+        reason = one_line(error)
+        raise UsageError(f'{file}: not a JSON file {{"mean": [...], "std": [...]}} ({reason})') from error
     return task, mean, std
+
+
+@dataclass(frozen=True)
+class _Statistics:
+    mean: list[float]
+    std: list[float]
 
 
 def _card(arguments: argparse.Namespace, imported: Imported, task: Task, mean: Vector, std: Vector) -> PolicyCard:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,31 +25,29 @@ from ..typed import read
 HUGGING_FACE, MIN_DT = "Hugging Face's DecisionTransformerModel", "min-decision-transformer"
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
-# Theirs to ours; without weight and bias.
-_OUTSIDE = {
-    "embed_state": "embed_observation",
-    "embed_action": "embed_action",
-    "embed_ln": "norm",
-    "predict_action.0": "head",
+# Parts of their names to ours.
+_OUTSIDE = {"embed_state.": "embed_observation.", "embed_ln.": "norm.", "predict_action.0.": "head."}
+_MIN_DT = _OUTSIDE | {
+    "embed_rtg.": "embed_return.",
+    "transformer.": "trunk.blocks.",
+    ".attention.q_net.": ".mixer.query.",
+    ".attention.k_net.": ".mixer.key.",
+    ".attention.v_net.": ".mixer.value.",
+    ".attention.proj_net.": ".mixer.output.",
+    ".ln1.": ".norm1.",
+    ".ln2.": ".norm2.",
 }
-_MIN_DT_BLOCK = {
-    "attention.q_net": "mixer.query",
-    "attention.k_net": "mixer.key",
-    "attention.v_net": "mixer.value",
-    "attention.proj_net": "mixer.output",
-    "ln1": "norm1",
-    "mlp.0": "mlp.0",
-    "mlp.2": "mlp.2",
-    "ln2": "norm2",
+_HUGGING_FACE = _OUTSIDE | {
+    "encoder.h.": "trunk.blocks.",
+    "encoder.ln_f.": "trunk.norm.",
+    ".attn.c_proj.": ".mixer.output.",
+    ".ln_1.": ".norm1.",
+    ".ln_2.": ".norm2.",
+    ".mlp.c_fc.": ".mlp.0.",
+    ".mlp.c_proj.": ".mlp.2.",
 }
-_HUGGING_FACE_BLOCK = {
-    "ln_1": "norm1",
-    "ln_2": "norm2",
-    "attn.c_proj": "mixer.output",
-    "mlp.c_fc": "mlp.0",
-    "mlp.c_proj": "mlp.2",
-    "attn.c_attn": "all",
-}
+# What has no effect on actions.
+_UNUSED = re.compile(r"predict_(rtg|return|state)\.|encoder\.wte\.|.*\.(attention\.mask|attn\.(masked_)?bias)$")
 
 # Hugging Face's names of activations to ours; its default is relu.
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh"}
@@ -85,51 +84,21 @@ def import_model(source: Path, *, heads: int | None = None) -> Imported:
     tensors = _read(source)
     if any(name.startswith("encoder.h.") for name in tensors):
         raise CheckpointError(f"{source}: weights of {HUGGING_FACE}; give its folder, with config.json")
-    if "transformer.0.attention.q_net.weight" not in tensors:
+    mask = tensors.get("transformer.0.attention.mask")
+    if mask is None or mask.dim() == 0:
         raise CheckpointError(f"{source}: weights of neither {MIN_DT} nor {HUGGING_FACE}")
-    return _min_dt(source, tensors, heads or 1)
-
-
-def _min_dt(file: Path, tensors: dict[str, Tensor], heads: int) -> Imported:
-    names = _Names(file, tensors)
-    blocks = names.count("transformer.")
-    mask = names.take("transformer.0.attention.mask")
-    ours = names.outside("embed_rtg", _OUTSIDE)
-    for i in range(blocks):
-        for theirs, own in _MIN_DT_BLOCK.items():
-            ours |= names.linear(f"transformer.{i}.{theirs}", f"trunk.blocks.{i}.{own}")
-    names.finish(("predict_rtg.", "predict_state.", *(f"transformer.{i}.attention.mask" for i in range(blocks))))
-    model = _build(file, ours, blocks, heads=heads, dropout=0.1, block="post-norm", activation="gelu")
-    return Imported(model, MIN_DT, file, mask.shape[-1] // 3)
+    made = {"heads": heads or 1, "dropout": 0.1, "block": "post-norm", "activation": "gelu"}
+    return Imported(_build(source, tensors, made), MIN_DT, source, mask.shape[-1] // 3)
 
 
 def _hugging_face(folder: Path) -> Imported:
     config = _read_config(folder / "config.json")
-    found = [folder / name for name in _WEIGHT_FILES if (folder / name).is_file()]
-    if not found:
+    file = next((file for name in _WEIGHT_FILES if (file := folder / name).is_file()), None)
+    if file is None:
         raise CheckpointError(f"{folder}: no {' or '.join(_WEIGHT_FILES)} here")
-    names = _Names(found[0], _read(found[0]))
-    blocks = names.count("encoder.h.")
-    ours = names.outside("embed_return", _OUTSIDE)
-    # Every token has position 0 there, so the position embedding is one more bias behind the first layer norm.
-    ours["norm.bias"] = ours["norm.bias"] + names.take("encoder.wpe.weight")[0]
-    ours |= names.linear("encoder.ln_f", "trunk.norm")
-    heads, width = config.n_head, len(ours["norm.bias"])
-    for i in range(blocks):
-        theirs, own = f"encoder.h.{i}.", f"trunk.blocks.{i}."
-        for name, mine in _HUGGING_FACE_BLOCK.items():
-            ours |= names.linear(theirs + name, own + mine, transposed=".c_" in name)
-        for kind in ("weight", "bias"):
-            joined = ours.pop(f"{own}all.{kind}")
-            for part, name in enumerate(("query", "key", "value")):
-                scale = config.score_scale(width // heads, i) if name == "query" else 1.0
-                ours[f"{own}mixer.{name}.{kind}"] = scale * joined[part * width : (part + 1) * width]
-    masks = (f"encoder.h.{i}.attn.{name}" for i in range(blocks) for name in ("bias", "masked_bias"))
-    names.finish(("predict_return.", "predict_state.", "encoder.wte.", *masks))
-    activation = _ACTIVATIONS[config.activation_function]
-    made = {"heads": heads, "dropout": config.resid_pdrop, "block": "pre-norm", "activation": activation}
-    model = _build(found[0], ours, blocks, **made)
-    return Imported(model, HUGGING_FACE, found[0], None)
+    made = {"heads": config.n_head, "dropout": config.resid_pdrop, "block": "pre-norm"}
+    made |= {"activation": _ACTIVATIONS[config.activation_function]}
+    return Imported(_build(file, _read(file), made, config), HUGGING_FACE, file, None)
 
 
 @dataclass(frozen=True)
@@ -153,9 +122,9 @@ class _Config:
         if self.n_head < 1:
             raise ValueError(f"n_head is {self.n_head}; at least 1")
 
-    def score_scale(self, head_dim: int, layer: int) -> float:
+    def score_scale(self, width: int, layer: int) -> float:
         """What the queries are multiplied with, for attention scores that are not scaled by 1 / sqrt(D)."""
-        scale = 1.0 if self.scale_attn_weights else math.sqrt(head_dim)
+        scale = 1.0 if self.scale_attn_weights else math.sqrt(width // self.n_head)
         return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
 
 
@@ -179,55 +148,52 @@ def _read_config(file: Path) -> _Config:
         raise CheckpointError(f"{file}: not readable: {one_line(error)}") from error
 
 
-def _build(file: Path, tensors: dict[str, Tensor], blocks: int, **model: Any) -> DecisionModel:  # noqa: ANN401
+def _plain(tensors: Mapping[str, Tensor], config: _Config) -> dict[str, Tensor]:
+    """Hugging Face's tensors, as linear layers with a query, a key and a value of their own."""
+    plain = dict(tensors)
+    # Every token has position 0 there, so the position embedding is one more bias behind the first layer norm.
+    plain["embed_ln.bias"] = plain["embed_ln.bias"] + plain.pop("encoder.wpe.weight")[0]
+    for name, tensor in tensors.items():
+        if ".c_" in name and name.endswith(".weight"):  # (in, out)
+            plain[name] = tensor.t().contiguous()
+        if ".attn.c_attn." in name:
+            query, key, value = plain.pop(name).chunk(3)
+            query = config.score_scale(len(query), int(name.split(".")[2])) * query
+            for part, own in (("query", query), ("key", key), ("value", value)):
+                plain[name.replace("attn.c_attn", f"mixer.{part}")] = own
+    return plain
+
+
+def _build(
+    file: Path, tensors: Mapping[str, Tensor], made: dict[str, Any], config: _Config | None = None
+) -> DecisionModel:
+    """Our model of their tensors; loading them is strict, so nothing is overlooked. `config` is Hugging Face's."""
+    names = _MIN_DT if config is None else _HUGGING_FACE
+    ours: dict[str, Tensor] = {}
     try:
-        config = ModelConfig(
-            observation_dim=tensors["embed_observation.weight"].shape[1],
-            action_dim=tensors["embed_action.weight"].shape[1],
+        for name, tensor in (tensors if config is None else _plain(tensors, config)).items():
+            own = name
+            for theirs, mine in names.items():
+                own = own.replace(theirs, mine)
+            if not _UNUSED.match(name):
+                ours[own] = tensor
+        model = ModelConfig(
+            observation_dim=ours["embed_observation.weight"].shape[1],
+            action_dim=ours["embed_action.weight"].shape[1],
             mixer="attention",
-            width=tensors["norm.weight"].shape[0],
-            layers=blocks,
-            max_timestep=tensors["embed_timestep.weight"].shape[0],
+            width=ours["norm.weight"].shape[0],
+            layers=len({name.split(".")[2] for name in ours if name.startswith("trunk.blocks.")}),
+            max_timestep=ours["embed_timestep.weight"].shape[0],
             tokens_per_step=3,
-            **model,
+            **made,
         )
-        built = DecisionModel(config)
-        built.load_state_dict(tensors)
+        built = DecisionModel(model)
+        built.load_state_dict(ours)
+    except KeyError as error:
+        raise CheckpointError(f"{file}: {error.args[0]} is missing") from error
     except (IndexError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{file}: {one_line(error)}") from error
     return built.eval()
-
-
-class _Names:
-    """A state dictionary that is taken apart name by name, so that nothing in it is overlooked."""
-
-    def __init__(self, file: Path, tensors: dict[str, Tensor]) -> None:
-        self._file, self._left = file, dict(tensors)
-
-    def take(self, name: str) -> Tensor:
-        if name not in self._left:
-            raise CheckpointError(f"{self._file}: {name} is missing")
-        return self._left.pop(name)
-
-    def linear(self, theirs: str, ours: str, *, transposed: bool = False) -> dict[str, Tensor]:
-        """Weight and bias under our name; `transposed`: theirs is (in, out)."""
-        weight, bias = self.take(f"{theirs}.weight"), self.take(f"{theirs}.bias")
-        return {f"{ours}.weight": weight.T.contiguous() if transposed else weight, f"{ours}.bias": bias}
-
-    def outside(self, embed_return: str, names: dict[str, str]) -> dict[str, Tensor]:
-        found = {"embed_timestep.weight": self.take("embed_timestep.weight")}
-        for theirs, ours in {embed_return: "embed_return", **names}.items():
-            found |= self.linear(theirs, ours)
-        return found
-
-    def count(self, prefix: str) -> int:
-        return len({name.removeprefix(prefix).partition(".")[0] for name in self._left if name.startswith(prefix)})
-
-    def finish(self, unused: Iterable[str]) -> None:
-        """Raises CheckpointError where something is left that is not known to have no effect on actions."""
-        known = tuple(unused)
-        if left := sorted(name for name in self._left if not name.startswith(known)):
-            raise CheckpointError(f"{self._file}: what is {', '.join(left[:3])}? Only plain models can be imported")
 
 
 def _read(file: Path) -> dict[str, Tensor]:

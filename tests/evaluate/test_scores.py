@@ -1,22 +1,20 @@
-"""Tables of scores, and what the data return beside them."""
+"""Scores: their tables, files and intervals, and what the data return beside them."""
 
 from __future__ import annotations
 
-import dataclasses
+import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
-from policies import make_card, make_model, make_policy, save_run
+from policies import save_run
 from synthetic import make_score
 
 from aaren_rl.errors import CheckpointError
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.scores import ActionError, Score, format_table
-from aaren_rl.export.model import make_model as make_onnx
-from aaren_rl.export.model import make_runner
-from aaren_rl.policies.card import PolicyCard
-from aaren_rl.policies.folder import amend_card, load_policy, read_card
+from aaren_rl.policies.folder import load_policy
 
 DATA = {"mean": 1383.0, "best_tenth": 2871.0, "mode": 1336.0}
 LINE = "data: mean 1383 (43.1), best tenth 2871 (88.8); behaviour without noise 1336 (41.7)"
@@ -26,22 +24,13 @@ LINE = "data: mean 1383 (43.1), best tenth 2871 (88.8); behaviour without noise 
     ("changes", "line"),
     [
         ({"data_returns": DATA}, LINE),
-        ({"data_returns": {"mean": 1383.0}}, "data: mean 1383 (43.1)"),
         ({"data_returns": {"mode": 1336.0}}, "behaviour without noise 1336 (41.7)"),
-        (
-            {"data_returns": {"mean": -0.25, "best_tenth": -150.4}, "reference": None},
-            "data: mean -0.2, best tenth -150",
-        ),
+        ({"data_returns": {"mean": -0.25}, "reference": None}, "data: mean -0.2"),
     ],
 )
 def test_the_table_says_what_the_data_return(changes, line: str) -> None:
     lines = format_table([make_score(**changes)]).splitlines()
-    assert lines[-2] == line and lines[-3] == ""
-
-
-def test_a_score_of_unknown_data_has_no_such_line() -> None:
-    assert make_score().data() is None
-    assert "best tenth" not in format_table([make_score()])
+    assert lines[-2] == line and lines[-3] == "" and make_score().data() is None
 
 
 def test_scores_are_read_as_they_were_written() -> None:
@@ -51,12 +40,6 @@ def test_scores_are_read_as_they_were_written() -> None:
     for wrong in ({}, {**tree, "unknown": 1}, {**tree, "return_mean": "high"}, {**tree, "return_std": float("nan")}):
         with pytest.raises(ValueError):
             Score.of(wrong)
-
-
-def test_the_card_carries_them_into_an_export() -> None:
-    card = make_card(make_model(), data_returns=DATA)
-    runner = make_runner(make_onnx(make_policy(), card))
-    assert PolicyCard(**runner.card) == card
 
 
 def test_evaluate_needs_no_data_for_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,14 +52,33 @@ def test_evaluate_needs_no_data_for_them(tmp_path: Path, capsys: pytest.CaptureF
     assert "behaviour without noise" not in capsys.readouterr().out
 
 
-def test_a_card_is_amended_and_the_weights_stay(tmp_path: Path) -> None:
-    folder = save_run(tmp_path) / "policy"
-    before = {file.name: file.read_bytes() for file in folder.glob("*.safetensors")}
-    card = read_card(folder)
-    amend_card(folder, data_returns=DATA)
-    assert read_card(folder) == dataclasses.replace(card, data_returns=DATA)
-    assert {file.name: file.read_bytes() for file in folder.glob("*.safetensors")} == before
-    load_policy(folder)
+def test_several_policies_and_a_row_an_episode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = [str(save_run(tmp_path / "one")), str(save_run(tmp_path / "other", seed=3, target_return=50.0))]
+    files = ["--json", str(tmp_path / "scores.json"), "--csv", str(tmp_path / "episodes.csv")]
+    assert evaluate([*both, "--episodes", "5", "--seed", "7", *files]) == 0
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert [(score["training_seed"], score["target_return"]) for score in scores] == [(0, 300.0), (3, 50.0)]
+    with (tmp_path / "episodes.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["policy"] for row in rows] == [run for run in both for _ in range(5)]
+    assert [int(row["seed"]) for row in rows] == [7, 8, 9, 10, 11] * 2
+    for score, part in ((scores[0], rows[:5]), (scores[1], rows[5:])):
+        assert [float(row["return"]) for row in part] == score["returns"]
+        assert np.mean([int(row["length"]) for row in part]) == pytest.approx(score["length_mean"])
+        normalized = np.mean([float(row["normalized_score"]) for row in part])
+        assert normalized == pytest.approx(score["normalized_score_mean"])
+        assert {float(row["target_return"]) for row in part} == {score["target_return"]}
+    *_, table, legend = capsys.readouterr().out.rstrip().split("\n\n")
+    assert "95 % interval" in table and "nothing of other training seeds" in legend
+    for run, score in zip(both, scores, strict=True):
+        (line,) = (line for line in table.splitlines() if line.startswith(run))
+        low, high = (float(end) for end in line.split("[")[1].split("]")[0].split(", "))
+        assert min(score["returns"]) - 0.1 <= low <= round(score["return_mean"], 1) <= high
+
+    for option in (["--video", "x.gif"], ["--record-minari", "me/x-v0"]):
+        assert evaluate([*both, *option]) == 2
+        assert f"{option[0]}: is for one policy, not for 2" in capsys.readouterr().err
+    assert evaluate([both[0], "--csv", str(tmp_path)]) == 2
 
 
 RISE = "reference_returns must be two numbers that rise"

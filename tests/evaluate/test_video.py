@@ -19,9 +19,8 @@ from synthetic import make_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aaren_rl.envs import SimulationError, make_env
-from aaren_rl.envs.simulation.rendering import _follow, open_renderer
+from aaren_rl.envs.simulation.rendering import open_renderer
 from aaren_rl.envs.simulation.rollout import rollout
-from aaren_rl.envs.tasks.environment import load_mujoco
 from aaren_rl.errors import ResourcesError
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.video import Gif, Video, _labelled
@@ -50,13 +49,6 @@ def told_return(text: str) -> float:
     return float(told)
 
 
-def images(run: Path) -> EventAccumulator:
-    """Of the run itself: what training wrote, and the video."""
-    events = EventAccumulator(str(run)).Reload()
-    assert events.Scalars("eval/normalized_score") and not (run / "video").exists()
-    return events
-
-
 @pytest.mark.usefixtures("renderer")
 def test_a_gif_shows_the_scored_episode(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, scores = tmp_path / "episode.gif", tmp_path / "scores.json"
@@ -70,7 +62,7 @@ def test_a_gif_shows_the_scored_episode(run: Path, tmp_path: Path, capsys: pytes
         assert first.std() > 10 and not np.array_equal(first, np.asarray(gif.convert("RGB")))
     said = capsys.readouterr().out
     assert told_return(said) == scored_return(scores) and "asked return 3600" in said and "seed 7" in said
-    (event,) = images(run).Images("episode")
+    (event,) = EventAccumulator(str(run)).Reload().Images("episode")
     assert event.step == json.loads(scores.read_text())[0]["updates"] > 0
     assert event.encoded_image_string.startswith(b"GIF89a") and (event.width, event.height) == (240, 240)
 
@@ -86,34 +78,22 @@ def test_an_mp4_has_every_step_at_the_environments_rate(run: Path, tmp_path: Pat
     assert "h264" in about and "480x480" in about and "125 fps" in about
     assert told_return(about) == scored_return(scores)
     assert {p.name for p in tmp_path.iterdir()} == {"episode.mp4", "scores.json"}
-    assert len(images(run).Images("episode")) == 1  # of this evaluation alone
+    assert len(EventAccumulator(str(run)).Reload().Images("episode")) == 1  # of this evaluation alone
 
 
 @pytest.mark.usefixtures("renderer")
-@pytest.mark.parametrize("env_id", ["Hopper-v4", "Walker2d-v4"])
-def test_the_camera_follows_the_robot(env_id: str) -> None:
-    """Reset metres away from the origin, which Gymnasium's own camera looks at."""
+@pytest.mark.parametrize("env_id", ["Hopper-v4", "HalfCheetah-v4"])
+def test_the_camera_follows_the_robot_from_where_all_of_it_fits(env_id: str) -> None:
+    """Reset meters away from the origin, which Gymnasium's own camera looks at."""
     far = {"reset_noise_scale": 6.0}
     env = make_env(env_id, **far)
     seed = next(seed for seed in range(50) if env.reset(seed=seed) and env.unwrapped.data.qpos[0] > 4)
     env.close()
     with open_renderer(env_id, far, seed) as drawing:
         red, _, blue = np.moveaxis(drawing.first.astype(int), 2, 0)
-    columns = np.nonzero(red > blue + 40)[1]  # of the robot, the one thing that is brown
-    assert len(columns) > 500 and 160 < np.median(columns) < 320
-
-
-@pytest.mark.parametrize("env_id", ["Hopper-v4", "Walker2d-v4", "HalfCheetah-v4", "Ant-v4"])
-def test_all_of_a_robot_is_in_the_picture_with_a_margin(env_id: str) -> None:
-    env, mujoco = make_env(env_id, render_mode="rgb_array"), load_mujoco()
-    model, data = env.unwrapped.model, env.unwrapped.data
-    _follow(env, mujoco, model)
-    env.reset(seed=0)
-    camera, robot = env.unwrapped.mujoco_renderer.camera_id, model.geom_bodyid > 0
-    assert model.camera(camera).name == "track"
-    places = (data.geom_xpos[robot] - data.cam_xpos[camera]) @ data.cam_xmat[camera].reshape(3, 3)
-    reach = np.abs(places[:, :2]).max(axis=1) + model.geom_rbound[robot]
-    assert (reach / -places[:, 2]).max() < 0.95 * np.tan(np.radians(model.cam_fovy[camera]) / 2)
+    places = np.stack(np.nonzero(red > blue + 40))  # of the robot, the one thing that is brown
+    assert places.shape[1] > 500 and 160 < np.median(places[1]) < 320
+    assert places.min() > 5 and places.max() < 475
 
 
 def test_a_picture_says_the_step_and_the_return() -> None:
@@ -137,19 +117,11 @@ def test_without_a_renderer_nothing_is_played_or_written(
         assert said.out == "" and list(tmp_path.iterdir()) == []
 
 
-def test_what_no_renderer_would_mend_is_told_as_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that an environment draws with, and an environment that does not draw."""
+def test_a_missing_package_is_no_matter_of_the_renderer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pygame.py").write_text("raise ImportError('none here')\n")
-    (tmp_path / "blind_env.py").write_text(DRAWN.replace("Drawn", "Blind").replace("render_mode=None, ", ""))
     monkeypatch.syspath_prepend(str(tmp_path))
-    gym.register("Blind-v0", "blind_env:Blind")
-    try:
-        for env_id, reason in (("Pendulum-v1", "pygame is not installed"), ("Blind-v0", "render_mode")):
-            with pytest.raises(ResourcesError, match=reason) as caught:
-                open_renderer(env_id, {}, 0)
-            assert "libegl1" not in str(caught.value) and "render_mode rgb_array" in str(caught.value)
-    finally:
-        gym.registry.pop("Blind-v0")
+    with pytest.raises(ResourcesError, match=r"pygame is not installed.*render_mode rgb_array"):
+        open_renderer("Pendulum-v1", {}, 0)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -47,15 +46,12 @@ def test_the_same_policy_comes_back(trained_run: Path, saved: Path) -> None:
     assert from_pretrained(saved, rollout="rolling", rollout_context=6).rollout == "rolling"
     with pytest.raises(CheckpointError, match="average weights only"):
         load_policy(saved, weights="raw")
+    data = Path(read_card(trained_run).source_path)  # nothing of this machine is published
+    assert read_card(saved).source_path == data.name == "hopper.hdf5"
+    assert not any(str(data.parent).encode() in file.read_bytes() for file in saved.iterdir())
 
 
-def test_nothing_of_this_machine_is_published(trained_run: Path, saved: Path) -> None:
-    assert str(Path(read_card(trained_run).source_path).parent) in (trained_run / "policy" / "config.json").read_text()
-    for file in saved.iterdir():
-        assert str(Path(read_card(trained_run).source_path).parent).encode() not in file.read_bytes()
-    assert read_card(saved).source_path == "hopper.hdf5"
-
-
+@pytest.mark.defect(27)
 def test_the_hub_reads_the_card(saved: Path, scores_file: Path) -> None:
     (score,) = json.loads(scores_file.read_text())
     card = ModelCard.load(saved / "README.md")
@@ -70,6 +66,9 @@ def test_the_hub_reads_the_card(saved: Path, scores_file: Path) -> None:
     mean = read_card(saved).data_returns["mean"]
     for said in (f"data: mean {mean:.1f} (", "a file of yours", "episode", "carry", "gymnasium", "mujoco", "5 updates"):
         assert said in card.text
+    assert "- Training contexts: episode\n" in card.text
+    windowed = dataclasses.replace(read_card(saved), context="window", context_length=20)
+    assert "- Training contexts: windows of 20 steps\n" in model_card(windowed, [], "name", "mit")
 
 
 def test_the_command_evaluates_or_takes_scores(
@@ -79,9 +78,8 @@ def test_the_command_evaluates_or_takes_scores(
     assert main([str(trained_run), str(played), "--episodes", "2", "--seed", "7"]) == 0
     assert main([str(trained_run), str(given), "--scores", str(scores_file)]) == 0
     assert "hf upload" in capsys.readouterr().out
-    assert (
-        main([str(trained_run), str(given)]) == 2 and f"error: {given}: is there already; " in capsys.readouterr().err
-    )
+    assert main([str(trained_run), str(given)]) == 2
+    assert f"error: {given}: is there already; " in capsys.readouterr().err
     texts = [(folder / "README.md").read_text().replace(folder.name, "NAME") for folder in (played, given)]
     assert texts[0] == texts[1]
     assert evaluate([str(played), "--episodes", "2", "--seed", "7", "--json", str(tmp_path / "again.json")]) == 0
@@ -102,14 +100,6 @@ def test_scores_of_another_policy_are_refused(trained_run: Path, scores_file: Pa
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.defect(27)
-def test_windows_are_spoken_of_where_there_were_windows(trained_run: Path, saved: Path) -> None:
-    card = read_card(trained_run)
-    assert "- Training contexts: episode\n" in (saved / "README.md").read_text()
-    windowed = dataclasses.replace(card, context="window", context_length=20)
-    assert "- Training contexts: windows of 20 steps\n" in model_card(windowed, [], "name", "mit")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -118,32 +108,21 @@ def test_windows_are_spoken_of_where_there_were_windows(trained_run: Path, saved
         ({"rollout": "os.system"}, "rollout 'os.system' is not one of"),
         ({"format": 99}, "not a policy of format"),
         ({"auto_map": {"AutoModel": "x.Y"}}, "unknown key auto_map"),
+        (b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.", "model.safetensors: not readable"),
         ({"head.bias": None}, "damaged"),
         ({"head.bias": None, "sha256": {}}, "head.bias"),
     ],
 )
-def test_bad_files_are_refused_by_one_line(saved: Path, changes: dict[str, object], message: str) -> None:
+def test_bad_files_are_refused_by_one_line(saved: Path, changes: dict[str, object] | bytes, message: str) -> None:
     config, weights = saved / "config.json", saved / "model.safetensors"
-    tensors = load_file(weights)
-    if "head.bias" in changes:
-        save_file({name: tensor for name, tensor in tensors.items() if name != "head.bias"}, weights)
+    if isinstance(changes, bytes):
+        weights.write_bytes(changes)
+        changes = {}
+    elif "head.bias" in changes:
+        save_file({name: tensor for name, tensor in load_file(weights).items() if name != "head.bias"}, weights)
     tree = json.loads(config.read_text()) | changes
-    config.write_text(json.dumps({name: value for name, value in tree.items() if name not in tensors}))
-    refused(saved, message)
-
-
-def refused(folder: Path, match: str) -> None:
-    with pytest.raises(CheckpointError, match=match) as caught:
-        from_pretrained(folder)
-    assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
-
-
-def test_missing_and_unreadable_files_are_refused(saved: Path) -> None:
-    (saved / "model.safetensors").write_bytes(b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.")
-    refused(saved, "not readable")
-    (saved / "model.safetensors").unlink()
-    refused(saved, "model.safetensors: not readable")
-    (saved / "config.json").write_text("{")
-    refused(saved, "not readable")
-    shutil.rmtree(saved)
-    refused(saved, "no policy here")
+    tree.pop("head.bias", None)
+    config.write_text(json.dumps(tree))
+    with pytest.raises(CheckpointError, match=message) as caught:
+        from_pretrained(saved)
+    assert "\n" not in str(caught.value) and str(saved) in str(caught.value)
