@@ -4,56 +4,62 @@ import hashlib
 import re
 import socket
 import struct
+import sys
+import threading
 import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import h5py
 import numpy as np
 import pytest
-from loopback import LoopbackServer, QuietHandler
 
-from aaren_rl.envs import DataError, UsageError, load_episodes
-from aaren_rl.envs.errors import ResourcesError
+from aaren_rl.envs import DataError, load_episodes
 
 TASK = "walker2d-full-replay"
 NAME = "walker2d_full_replay-v2.hdf5"
 STEPS = 2000
 
 
-class Server(LoopbackServer):
-    """Serves one file under the path that D4RL's server has it at."""
+class Server(ThreadingHTTPServer):
+    """Serves one file under the path that D4RL's server has it at; a client that hangs up is no error here."""
 
     daemon_threads = False  # so that server_close() waits for them
+    status, etag, ranges, if_range = 200, '"one"', True, True  # whether Range and If-Range are honored
+    claimed = None  # Content-Length, where it is to be wrong
+    reset = False  # whether a cut is a reset instead of a close
+    gate = None  # an event to wait for in the middle of an answer
+    location = None  # where to redirect to
 
     def __init__(self, content):
-        super().__init__(Handler)
+        super().__init__(("127.0.0.1", 0), Handler)
         self.content = content
-        self.etag = '"one"'
-        self.etags = []  # of each answer, before etag is
-        self.status = 200
-        self.ranges = True  # whether Range is honoured
-        self.if_range = True  # whether If-Range is
-        self.claimed = None  # Content-Length, where it is to be wrong
-        self.cuts = []  # of each answer, the number of bytes after which it ends
-        self.reset = False  # whether a cut is a reset instead of a close
-        self.gate = None  # an event to wait for in the middle of an answer
-        self.location = None  # where to redirect to
-        self.requests = []  # headers
-        self.sent = []  # bytes of bodies
-
-    @property
-    def base(self):
-        return f"{self.address}/mirror"
-
-    @property
-    def url(self):
-        return f"{self.base}/gym_mujoco_v2/{NAME}"
+        self.etags, self.cuts = [], []  # of each answer: its ETag, and the number of bytes after which it ends
+        self.requests, self.sent = [], []  # headers, and bytes of bodies
+        self.base = f"http://127.0.0.1:{self.server_address[1]}/mirror"
+        self.url = f"{self.base}/gym_mujoco_v2/{NAME}"
 
     @property
     def range_headers(self):
         return [headers["Range"] for headers in self.requests]
 
+    @contextmanager
+    def serving(self):
+        thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield self
+        self.shutdown()
+        thread.join()
 
-class Handler(QuietHandler):
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
     def do_GET(self):
         server = self.server
         server.requests.append(self.headers)
@@ -78,19 +84,16 @@ class Handler(QuietHandler):
             self.send_header("ETag", etag)
         self.end_headers()
         cut = server.cuts.pop(0) if server.cuts else total
-        self.send_body(server.content[first : first + cut])
+        body = server.content[first : first + cut]
+        self.wfile.write(body[: cut // 2])
+        if server.gate:
+            assert server.gate.wait(30)
+        self.wfile.write(body[cut // 2 :])
+        server.sent.append(len(body))
         if cut < total and server.reset:
             time.sleep(0.1)  # what was sent is to arrive before the reset
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
-
-    def send_body(self, body):
-        half = len(body) // 2
-        self.wfile.write(body[:half])
-        if self.server.gate:
-            assert self.server.gate.wait(30)
-        self.wfile.write(body[half:])
-        self.server.sent.append(len(body))
 
 
 def image(path, change=lambda file: None):
@@ -126,8 +129,5 @@ def refused(*parts, source="d4rl", error=DataError, name=TASK):
     with pytest.raises(error) as caught:
         load_episodes(name, source, progress=False)
     message = str(caught.value)
-    assert caught.value.exit_code == {DataError: 3, UsageError: 2, ResourcesError: 7}[error]
-    assert "\n" not in message
-    for part in parts:
-        assert str(part) in message, message
+    assert "\n" not in message and all(str(part) in message for part in parts), message
     return message

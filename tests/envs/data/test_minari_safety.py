@@ -13,6 +13,7 @@ from minari_sets import ID, refused, small
 from aaren_rl.envs import make_env
 from aaren_rl.envs.data.minari.read import read_minari
 from aaren_rl.envs.data.minari.write import write_minari
+from aaren_rl.envs.tasks.environment import is_plain_argument
 
 
 @pytest.mark.faults(37)
@@ -43,13 +44,11 @@ def test_38_bombs(data, steps, chunk, claimed):
 
 @pytest.fixture
 def evil(tmp_path, monkeypatch):
-    """A module that leaves a trace where it is imported."""
-    (tmp_path / "evil_module.py").write_text(
-        f"import pathlib\npathlib.Path({str(tmp_path / 'trace')!r}).touch()\nEnv = object\nWrapper = object\n"
-    )
+    """A module that must not be imported."""
+    (tmp_path / "evil_module.py").write_text("Env = Wrapper = object\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield
-    assert not (tmp_path / "trace").exists() and "evil_module" not in sys.modules
+    assert "evil_module" not in sys.modules
 
 
 @pytest.mark.faults(41)
@@ -84,33 +83,25 @@ def test_41_wrappers_and_the_environment_to_evaluate_in(data, evil):
 
 
 @pytest.mark.faults(41)
-@pytest.mark.parametrize(
-    "kwargs",
-    [
-        {"xml_file": "x"},
-        {"env_id": "x"},
-        {"x": "../x"},
-        {"x": "evil_module:Env"},
-        {"x": ["a", ["/etc/passwd"]]},
-        {"x": "model.xml"},
-        {"healthy_z_range": [0.7, float("inf")]},  # a card could not be written
-        {"not a name": 1},
-        [1],
-    ],
-)
-def test_41_arguments_that_name_files_or_modules(data, kwargs):
-    with sets.spec(data) as spec:
-        spec["kwargs"] = kwargs
-    refused("metadata.json:env_spec.kwargs", "" if isinstance(kwargs, list) else next(iter(kwargs)))
+def test_41_arguments_that_name_files_or_modules():
+    assert is_plain_argument("x", "value") and is_plain_argument("x", [1, 0.5, None, ["a"]])
+    for key in ("xml_file", "env_id", "not a name"):
+        assert not is_plain_argument(key, "value"), key
+    for value in ("../x", "evil_module:Env", ["a", ["/etc/passwd"]], "model.xml", float("inf")):
+        assert not is_plain_argument("x", value), value
 
 
 def test_41_plain_arguments_are_returned(data):
     kwargs = {"healthy_z_range": [0.7, 5.0], "terminate_when_unhealthy": False, "reset_noise_scale": 0.01}
     with sets.spec(data) as spec:
         spec["kwargs"] = {**kwargs, "render_mode": "human"}
-    episodes, spec = read_minari(ID)
-    assert spec.env_kwargs == kwargs and "left out the environment's render_mode" in episodes.notes
-    make_env("Hopper-v5", **spec.env_kwargs).close()
+    episodes, read = read_minari(ID)
+    assert read.env_kwargs == kwargs and "left out the environment's render_mode" in episodes.notes
+    make_env("Hopper-v5", **kwargs).close()
+    for wrong in ({"xml_file": "x"}, [1]):
+        with sets.spec(data) as spec:
+            spec["kwargs"] = wrong
+        refused("metadata.json:env_spec.kwargs", "xml_file" if wrong == {"xml_file": "x"} else "")
 
 
 def test_an_environment_of_your_own(tmp_path, monkeypatch):
