@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from typing import Any
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import fault_matrix
 import h5py
 import minari_sets
 import numpy as np
@@ -34,50 +33,10 @@ if not torch.cuda.is_available():
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-FAULTS = pytest.StashKey[dict[str, tuple[int, ...]]]()
-RESULTS = pytest.StashKey[dict[str, Counter[str]]]()
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fault-table", metavar="FILE", help="put the results of the tests marked faults into a page")
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Of -n auto. A worker with torch and MuJoCo takes half a GiB."""
     return min(os.cpu_count() or 1, MOST_WORKERS)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--fault-table") and config.getoption("numprocesses", None):
-        raise pytest.UsageError("--fault-table: counts in one process; leave out -n")
-    config.stash[FAULTS], config.stash[RESULTS] = {}, defaultdict(Counter)
-
-
-def name_of(nodeid: str) -> str:
-    """FILE::TEST, without the folder and the parameters."""
-    return nodeid.split("[")[0].rsplit("/", 1)[-1]
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    for item in session.items:
-        if numbers := tuple(number for mark in item.iter_markers("faults") for number in mark.args):
-            session.config.stash[FAULTS][name_of(item.nodeid)] = numbers
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
-    report = yield
-    # A test counts once: in its call, or where it does not get there.
-    if report.when == "call" or report.outcome != "passed":
-        item.config.stash[RESULTS][name_of(item.nodeid)][report.outcome] += 1
-    return report
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if name := session.config.getoption("--fault-table"):
-        page, stash = Path(name), session.config.stash
-        page.write_text(fault_matrix.written(page.read_text(), stash[RESULTS], stash[FAULTS]))
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,6 @@ BLOCK = re.compile(r"^```(\w+)?(?: title=\"([^\"]+)\")?\n(.*?)^```$|((?:^    \S[
 MODULE = re.compile(r"-m aaren_rl\.(\w+)")
 NEEDS = re.compile(r"# needs (a GPU|the network)")
 PROGRAMS = ("python", "torchrun", "tensorboard", "pip", "scripts/", "hf ")
-OTHERS = ("tensorboard", "hf download", "pip install", "python3 -m venv", "scripts/table1", "python examples/")
 
 
 class Step(NamedTuple):
@@ -54,11 +53,12 @@ def steps(page: Path) -> list[Step]:
     return found
 
 
-def commands(page: Path) -> list[str]:
-    return [step.text for step in steps(page) if step.kind == "command" and MODULE.search(step.text)]
-
-
-COMMANDS = [(page.relative_to(ROOT).as_posix(), line) for page in PAGES for line in commands(page)]
+COMMANDS = [
+    (page.relative_to(ROOT).as_posix(), step.text)
+    for page in PAGES
+    for step in steps(page)
+    if step.kind == "command" and MODULE.search(step.text)
+]
 assert {"README.md", "docs/tutorial.md", "docs/howto/own-data.md", "docs/data.md"} <= {page for page, _ in COMMANDS}
 
 
@@ -76,20 +76,10 @@ def test_a_command_parses(page: str, line: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_code_compiles_and_nothing_else_is_asked_for(page: Path) -> None:
+def test_code_compiles(page: Path) -> None:
     for step in steps(page):
         if step.kind == "python" or (step.title or "").endswith(".py"):
             compile(step.text, str(page), "exec")
-        elif step.kind == "command" and not MODULE.search(step.text):
-            assert step.text.startswith(OTHERS), step.text
-
-
-def test_a_wrong_command_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("Try\n\n```bash\npython -m aaren_rl.train --enf x  # a comment\n```\n")
-    (line,) = commands(page)
-    with pytest.raises(SystemExit):
-        test_a_command_parses("page.md", line, monkeypatch)
 
 
 def test_the_figures_are_drawn_from_what_the_pages_say(tmp_path: Path) -> None:

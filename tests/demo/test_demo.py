@@ -188,29 +188,3 @@ def test_the_simulation_is_that_of_python(page: Any, robot: str) -> None:
     places, found = run(page, body, robot, *(part.tolist() for part in start), actions.tolist())
     assert np.abs(np.array(places) - expected).max() <= 1e-9
     assert np.allclose(found, rewards, atol=1e-6)
-
-
-@pytest.mark.parametrize("robot", ENVS)
-def test_an_episodes_return_is_that_of_python(page: Any, robot: str) -> None:
-    """A whole episode of Hopper; of Walker2d 200 steps, because its contacts amplify the last bits of an action."""
-    most = {"hopper": 1000, "walker2d": 200}[robot]
-    policy, env = load(DEMO / f"{robot}.onnx"), make_env(ENVS[robot])
-    observation, _ = env.reset(seed=3)
-    data = env.unwrapped.data
-    start = data.qpos.copy(), data.qvel.copy()
-    state, reward, achieved = policy.initial_state(1, 1250.0), 0.0, 0.0
-    for _ in range(most):
-        action, state = policy.act(observation[None].astype(np.float32), np.array([reward]), state)
-        observation, reward, terminated, truncated, _ = env.step(action[0])
-        achieved += float(reward)
-        if terminated or truncated:
-            break
-    body = """
-        const [name, most, qpos, qvel] = given;
-        const [robot, policy] = await Promise.all([Robot.load(name), Policy.load(name)]);
-        const episode = new Episode(robot, policy);
-        episode.begin(1250, qpos, qvel);
-        while (!episode.over && episode.steps < most) await episode.step();
-        return episode.achieved;
-    """
-    assert run(page, body, robot, most, *(part.tolist() for part in start)) == pytest.approx(achieved, rel=0.01)
