@@ -35,16 +35,13 @@ def refused(error, *parts, name="hopper-medium", source="auto"):
     with pytest.raises(error) as caught:
         load_episodes(name, source)
     message = str(caught.value)
-    assert caught.value.exit_code == {DataError: 3}.get(error, 2) and "\n" not in message
-    for part in parts:
-        assert str(part) in message
+    assert "\n" not in message and all(str(part) in message for part in parts), message
     return message
 
 
 @pytest.mark.faults(28)
 def test_did_you_mean():
-    message = refused(UnknownTaskError, "hopper-random, hopper-medium,", name="hopper")
-    assert "walker2d" not in message
+    assert "walker2d" not in refused(UnknownTaskError, "hopper-random, hopper-medium,", name="hopper")
     refused(UnknownTaskError, "'hoper-medium'", "did you mean hopper-medium?", name="hoper-medium")
     refused(UnknownTaskError, "did you mean walker2d-medium-replay?", name="Walker2d_Medium_Replay")
 
@@ -53,26 +50,21 @@ def test_did_you_mean():
 @pytest.mark.parametrize("name", ["../x", "a:b", "/etc/passwd", "", "x\ny", "humanoid-medium", "z" * 5000])
 def test_names_that_are_no_task_list_all_and_touch_nothing(name, tmp_path):
     before = sorted(tmp_path.rglob("*"))
-    message = refused(UnknownTaskError, "hopper-medium, ", "ant-expert", name=name, source="local")
-    assert len(message) < 600
+    assert len(refused(UnknownTaskError, "hopper-medium, ", "ant-expert", name=name, source="local")) < 600
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_auto_takes_d4rls_file(tmp_path, capsys):
-    path = save(tmp_path / "d4rl" / "hopper_medium-v2.hdf5")
-    episodes = load_episodes("hopper-medium")
-    assert (episodes.source, episodes.path, episodes.dataset) == ("d4rl", str(path), "hopper-medium")
-    assert capsys.readouterr() == ("", "")
-
-
-def test_auto_falls_back_to_the_local_set_and_says_so(tmp_path, capsys):
+def test_auto_is_d4rls_file_or_the_local_set_and_says_so(tmp_path, capsys):
     episodes = load_episodes("hopper-medium", progress=False)
     assert episodes.source == "local" and episodes.env_id == "Hopper-v4"
     assert episodes.path.startswith(str(tmp_path / "cache"))
     assert any("not the D4RL file" in note for note in episodes.notes)
     out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1
-    assert "local set" in err and "not D4RL's file" in err
+    assert out == "" and "local set" in err and "not D4RL's file" in err
+    path = save(tmp_path / "d4rl" / "hopper_medium-v2.hdf5")
+    episodes = load_episodes("hopper-medium")
+    assert (episodes.source, episodes.path, episodes.dataset) == ("d4rl", str(path), "hopper-medium")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_d4rl_does_not_fall_back(tmp_path):
@@ -92,14 +84,11 @@ def test_paths(tmp_path):
     refused(UsageError, "'d4lr'", "auto, d4rl, local", source="d4lr")
 
 
-@pytest.mark.parametrize(
-    ("env_id", "same"), [("Hopper-v2", True), ("Hopper-v3", True), ("Walker2d-v4", False), ("Hopper-v45", False)]
-)
-def test_the_same_dynamics_under_other_numbers(tmp_path, env_id, same):
-    path = save(tmp_path / "mine.hdf5", env_id=env_id)
-    if same:
-        assert load_episodes("hopper-medium", path).env_id == env_id
-    else:
+def test_the_same_dynamics_under_another_number(tmp_path):
+    path = save(tmp_path / "mine.hdf5", env_id="Hopper-v2")
+    assert load_episodes("hopper-medium", path).env_id == "Hopper-v2"
+    for env_id in ("Walker2d-v4", "Hopper-v45"):
+        path = save(tmp_path / f"{env_id}.hdf5", env_id=env_id)
         refused(DataError, f"{path}:env_id", env_id, "Hopper-v4", source=path)
 
 

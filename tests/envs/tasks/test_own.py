@@ -62,13 +62,11 @@ def test_the_task_is_the_environments(pendulum):
     assert task.target_returns == (episodes.returns.max(),) and task.reference is None
 
 
-def test_actions_are_scaled_for_the_model_and_back(pendulum):
+def test_actions_are_scaled_for_the_model(pendulum):
     _, episodes = load_task("mine", str(pendulum), env_id="Pendulum-v1")
-    data = StepData(episodes, 1.0, action_low=(-2.0,), action_high=(2.0,))
     index, mask = torch.arange(400).unsqueeze(0), torch.ones(1, 400, dtype=torch.bool)
-    np.testing.assert_allclose(data.rows(index, mask).actions[0].numpy(), episodes.actions[:400] / 2, rtol=1e-6)
-    uneven = StepData(episodes, 1.0, action_low=-2.0, action_high=6.0)
-    np.testing.assert_allclose(uneven.rows(index, mask).actions[0], (episodes.actions[:400] - 2) / 4, atol=1e-6)
+    data = StepData(episodes, 1.0, action_low=-2.0, action_high=6.0)
+    np.testing.assert_allclose(data.rows(index, mask).actions[0], (episodes.actions[:400] - 2) / 4, atol=1e-6)
 
 
 @pytest.mark.parametrize("rollout", ["carry", "rolling", "window"])
@@ -101,17 +99,13 @@ def test_train_and_evaluate(pendulum, tmp_path, capsys):
     card = read_card(run)
     assert (card.horizon, card.action_high, card.reference, card.target_return) == (200, [2.0], None, -200.0)
     assert "normalized" not in (run / "metrics.jsonl").read_text()
-    assert train([*own, *SMALL, *SCORED, "--resume"]) == 0
     score = score_of(run, tmp_path)
     assert score["normalized_score_mean"] is None and score["length_mean"] == 200 and score["return_mean"] < 0
     policy = load_policy(run)
     action, _ = policy.act(np.zeros((1, 3), np.float32), np.zeros(1, np.float32), policy.initial_state(1, -200.0))
     assert action.shape == (1, 1) and abs(action.item()) <= 2
-
-
-def test_reference_returns_make_scores(pendulum, tmp_path, capsys):
-    own = ["--env", "swing", "--env-id", "Pendulum-v1", "--source", str(pendulum), "--out", str(tmp_path)]
-    assert train([*own, *SMALL, *SCORED, "--ref-min-score", "-1200", "--ref-max-score", "-150"]) == 0
+    references = ["--env", "swing", "--ref-min-score", "-1200", "--ref-max-score", "-150"]
+    assert train([*own, *SMALL, *SCORED, *references]) == 0
     assert "given by the user" in capsys.readouterr().out
     score = score_of(tmp_path / "swing" / "decision-aaren" / "seed0", tmp_path)
     expected = normalized_score(Reference("", -1200.0, -150.0), score["return_mean"])
@@ -124,7 +118,6 @@ def test_reference_returns_make_scores(pendulum, tmp_path, capsys):
         (["--env-id", "Pendulum-v1"], 2, "--source PATH"),
         (["--env-id", "Pendulum-v1", "--env", "hopper-medium", "--source", "FILE"], 2, "Hopper-v4"),
         (["--env-id", "Pendulum-v1", "--env", "../x", "--source", "FILE"], 2, "letters"),
-        (["--env-id", "Pendulum-v1", "--env", "a:b", "--source", "FILE"], 2, "letters"),
         (["--env-id", "Pendulom-v1", "--source", "FILE"], 5, "Pendulom"),
         (["--env-id", "os:Pendulum-v1", "--source", "FILE"], 5, "module to import"),
         (["--env-id", "CartPole-v1", "--source", "FILE"], 2, "Discrete"),
@@ -163,28 +156,18 @@ def test_environments_without_a_time_limit_or_a_choice():
         del gym.registry["OwnEndless-v0"], gym.registry["Stuck-v0"]
 
 
-@pytest.fixture
-def minari_root(minari_recorded, tmp_path, monkeypatch):
+def test_minari_by_id_and_by_the_tables_name(minari_recorded, tmp_path, monkeypatch, capsys):
     """A recorded Hopper-v5 set under a name of its own, and again under that of Minari's hopper-medium."""
-    shutil.copytree(minari_recorded, tmp_path / "minari")
-    own = tmp_path / "minari" / minari_sets.ID
-    shutil.copytree(own, tmp_path / "minari" / "mujoco" / "hopper" / "medium-v0")
+    for name in (minari_sets.ID, "mujoco/hopper/medium-v0"):
+        shutil.copytree(minari_recorded / minari_sets.ID, tmp_path / "minari" / name)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-
-
-def test_minari_by_id_and_by_the_tables_name(minari_root, tmp_path, capsys):
-    out = ["--out", str(tmp_path), *SMALL, *SCORED]
-    assert train(["--source", f"minari:{minari_sets.ID}", *out]) == 0
+    assert train(["--source", f"minari:{minari_sets.ID}", "--out", str(tmp_path), *SMALL, *SCORED]) == 0
     assert "Minari" in capsys.readouterr().out
     card = read_card(tmp_path / "test-hopper-random-v0" / "decision-aaren" / "seed0")
     assert (card.env_id, card.source, card.reference) == ("Hopper-v5", "minari", "Minari's reference returns")
     assert card.reference_returns == [-20.0, 3000.0] and card.horizon == 1000
-    assert train(["--env", "hopper-medium", "--source", "minari", *out]) == 0
-    card = read_card(tmp_path / "hopper-medium" / "decision-aaren" / "seed0")
-    assert (card.env_id, card.dataset, card.target_return) == ("Hopper-v5", "mujoco/hopper/medium-v0", 3600.0)
-
-
-def test_minari_asked_wrongly(minari_root):
+    task, episodes = load_task("hopper-medium", "minari")
+    assert (task.env_id, episodes.dataset, task.target_returns[0]) == ("Hopper-v5", "mujoco/hopper/medium-v0", 3600.0)
     mine = f"minari:{minari_sets.ID}"
     with pytest.raises(UsageError, match="leave --env-id out"):
         load_task("mine", mine, env_id="Hopper-v4")
@@ -233,9 +216,8 @@ print(env.step(env.action_space.sample())[1], os.environ["MUJOCO_GL"])
 
 
 @pytest.mark.defect(9)
-@pytest.mark.parametrize("command", [["-c", SCRIPT], ["-m", "aaren_rl.evaluate", "--help"]])
-def test_simulation_runs_without_the_renderer_that_is_chosen(command):
+def test_simulation_runs_without_the_renderer_that_is_chosen():
     """It cannot be imported here; the variable stays for whoever draws."""
     environment = {**os.environ, "MUJOCO_GL": "nonsense"}
-    ran = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True)
-    assert (ran.returncode, ran.stderr) == (0, "") and ("nonsense" in ran.stdout or "usage" in ran.stdout)
+    ran = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "") and "nonsense" in ran.stdout
