@@ -84,31 +84,19 @@ def test_simulated_episodes_are_the_environments(monkeypatch):
     assert [(len(t.rewards), len(t.observations), t.terminated) for t in cut] == [(7, 7, False)] * 3
 
 
-def test_the_same_data_for_any_number_of_workers(monkeypatch, cache):
-    small(monkeypatch, "medium-expert", (40_000, None), 2000)
-    task = get_task("hopper-medium-expert")
-    made = []
-    for workers in (1, 3):
-        monkeypatch.setattr(local_module, "core_count", lambda workers=workers: workers)
-        monkeypatch.setenv("AAREN_RL_CACHE", str(cache / str(workers)))
-        made.append(content(make_local(task, progress=False)))
-    one, three = made
-    assert one.keys() == three.keys()
-    for key, value in one.items():
-        np.testing.assert_array_equal(value, three[key])
-
-
-def test_each_policy_has_its_share_and_its_own_first_episodes(monkeypatch):
+def test_each_policy_has_its_share_and_its_own_first_episodes_for_any_number_of_workers(monkeypatch):
     for level, policies, steps in (("medium", (40_000,), 500), ("random", (None,), 500)):
         small(monkeypatch, level, policies, steps)
     small(monkeypatch, "medium-expert", (40_000, None), 1000)
-    medium, random, both = (
-        load_episodes(f"hopper-{level}", "local", progress=False) for level in ("medium", "random", "medium-expert")
-    )
+    found = []
+    for level, workers in (("medium", 1), ("random", 1), ("medium-expert", 3)):
+        monkeypatch.setattr(local_module, "core_count", lambda workers=workers: workers)
+        found.append(load_episodes(f"hopper-{level}", "local", progress=False))
+    medium, random, both = found
     for part in (medium, random):
         # The episode that crosses the share's end is kept whole, and none after it.
         assert part.n_steps >= 500 > part.n_steps - part.lengths[-1]
-    for key in ("observations", "actions", "terminated"):
+    for key in ("observations", "actions", "rewards", "terminated"):
         np.testing.assert_array_equal(getattr(both, key), np.concatenate([getattr(medium, key), getattr(random, key)]))
     assert len(np.unique(random.returns)) == len(random)
     low, high = random.action_range()
@@ -134,16 +122,11 @@ def test_a_set_is_made_once_and_describes_itself(monkeypatch, capfd):
 def test_a_set_of_other_size_begins_each_policy_like_the_smaller(monkeypatch):
     small(monkeypatch, "medium-expert", (40_000, None), 1000)
     task = get_task("hopper-medium-expert")
-    paths = [make_local(task, steps, progress=False) for steps in (None, 1000, 3000)]
-    assert paths[0] == paths[1] and paths[0].name == "hopper-medium-expert-local.hdf5"
-    assert paths[2].name == "hopper-medium-expert-3000-local.hdf5"
-    assert content(paths[2])["steps"] == 3000
+    assert make_local(task, progress=False) == make_local(task, 1000, progress=False)
     one = load_episodes(task.name, "local", progress=False)
     other = load_episodes(task.name, "auto", local_steps=3000, progress=False)
-    assert other.path == str(paths[2]) and other.n_steps >= 3000 > one.n_steps
-    (_, first), (_, second) = policy_rows(task, one)
-    (_, large_first), (_, large_second) = policy_rows(task, other)
-    for (start, end), (begin, _) in ((first, large_first), (second, large_second)):
+    assert Path(other.path).name == "hopper-medium-expert-3000-local.hdf5" and other.n_steps >= 3000 > one.n_steps
+    for (_, (start, end)), (_, (begin, _)) in zip(policy_rows(task, one), policy_rows(task, other), strict=True):
         for key in ("observations", "actions", "rewards"):
             rows = getattr(other, key)[begin : begin + end - start]
             np.testing.assert_array_equal(getattr(one, key)[start:end], rows)
