@@ -16,8 +16,7 @@ from ..evaluate.scores import ActionError
 from .cells import Cell
 from .statistics import Estimate, Floats, group, interval_of, resample, rows_of
 
-# By training seed: of every episode its steps' sum and their number, (E, 2).
-Errors = dict[int, Floats]
+Errors = dict[int, Floats]  # by training seed: of every episode its steps' sum and their number, (E, 2)
 
 RESAMPLES = 2_000  # fewer than of scores: a data set may have thousands of held-out episodes
 SAME_FLOOR = 1e-4  # relative: rounding changes the sixth digit of a floor, other episodes the third
@@ -27,8 +26,8 @@ SAME_FLOOR = 1e-4  # relative: rounding changes the sixth digit of a floor, othe
 class Imitation:
     """One agent's action error on the held-out episodes of one task, mean over its training seeds.
 
-    `episodes` are those of all seeds together. `error` is as `ActionError.mean`, its interval over the episodes of each
-    seed, for these very seeds. `above_floor`: what of it is the policies' own; None where the noise is not known.
+    `episodes` are those of all seeds together. The interval is over the episodes of each seed, for these very seeds.
+    `above_floor`: what of the error is the policies' own; None where the noise is not known.
     """
 
     env: str
@@ -55,35 +54,25 @@ class ImitationDifference:
     difference: Estimate
 
 
-def imitation(cells: Sequence[Cell], seed: int = 0) -> list[Imitation]:
+def imitation(cells: Sequence[Cell]) -> list[Imitation]:
     """Every agent on every task, where episodes were held out of any of its runs."""
-    return [
-        _imitation(env, agent, errors, seed) for env, agent, runs in rows_of(cells) if (errors := _action_errors(runs))
-    ]
+    return [_imitation(env, agent, errors) for env, agent, runs in rows_of(cells) if (errors := _action_errors(runs))]
 
 
-def imitation_differences(cells: Sequence[Cell], seed: int = 0) -> list[ImitationDifference]:
+def imitation_differences(cells: Sequence[Cell]) -> list[ImitationDifference]:
     """Every pair of agents on every task, where runs of one seed kept the same episodes from both."""
     return [
-        _difference(env, *agents, [pairs], seed)
+        _difference(env, *agents, [pairs])
         for env, by_agent in group(cells).items()
         for agents in combinations(by_agent, 2)
         if (pairs := _paired(*(by_agent[agent] for agent in agents)))
     ]
 
 
-def imitation_difference_over_tasks(
-    cells: Sequence[Cell], first: str, second: str, seed: int = 0
-) -> ImitationDifference:
-    """The mean over the tasks of what `imitation_differences` has of two agents; seeds: those of any task.
-
-    Raises:
-        ValueError: no task has both.
-    """
+def imitation_difference_over_tasks(cells: Sequence[Cell], first: str, second: str) -> ImitationDifference:
+    """The mean over the tasks of what `imitation_differences` has of two agents, which have to share one."""
     by_task = [_paired(runs.get(first, []), runs.get(second, [])) for runs in group(cells).values()]
-    if not any(by_task):
-        raise ValueError(f"no task has runs of {first} and of {second} that kept the same episodes")
-    return _difference(None, first, second, [pairs for pairs in by_task if pairs], seed)
+    return _difference(None, first, second, [pairs for pairs in by_task if pairs])
 
 
 def _action_errors(runs: list[Cell]) -> dict[int, ActionError]:
@@ -93,15 +82,12 @@ def _action_errors(runs: list[Cell]) -> dict[int, ActionError]:
 def _paired(first: list[Cell], second: list[Cell]) -> Errors:
     """The differences of the episodes' errors, for seeds of which both have the same episodes."""
     ours, theirs = _action_errors(first), _action_errors(second)
-    return {
-        seed: _episodes(ours[seed], theirs[seed].sums)
-        for seed in ours
-        if seed in theirs and _of_same_episodes(ours[seed], theirs[seed])
-    }
+    both = {seed: (error, theirs[seed]) for seed, error in ours.items() if seed in theirs}
+    return {seed: _episodes(a, b.sums) for seed, (a, b) in both.items() if _of_same_episodes(a, b)}
 
 
 def _of_same_episodes(one: ActionError, other: ActionError) -> bool:
-    """Whether they are, as of one seed, share and data; floors are of the states, and lengths may all be alike."""
+    """Floors are of the states, and lengths may all be alike."""
     alike = np.isclose(one.floor or 0.0, other.floor or 0.0, rtol=SAME_FLOOR, atol=0.0)
     return one.lengths == other.lengths and bool(alike)
 
@@ -110,8 +96,8 @@ def _episodes(error: ActionError, less: Sequence[float] | float = 0.0) -> Floats
     return np.stack([np.subtract(error.sums, less), error.lengths], axis=1)
 
 
-def _imitation(env: str, agent: str, errors: dict[int, ActionError], seed: int) -> Imitation:
-    rng, found = np.random.default_rng(seed), list(errors.values())
+def _imitation(env: str, agent: str, errors: dict[int, ActionError]) -> Imitation:
+    rng, found = np.random.default_rng(0), list(errors.values())
     low, high = interval_of(np.mean([_means(_episodes(error), rng) for error in found], axis=0))
     value = float(np.mean([error.mean for error in found]))
     floors = [error.floor for error in found if error.floor is not None]
@@ -123,15 +109,13 @@ def _imitation(env: str, agent: str, errors: dict[int, ActionError], seed: int) 
     return Imitation(env, agent, tuple(errors), episodes, Estimate(value, (low, high)), above)
 
 
-def _difference(env: str | None, first: str, second: str, tasks: Sequence[Errors], seed: int) -> ImitationDifference:
+def _difference(env: str | None, first: str, second: str, tasks: Sequence[Errors]) -> ImitationDifference:
     """The mean over tasks of the mean over seeds of what their episodes give a step."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     value = np.mean([np.mean([_mean(episodes) for episodes in task.values()]) for task in tasks])
     drawn = interval_of(np.mean([_over_seeds(list(task.values()), rng) for task in tasks], axis=0))
-    count = sum(len(episodes) for task in tasks for episodes in task.values())
-    return ImitationDifference(
-        env, first, second, tuple(sorted(set().union(*tasks))), count, Estimate(float(value), drawn)
-    )
+    seeds, count = sorted(set().union(*tasks)), sum(len(episodes) for task in tasks for episodes in task.values())
+    return ImitationDifference(env, first, second, tuple(seeds), count, Estimate(float(value), drawn))
 
 
 def _over_seeds(seeds: Sequence[Floats], rng: np.random.Generator) -> Floats:

@@ -18,7 +18,6 @@ from ..policies.names import AGENTS
 from .cells import Cell
 
 Floats = npt.NDArray[np.float64]
-
 Statistic = Callable[[Sequence[Floats]], Floats]
 
 CONFIDENCE = 0.95
@@ -47,12 +46,10 @@ class Summary:
 
     Attributes:
         scores: of the last update, seed by seed: normalised scores, or returns where there is no reference.
-        normalized: which of the two.
         std: the scores' standard deviation with n - 1 in the denominator; None for one seed.
         iqm: interquartile mean: of the scores without the lowest and the highest quarter (rounded down).
         best: mean of the best score during training; None where a seed has none.
-        mean_of_last: mean of the mean of the last evaluations; None where a seed has none.
-        mean_of: how many evaluations those are, every count that a seed has.
+        mean_of_last: mean of the mean of the last `mean_of` evaluations, all counts; None where a seed has none.
     """
 
     env: str
@@ -127,51 +124,52 @@ def agents_of(cells: Sequence[Cell]) -> list[str]:
     return list(dict.fromkeys(agent for _, agent, _ in rows_of(cells)))
 
 
-def summarize(cells: Sequence[Cell], seed: int = 0) -> list[Summary]:
-    """Every agent on every task. `seed` is the bootstrap's, which makes the intervals repeatable."""
-    return [_summary(env, agent, runs, seed) for env, agent, runs in rows_of(cells)]
+def summarize(cells: Sequence[Cell]) -> list[Summary]:
+    """Every agent on every task."""
+    return [_summary(*row) for row in rows_of(cells)]
 
 
-def aggregate(cells: Sequence[Cell], seed: int = 0) -> list[Aggregate]:
+def aggregate(cells: Sequence[Cell]) -> list[Aggregate]:
     """Every agent over the tasks that all agents have normalised scores of; nothing where those are fewer than two.
 
     Returns of different tasks have different units, so tasks without normalised scores are left out.
     """
     envs, by_agent = _shared_scores(cells)
+    means = _mean_of_means, _interquartile_mean
     return [
-        Aggregate(
-            agent,
-            tuple(envs),
-            sum(map(len, scores)),
-            _estimate(_mean_of_means, scores, seed),
-            _estimate(_interquartile_mean, scores, seed),
-        )
+        Aggregate(agent, tuple(envs), sum(map(len, scores)), *(_estimate(mean, scores) for mean in means))
         for agent, scores in by_agent.items()
         if len(envs) > 1
     ]
 
 
-def differences(cells: Sequence[Cell], seed: int = 0) -> list[Pair]:
+def differences(cells: Sequence[Cell]) -> list[Pair]:
     """The mean score of the first agent less that of the second, where there are normalised scores of both.
 
     By task, then over the tasks where there are several; above 0, the first is better.
     """
     normalized = [cell for cell in cells if cell.last.normalized_score_mean is not None]
-    return _pairs(normalized, _mean_difference, seed)
+    return _pairs(normalized, _mean_difference)
 
 
-def improvements(cells: Sequence[Cell], seed: int = 0) -> list[Pair]:
+def improvements(cells: Sequence[Cell]) -> list[Pair]:
     """How probable it is that a run of the first agent scores above one of the second; ties count half.
 
     By task, then over the tasks where there are several; 0.5 where neither is better.
     """
-    return _pairs(cells, _superiority, seed)
+    return _pairs(cells, _superiority)
 
 
-def profiles(cells: Sequence[Cell], thresholds: Floats, seed: int = 0) -> list[Profile]:
+def profiles(cells: Sequence[Cell], thresholds: Floats) -> list[Profile]:
     """Every agent's performance profile over the tasks that `aggregate` takes; nothing where there are none."""
     envs, by_agent = _shared_scores(cells)
-    return [_profile(agent, scores, thresholds, seed) for agent, scores in by_agent.items() if envs]
+    found = []
+    for agent, scores in by_agent.items() if envs else ():
+        low = high = shares = _shares(thresholds, scores)
+        if min(map(len, scores)) >= MIN_SEEDS:
+            low, high = np.quantile(_shares(thresholds, _resampled(scores, PROFILE_RESAMPLES)), ENDS, axis=0)
+        found.append(Profile(agent, thresholds, shares, low, high))
+    return found
 
 
 def resample(values: Floats, count: int, rng: np.random.Generator) -> Floats:
@@ -188,12 +186,11 @@ def interval_of(resamples: Floats) -> tuple[float, float]:
 def _shared_scores(cells: Sequence[Cell]) -> tuple[list[str], dict[str, list[Floats]]]:
     """The tasks that all agents have normalised scores of, and every agent's scores on them, a task after another."""
     groups, agents = group(cells), agents_of(cells)
-    shared = {env for env, by_agent in groups.items() if len(by_agent) == len(agents)}
-    envs = [env for env in groups if env in shared and all(map(_normalized, groups[env].values()))]
+    envs = [env for env, of in groups.items() if len(of) == len(agents) and all(map(_normalized, of.values()))]
     return envs, {agent: [_scores(groups[env][agent]) for env in envs] for agent in agents}
 
 
-def _pairs(cells: Sequence[Cell], statistic: Statistic, seed: int) -> list[Pair]:
+def _pairs(cells: Sequence[Cell], statistic: Statistic) -> list[Pair]:
     groups, agents, found = group(cells), agents_of(cells), []
     for pair in combinations(sorted(agents, key=[*AGENTS, *agents].index), 2):
         both = {env: of for env, of in groups.items() if set(pair) <= set(of)}
@@ -203,11 +200,11 @@ def _pairs(cells: Sequence[Cell], statistic: Statistic, seed: int) -> list[Pair]
             strata[None] = [scores for of_task in strata.values() for scores in of_task]
         for env, scores in strata.items():
             runs = sum(map(len, scores[::2])), sum(map(len, scores[1::2]))
-            found.append(Pair(env, *pair, runs, _estimate(statistic, scores, seed)))
+            found.append(Pair(env, *pair, runs, _estimate(statistic, scores)))
     return found
 
 
-def _summary(env: str, agent: str, runs: list[Cell], seed: int) -> Summary:
+def _summary(env: str, agent: str, runs: list[Cell]) -> Summary:
     scores = _scores(runs)
     best = [value for cell in runs if (value := cell.best_headline) is not None]
     counts = tuple(sorted({cell.mean_of for cell in runs}))
@@ -217,22 +214,13 @@ def _summary(env: str, agent: str, runs: list[Cell], seed: int) -> Summary:
         seeds=tuple(cell.seed for cell in runs),
         scores=tuple(scores.tolist()),
         normalized=_normalized(runs),
-        mean=_estimate(_mean_of_means, [scores], seed),
+        mean=_estimate(_mean_of_means, [scores]),
         std=None if len(runs) == 1 else float(scores.std(ddof=1)),
-        iqm=_estimate(_interquartile_mean, [scores], seed),
+        iqm=_estimate(_interquartile_mean, [scores]),
         best=float(np.mean(best)) if len(best) == len(runs) else None,
         mean_of_last=float(np.mean([cell.mean_of_last for cell in runs])) if counts[0] else None,
         mean_of=counts,
     )
-
-
-def _profile(agent: str, scores: list[Floats], thresholds: Floats, seed: int) -> Profile:
-    shares = _shares(thresholds, scores)
-    if min(map(len, scores)) < MIN_SEEDS:
-        return Profile(agent, thresholds, shares, shares, shares)
-    rng = np.random.default_rng(seed)
-    drawn = [resample(of_task, PROFILE_RESAMPLES, rng) for of_task in scores]
-    return Profile(agent, thresholds, shares, *np.quantile(_shares(thresholds, drawn), ENDS, axis=0))
 
 
 def _scores(runs: list[Cell]) -> Floats:
@@ -243,14 +231,17 @@ def _normalized(runs: list[Cell]) -> bool:
     return all(cell.last.normalized_score_mean is not None for cell in runs)
 
 
-def _estimate(statistic: Statistic, strata: list[Floats], seed: int) -> Estimate:
-    """A statistic of the strata with its interval: every stratum is resampled on its own."""
-    value = float(statistic(strata))
-    if min(map(len, strata)) < MIN_SEEDS:
-        return Estimate(value, None)
+def _resampled(strata: Sequence[Floats], count: int) -> list[Floats]:
+    """Every stratum on its own; the same draws every time."""
+    rng = np.random.default_rng(0)
+    return [resample(stratum, count, rng) for stratum in strata]
+
+
+def _estimate(statistic: Statistic, strata: list[Floats]) -> Estimate:
     # Of rliable's methods the one that is defined for scores that are all alike, too: percentiles.
-    rng = np.random.default_rng(seed)
-    return Estimate(value, interval_of(statistic([resample(stratum, RESAMPLES, rng) for stratum in strata])))
+    several = min(map(len, strata)) >= MIN_SEEDS
+    drawn = interval_of(statistic(_resampled(strata, RESAMPLES))) if several else None
+    return Estimate(float(statistic(strata)), drawn)
 
 
 # Of strata (..., N) each; those of pairs are of the first agent, of the second, of the first on the next task, ...
@@ -270,10 +261,8 @@ def _interquartile_mean(strata: Sequence[Floats]) -> Floats:
 
 def _superiority(strata: Sequence[Floats]) -> Floats:
     """Mann and Whitney's U over the number of pairs, averaged over tasks."""
-    signs = [
-        np.sign(first[..., :, None] - second[..., None, :]).mean(axis=(-2, -1))
-        for first, second in zip(strata[::2], strata[1::2], strict=True)
-    ]
+    pairs = zip(strata[::2], strata[1::2], strict=True)
+    signs = [np.sign(first[..., :, None] - second[..., None, :]).mean(axis=(-2, -1)) for first, second in pairs]
     return np.asarray(np.mean([0.5 + 0.5 * sign for sign in signs], axis=0))
 
 

@@ -20,13 +20,11 @@ def with_error(error: ActionError | None, agent: str = AGENTS[0], seed: int = 0,
     return make_cell(agent=agent, seed=seed, env=env, action_error=error)
 
 
-def two_agents(seeds: int = 3, episodes: int = 30) -> list[Cell]:
+def two_agents(episodes: int = 30) -> list[Cell]:
     """Episodes differ by far more than the agents do: `first` errs by 0.01 less a step, whatever the episode."""
-    rng = np.random.default_rng(0)
-    cells = []
-    for seed in range(seeds):
-        lengths = rng.integers(5, 50, episodes)
-        per_step = rng.uniform(0.1, 1.0, episodes)
+    rng, cells = np.random.default_rng(0), []
+    for seed in range(3):
+        lengths, per_step = rng.integers(5, 50, episodes), rng.uniform(0.1, 1.0, episodes)
         for agent, more in zip(AGENTS, (0.0, 0.01), strict=True):
             noise = rng.normal(0, 0.001, episodes)
             error = ActionError((lengths * (per_step + more + noise)).tolist(), lengths.tolist(), floor=0.02)
@@ -69,7 +67,7 @@ def test_paired_episodes_tell_apart_what_means_do_not() -> None:
     assert found.difference.value == pytest.approx(first.value - second.value)
     low, high = found.difference.interval
     assert -0.011 < low < found.difference.value < high < -0.009
-    assert imitation_differences(cells) == [found] != imitation_differences(cells, seed=1)
+    assert imitation_differences(cells) == [found]
 
 
 def test_over_tasks_every_task_weighs_alike() -> None:
@@ -81,8 +79,6 @@ def test_over_tasks_every_task_weighs_alike() -> None:
     assert (over.env, over.seeds, over.episodes) == (None, (0, 1, 2), one.episodes + none.episodes)
     assert over.difference.value == pytest.approx(one.difference.value / 2)
     assert over.difference.interval == pytest.approx(np.divide(one.difference.interval, 2))
-    with pytest.raises(ValueError, match="no task has runs of decision-aaren and of gpt"):
-        imitation_difference_over_tasks(cells, AGENTS[0], "gpt")
 
 
 def test_a_differences_interval_is_over_seeds_too() -> None:
@@ -99,18 +95,9 @@ def test_a_differences_interval_is_over_seeds_too() -> None:
 
 def test_other_episodes_are_no_pairs() -> None:
     same, other = ActionError([1.0, 1.0], [4, 6]), ActionError([1.0, 1.0, 1.0], [4, 6, 5])
-    pairs = [
-        (same, other),
-        (same, same),
-        (same, None),
-        # As long, of other data: HalfCheetah's are all of 1,000 steps.
-        (dataclasses.replace(same, floor=0.0281), dataclasses.replace(same, floor=0.0282)),
-    ]
-    cells = [
-        with_error(error, agent, seed)
-        for seed, pair in enumerate(pairs)
-        for agent, error in zip(AGENTS, pair, strict=True)
-    ]
+    floors = [dataclasses.replace(same, floor=floor) for floor in (0.0281, 0.0282)]  # as long, of other data
+    pairs = [(same, other), (same, same), (same, None), floors]
+    cells = [with_error(e, a, seed) for seed, pair in enumerate(pairs) for a, e in zip(AGENTS, pair, strict=True)]
     (found,) = imitation_differences(cells)
     assert (found.seeds, found.episodes) == ((1,), 2)
     assert imitation_differences(cells[:2]) == []
@@ -118,8 +105,7 @@ def test_other_episodes_are_no_pairs() -> None:
 
 def test_the_report_says_it(tmp_path) -> None:
     cells = two_agents()
-    (difference,) = imitation_differences(cells)
-    own = imitation(cells)[0]
+    (difference,), own = imitation_differences(cells), imitation(cells)[0]
     write_report(tmp_path, cells, {})
     printed, markdown = format_comparison(cells), (tmp_path / "report.md").read_text()
     for value in (own.error.value, own.above_floor.value, difference.difference.value):

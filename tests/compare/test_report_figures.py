@@ -13,8 +13,8 @@ KINDS = ["learning_curves", "state_memory", "target_returns", "time_per_action"]
 
 def lines(figure: Figure) -> dict[str, list[list[float]]]:
     """Those that have a place in the legend."""
-    named = {label: line for line in figure.axes[0].lines if not (label := line.get_label()).startswith("_")}
-    return {name: [list(line.get_xdata()), list(line.get_ydata())] for name, line in named.items()}
+    named = {line.get_label(): [list(line.get_xdata()), list(line.get_ydata())] for line in figure.axes[0].lines}
+    return {name: points for name, points in named.items() if not name.startswith("_")}
 
 
 def test_the_opening_figure_has_a_dot_a_seed():
@@ -33,11 +33,9 @@ def test_the_opening_figure_has_a_dot_a_seed():
     assert legend[:3] == ["a training seed", "mean", "95 % interval"] and "data, mean: 43.1" in legend
 
 
-def test_scores_below_zero_and_returns_are_in_the_opening_figure():
+def test_scores_below_zero_are_in_the_opening_figure():
     (axes,) = overview(make_cells({"decision-aaren": [-1.5, 3.0]})).axes
     assert axes.get_xlim()[0] < -1.5
-    (axes,) = overview(make_cells({"decision-aaren": [-150.0]}, reference=None)).axes
-    assert axes.get_xlim()[0] < -150 < axes.get_xlim()[1] < 0
 
 
 def test_figures_show_the_mean_and_the_seeds_each_agent_in_its_colour():
@@ -46,17 +44,12 @@ def test_figures_show_the_mean_and_the_seeds_each_agent_in_its_colour():
     found = figures([first, second, other])
     assert list(found) == ["all_scores", *(f"{kind}/hopper-medium" for kind in KINDS)] == sorted(found)
     curves = found["learning_curves/hopper-medium"]
-    means = {
-        "Decision-Aaren (2 seeds)": [[1000, 1500], [30.5, 45.5]],
-        "an agent (1 seed)": [[500, 1000, 1500], [5, 10, 15]],
-    }
-    assert lines(curves) == means
+    means = [[1000, 1500], [30.5, 45.5]], [[500, 1000, 1500], [5, 10, 15]]
+    assert lines(curves) == dict(zip(("Decision-Aaren (2 seeds)", "an agent (1 seed)"), means, strict=True))
     thin = [list(line.get_ydata()) for line in curves.axes[0].lines if line.get_linewidth() < 1]
     assert thin == [[20.0, 30.0], [41.0, 61.0]]
     assert curves.axes[0].get_ylim()[0] == 0
-    sweep = lines(found["target_returns/hopper-medium"])
-    assert sweep["achieved = asked"] == [[1200.0, 4800.0]] * 2
-    assert sweep["an agent (1 seed)"][0] == [1200.0, 2400.0, 3600.0, 4800.0]
+    assert lines(found["target_returns/hopper-medium"])["achieved = asked"] == [[1200.0, 4800.0]] * 2
     time, state = (found[f"{kind}/hopper-medium"].axes[0] for kind in ("time_per_action", "state_memory"))
     assert (time.get_xscale(), time.get_ylim()[0], state.get_xscale()) == ("log", 0, "log")
     assert lines(found["state_memory/hopper-medium"])["Decision-Aaren (2 seeds)"][1] == [3.284] * 3

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from ...files import write_text
 from ...policies.names import DATA, label
-from ..cells import Cell, check_comparable
+from ..cells import Cell
 from ..imitation import RESAMPLES as ERROR_RESAMPLES
 from ..published import PUBLISHED
 from ..statistics import MIN_SEEDS, RESAMPLES, agents_of, group
@@ -35,13 +35,9 @@ def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) 
 
     Args:
         out: made where it is not there; older reports are replaced.
-        cells: the training runs.
+        cells: the training runs, which can be compared.
         settings: how the comparison was made; shown as they are.
-
-    Raises:
-        UsageError: the runs cannot be compared, see `check_comparable`.
     """
-    check_comparable(cells)
     drawn = figures(cells) | {"narrow": overview(cells, NARROW)}
     said = _content(cells, settings) | {"images": {name: _image(figure) for name, figure in drawn.items()}}
     out.mkdir(parents=True, exist_ok=True)
