@@ -11,10 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import bad_inputs
 import numpy as np
 import pytest
-from bad_inputs import ANY, OWN, REGISTER, TINY, Case, Ended, World, must_be_refused, must_end_well, sample
+from bad_inputs import ANY, OWN, REGISTER, TINY, Case, World, must_be_refused, must_end_well, sample
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from odd_environments import ACTIONS, CLOSING, HANGING, KINDS, MAKES, SIZE
@@ -176,7 +175,7 @@ def paths() -> Iterator[Case]:
 
 
 # What the policy's own sizes and range rule out, or what is checked only where data of one's own are named.
-FINE_TO_PLAY = {"MakeWide", "MakeIntegers", "MakeUnbounded", "MakeFixed", "StepRewardMasked", "MakeTextSpace"}
+FINE_TO_PLAY = {"MakeWide", "MakeIntegers", "MakeUnbounded", "MakeFixed"}
 OFTEN = (*MAKES, "ResetShort", "ResetNan", "ResetExit", "StepExit", "StepNan", "StepOld")
 SAC = "--steps 60 --random-steps 10 --checkpoint-every 30 --envs 1 --dataset-steps 20 --out out".split()
 
@@ -194,7 +193,7 @@ def environments() -> Iterator[Case]:
         yield evaluated(f"Odd{kind}-v0", {0, 5})
     for kind in ("ResetExit", "StepExit", "StepNan", "ResetMatrix", "StepKey", "MakeRaises"):
         yield evaluated(f"Odd{kind}-v0", {5}, "ONNX")
-    for env_id in ("BadEntry-v0", "NotAnEnv-v0", "Argument-v0", "Good-v99", "", "good-v0", "../Good-v0"):
+    for env_id in ("BadEntry-v0", "Good-v99", "", "good-v0", "../Good-v0"):
         yield evaluated(env_id, {2, 5})
     for kind in OFTEN:
         codes, name = {0, *ANY} if kind in FINE_TO_PLAY or kind == "ResetNan" else ANY, f"Odd{kind}-v0"
@@ -214,11 +213,6 @@ CASES = [*lines(), *paths(), *environments()]
 @pytest.mark.parametrize("case", sample(CASES, 12))
 def test_a_command(case: Case, world: World, empty: Path) -> None:
     must_end_well(case.make(world), case.codes)
-
-
-def test_there_are_more_than_300_commands() -> None:
-    names = [case.name for case in CASES]
-    assert len(names) > 300 and len(set(names)) == len(names)
 
 
 @pytest.mark.slow
@@ -327,42 +321,3 @@ def test_stable_baselines(world: World) -> None:
            (first, None, np.ones(3, bool)), (first, None, "yes")]  # fmt: skip
     for arguments in odd:
         must_be_refused(lambda a=arguments: SB3Policy(policy, env, target_return=1.0).predict(*a))
-
-
-@pytest.mark.parametrize(
-    ("end", "said"),
-    [
-        (Ended(0, ""), "exit code 0"),
-        (Ended(1, "error: x\n"), "exit code 1"),
-        (Ended(-9, ""), "exit code -9"),
-        (Ended(3, ""), "no line says why"),
-        (Ended(3, "error: x\nerror: y\n"), "error: y"),
-        (Ended(3, "Traceback\nerror: x\n"), "Traceback"),
-        (Ended(3, "error: x\n", peak=2049.0), "2049 MiB"),
-        (Ended(3, "error: x\n", left=(7,)), r"\(7,\) left behind"),
-    ],
-)
-def test_what_ends_badly_is_noticed(end: Ended, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
-        bad_inputs.check(end)
-
-
-ENDING_BADLY = """
-import os, subprocess, sys
-large = b"x" * (600 << 20)
-subprocess.Popen(["sleep", "9"])
-if "dies" in sys.argv:
-    os.abort()
-"""
-
-
-@pytest.mark.parametrize("how", [[], ["dies"]])
-def test_how_a_command_ends_is_measured(how: list[str], empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (empty / "ends_badly.py").write_text(ENDING_BADLY)
-    monkeypatch.syspath_prepend(str(empty))
-    monkeypatch.setattr(sys, "argv", [*sys.argv[:1], *how])
-    end = bad_inputs.ended(["evaluate", "nothing", "--register", "ends_badly"])
-    for process in end.left:
-        os.kill(process, signal.SIGKILL)
-    assert len(end.left) == 1
-    assert end.code == -signal.SIGABRT if how else end.peak > 600

