@@ -7,7 +7,7 @@ import importlib.util
 import io
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -45,13 +45,12 @@ def make_update(
 
 def hugging_face(sizes: dict[str, int], horizon: int) -> tuple[nn.Module, Predict]:
     """transformers' DecisionTransformerModel, its defaults but for the sizes; ImportError where it is missing."""
-    with _quiet():
-        from transformers import DecisionTransformerConfig, DecisionTransformerModel
+    from transformers import DecisionTransformerConfig, DecisionTransformerModel
 
-        names = {"observation_dim": "state_dim", "action_dim": "act_dim", "width": "hidden_size"}
-        names |= {"layers": "n_layer", "heads": "n_head"}
-        theirs: dict[str, Any] = {name: sizes[our] for our, name in names.items()}
-        model = DecisionTransformerModel(DecisionTransformerConfig(**theirs, max_ep_len=horizon + 1))
+    names = {"observation_dim": "state_dim", "action_dim": "act_dim", "width": "hidden_size"}
+    names |= {"layers": "n_layer", "heads": "n_head"}
+    theirs: dict[str, Any] = {name: sizes[our] for our, name in names.items()}
+    model = DecisionTransformerModel(DecisionTransformerConfig(**theirs, max_ep_len=horizon + 1))
 
     def predict(batch: Batch) -> Tensor:
         predicted: Tensor = model(
@@ -69,15 +68,14 @@ def hugging_face(sizes: dict[str, int], horizon: int) -> tuple[nn.Module, Predic
 
 def torchrl(sizes: dict[str, int], horizon: int) -> tuple[nn.Module, Predict]:
     """TorchRL's DTActor, its defaults but for the sizes; ImportError where it or its transformers is missing."""
-    with _quiet():
-        from torchrl.modules import DTActor
+    from torchrl.modules import DTActor
 
-        if importlib.util.find_spec("transformers") is None:
-            raise ImportError("No module named 'transformers'")
-        config = DTActor.default_config()
-        config.n_embd, config.n_layer, config.n_head = sizes["width"], sizes["layers"], sizes["heads"]
-        config.n_inner = 4 * sizes["width"]
-        model: nn.Module = DTActor(sizes["observation_dim"], sizes["action_dim"], config)
+    if importlib.util.find_spec("transformers") is None:
+        raise ImportError("No module named 'transformers'")
+    config = DTActor.default_config()
+    config.n_embd, config.n_layer, config.n_head = sizes["width"], sizes["layers"], sizes["heads"]
+    config.n_inner = 4 * sizes["width"]
+    model: nn.Module = DTActor(sizes["observation_dim"], sizes["action_dim"], config)
 
     def predict(batch: Batch) -> Tensor:
         predicted: Tensor = model(batch.observations, batch.actions, batch.returns_to_go.unsqueeze(-1))
@@ -97,16 +95,12 @@ def make_peers(
     for name, make in PEERS.items():
         try:
             for precision in precisions:
+                # What the packages say while they are imported is about themselves.
+                with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+                    warnings.simplefilter("ignore")
+                    model, predict = make(sizes, horizon)
                 half = precision == "bfloat16"
-                updates[name, precision] = make_update(*make(sizes, horizon), batches, bfloat16=half, device=device)
+                updates[name, precision] = make_update(model, predict, batches, bfloat16=half, device=device)
         except ImportError as error:
             notes.append(f"{name} is left out: {error}; pip install 'aaren-rl[bench]'")
     return updates, notes
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """What the packages say while they are imported is about themselves."""
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-        warnings.simplefilter("ignore")
-        yield

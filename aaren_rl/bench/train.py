@@ -6,13 +6,12 @@ A loss and its gradients are first compared with those of the tokens taken one b
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from statistics import mean, median
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -61,11 +60,8 @@ def make_episodes(steps: int) -> Episodes:
     lengths = rng.gamma(4, MEAN_LENGTH / 4, size=steps // 100 + 10).round().clip(1, TASK.horizon).astype(np.int64)
     ends = lengths.cumsum()
     offsets = np.concatenate(([0], ends[ends < steps], [steps]))
-    # Columns of unequal size and offset, as joint angles and velocities are.
-    columns: npt.NDArray[np.float32] = np.arange(1, TASK.observation_dim + 1, dtype=np.float32)
-    observations = rng.standard_normal((steps, TASK.observation_dim), dtype=np.float32) * (columns / 4)
     return Episodes(
-        observations=(observations + columns[::-1] / 10).astype(np.float32, copy=False),
+        observations=rng.standard_normal((steps, TASK.observation_dim), dtype=np.float32),
         actions=rng.uniform(-1, 1, (steps, TASK.action_dim)).astype(np.float32),
         rewards=rng.normal(3, 1, steps).astype(np.float32),
         offsets=offsets,
@@ -74,28 +70,26 @@ def make_episodes(steps: int) -> Episodes:
 
 
 class Measured:
-    """An update that notes its environment steps, and counts its matrix products.
+    """An update, and the masks that it returned: which steps of its batches are real and no padding.
 
-    `update` makes one, and returns which steps of its batch are real and no padding; `counted` does the same in a form
-    that torch's counter of operations can see into, where `update` is compiled.
+    `counted` makes one in a form that torch's counter of operations can see into, where `update` is compiled.
     """
 
     def __init__(self, update: Callable[[], Tensor], counted: Callable[[], Tensor] | None = None) -> None:
-        self.update, self._counted = update, counted or update
-        self._masks: list[Tensor] = []
+        self.update, self.counted, self.masks = update, counted or update, list[Tensor]()
 
     def __call__(self) -> None:
-        self._masks.append(self.update().clone())  # the next update's may lie there
+        self.masks.append(self.update().clone())  # the next update's may lie there
 
-    def timed(self) -> list[Tensor]:
-        """The masks of the updates that `in_turns` timed: it begins with a call, and makes UNTIMED before each."""
-        return self._masks[1 + UNTIMED :: 1 + UNTIMED]
+    def real_steps(self) -> float:
+        """Of an update, on average."""
+        return mean(float(mask.sum()) for mask in self.masks)
 
     def operations(self) -> float:
-        """Floating-point operations a step, padding too, of an update's matrix products, as torch counts them."""
+        """Floating-point operations of an update's matrix products, padding too, on average."""
         with FlopCounterMode(display=False) as counter:
-            mask = self._counted()
-        return float(counter.get_total_flops() / mask.numel())
+            size = self.counted().numel()
+        return counter.get_total_flops() / size * mean(mask.numel() for mask in self.masks)
 
 
 def own_update(trainer: Trainer) -> Tensor:
@@ -104,38 +98,8 @@ def own_update(trainer: Trainer) -> Tensor:
     return trainer.mask
 
 
-def tabulate(
-    times: Mapping[Pair, list[float]], peaks: Mapping[str, list[float]], works: Mapping[Pair, Measured], base: Pair
-) -> list[Figures]:
-    """Every work's figures beside those of `base`, from the rounds' seconds and the peaks' operations a second."""
-    steps = {pair: [int(mask.sum()) for mask in work.timed()] for pair, work in works.items()}
-    a_step = {pair: [t / n for t, n in zip(times[pair], found, strict=True)] for pair, found in steps.items()}
-    updates = []
-    for pair, work in works.items():
-        operations = work.operations()
-        done = [operations * mask.numel() for mask in work.timed()]
-        rates = [operations / seconds for operations, seconds in zip(done, times[pair], strict=True)]
-        updates.append(
-            {
-                "name": pair[0],
-                "precision": pair[1],
-                "milliseconds": median(times[pair]) * 1e3,
-                "steps": mean(steps[pair]),
-                "gflop": mean(done) / 1e9,
-                "peak_share": ratio(rates, peaks[pair[1]]),
-                "ratio": ratio(a_step[pair], a_step[base]),
-            }
-        )
-    return updates
-
-
 def measure_size(width: int, layers: int, arguments: argparse.Namespace, data: StepData) -> tuple[Figures, list[str]]:
-    """Times the agents and the peers at one size; also says which peers are missing.
-
-    Raises:
-        NumericsError: the gradients are wrong.
-        UsageError: the heads do not divide `width`.
-    """
+    """Times the agents and the peers at one size; also says which peers are missing. Raises as `measure`."""
     asked = {"width": width, "layers": layers, "heads": arguments.heads}
     length, device = arguments.context_length, data.device
 
@@ -168,17 +132,29 @@ def measure_size(width: int, layers: int, arguments: argparse.Namespace, data: S
         a, b = (torch.randn(PEAK_SIZE, PEAK_SIZE, device=device).to(getattr(torch, precision)) for _ in range(2))
         calls[PRODUCT, precision] = partial(torch.matmul, a, b)
     times = in_turns(calls, repeats=arguments.repeats, device=device, untimed=UNTIMED)
-    peaks = {p: [2 * PEAK_SIZE**3 / seconds for seconds in times[PRODUCT, p]] for p in precisions}
+    product, base = 2 * PEAK_SIZE**3, (BASE, best)
+
+    def row(pair: Pair, work: Measured) -> Figures:
+        steps, operations, taken = work.real_steps(), work.operations(), times[pair]
+        return {
+            "name": pair[0],
+            "precision": pair[1],
+            "milliseconds": median(taken) * 1e3,
+            "steps": steps,
+            "gflop": operations / 1e9,
+            "peak_share": operations / product * ratio(times[PRODUCT, pair[1]], taken),
+            "ratio": ratio(taken, times[base]) * works[base].real_steps() / steps,
+        }
 
     def fastest(precision: str) -> float | None:
-        shares = [ratio(times[BASE, best], times[pair]) for pair in made if pair[1] == precision]
+        shares = [ratio(times[base], times[pair]) for pair in made if pair[1] == precision]
         return max(shares, default=None)
 
-    rates = {p: [rate / 1e9 for rate in found] for p, found in peaks.items()}
+    products = {p: [product / seconds / 1e9 for seconds in times[PRODUCT, p]] for p in precisions}
     figures = {
         **asked,
-        "updates": tabulate(times, peaks, works, (BASE, best)),
-        "peaks": [{"precision": p, "gflops": median(found), "best": max(found)} for p, found in rates.items()],
+        "updates": [row(pair, work) for pair, work in works.items()],
+        "peaks": [{"precision": p, "gflops": median(found), "best": max(found)} for p, found in products.items()],
         "fastest_peer_ratio": fastest(best),
         "fastest_peer_float32_ratio": fastest("float32"),
         "checked_difference": differences,
@@ -189,9 +165,7 @@ def measure_size(width: int, layers: int, arguments: argparse.Namespace, data: S
 def measure(arguments: argparse.Namespace) -> Figures:
     """Times the agents and the peers at every size.
 
-    Raises:
-        UsageError: a size that cannot be, or no such device.
-        NumericsError: the gradients are wrong.
+    Raises UsageError for a size or a device that cannot be, NumericsError where the gradients are wrong.
     """
     device = choose_device(arguments.device)
     keep_freed_memory()  # as a training does
@@ -208,11 +182,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Width and layers of a size such as 128x3.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """Width and layers of a size such as 128x3; UsageError where it is none."""
     width, _, layers = text.partition("x")
     if not (width.isdigit() and layers.isdigit()):
         raise UsageError(f"--sizes {text}: not WIDTHxLAYERS, for example 128x3")

@@ -20,7 +20,6 @@ from aaren_rl.bench import rollout as bench_rollout
 from aaren_rl.bench import scan as bench_scan
 from aaren_rl.bench import train as bench_train
 from aaren_rl.train.acceleration import MIN_TORCH_TO_COMPILE
-from aaren_rl.train.contexts.batches import Batch
 from aaren_rl.train.trainer import masked_mse
 
 ROLLOUT = "rollout --steps 300 --width 16 --layers 1 --heads 2".split()
@@ -139,25 +138,26 @@ def test_a_wrong_scan_gets_no_figures(
     gives_no_figures(SCAN, "the scan by numba differs from", tmp_path, capsys)
 
 
-def test_train_without_peers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(peers, "PEERS", PEERS)
+def linear(*_: object) -> tuple[torch.nn.Module, peers.Predict]:
+    """A peer of one layer."""
+    layer = torch.nn.Linear(11, 3)
+    return layer, lambda batch: layer(batch.observations)
+
+
+def test_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(peers, "PEERS", {**PEERS, "linear": linear})
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setitem(sys.modules, "torchrl.modules", None)
-    result = measured(TRAIN, tmp_path)
-    (size,) = result["sizes"]
+    (size,) = measured(TRAIN, tmp_path)["sizes"]
+    agents = ["aaren, window", "aaren, episode", "aaren, mixed", "transformer, window"]
     names = [update["name"] for update in size["updates"]]
-    agents = [
-        "decision-aaren, window",
-        "decision-aaren, episode",
-        "decision-aaren, mixed",
-        "decision-transformer, window",
-    ]
-    assert names[:4] == agents and set(names) == set(agents)
+    assert names[:4] == [f"decision-{name}" for name in agents] and set(names) == {*names[:4], "linear"}
     for update in size["updates"]:
-        assert update["milliseconds"] > 0 and update["gflop"] > 0 and update["peak_share"] > 0 and update["steps"] > 0
-    assert size["updates"][0]["ratio"] == 1 and size["fastest_peer_ratio"] is None
+        assert update["milliseconds"] > 0 and update["gflop"] > 0 and update["peak_share"] > 0
+        assert 0 < update["steps"] <= 160 or "window" not in update["name"]
+    # A product a weight and step forward, and one backward: the input needs no gradient.
+    assert size["updates"][-1]["gflop"] == pytest.approx(160 * 2 * (2 * 11 * 3) / 1e9)
+    assert size["updates"][0]["ratio"] == 1 and size["fastest_peer_ratio"] > 0
     checked = size["checked_difference"]
     assert checked.keys() == {update["precision"] for update in size["updates"]} and 0 < checked["float32"] < 1e-4
     assert checked.get("bfloat16", 0) < 5e-2
@@ -177,28 +177,6 @@ def test_train_compiled_beside_the_rest(tmp_path: Path, monkeypatch: pytest.Monk
     for agent in ("decision-aaren, window", "decision-transformer, window"):
         compiled = updates[f"{agent}, compiled"]
         assert compiled["gflop"] == updates[agent]["gflop"] and compiled["milliseconds"] > 0
-
-
-def linear_peer(real: int) -> bench_train.Measured:
-    """Updates of one layer on 8 steps, of which `real` are no padding."""
-    layer = torch.nn.Linear(11, 3)
-    x, mask = torch.randn(1, 8, 14), torch.arange(8).unsqueeze(0) < real
-    batch = Batch(x[..., :11], x[..., 11:], x[..., 0], mask.long(), mask, None)
-    predict = lambda given: layer(given.observations)  # noqa: E731
-    return bench_train.Measured(peers.make_update(layer, predict, [batch], bfloat16=False, device=harness.CPU))
-
-
-def test_operations_are_those_of_all_steps_and_ratios_those_of_real_ones() -> None:
-    works = {("whole", "float32"): linear_peer(8), ("padded", "float32"): linear_peer(4)}
-    harness.in_turns(works, repeats=3, device=harness.CPU, untimed=bench_train.UNTIMED)
-    times, peaks = {pair: [1.0, 2.0, 3.0] for pair in works}, {"float32": [3e3, 1e3, 1e3]}
-    whole, padded = bench_train.tabulate(times, peaks, works, ("whole", "float32"))
-    # A product a weight and step forward, and one backward: the input needs no gradient.
-    product = 8 * 2 * (2 * 11 * 3)
-    for update, steps, ratio in ((whole, 8, 1), (padded, 4, 2)):
-        assert (update["steps"], update["ratio"], update["milliseconds"]) == (steps, ratio, 2000)
-        assert update["gflop"] == pytest.approx(product / 1e9)
-        assert update["peak_share"] == pytest.approx(product / 3 / 1e3)
 
 
 @pytest.mark.parametrize(("precision", "factor"), [("float32", 1.001), ("bfloat16", 1.2)])
