@@ -10,50 +10,27 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
 
 import torch
-from matplotlib.figure import Figure
 
 from ..cli import Parser, Subparser, run
 from ..files import check_writable, write_json
 from ..machine import Machine
 from ..ranges import THREADS
 from . import learning, rollout, scan, steering, train
-from .harness import Figures, check_plot, save_plot
+from .harness import check_plot, save_plot
 
-
-class Benchmark(Protocol):
-    """What a benchmark's module has: it measures figures, to which the command adds the machine, and shows them."""
-
-    HELP: str
-    DESCRIPTION: str
-    EPILOG: str
-
-    def add_arguments(self, parser: Parser) -> None: ...
-
-    def measure(self, arguments: argparse.Namespace) -> Figures: ...
-
-    def show(self, figures: Figures) -> list[str]: ...
-
-    def plot(self, figures: Figures) -> Figure: ...
-
-
-BENCHMARKS: dict[str, Benchmark] = {
-    module.__name__.rpartition(".")[2]: module for module in (learning, steering, rollout, train, scan)
-}
+# Each has HELP, DESCRIPTION and EPILOG, `add_arguments(parser)`, `measure(arguments)`, which returns figures, and
+# `show(figures)` and `plot(figures)`, which return the lines to print and a matplotlib figure of them.
+BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in (learning, steering, rollout, train, scan)}
 
 
 def _parser() -> Parser:
     parser = Parser("bench", "Measure time and memory. Each benchmark has its own --help.")
     benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK", parser_class=Subparser)
     for name, benchmark in BENCHMARKS.items():
-        said: dict[str, Any] = {
-            "help": benchmark.HELP,
-            "description": benchmark.DESCRIPTION,
-            "epilog": benchmark.EPILOG,
-        }
-        own = benchmarks.add_parser(name, **said)
+        texts = {"help": benchmark.HELP, "description": benchmark.DESCRIPTION, "epilog": benchmark.EPILOG}
+        own = benchmarks.add_parser(name, **texts)
         benchmark.add_arguments(own)
         own.add_argument("--threads", type=THREADS.integer, default=1, help="threads of torch (default: %(default)s)")
         own.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")

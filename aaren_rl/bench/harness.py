@@ -26,16 +26,13 @@ Figures: TypeAlias = dict[str, Any]  # what a benchmark measured, as its JSON ha
 Work: TypeAlias = Callable[[], object]
 Name = TypeVar("Name", bound=Hashable)
 CPU = torch.device("cpu")
-FEWEST = 3  # repeats of everything, however long they take
-BUDGET = 20.0  # seconds after which a work is left out of further rounds
 WRONG = "no figures are given for a result that is wrong"
 
 
 def require(what: str, difference: float, allowed: float) -> float:
-    """Returns a difference from a reference; `what` says of which result it is.
+    """Returns a difference from a reference; NumericsError where it is above `allowed`, or not a number.
 
-    Raises:
-        NumericsError: it is above what is allowed, or not a number.
+    `what` says of which result it is.
     """
     if not difference <= allowed:
         raise NumericsError(f"{what} by {difference:.2g} (more than {allowed:g}); {WRONG}")
@@ -65,14 +62,8 @@ def in_turns(
 ) -> dict[Name, list[float]]:
     """Seconds of every call: each work once a round, after a call that warms up, so that all see the same machine.
 
-    Every other round begins with the last work, so that a drift of the machine's speed cancels.
-
-    Args:
-        works: what to call, by name.
-        repeats: rounds.
-        device: what the calls run on.
-        untimed: calls before the timed one in every round: after another work the processor's caches hold nothing of
-            this one.
+    Every other round begins with the last work, so that a drift of the machine's speed cancels. A timed call follows
+    `untimed` others: after another work the processor's caches hold nothing of this one.
     """
     times: dict[Name, list[float]] = {name: [] for name in works}
     for work in works.values():
@@ -80,33 +71,23 @@ def in_turns(
     order = list(works.items())
     for turn in range(repeats):
         for name, work in order[::-1] if turn % 2 else order:
-            if len(times[name]) < FEWEST or sum(times[name]) < BUDGET:
-                for _ in range(untimed):
-                    work()
-                times[name].append(seconds(work, device))
+            for _ in range(untimed):
+                work()
+            times[name].append(seconds(work, device))
     return times
 
 
 def ratio(figures: list[float], others: list[float]) -> float:
-    """The median of one figure over the other, a time or a rate, over the rounds that both took part in.
-
-    The two are neighbors in time, so a change of the machine's speed falls on both.
-    """
-    return median(a / b for a, b in zip(figures, others, strict=False))
+    """The median over the rounds of one time over another: neighbors, on which a change of the machine falls alike."""
+    return median(a / b for a, b in zip(figures, others, strict=True))
 
 
 @torch.no_grad()
 def parallel_actions(policy: Policy, observations: Tensor, actions: Tensor, returns_to_go: Tensor) -> Tensor:
     """The reference for a policy that acts step by step: its model in float64, in parallel over an episode's steps.
 
-    Args:
-        policy: the policy.
-        observations: of the episode, (T, O).
-        actions: taken, (T, A).
-        returns_to_go: in the environment's units, (T,).
-
-    Returns:
-        The actions (T, A) that its rollout mode is to give.
+    From observations (T, O), actions taken (T, A) and returns-to-go in the environment's units (T,), the actions (T, A)
+    that its rollout mode is to give.
     """
     exact, steps, context = copy.deepcopy(policy.model).double(), len(actions), policy.context_length
     half = context // 2

@@ -55,8 +55,7 @@ example:
 def read_recipe(recipe: str, updates: int, seed: int) -> RunConfig:
     """The configuration that PRESET:AGENT,SETTING=VALUE,... means; a setting is named as `train` has it.
 
-    Raises:
-        UsageError: there is no such preset, agent or setting, or the value does not fit it.
+    Raises UsageError where there is no such preset, agent or setting, or the value does not fit it.
     """
     name, *changes = recipe.split(",")
     preset, _, agent = name.partition(":")
@@ -108,10 +107,8 @@ def checkpoints(updates: int) -> list[int]:
 def measure(arguments: argparse.Namespace) -> Figures:
     """Trains all recipes in turns; errors are in units in which actions span [-1, 1].
 
-    Raises:
-        EnvsError: the data cannot be loaded.
-        UsageError: a recipe that is none, or too few episodes to hold any out.
-        NumericsError: an error played step by step is not the model's own.
+    Raises EnvsError where the data cannot be loaded, UsageError for a recipe that is none or too few episodes to hold
+    any out, and NumericsError where an error played step by step is not the model's own.
     """
     env, updates, seed = arguments.env, arguments.updates, arguments.seed
     for recipe in arguments.recipes:

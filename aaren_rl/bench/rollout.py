@@ -38,7 +38,6 @@ BLOCK = 100  # actions timed at a stretch
 REPEATS = 11  # blocks at every step, taken in turns
 POINTS = 24  # of figure 5
 CHECKED_STEPS, TOLERANCE = 200, 1e-5
-_COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito's
 
 HELP = "cost of an action against the environment step, for every rollout mode"
 DESCRIPTION = f"""\
@@ -73,10 +72,9 @@ class Episode:
 
 
 def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
-    """The policy of "agent:rollout", made as `train` does; the weights are drawn: they do not change an action's cost.
+    """The policy of "agent:rollout", made as `train` does; ValueError where no such agent can be made.
 
-    Raises:
-        ValueError: no such agent can be made.
+    The weights are drawn: they do not change an action's cost.
     """
     agent, rollout = name.split(":")
     tokens = make_config({"agent": agent}).network.tokens_per_step
@@ -89,8 +87,7 @@ def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
 def check(policy: Policy, episode: Episode, steps: int = CHECKED_STEPS) -> float:
     """The largest difference between acting step by step and the model run in float64 over those steps in parallel.
 
-    Raises:
-        NumericsError: it is above 1e-5, or not a number.
+    Raises NumericsError where it is above 1e-5, or not a number.
     """
     state, actions, to_go = policy.initial_state(1, TARGET_RETURN), [], []
     for t in range(steps):
@@ -140,9 +137,7 @@ def grow(policies: dict[str, Policy], episode: Episode, steps: int) -> dict[str,
 def measure(arguments: argparse.Namespace) -> Figures:
     """Time and memory of an action at steps 10, 100, ..., and figure 5 up to step CACHED.
 
-    Raises:
-        UsageError: no such agent can be made, or the last step is not late.
-        NumericsError: a policy's actions are wrong.
+    Raises UsageError where no such agent can be made or the last step is not late, NumericsError for wrong actions.
     """
     steps, sizes = arguments.steps, {name: getattr(arguments, name) for name in ("width", "layers", "heads")}
     if steps < 2 * CONTEXT:
@@ -216,8 +211,8 @@ def plot(figures: Figures) -> Figure:
     """Time and memory of an action, both logarithmic; below, the paper's figure 5."""
     figure = Figure(figsize=(7.6, 6.3), layout="constrained")
     (elapsed, memory), (since, size) = panels = figure.subplots(2, 2)
-    for mode, color in zip(figures["modes"], itertools.cycle(_COLOURS)):
-        costs, growth = mode["costs"], mode["growth"]
+    for k, mode in enumerate(figures["modes"]):
+        costs, growth, color = mode["costs"], mode["growth"], f"C{k}"
         at = [cost["step"] for cost in costs]
         agent, _, rollout = mode["name"].partition(":")
         line: dict[str, Any] = {"color": color, "marker": "o", "markersize": 4}
@@ -225,14 +220,14 @@ def plot(figures: Figures) -> Figure:
         memory.plot(at, [cost["state_bytes"] for cost in costs], **line)
         since.plot(growth["steps"], growth["seconds"], color=color)
         size.plot(growth["steps"], [bytes_ / 2**20 for bytes_ in growth["state_bytes"]], color=color)
-    elapsed.set(title="time of an action (µs)")
-    memory.set(title="memory of the state (bytes)")
     logarithmic(elapsed)
     logarithmic(memory, (1,))
-    since.set(title="time since the first action (s)", xlim=(0, None), ylim=(0, None))
-    size.set(title="memory of the state (MiB)", xlim=(0, None), ylim=(0, None))
-    for axes in panels.flat:
-        axes.set(xlabel="environment step")
+    for axes in (since, size):
+        axes.set(xlim=(0, None), ylim=(0, None))
+    titles = ("time of an action (µs)", "memory of the state (bytes)")
+    titles += ("time since the first action (s)", "memory of the state (MiB)")
+    for axes, title in zip(panels.flat, titles, strict=True):
+        axes.set(title=title, xlabel="environment step")
         axes.minorticks_off()
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=2, fontsize="small", frameon=False)

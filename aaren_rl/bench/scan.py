@@ -20,7 +20,7 @@ from ..cli import Parser, choose_device, positive
 from ..errors import UsageError
 from ..machine import device_name
 from ..train.acceleration import keep_freed_memory
-from .harness import Figures, Work, in_turns, ratio, require, table
+from .harness import Figures, Work, in_turns, logarithmic, ratio, require, table
 
 METHODS = (*kernels.TYPES, *PARALLEL)
 ATTENTION = "attention"  # what the scan stands in for: quadratic in the length
@@ -42,10 +42,7 @@ example:
 def check(method: str, device: torch.device, length: int = CHECKED_LENGTH) -> float:
     """The largest difference of outputs and gradients from those of float64 softmax attention.
 
-    Gradients are compared relative to the largest of them.
-
-    Raises:
-        NumericsError: it is above 1e-5, or not a number.
+    Gradients are taken relative to the largest of them. Raises NumericsError above 1e-5, or for what is no number.
     """
     scores, values, up = (x.to(device) for x in _inputs((2,), length, 8, torch.device("cpu")))
     scores = 3 * scores
@@ -64,9 +61,7 @@ def check(method: str, device: torch.device, length: int = CHECKED_LENGTH) -> fl
 def measure(arguments: argparse.Namespace) -> Figures:
     """Times every method at every length, in turns with copies of the values.
 
-    Raises:
-        UsageError: a method's package is not installed, or there is no such device.
-        NumericsError: a method is wrong.
+    Raises UsageError where a method's package or the device is missing, NumericsError where a method is wrong.
     """
     device = choose_device(arguments.device)
     keep_freed_memory()  # as a training does
@@ -160,11 +155,8 @@ def plot(figures: Figures) -> Figure:
             points = [(t["length"], t[key]) for t in figures["timings"] if t["method"] == method and t[key] is not None]
             if points:
                 axes.plot(*zip(*points, strict=True), "o-", label=method, color=f"C{methods.index(method)}")
-        axes.set(xscale="log", yscale="log", title=title, xlabel="positions N")
-        axes.set_xticks(sorted({t["length"] for t in figures["timings"]}), minor=False)
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
+        axes.set(title=title, xlabel="positions N")
+        logarithmic(axes)
     figure.axes[0].set_ylabel("ms")
     figure.axes[0].legend(fontsize="small")
     sizes = "{batch} x {heads} heads of {dim} channels, float32".format(**figures)

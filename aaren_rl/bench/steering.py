@@ -44,11 +44,8 @@ example:
 def measure(arguments: argparse.Namespace) -> Figures:
     """Plays all runs; returns are in the environment's units, lists of an agent's are run by run.
 
-    Raises:
-        UsageError: the runs are of several environments, one is none, or holds no estimate that guidance needs.
-        CheckpointError: a policy cannot be read.
-        DataError: the data cannot be read.
-        SimulationError: the environment fails.
+    Raises UsageError where the runs are of several environments, one is none, or holds no estimate that guidance needs;
+    CheckpointError, DataError and SimulationError where a policy, the data or the environment fails.
     """
     runs: list[Path] = arguments.runs
     cards = [read_card(run) for run in runs]

@@ -20,18 +20,16 @@ FIGURES |= {"episodes": 2, "seed": 5, "guidance": 1.0}
 @pytest.mark.parametrize("guidance", ["1", "1.5"])
 def test_it_plays_what_evaluate_plays(trained_run: Path, tmp_path: Path, capsys, guidance: str) -> None:
     figures, scores = tmp_path / "figures.json", tmp_path / "scores.json"
-    options = ["--values", "3", "--episodes", "2", "--seed", "5", "--guidance", guidance, "--json", str(figures)]
-    assert bench(["steering", str(trained_run), *options, "--plot", str(tmp_path / "plot.svg")]) == 0
+    options = ["--episodes", "2", "--seed", "5", "--guidance", guidance, "--json"]
+    plot = ["--values", "3", "--plot", str(tmp_path / "plot.svg")]
+    assert bench(["steering", str(trained_run), *options, str(figures), *plot]) == 0
     out = capsys.readouterr().out
     assert "2 episodes an asked return from seed 5" in out and ("; guidance 1.5\n" in out) == (guidance != "1")
     found = json.loads(figures.read_text())
     returns = all_episodes(trained_run).returns
     np.testing.assert_allclose(found["asked"], np.linspace(np.quantile(returns, 0.05), returns.max(), 3))
     asked = [*map(str, found["asked"]), "auto"]
-    options = ["--target-return", *asked, "--episodes", "2", "--seed", "5", "--json", str(scores)]
-    assert evaluate([str(trained_run), *options, "--guidance", guidance]) == 0
-    assert ("carry, guidance 1.5" in capsys.readouterr().out) == (guidance != "1")
-    assert {score["guidance"] for score in json.loads(scores.read_text())} == {float(guidance)} == {found["guidance"]}
+    assert evaluate([str(trained_run), *options, str(scores), "--target-return", *asked]) == 0
     achieved = [score["return_mean"] for score in json.loads(scores.read_text())]
     (agent,) = found["agents"]
     np.testing.assert_allclose([*agent["achieved"][0], *agent["auto"]], achieved)
