@@ -14,7 +14,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-import onnx
 import pytest
 import yaml
 from bad_inputs import ANY, OWN, REGISTER, TINY, Case, World, arrays, may_be_read, must_end_well, sample, write
@@ -39,10 +38,10 @@ SWEEP = ["sweep", "COPY", "--jobs", "1", *REGISTER, "--", *TINY]
 
 
 def case(name: str, line: list[str], spoil: Spoil, codes: Any = ANY, target: str = "") -> Case:
-    """A command on a copy of what is sound, spoiled first: of a run's folder, an ONNX file or a data set."""
+    """A command on a copy of what is sound, spoiled first: of a run's folder or a data set."""
 
     def make(world: World) -> list[str]:
-        sound = {"run": world.root / "runs", "policy": world.run / "policy", "onnx": world.onnx, "data": world.data}
+        sound = {"run": world.root / "runs", "policy": world.run / "policy", "data": world.data}
         path = Path("copy").absolute()
         if of := sound.get(name.partition(":")[0]):
             (shutil.copytree if of.is_dir() else shutil.copy)(of, path)
@@ -107,31 +106,6 @@ LEFT: dict[str, tuple[str, Spoil]] = {
 }
 
 
-def model(change: Callable[[Any], object]) -> Spoil:
-    def spoil(path: Path) -> None:
-        loaded = onnx.load(path)
-        change(loaded)
-        path.write_bytes(loaded.SerializeToString())
-
-    return spoil
-
-
-def outside(loaded: Any) -> None:
-    tensor = loaded.graph.initializer[0]
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="/etc/passwd")
-
-
-ONNX: dict[str, Spoil] = {
-    "bytes changed": lambda path: path.write_bytes(path.read_bytes().replace(b"Add", b"Bdd")),
-    "no description": model(lambda loaded: loaded.ClearField("metadata_props")),
-    "another input": model(lambda loaded: setattr(loaded.graph.input[0], "name", "x")),
-    "no output": model(lambda loaded: loaded.graph.output.pop()),
-    "no nodes": model(lambda loaded: loaded.graph.ClearField("node")),
-    "an operator set of the future": model(lambda loaded: setattr(loaded.opset_import[0], "version", 999)),
-    "a loop": model(lambda loaded: loaded.graph.node[0].input.append(loaded.graph.node[-1].output[0])),
-    "weights elsewhere": model(outside),
-}
 GRID = "preset: default\nenvs: [tiny]\nagents: [decision-aaren]\nseeds: [0]\n"
 GRIDS = [
     "", "null", "[1, 2]", "preset: default", "preset: &a [*a]", "[" * 5000, "\t- x", "? [1, 2]\n: x", "preset: d\udcff",
@@ -146,7 +120,6 @@ CASES = [
     *(case(f"policy: {t[:12]!a}", PLAY, text(t), {4}, "config.json") for t in TEXTS),
     *(case(f"run: {i} {t[:25]!a}", RESUME, text(t), {2, 4}, f"{RUN}/config.yaml") for i, t in enumerate(CONFIGS)),
     *(case(f"run: {what}", RESUME, spoil, {0, *ANY}, f"{RUN}/{place}") for what, (place, spoil) in LEFT.items()),
-    *(case(f"onnx: {what}", PLAY, spoil, {2, 4, 5}) for what, spoil in ONNX.items()),
     *(case(f"grid: {i} {t[-25:]!a}", SWEEP, text(t)) for i, t in enumerate(GRIDS)),
     *(case(f"scores: {t[:25]}", HUB, text(t), {2, 3, 4}) for t in ("", "null", '["a"]', "[" * 100_000, "[NaN]")),
     *(case(f"statistics: {t[:25]}", IMPORT, text(t), {2, 4}) for t in ('{"mean": 1, "std": 2}', "[" * 9999)),
