@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from windows import make_data, sampler, stretches
 
 from aaren_rl.agents import MIXERS
 from aaren_rl.envs import DataError
@@ -17,32 +15,6 @@ from aaren_rl.policies.names import AGENTS, CONTEXTS
 from aaren_rl.train.settings import as_text, build_config, differences, read_settings, settings_of
 
 quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@quick
-@given(
-    st.lists(st.integers(1, 60), min_size=1, max_size=12).map(tuple),
-    st.sampled_from(CONTEXTS),
-    st.integers(1, 300),
-    st.integers(0, 2**31),
-)
-def test_every_batch_is_made_of_stretches_of_episodes(
-    lengths: tuple[int, ...], context: str, steps: int, seed: int
-) -> None:
-    """`stretches` checks every number of the batch against the data; the same seed draws the same batch."""
-    data = make_data(lengths)
-    drawn = [sampler(context, data, steps).sample(torch.Generator().manual_seed(seed)) for _ in range(2)]
-    assert torch.equal(drawn[0].observations, drawn[1].observations)
-    found = stretches(drawn[0], data)
-    if context == "mixed":
-        assert sum(length for _, _, length in found) == steps
-    elif context == "window":
-        assert len(found) == max(1, round(steps / 20)) and max(length for _, _, length in found) <= 20
-    elif context == "stream":  # a row may begin in the middle of an episode, which is then played to its end
-        assert sum(length for _, _, length in found) == 20 * max(1, round(steps / 20))
-        assert sum(first > 0 for _, first, _ in found) <= max(1, round(steps / 20))
-    else:
-        assert all(first == 0 for _, first, _ in found)
 
 
 @quick

@@ -13,7 +13,6 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from aaren_rl.agents import Policy
 from aaren_rl.envs import make_env, rollout
-from aaren_rl.envs.simulation.rollout import ROWS
 from aaren_rl.sb3 import LastRewards, SB3Policy, make_vec_env
 
 TARGET = 20.0  # small, so that the first reward is no small part of it
@@ -35,34 +34,6 @@ def test_evaluate_policy_gives_our_evaluators_returns(mode: str, episodes: int) 
     assert mean == pytest.approx(ours.returns.mean(), abs=1e-6)
     assert std == pytest.approx(ours.returns.std(), abs=1e-6)
     assert len(set(ours.lengths.tolist())) > 1
-
-
-@pytest.mark.parametrize("mode", ["carry", "rolling"])
-def test_environments_whose_episodes_end_apart_each_begin_anew(mode: str) -> None:
-    """As each alone, its episodes one after another, each from a fresh state."""
-    policy, seen = reward_minded(rollout=mode, context_length=8), []
-    env = make_vec_env(HOPPER, n_envs=3, seed=10)
-
-    def note(inside: dict, _: dict) -> None:
-        if inside["done"]:
-            seen.append((inside["i"], *(inside["info"]["episode"][key] for key in "rl")))
-
-    evaluate_policy(SB3Policy(policy, env, target_return=TARGET), env, n_eval_episodes=6, callback=note)
-    for i in range(3):
-        single = make_env(HOPPER)
-        for episode, (_, total, length) in enumerate([played for played in seen if played[0] == i]):
-            observation, _ = single.reset(seed=None if episode else 10 + i)
-            state, reward, rewards, ended = policy.initial_state(ROWS, TARGET), 0.0, [], False
-            while not ended:
-                rows = np.tile(observation.astype(np.float32), (ROWS, 1))
-                action, state = policy.act(rows, np.full(ROWS, reward, np.float32), state)
-                observation, reward, terminated, truncated, _ = single.step(action[0])
-                rewards.append(float(reward))
-                ended = terminated or truncated
-            assert (len(rewards), sum(rewards)) == (length, pytest.approx(total, abs=1e-5))
-        assert episode == 1
-        single.close()
-    assert len({length for _, _, length in seen}) > 1
 
 
 def test_every_environment_may_be_asked_for_its_own_return() -> None:

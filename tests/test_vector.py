@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +55,6 @@ def test_an_environment_is_served_as_if_it_were_alone(played_by: Callable[[Polic
         order = [int(e) for cohort in state for e in cohort.environments]
         mixed, most = mixed or order != sorted(order), max(most, len(state))
     assert (mixed, most) == ((True, n) if isinstance(policy, ThreeMethods) else (False, 1))
-
-
-def test_the_policys_own_return_is_asked_for_by_default() -> None:
-    policy, zeros = replace(make_policy(), target_return=7.0), (np.zeros((2, 11)), np.zeros(2))
-    _, (batch,) = VectorPolicy(policy, n_envs=2).act(*zeros)
-    assert batch.state.return_to_go.tolist() == [7.0, 7.0]
-    with pytest.raises(ValueError, match="names none of its own"):
-        VectorPolicy(make_policy(), n_envs=2)
 
 
 def test_an_episode_is_the_rollouts(trained_run: Path) -> None:

@@ -110,16 +110,6 @@ def test_guidance_goes_away_from_what_asking_for_the_typical_return_gives(
     assert (np.abs(wanted - ordinary).max() > 1e-3) and (clipped > 20 if guidance == 40 else True)
 
 
-def test_guidance_can_be_told_what_was_executed_instead() -> None:
-    guided, (first, second) = with_guidance(make(), 2.0), steps(2, 3)
-    _, state = guided.act(*first, guided.initial_state(3))
-    executed = np.linspace(-0.4, 0.2, 6, dtype=np.float32).reshape(3, 2)
-    one = guided.act(*second, state._replace(previous_action=executed))[0]
-    both = state._replace(previous_action=torch.from_numpy(np.concatenate([executed, executed])))
-    np.testing.assert_array_equal(one, guided.act(*second, both)[0])
-    assert (one != guided.act(*second, state)[0]).all()
-
-
 @pytest.mark.parametrize("guidance", [1.0, 1.5])
 def test_rows_are_selected_and_alone_act_as_beside_others(guidance: float) -> None:
     policy = with_guidance(make(), guidance)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, ModelConfig, NonFiniteActionError, Policy, PolicyState
-from aaren_rl.agents.scan.rows import state_bytes, tensors
+from aaren_rl.agents.scan.rows import state_bytes
 
 OBSERVATION, ACTION, TARGET, SCALE = 5, 2, 300.0, 50.0
 MEAN, STD = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATION)
@@ -61,20 +61,13 @@ def last_of_slice(policy: Policy, data: tuple[Tensor, ...], actions: Tensor, beg
 
 @every_mixer
 @torch.no_grad()
-def test_carry_is_the_model_stepped_by_hand(mixer: str) -> None:
+def test_carry_is_forward_over_all_steps(mixer: str) -> None:
     """R_0 = target, R_t = R_{t-1} - r_{t-1}; normalised, scaled; the action pushed is the one handed out."""
     policy, (observations, rewards) = make(mixer), episode(50)
     actions, states = play(policy, observations, rewards)
-    to_go, memory, previous = torch.full((2,), TARGET, dtype=torch.float64), policy.model.trunk.initial_state(2), None
-    for t in range(50):
-        to_go = to_go - torch.from_numpy(rewards[t])
-        observed = (torch.from_numpy(observations[t]) - MEAN) / STD
-        action, memory = policy.model.step(observed, (to_go / SCALE).float(), t, previous, memory)
-        torch.testing.assert_close(actions[:, t], action, rtol=0, atol=1e-6)  # the policy has its own, faster step
-        assert np.array_equal(states[t].return_to_go, to_go)
-        assert states[t].timestep == t + 1
-        previous = actions[:, t]
-    assert float(to_go[0]) == pytest.approx(TARGET - rewards[:, 0].sum(), abs=1e-4)
+    to_go = TARGET - rewards.astype(np.float64).cumsum(0)
+    np.testing.assert_allclose([state.return_to_go for state in states], to_go, rtol=0, atol=1e-10)
+    assert [int(state.timestep) for state in states] == list(range(1, 51))
     observed, *others = inputs(observations, rewards)
     whole, _ = policy.model(observed, actions, *others)
     torch.testing.assert_close(actions, whole, rtol=0, atol=1e-5)
@@ -140,11 +133,9 @@ ZEROS = {"observation": np.zeros((3, OBSERVATION)), "reward": np.zeros(3), "prev
     ("name", "value", "message"),
     [
         ("observation", np.zeros((3, 1)), r"observation: must have shape \(3, 5\) .*, not \(3, 1\)"),
-        ("observation", np.zeros(OBSERVATION), r"observation: .*not \(5,\)"),
         ("observation", "nothing", "observation: must be numbers, not str"),
         ("reward", np.zeros(1), r"reward: must have shape \(3,\) .*, not \(1,\)"),
         ("reward", 0.0, r"reward: .*not \(\)"),
-        ("previous_action", np.zeros((3, 1)), r"previous_action: must have shape \(3, 2\) .*, not \(3, 1\)"),
         ("previous_action", np.zeros(ACTION), r"previous_action: .*not \(2,\)"),
     ],
 )
@@ -196,25 +187,17 @@ def test_an_asked_return_that_cannot_be(target: object) -> None:
 
 
 @every_rollout
-def test_states_are_values(rollout: str) -> None:
+def test_states_are_values_arrays_and_tensors_go_in_and_float32_arrays_come_out(rollout: str) -> None:
     """What is done to a returned action does not reach into its state."""
     policy, (observations, rewards) = make(rollout=rollout), episode(13)
     _, states = play(policy, observations[:12], rewards[:12])
-    action, state = policy.act(observations[12], rewards[12], states[-1])
-    kept = action.copy()
-    action[:] = 7.0
-    assert np.array_equal(state.previous_action, kept)
-    assert np.array_equal(policy.act(observations[12], rewards[12], states[-1])[0], kept)
-
-
-@every_rollout
-def test_arrays_and_tensors_in_float32_arrays_out(rollout: str) -> None:
-    policy, (observations, rewards) = make(rollout=rollout), episode(1)
-    expected = policy.act(observations[0], rewards[0], policy.initial_state(2, TARGET))[0]
-    assert isinstance(expected, np.ndarray) and expected.dtype == np.float32 and expected.shape == (2, ACTION)
+    expected = policy.act(observations[12], rewards[12], states[-1])[0].copy()
+    assert expected.dtype == np.float32 and expected.shape == (2, ACTION)
     for convert in (np.float64, torch.from_numpy, lambda x: torch.from_numpy(x).double()):
-        action, state = policy.act(convert(observations[0]), convert(rewards[0]), policy.initial_state(2, TARGET))
-        assert np.array_equal(action, expected) and isinstance(state.previous_action, np.ndarray)
+        action, state = policy.act(convert(observations[12]), convert(rewards[12]), states[-1])
+        assert isinstance(action, np.ndarray) and np.array_equal(action, expected)
+        action[:] = 7.0
+        assert isinstance(state.previous_action, np.ndarray) and np.array_equal(state.previous_action, expected)
 
 
 @pytest.mark.faults(26)
@@ -236,14 +219,6 @@ def test_aarens_state_does_not_grow_and_attentions_cache_does(rollout: str) -> N
     assert state_bytes(states[early - 1]) == state_bytes(states[late - 1])
     _, states = play(make("attention"), *episode(100))
     assert state_bytes(states[99]) > 5 * state_bytes(states[9])
-
-
-def test_dropout_is_off_and_no_graph_is_kept() -> None:
-    policy, (observations, rewards) = make("attention"), episode(5)
-    assert policy.model.config.dropout > 0
-    first, states = play(policy, observations, rewards)
-    assert torch.equal(first, play(policy, observations, rewards)[0])
-    assert not any(part.requires_grad for part in tensors(states[-1]))
 
 
 @pytest.mark.parametrize(

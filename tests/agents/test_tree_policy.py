@@ -71,19 +71,17 @@ def test_evaluate_is_repeatable_and_says_how(run: Path, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--attention", "tree", "--budget", "1.5"), "--attention tree: budget: must be at most 1, not 1.5"),
+        ("--attention tree --budget 1.5", "--attention tree: budget: must be at most 1, not 1.5"),
         (
-            ("--attention", "tree", "--rollout", "window"),
+            "--attention tree --rollout window",
             "--attention tree: tree attention needs a growing memory: use the rollout carry or rolling, not window",
         ),
-        (("--budget", "0.5"), "--budget is for --attention tree"),
-        (("--sampler", "edh"), "--sampler is for --attention tree"),
+        ("--budget 0.5", "--budget is for --attention tree"),
+        ("--sampler edh", "--sampler is for --attention tree"),
     ],
 )
-def test_evaluate_refuses(
-    run: Path, options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert evaluate.main([str(run), *options]) == 2
+def test_evaluate_refuses(run: Path, options: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate.main([str(run), *options.split()]) == 2
     assert capsys.readouterr().err == f"error: {message}\n"
 
 

@@ -47,7 +47,7 @@ def compiled(model: DecisionModel) -> CompiledStep:
 
 
 @torch.no_grad()
-def play(model: DecisionModel, steps: int, batch: int, *, stepper: Stepper | None = None, first: int = 0) -> Tensor:
+def play(model: DecisionModel, steps: int, batch: int, *, stepper: Stepper | None = None) -> Tensor:
     """Actions (B, T, A) of the stepper or, in float64, the model; what a sequence sees depends on its number alone."""
     seen = [torch.randn(steps, model.config.observation_dim + 1, generator=torch.manual_seed(b)) for b in range(batch)]
     inputs, actions = torch.stack(seen, 1), []
@@ -55,12 +55,12 @@ def play(model: DecisionModel, steps: int, batch: int, *, stepper: Stepper | Non
         model, inputs, action = copy.deepcopy(model).double(), inputs.double(), None
         state = model.initial_state(batch)
         for t in range(steps):
-            action, state = model.step(inputs[t, :, 1:], inputs[t, :, 0], first + t, action, state)
+            action, state = model.step(inputs[t, :, 1:], inputs[t, :, 0], t, action, state)
             actions.append(action)
         return torch.stack(actions, 1)
     state, acted, numbers = stepper.initial_state(batch), None, inputs.numpy()
     for t in range(steps):
-        step = Step(numbers[t, :, 1:], numbers[t, :, 0].astype(np.float64), first + t, acted)
+        step = Step(numbers[t, :, 1:], numbers[t, :, 0].astype(np.float64), t, acted)
         acted, state = stepper.step(step, state)
         actions.append(torch.from_numpy(acted))
     return torch.stack(actions, 1)
@@ -95,24 +95,6 @@ def test_an_episode_is_the_same_alone_and_beside_others_to_the_last_bit(mixer: s
 
 def step_of(x: np.ndarray, timestep: int, previous: np.ndarray | None) -> Step:
     return Step(x, x[:, 0].astype(np.float64), timestep, previous)
-
-
-@pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa"])
-def test_a_state_may_be_used_again_begin_late_and_not_count(mixer: str) -> None:
-    """A state is a value; a fresh one may begin at any timestep; a sequence that begins counts no state and action."""
-    model = make(mixer=mixer)
-    stepper, x = compiled(model), np.random.default_rng(0).normal(size=(2, 11)).astype(np.float32)
-    _, before = stepper.step(step_of(x, 0, None), stepper.initial_state(2))
-    copied = before.clone()
-    first, _ = stepper.step(step_of(x, 1, x[:, :3]), before)
-    again, _ = stepper.step(step_of(x, 1, x[:, :3]), before)
-    assert np.array_equal(first, again) and torch.equal(before, copied)
-    acted = play(model, 5, 2, stepper=stepper, first=20).double()
-    torch.testing.assert_close(acted, play(model, 5, 2, first=20), rtol=0, atol=1e-6)
-    begun, after = stepper.step(step_of(x, 1, x[:, :3]), before, np.array([False, True]))
-    fresh, alone = stepper.step(step_of(x, 1, None), stepper.initial_state(2))
-    assert np.array_equal(begun[1], fresh[1]) and torch.equal(after[1], alone[1])
-    assert np.array_equal(begun[0], first[0]) and not np.array_equal(begun[1], first[1])
 
 
 def test_an_environments_units() -> None:
@@ -159,13 +141,7 @@ def test_nan_reaches_the_action(activation: str, place: str) -> None:
 
 
 def test_what_cannot_be_compiled_is_stepped_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = (
-        {"mixer": "attention"},
-        {"width": 18},
-        {"activation": "gelu-tanh"},
-        {"mixer": "rsa"},
-        {"tokens_per_step": 3},
-    )
+    others = {"mixer": "attention"}, {"width": 18}, {"activation": "gelu-tanh"}, {"mixer": "rsa"}
     for changes in (*others, {"tokens_per_step": 3}, {"mixer": "aaren-rsa", "rem_max_power": 5}):
         model = DecisionModel(ModelConfig(11, 3, **({"width": 16, "heads": 2, "layers": 1} | changes)))
         assert not can_compile(model), changes
@@ -176,6 +152,5 @@ def test_what_cannot_be_compiled_is_stepped_by_torch(monkeypatch: pytest.MonkeyP
     assert isinstance(for_rollout(model, scaling), CompiledStep)
     assert isinstance(for_rollout(model, scaling, compiled=False), PlainStep)
     monkeypatch.setattr(kernels, "available", lambda name: False)
-    eager = for_rollout(model, scaling)
-    assert isinstance(eager, PlainStep)
+    assert isinstance(for_rollout(model, scaling), PlainStep)
     assert not Policy(model, torch.zeros(11), torch.ones(11), 1.0, "carry", 20).rows_independent

@@ -35,15 +35,11 @@ def test_any_layout_in_memory(layout: object) -> None:
         return outputs, state
 
     mask, starts = random_mask(70, batch), random_starts(70, batch)
+    check(numba_scan, scores, torch.cat([values, values], -1)[:1, ..., 2:5].expand(values.shape))
     check(run, scores, values, state=random_state(batch), mask=mask, starts=starts)
     with torch.no_grad():
         moved = heads_side_by_side(values)
         assert numba_scan(scores, moved)[0].stride() == moved.stride()  # the mixer joins its heads without a copy
-
-
-def test_values_that_are_expanded_or_part_of_more() -> None:
-    scores, values = random_inputs(20, batch=(2, 3), dim=8)
-    check(numba_scan, scores, values[:1, :, :, 2:5].expand(2, 3, 20, 3))
 
 
 def shared_starts(batch: tuple[int, ...]) -> Tensor:
@@ -73,16 +69,6 @@ def test_threads_share_rows_and_stretches(
         torch.set_num_threads(threads)
     for alone, *shared in zip(*results, strict=True):
         assert all(torch.equal(alone, other) for other in shared)
-
-
-def test_a_packed_row_is_cut_at_the_starts_nearest_to_equal_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The starts of all rows that are gone through together."""
-    monkeypatch.setattr(cpu, "_threads", lambda parts, elements: 3)
-    values, own = torch.zeros(1, 2, 50, 4), torch.arange(50).eq(torch.tensor([[20], [33]])).unsqueeze(0)
-    for starts, cuts in ((shared_starts((1, 2)) | own, [0, 9, 31, 50]), (own, [0, 0, 0, 50])):
-        group, stretches, pieces = cpu._cut(heads_side_by_side(values), starts)
-        assert (group, stretches) == (2, 3)
-        assert pieces.tolist() == [[0, 2 * k, cuts[k], cuts[k + 1]] for k in range(3)]
 
 
 def test_where_nothing_can_be_kept_a_kernel_is_compiled_every_time() -> None:

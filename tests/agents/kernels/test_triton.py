@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+
 import interpreter
 import pytest
 import torch
+from checkout import ROOT
 from scan_checks import check, random_inputs, random_mask, random_starts, random_state
 from torch import Tensor
 
@@ -42,14 +48,10 @@ def test_every_length(length: int) -> None:
     check(scan, *random_inputs(length, batch=(1,)))
 
 
-@pytest.mark.parametrize("length", [3, 4, 5, 16, 17, 35])
-def test_every_length_of_small_chunks(length: int, small: None) -> None:
-    check(scan, *random_inputs(length, batch=(1,)), state=random_state((1,)))
-
-
-@pytest.mark.parametrize("length", [1, 4, 13])
-def test_with_state_mask_and_starts(length: int, small: None) -> None:
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 13, 16, 17, 35])
+def test_small_chunks_with_state_mask_and_starts(length: int, small: None) -> None:
     """Heads side by side, NaN under the mask."""
+    check(scan, *random_inputs(length, batch=(1,)), state=random_state((1,)))
     batch = (2, 2)
     scores, values = random_inputs(length, batch=batch, dim=5)
     mask, starts = random_mask(length, batch), random_starts(length, batch)
@@ -58,35 +60,23 @@ def test_with_state_mask_and_starts(length: int, small: None) -> None:
     check(scan, scores, hidden, state=random_state(batch, 5), mask=mask, starts=starts)
 
 
-def test_starts_at_the_borders_of_chunks() -> None:
-    scores, values = random_inputs(140, batch=(2,))
-    starts = torch.zeros(2, 140, dtype=torch.bool)
-    starts[0, 64], starts[1, [63, 65, 128]] = True, True
-    check(scan, scores, values, state=random_state(), starts=starts)
-
-
 def test_starts_everywhere_in_small_chunks(small: None) -> None:
-    """Alone and side by side, at the first and last position of a chunk and of a turn."""
-    scores, values = random_inputs(13, batch=(3,))
-    starts = torch.zeros(3, 13, dtype=torch.bool)
-    for row, begins in enumerate(([1, 4], [3, 5, 6, 12], [2, 8, 9, 10])):
+    """Alone and side by side, at the first and last position of a chunk and of a turn; the last two rows' are masked.
+
+    A masked start forgets what was before at once, not at the first position that counts; the last row has none.
+    """
+    scores, values = random_inputs(13, batch=(5,))
+    starts, mask = torch.zeros(5, 13, dtype=torch.bool), torch.ones(5, 13, dtype=torch.bool)
+    for row, begins in enumerate(([1, 4], [3, 5, 6, 12], [2, 8, 9, 10], [6], [12])):
         starts[row, begins] = True
-    check(scan, scores, values, state=random_state((3,)), starts=starts)
+    mask[3, 6:9] = mask[4, 12] = False
+    check(scan, scores, values, state=random_state((5,)), mask=mask, starts=starts)
 
 
 def test_a_state_whose_maximum_is_no_float32(small: None) -> None:
     """Near 10,000 float32 has steps of 1e-3."""
     (scores, values), state = random_inputs(9, batch=(1,)), random_state((1,))
     check(scan, scores + 1e4, values, state=state._replace(m=state.m + 1e4 + 4e-4))
-
-
-def test_sequences_that_start_masked(small: None) -> None:
-    """What was before is forgotten at once, not at the first position that counts; the last sequence has none."""
-    scores, values = random_inputs(13, batch=(2,))
-    starts, mask = torch.zeros(2, 13, dtype=torch.bool), torch.ones(2, 13, dtype=torch.bool)
-    starts[:, 6], mask[:, 6:9] = True, False
-    starts[1, 12], mask[1, 12] = True, False
-    check(scan, scores, values, state=random_state(), mask=mask, starts=starts)
 
 
 def test_three_batch_dimensions(small: None) -> None:
@@ -155,3 +145,15 @@ def test_what_it_cannot_compute_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(kernels.load("triton"), "scan_outputs", None)  # outside the interpreter
     with pytest.raises(ValueError, match="needs a CUDA device, not cpu"):
         prefix_scan(*random_inputs(4), method="triton")
+
+
+@pytest.mark.slow
+def test_the_kernels_compile_to_machine_code() -> None:
+    """In a process that does not interpret them."""
+    few = ("--targets", "90", "--dims", "64", "--types", "float32", "--instructions")
+    command, environment = [sys.executable, "scripts/check_gpu_kernels", *few], {**os.environ, "PYTHONPATH": "scripts"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    lines = re.findall(r"^\| (\w+\.\w+), \w+, float32, 64 \| (\d+), 0, \d+(?:; ([\d.]+))? \|$", done.stdout, re.M)
+    assert len({kernel for kernel, _, _ in lines}) == 6
+    counts = [float(count) for _, _, count in lines if count]
+    assert len(counts) >= 4 and all(0.2 < count < 1.3 for count in counts)

@@ -117,15 +117,6 @@ def test_the_state_is_a_value() -> None:
     torch.testing.assert_close(tree(x[1:, 48:], rows)[0], whole[1:, 48:], rtol=0, atol=1e-6)
 
 
-@torch.no_grad()
-def test_seeds() -> None:
-    x = tokens(60)
-    same, again, other = (make("uniform", 0.5, seed=seed)(x)[0] for seed in (7, 7, 8))
-    assert torch.equal(same, again) and not torch.allclose(same, other)
-    layers = [TreeAttention(make().attention, TreeConfig(0.5, "uniform", 0), layer)(x)[0] for layer in (0, 1)]
-    assert not torch.allclose(*layers)
-
-
 @every_sampler
 @torch.no_grad()
 def test_extreme_scores_stay_finite(sampler: str) -> None:

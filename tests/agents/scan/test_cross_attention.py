@@ -67,9 +67,6 @@ def test_masks(block: int | None) -> None:
     nothing = torch.zeros(30, dtype=torch.bool)
     again, same = attend(query, keys * torch.nan, values * torch.nan, state, mask=nothing, block=block)
     assert torch.equal(again, output) and all(torch.equal(*pair) for pair in zip(same, state, strict=True))
-    mask[1] = False  # a row that sees nothing, and one that does
-    half, _ = attend(query, keys, values, mask=mask, block=block)
-    assert torch.equal(half[0], output[0]) and not half[1].any()
 
 
 @every_block
@@ -92,18 +89,12 @@ def test_gradients_past_masked_nan_are_finite() -> None:
     assert all(g.isfinite().all() for g in torch.autograd.grad(output.sum(), (query, keys, values)))
 
 
-@pytest.mark.parametrize(
-    ("shapes", "block", "message"),
-    [
-        (((5, 4), (3, 3), (3, 6)), None, "must be"),
-        (((5, 4), (3, 4), (2, 6)), None, "must be"),
-        (((4,), (3, 4), (3, 6)), None, "must be"),
-        (((5, 4), (3, 4), (3, 6)), 0, "block must be at least 1, not 0"),
-    ],
-)
-def test_what_cannot_be(shapes: tuple[tuple[int, ...], ...], block: int | None, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        attend(*(torch.zeros(shape) for shape in shapes), block=block)
+def test_what_cannot_be() -> None:
+    for shapes in (((5, 4), (3, 3), (3, 6)), ((5, 4), (3, 4), (2, 6)), ((4,), (3, 4), (3, 6))):
+        with pytest.raises(ValueError, match="must be"):
+            attend(*(torch.zeros(shape) for shape in shapes))
+    with pytest.raises(ValueError, match="block must be at least 1, not 0"):
+        attend(*draw(3), block=0)
 
 
 @torch.no_grad()

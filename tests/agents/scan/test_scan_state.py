@@ -81,16 +81,6 @@ def test_steps_are_the_scan(method: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(last.output(), state.output(), rtol=4e-6, atol=2e-6)
 
 
-def test_a_masked_step_changes_nothing() -> None:
-    state = random_state()
-    mask = torch.tensor([True, False])
-    _, after = scan_step(torch.ones(2), torch.ones(2, 3), state, mask=mask)
-    _, silent = scan_step(torch.full((2,), -torch.inf), torch.full((2, 3), torch.nan), state)
-    for old, new, same in zip(state, after, silent, strict=True):
-        assert torch.equal(old[1], new[1]) and torch.equal(old, same)
-    assert not torch.equal(state.u[0], after.u[0])
-
-
 def million(steps: int) -> tuple[Tensor, Tensor, Tensor]:
     """Rows of scores 3 N(0, 1), of constant scores 2 and of constant scores -105, values, and their exact outputs."""
     generator = torch.Generator().manual_seed(11)
