@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from aaren_rl.agents import ScanState, reference
-from aaren_rl.agents.scan.fused import OPERATORS
 
 METHODS = ("sequential", "blocked", "hillis_steele", "ladner_fischer", "numba")
 
@@ -118,17 +117,3 @@ def check(
         # Gradients are sums over later positions: their error is measured against the largest of them.
         scale = max(1.0, float(true.abs().max()))
         torch.testing.assert_close(mine.double() / scale, true / scale, rtol=grad_rtol, atol=grad_atol)
-
-
-def check_operators(backend: str, dtype: torch.dtype, device: str) -> None:
-    """Forward and backward are what torch asks of an operator: its schema, gradient and shapes without numbers."""
-    batch = (2, 3)
-    scores, values = random_inputs(20, batch=batch, dim=5)
-    scores = scores.to(torch.promote_types(dtype, torch.float32))
-    side_by_side = values.to(dtype).transpose(1, 2).contiguous().transpose(1, 2)
-    mask, starts = random_mask(20, batch).expand(scores.shape), random_starts(20, batch).expand(scores.shape)
-    inputs = [x.to(device) for x in (scores, side_by_side, *random_state(batch, 5), mask, starts)]
-    torch.library.opcheck(OPERATORS["forward"], (backend, *inputs))
-    outputs, weights, _, u, w = OPERATORS["forward"](backend, *inputs)
-    gradient = (weights, inputs[1], outputs, torch.ones_like(outputs), w, u, inputs[-1])
-    torch.library.opcheck(OPERATORS["backward"], (backend, *gradient))

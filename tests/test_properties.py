@@ -55,26 +55,18 @@ def test_steps_are_split_at_their_ends(tmp_path_factory: Any, ends: list[str], l
 positive, floats = st.integers(1, 10**6), st.floats(1e-6, 1e6)
 SETTINGS: dict[str, st.SearchStrategy[Any]] = {
     "agent": st.sampled_from(sorted(AGENTS)),
-    "env": st.text(max_size=20),
     "source": st.text(max_size=20),
     "env_id": st.none() | st.text(max_size=20),
     "context": st.sampled_from(CONTEXTS),
     "context_length": st.integers(2, 1000),
     "steps_per_update": positive,
-    "return_scale": floats,
     "clip_actions": st.booleans(),
     "max_episode_steps": st.none() | positive,
-    "layers": st.integers(1, 9),
     "dropout": st.floats(0, 0.9),
-    "updates": positive,
     "learning_rate": floats,
     "schedule": st.sampled_from(["constant", "cosine"]),
     "clip_norm": floats | st.integers(1, 100),
-    "average_decay": st.floats(0, 0.999),
-    "non_finite": st.sampled_from(["stop", "skip"]),
     "target_return": st.none() | st.floats(-1e6, 1e6),
-    "eval_every": positive,
-    "eval_seed": positive,
 }
 
 

@@ -19,6 +19,10 @@ TYPES = {
     "numba": (torch.float32, torch.float64, torch.bfloat16),
     "triton": (torch.float32, torch.bfloat16),
 }  # of values, by back end, whose name is that of its package
+# Forms of the mass of a bud of tree attention, and what else its samplers and its kernel agree on.
+UNIFORM, HORIZON, MEAN, POSITIVE = range(4)
+DECAY = 0.99  # b of equation (3), the paper's
+LARGEST = 300.0  # exponents are cut here: two such factors and a sum over any memory stay finite in float64
 INSTALLED = {name: importlib.util.find_spec(name) is not None for name in TYPES}  # without importing them
 
 

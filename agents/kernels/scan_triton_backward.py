@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .scan_triton_rows import Block, Pointer, channels_at, channels_of, kept, last_of, linear_scan, row_of
+from .scan_triton_forward import Block, Pointer, channels_at, channels_of, kept, last_of, linear_scan, row_of
 
 
 @triton.jit  # type: ignore[untyped-decorator]

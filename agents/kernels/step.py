@@ -197,16 +197,6 @@ def _encode(
 
 
 @compiled("contract")
-def _add(x: Array, y: Array) -> None:
-    """x += y."""
-    rows, channels = x.shape
-    for r in range(rows):
-        to, other = x[r][:channels], y[r][:channels]
-        for c in range(channels):
-            to[c] += other[c]
-
-
-@compiled("contract")
 def _embed(given: tuple[Array, ...], scaling: tuple[Array, ...], embedding: tuple[Array, ...], x: Array) -> None:
     """The tokens (E, C) before their layer norm: the step in the model's units (`Scaling.to_model`), embedded."""
     observations, to_go, times, previous, begins = given
@@ -284,12 +274,12 @@ def step(
         _attend(mixed, begins, heads, old, new, y)
         _encode(mixed, begins, layer, channels // heads, encoding, old, new, y)
         _linear(y, output[layer], output_bias[layer], z)
-        _add(x, z)
+        x += z
         _normalise(x, norms[1 + pre_norm + 2 * layer], y if pre_norm else x)
         _linear(y if pre_norm else x, up[layer], up_bias[layer], hidden)
         _activate(hidden, gelu)
         _linear(hidden, down[layer], down_bias[layer], z)
-        _add(x, z)
+        x += z
         if not pre_norm:
             _normalise(x, norms[2 + 2 * layer], x)
     if pre_norm:

@@ -13,8 +13,8 @@ import math
 
 import numpy as np
 
+from . import DECAY, HORIZON, LARGEST, MEAN, POSITIVE
 from .compiled import Array, compiled, inlined
-from .tree_forms import DECAY, HORIZON, LARGEST, MEAN, POSITIVE
 
 GOLDEN, FIRST, SECOND = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 S11, S27, S30, S31 = (np.uint64(s) for s in (11, 27, 30, 31))
@@ -186,21 +186,10 @@ def _output(
 
 @compiled("contract")
 def attend(
-    keys: Array,
-    values: Array,
-    rows: int,
-    base: Array,
-    queries: Array,
-    key_totals: Array,
-    value_totals: Array,
-    lengths: Array,
-    terms: Array,
-    at_once: Array,
-    form: int,
-    by_features: bool,
-    smallest: float,
-    seed: int,
-    layer: int,
+    blocks: tuple[Array, Array, int],
+    asked: tuple[Array, ...],
+    sampler: tuple[int, bool, float],
+    seed: tuple[int, int],
     starts: Array,
     sizes: Array,
     out: Array,
@@ -208,25 +197,18 @@ def attend(
     """Attention of every query row R through T = terms of the tree's blocks.
 
     Args:
-        keys: blocks' sums, (B * rows, H, F), float64.
-        values: likewise (B * rows, H, D).
-        rows: 2 M, blocks' places of a sequence.
-        base: the first of them, of each row's sequence, (R,).
-        queries: (R, H, F), scaled.
-        key_totals: over all tokens that a row sees, (R, H, F).
-        value_totals: likewise (R, H, D).
-        lengths: l, (R,).
-        terms: T, (R,).
-        at_once: P, (R,).
-        form: of the masses, see `tree_forms.py`.
-        by_features: masses of the features' alignments; of the plain ones otherwise.
-        smallest: mass of a bud that could be expanded but has none.
-        seed: of the draws.
-        layer: likewise.
+        blocks: sums of keys (B * rows, H, F) and of values (B * rows, H, D), float64; rows = 2 M, places of a sequence.
+        asked: of each row the first place of its sequence (R,); the scaled query (R, H, F); the sums of the keys
+            (R, H, F) and of the values (R, H, D) of all tokens that it sees; their number l, T and P, (R,) each.
+        sampler: the form of the masses; whether they are of the features' alignments, or of the plain ones; the mass of
+            a bud that could be expanded but has none.
+        seed: of the draws, and the layer.
         starts: (R, S), written: the buds' first tokens.
         sizes: (R, S), written: their tokens; 0 where there is no bud.
         out: (R, H, D), written.
     """
+    (keys, values, rows), (form, by_features, smallest) = blocks, sampler
+    base, queries, key_totals, value_totals, lengths, terms, at_once = asked
     heads, dim, slots = queries.shape[1], values.shape[2], starts.shape[1]
     leaves = 2
     while leaves < slots:
@@ -245,7 +227,7 @@ def attend(
         _align(queries[r], key_totals[r], dim, plain[0], featured[0])
         reference = np.max(alignment[0]) / length
         _put(heap, leaves, 0, _mass(form, 0, length, length, alignment[0], reference, smallest))
-        row_key = _key(_key(_key(np.uint64(0), seed), layer), length)
+        row_key = _key(_key(_key(np.uint64(0), seed[0]), seed[1]), length)
         count, turn, expandable = 1, 0, int(length > 1)
         while count < terms[r]:
             wanted = min(at_once[r], terms[r] - count, expandable)

@@ -108,17 +108,8 @@ def _run(name: str, backend: str, *inputs: Tensor) -> tuple[Tensor, ...]:
 
 class _FusedScan(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401  torch's own context
-        backend: str,
-        scores: Tensor,
-        values: Tensor,
-        m: Tensor,
-        u: Tensor,
-        w: Tensor,
-        mask: Tensor,
-        starts: Tensor,
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, backend: str, *inputs: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401  torch's own context
+        scores, values, m, u, w, mask, starts = inputs
         dtype = torch.promote_types(torch.promote_types(scores.dtype, values.dtype), torch.float32)
         held = _held(values, values.dtype if values.dtype in TYPES[backend] else dtype)
         outputs, weights, *last = _run("forward", backend, scores.to(dtype), held, m, u, w, mask, starts)
@@ -130,13 +121,8 @@ class _FusedScan(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any,  # noqa: ANN401
-        d_outputs: Tensor | None,
-        _: Tensor | None,
-        d_last_u: Tensor | None,
-        d_last_w: Tensor | None,
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        d_outputs, _, d_last_u, d_last_w = gradients
         values, weights, outputs, u, w, last_u, starts = ctx.saved_tensors
         held = _held(values, ctx.held_dtype)
         d_outputs = _held(torch.zeros_like(held) if d_outputs is None else d_outputs, held.dtype)

@@ -82,9 +82,8 @@ def join(states: Iterable[State]) -> State:
     """The states of several batches of one module as that of a single one, in their order: undoes `select`."""
     parts, first = [], 0
     for state in states:
-        for rows, part in (
-            zip(*state, strict=True) if isinstance(state, Ragged) else [(range(batch_size(state)), state)]
-        ):
+        whole = Ragged((tuple(range(batch_size(state))),), (state,))
+        for rows, part in zip(*(state if isinstance(state, Ragged) else whole), strict=True):
             parts.append((tuple(first + row for row in rows), part))
         first += batch_size(state)
     return _in_order(parts)

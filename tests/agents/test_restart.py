@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
+from policies import ACTION, OBSERVATION, make_policy
 
-from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, ModelConfig, NonFiniteActionError, Policy, PolicyState
+from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, NonFiniteActionError, Policy, PolicyState
 
-OBSERVATION, ACTION, STEPS, BATCH = 5, 2, 40, 16
+STEPS, BATCH = 40, 16
 CONSTANT = [("aaren", rollout) for rollout in ROLLOUTS] + [("aaren-rsa", rollout) for rollout in ROLLOUTS]
 ONE_BATCH = [*CONSTANT, *((mixer, "window") for mixer in ("attention", "rsa", "tree"))]
 STARTS = {0: range(BATCH), 1: [3], 2: [3, 5], 7: [0, 1, 2], 9: [15], 13: range(4, 12), 14: [4], 31: [0, 15]}
@@ -18,13 +18,7 @@ TARGETS = np.random.default_rng(1).uniform(50, 300, (STEPS, BATCH))
 
 
 def make(mixer: str = "aaren", rollout: str = "carry", **changes) -> Policy:
-    torch.manual_seed(0)
-    shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 12, "best_return": True}
-    model = DecisionModel(ModelConfig(OBSERVATION, ACTION, mixer=mixer, **shape))
-    for parameter in model.parameters():
-        parameter.data += 0.1 * torch.randn_like(parameter)
-    low, high = torch.tensor([-1.0, 0.5]), torch.tensor([3.0, 0.75])
-    return Policy(model, torch.zeros(OBSERVATION), torch.ones(OBSERVATION), 50.0, rollout, 8, low, high, **changes)
+    return replace(make_policy(mixer, rollout, max_timestep=12, best_return=True), **changes)
 
 
 def episode() -> tuple[np.ndarray, np.ndarray]:

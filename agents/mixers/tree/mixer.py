@@ -133,13 +133,10 @@ class TreeAttention(Mixer):
         out = torch.empty(len(seen), *value_totals.shape[2:], dtype=DTYPE)
         of_rows = base, *(x.to(DTYPE).flatten(0, 1) for x in (queries, key_totals, value_totals)), seen, terms, at_once
         kernels.load_kernels("tree_attention").attend(
-            *(nodes.flatten(0, 1).numpy() for nodes in (state.keys, state.values)),
-            rows,
-            *(part.contiguous().numpy() for part in of_rows),
-            self.sampler.form,
-            self.sampler.by_features,
-            SMALLEST,
-            *self._seed,
+            (*(nodes.flatten(0, 1).numpy() for nodes in (state.keys, state.values)), rows),
+            tuple(part.contiguous().numpy() for part in of_rows),
+            (self.sampler.form, self.sampler.by_features, SMALLEST),
+            self._seed,
             *(part.numpy() for part in (starts, sizes, out)),
         )
         return out, starts, sizes

@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Tensor
 
-from ...kernels.tree_forms import HORIZON, LARGEST, MEAN, POSITIVE, UNIFORM
+from ...kernels import HORIZON, LARGEST, MEAN, POSITIVE, UNIFORM
 from .blocks import DTYPE
 
 

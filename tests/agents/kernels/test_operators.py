@@ -9,10 +9,11 @@ from __future__ import annotations
 import interpreter
 import pytest
 import torch
-from scan_checks import check_operators, random_inputs
+from scan_checks import random_inputs, random_mask, random_starts, random_state
 from torch import Tensor
 
 from aaren_rl.agents import DecisionModel, ModelConfig, kernels, prefix_scan
+from aaren_rl.agents.scan.fused import OPERATORS
 from aaren_rl.train.acceleration import MIN_TORCH_TO_COMPILE
 from aaren_rl.train.trainer import masked_mse
 
@@ -59,8 +60,18 @@ def test_a_model_is_one_graph_with_the_same_gradients(mixer: str, bfloat16: bool
     ],
 )
 def test_the_operators_are_what_torch_asks_of_one(backend: str, dtype: torch.dtype, device: str) -> None:
+    """Forward and backward: their schemas, gradients and shapes without numbers."""
     pytest.importorskip(backend, exc_type=ImportError)
-    check_operators(backend, dtype, device)
+    batch = (2, 3)
+    scores, values = random_inputs(20, batch=batch, dim=5)
+    scores = scores.to(torch.promote_types(dtype, torch.float32))
+    side_by_side = values.to(dtype).transpose(1, 2).contiguous().transpose(1, 2)
+    mask, starts = random_mask(20, batch), random_starts(20, batch)
+    inputs = [x.to(device) for x in (scores, side_by_side, *random_state(batch, 5), mask, starts)]
+    torch.library.opcheck(OPERATORS["forward"], (backend, *inputs))
+    outputs, weights, _, u, w = OPERATORS["forward"](backend, *inputs)
+    gradient = (weights, inputs[1], outputs, torch.ones_like(outputs), w, u, inputs[-1])
+    torch.library.opcheck(OPERATORS["backward"], (backend, *gradient))
 
 
 def test_what_is_exported_has_no_kernel_in_it() -> None:

@@ -94,35 +94,6 @@ def test_pre_norm_blocks_are_those_of_gpt2(mixer: str, activation: str) -> None:
 
 
 @tokens
-@every_mixer
-@torch.no_grad()
-def test_forward_continues_from_a_state(mixer: str, tokens_per_step: int) -> None:
-    model, data = make(mixer, tokens_per_step=tokens_per_step), steps(40)
-    whole, _ = model(*data)
-    first, state = model(*(part[:, :23] for part in data))
-    second, _ = model(*(part[:, 23:] for part in data), state, previous_action=data[1][:, 22])
-    torch.testing.assert_close(torch.cat([first, second], 1), whole, rtol=0, atol=1e-5)
-    without, _ = model(*(part[:, 23:] for part in data), state)
-    assert torch.equal(without, second) == (tokens_per_step == 3)  # of which the state has seen it
-
-
-@torch.no_grad()
-def test_no_action_comes_before_a_start() -> None:
-    """Where a row of a stream begins an episode, the action that it is given is another episode's."""
-    model, data = make("aaren"), steps(8)
-    starts = torch.zeros(2, 8, dtype=torch.bool)
-    starts[0, 0] = starts[:, 5] = True
-    given = torch.full((2, ACTION), 0.7)
-    actions, _ = model(*data, starts=starts, previous_action=given)
-    alone, _ = model(*(part[:1] for part in data), starts=starts[:1])
-    torch.testing.assert_close(actions[:1], alone, rtol=0, atol=1e-6)
-    told_nothing, _ = model(*data, starts=starts)
-    assert bool((actions - told_nothing)[1, :5].abs().gt(1e-5).any())
-    later, _ = model(*(part[:, 5:] for part in data))
-    torch.testing.assert_close(actions[:, 5:], later, rtol=0, atol=1e-6)
-
-
-@tokens
 @torch.no_grad()
 def test_timesteps_beyond_the_table_use_its_last_row(tokens_per_step: int) -> None:
     model, data = make("aaren", max_timestep=10, tokens_per_step=tokens_per_step), steps(8, first=6)
@@ -134,16 +105,17 @@ def test_timesteps_beyond_the_table_use_its_last_row(tokens_per_step: int) -> No
 
 @tokens
 @every_mixer
+@pytest.mark.parametrize("goes_on", [True, False])
 @torch.no_grad()
-def test_packed_rows_are_separate_rows(mixer: str, tokens_per_step: int) -> None:
+def test_packed_rows_are_separate_rows(mixer: str, tokens_per_step: int, goes_on: bool) -> None:
+    """With a state before them, which the first goes on from or not; where one begins, the action before counts not."""
     model = make(mixer, tokens_per_step=tokens_per_step)
     before, parts = steps(9, batch=1), [steps(n, batch=1, first=n) for n in (3, 1, 30, 7)]
     starts = torch.zeros(1, 41, dtype=torch.bool)
-    starts[0, [3, 4, 34]] = True
-    _, state = model(*before)
-    earlier = {"state": state, "previous_action": before[1][:, -1]}  # of the first sequence, which goes on
+    starts[0, [3, 4, 34] if goes_on else [0, 3, 4, 34]] = True
+    earlier = {"state": model(*before)[1], "previous_action": before[1][:, -1]}
     packed, _ = model(*(torch.cat(kind, 1) for kind in zip(*parts, strict=True)), starts=starts, **earlier)
-    separate = torch.cat([model(*part, **({} if k else earlier))[0] for k, part in enumerate(parts)], 1)
+    separate = torch.cat([model(*part, **(earlier if goes_on and part is parts[0] else {}))[0] for part in parts], 1)
     torch.testing.assert_close(packed, separate, rtol=0, atol=1e-5)
 
 

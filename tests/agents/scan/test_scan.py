@@ -10,7 +10,6 @@ from scan_checks import METHODS, check, random_inputs, random_mask, random_start
 from torch import Tensor
 
 from aaren_rl.agents import ScanState, prefix_scan, scan_step
-from aaren_rl.agents.scan import parallel
 
 LENGTHS = (1, 2, 3, 7, 63, 64, 65, 128, 129, 1000, 1024, 1025)
 # Token by token is slow under autograd: of the long lengths it gets one.
@@ -104,21 +103,6 @@ def test_all_masked_is_zero_with_finite_gradients(method: str) -> None:
 def test_masks_and_starts_broadcast(method: str, shape: tuple[int, ...]) -> None:
     draws, inputs = torch.rand(shape, generator=torch.Generator().manual_seed(1)), random_inputs(70, batch=(2, 1, 2))
     check(partial(prefix_scan, method=method), *inputs, mask=draws < 0.8, starts=draws < 0.1)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_float64_gradcheck(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "BLOCK", 2)  # so that seven positions make blocks of blocks
-    scores, values = (x.requires_grad_() for x in random_inputs(7, dim=2, dtype=torch.float64))
-    before = tuple(part.requires_grad_() for part in random_state(dim=2))
-    mask, starts = random_mask(7), torch.tensor([[False] * 7, [False, False, True, False, False, True, False]])
-
-    def run(scores: Tensor, values: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        plain, _ = prefix_scan(scores, values, method=method)
-        outputs, last = prefix_scan(scores, values, ScanState(*state), method, mask=mask, starts=starts)
-        return plain, outputs, last.output(), last.m + last.u.log()
-
-    assert torch.autograd.gradcheck(run, (scores, values, *before))
 
 
 @pytest.mark.parametrize("where", ["score", "value"])

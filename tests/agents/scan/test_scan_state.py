@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given, settings
-from scan_checks import METHODS, TOLERANCES, check, random_inputs, random_mask, random_starts, random_state
+from scan_checks import METHODS
 from torch import Tensor
 
 from aaren_rl.agents import ScanState, combine, prefix_scan, scan_step
@@ -39,46 +39,6 @@ def test_the_identity_of_every_type(dtype: torch.dtype) -> None:
     assert torch.equal(identity.output(), torch.zeros(2, 3, 4, dtype=dtype))
     for state in (identity, ScanState.identity((2, 3), 4).to(dtype)):
         assert all(part.dtype == dtype and bool(part.isfinite().all()) for part in state)
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("cut", [1, 64, 70])
-def test_two_calls_are_one(method: str, cut: int) -> None:
-    """With gradients that reach the first call's tokens through the state."""
-    mask, starts = random_mask(130), random_starts(130, rate=0.02)
-
-    def split(
-        scores: Tensor, values: Tensor, state: ScanState | None, *, mask: Tensor, starts: Tensor
-    ) -> tuple[Tensor, ScanState]:
-        parts = []
-        for part in (slice(0, cut), slice(cut, None)):
-            outputs, state = prefix_scan(
-                scores[..., part], values[..., part, :], state, method, mask=mask[..., part], starts=starts[..., part]
-            )
-            parts.append(outputs)
-        return torch.cat(parts, -2), state
-
-    for shift in (0.0, -110.0, 1e4):
-        scores, values = random_inputs(130)
-        check(split, scores + shift, values, mask=mask, starts=starts)
-    check(split, *random_inputs(130), state=random_state(), mask=mask, starts=starts)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("method", METHODS)
-def test_steps_are_the_scan(method: str, dtype: torch.dtype) -> None:
-    """`scan_step` token by token gives every prefix's output and state."""
-    scores, values = random_inputs(70, batch=(2, 2), dtype=dtype)
-    mask = random_mask(70, (2, 2))
-    rtol, atol = (2 * t for t in TOLERANCES[dtype][0])  # both sides are rounded
-    state = ScanState.identity((2, 2), 3)
-    outputs, last = prefix_scan(scores, values, method=method, mask=mask)
-    for k in range(70):
-        output, state = scan_step(scores[..., k], values[..., k, :], state, mask=mask[..., k])
-        assert output.dtype == dtype and all(part.dtype == torch.float64 for part in state)
-        torch.testing.assert_close(output, outputs[..., k, :], rtol=rtol, atol=atol)
-    # The state does not depend on the output's type: half types are summed in float32.
-    torch.testing.assert_close(last.output(), state.output(), rtol=4e-6, atol=2e-6)
 
 
 def million(steps: int) -> tuple[Tensor, Tensor, Tensor]:
