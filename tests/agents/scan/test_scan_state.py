@@ -1,4 +1,4 @@
-"""The scan's state: joining stretches, carrying it from call to call, single steps, a million positions."""
+"""The scan's state: joining stretches, its identity, a million positions, counting."""
 
 from __future__ import annotations
 
