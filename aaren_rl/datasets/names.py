@@ -15,7 +15,7 @@ from ..envs.data.hdf5.d4rl import read_hdf5, write_hdf5
 from ..envs.data.hdf5.opening import check_file
 from ..envs.data.load import Origin, Reading, data_files, is_own, load_of_table, resolve
 from ..envs.data.minari.read import minari_id, read_minari
-from ..envs.data.minari.spec import minari_data_file
+from ..envs.data.minari.spec import minari_data_dir
 from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.files import writing
 from ..envs.tasks.environment import own_task
@@ -84,7 +84,8 @@ def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
     if name.kind == "file":
         return {"file": Path(name.name)}
     if name.kind == "minari" or source == "minari":  # minari_id raises an error where Minari has none
-        places = {"minari": minari_data_file(name.name if name.kind == "minari" else minari_id(name.name))}
+        dataset = name.name if name.kind == "minari" else minari_id(name.name)
+        places = {"minari": minari_data_dir(dataset) / "main_data.hdf5"}
     else:
         wanted = "local" if source == "auto" and reading.local_steps is not None else source
         files = data_files(get_task(name.name), reading.local_steps)

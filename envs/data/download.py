@@ -34,11 +34,11 @@ _NETWORK = (*_BROKEN_OFF, URLError, ssl.SSLError, HTTPException, ValueError)
 
 
 def fetch(url: str, target: Path, *, check: Callable[[Path], object], progress: bool = True) -> None:
-    """Fetch a file, unless it is there; one process does it, others that want the same file wait for it.
+    """Fetch a file, unless it is there; other processes that want it wait.
 
-    What has arrived is kept beside the target (`.NAME.part`) and continued by a later call, where the server still
-    has the same copy. The complete file must equal the SHA-256 in `TARGET.sha256`, if that exists, and pass `check`,
-    which gets its temporary path and raises DataError; only then is it pinned and renamed. `progress` shows a bar.
+    What has arrived is kept in `.NAME.part` and continued by a later call, where the server still has the same copy.
+    The complete file must equal the SHA-256 in `TARGET.sha256`, if that exists, and pass `check`, which gets its
+    temporary path and raises DataError; only then is it pinned and renamed. `progress` shows a bar.
 
     Raises:
         UsageError: the URL is not an http or https address.
@@ -97,10 +97,7 @@ def _complete(url: str, target: Path, part: Path, note: Path, progress: bool) ->
         note.unlink(missing_ok=True)
         part.unlink(missing_ok=True)
     arrived = f"{size:,} of {total:,} bytes" if size else "nothing that could be continued"
-    raise DataError(
-        f"{url}: broke off {_ATTEMPTS} times (at last after {arrived}: {reason}); try again (it goes on from there if "
-        f"the server allows), or {by_hand}"
-    )
+    raise DataError(f"{url}: broke off {_ATTEMPTS} times (at last after {arrived}: {reason}); try again, or {by_hand}")
 
 
 def _begun(url: str, part: Path, note: Path) -> tuple[int, str | None, int | None]:

@@ -58,9 +58,8 @@ class Episodes(Sequence[Episode]):
     """A dataset: a sequence of `Episode` over flat arrays of all N steps.
 
     observations (N, O), actions (N, A) and rewards (N,) are float32; episode e has the rows offsets[e]:offsets[e + 1],
-    with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl" (D4RL's own file), "local" (made here from
-    shipped policies), "minari" or "file" (one the user named), `env_id` the environment that the data name, `notes`
-    what was left out or changed while reading.
+    with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl", "local" (made here from shipped policies),
+    "minari" or "file", `env_id` the environment that the data name, `notes` what reading left out or changed.
 
     Raises:
         ValueError: the arrays do not fit together.
@@ -156,10 +155,7 @@ class Episodes(Sequence[Episode]):
 
     def returns_to_go(self) -> npt.NDArray[np.float32]:
         """Undiscounted return-to-go of every step within its own episode, (N,)."""
-        flat = np.empty(self.n_steps, dtype=np.float32)
-        for start, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
-            flat[start:end] = returns_to_go(self.rewards[start:end])
-        return flat
+        return np.concatenate([returns_to_go(part) for part in np.split(self.rewards, self.offsets[1:-1])])
 
     def timesteps(self) -> npt.NDArray[np.int64]:
         """Position of every step within its own episode, from 0, (N,)."""
@@ -168,8 +164,8 @@ class Episodes(Sequence[Episode]):
     def observation_statistics(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Mean and standard deviation (ddof 0) of each observation column, both (O,), accumulated in float64.
 
-        A constant column gets 1: divided by the customary 1e-6, the smallest departure from the constant in a rollout
-        (Ant's contact forces, all zero in D4RL's files) would reach the network a million times too large.
+        A constant column gets 1: divided by the customary 1e-6, a small departure from it in a rollout (Ant's contact
+        forces, zero in D4RL's files) would reach the network a million times too large.
         """
         mean = self.observations.mean(axis=0, dtype=np.float64)
         squares = np.zeros_like(mean)

@@ -17,7 +17,7 @@ from .episodes import Episodes
 from .hdf5.d4rl import d4rl_dataset_dir, d4rl_url, read_hdf5
 from .hdf5.opening import check_file
 from .minari.read import MINARI_LEVELS, minari_id, read_minari
-from .minari.spec import check_minari_id, minari_data_file
+from .minari.spec import check_minari_id, minari_data_dir
 
 OF_THE_TABLE = ("auto", "d4rl", "local")
 _MINARI = "minari:"
@@ -101,7 +101,7 @@ def data_files(task: D4RLTask, local_steps: int | None = None) -> dict[str, Path
     """The file of each source that a task has ("d4rl", "local", "minari"), whether it is there or not."""
     files = {"d4rl": d4rl_dataset_dir() / task.d4rl_file, "local": local_path(task, local_steps)}
     if task.level in MINARI_LEVELS:
-        files["minari"] = minari_data_file(minari_id(task.name))
+        files["minari"] = minari_data_dir(minari_id(task.name)) / "main_data.hdf5"
     return files
 
 
@@ -116,16 +116,14 @@ def load_episodes(
 ) -> Episodes:
     """Load the dataset of task `name`, e.g. "hopper-medium".
 
-    `source` is "d4rl" (D4RL's file in `$D4RL_DATASET_DIR`, else `~/.d4rl/datasets`; fetched where it is not there,
-    from D4RL's server or the mirror `$D4RL_BASE_URL`), "local" (a set made on this machine from behaviour policies
-    that ship with the package, not D4RL's data), a path to an HDF5 file in D4RL's layout, or "auto": D4RL's file if
-    it is there, otherwise the local set, or D4RL's server where no policy ships, with a line on stderr that says so.
-    A fetched file is pinned by its SHA-256 in `FILE.sha256` beside it and held to it at every load; for a file put
-    there by hand, `sha256sum FILE > FILE.sha256` does the same.
+    `source` is "d4rl" (D4RL's file in `$D4RL_DATASET_DIR`, else `~/.d4rl/datasets`, fetched from D4RL's server or the
+    mirror `$D4RL_BASE_URL` if need be), "local" (a set made here from behavior policies that ship with the package), a
+    path to an HDF5 file in D4RL's layout, or "auto": D4RL's file if it is there, otherwise the local set, or D4RL's
+    server where no policy ships, with a line on stderr. A fetched file is held to its SHA-256 in `FILE.sha256`; for one
+    of your own, `sha256sum FILE > FILE.sha256` does the same.
 
     `clip_actions` and `max_episode_steps` are for files whose actions leave [-1, 1] or whose ends are not marked.
-    `local_steps` asks for a local set of so many steps, 1,000 at least (default: 200,000, fewer for some); of each
-    behaviour policy a smaller set has the first episodes of a larger one. `progress` shows bars on stderr.
+    `local_steps` is the size of a local set, 1,000 at least (default: 200,000, fewer for some). `progress` shows bars.
 
     Raises:
         UsageError: no such task or source, or an option does not fit.
@@ -191,10 +189,9 @@ def _read(task: Task, path: Path, reading: Reading, *, made_here: bool = False) 
         max_episode_steps=reading.max_episode_steps,
         clip_actions=reading.clip_actions,
     )
-    same = {task.env_id}
-    if isinstance(task, D4RLTask):
-        same = {f"{task.env_id.rsplit('-v', 1)[0]}-v{number}" for number in _SAME_DYNAMICS}
-    if episodes.env_id not in (None, *same):
+    numbers = _SAME_DYNAMICS if isinstance(task, D4RLTask) else ()
+    same = [f"{task.env_id.rsplit('-v', 1)[0]}-v{number}" for number in numbers]
+    if episodes.env_id not in (None, task.env_id, *same):
         raise DataError(
             f"{path}:env_id is {episodes.env_id}, {task.name} is simulated on {task.env_id}; choose the task the file "
             "was made for"
@@ -225,11 +222,10 @@ def load_task(
 ) -> tuple[Task, Episodes]:
     """A task and its data.
 
-    `source` is one of `load_episodes`' for a name of the table; "minari": Minari's dataset for that name, which is
-    another and is scored in the environment that it was recorded on; "minari:ID": any Minari dataset, under a name of
-    your own; or the path of a file that was recorded in your own environment `env_id`. Of your own, `reference` gives
-    the returns that score 0 and 100 (default: the Minari dataset's, where it has them), and the target return is the
-    data's best.
+    `source` is one of `load_episodes`' for a name of the table; "minari": Minari's dataset for that name, scored in the
+    environment that it was recorded on; "minari:ID": any Minari dataset, under a name of your own; or the path of a
+    file that was recorded in your own environment `env_id`. Of your own, `reference` gives the returns that score 0 and
+    100 (default: the Minari dataset's, if any), and the target return is the data's best.
 
     Raises:
         UsageError: `env_id` without a file, or `reference` for a task of the table.

@@ -5,8 +5,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -68,24 +67,6 @@ def load_mujoco() -> Any:  # noqa: ANN401  a module
             os.environ["MUJOCO_GL"] = chosen
 
 
-@contextmanager
-def _python_model_warnings() -> Iterator[None]:
-    """Turn MuJoCo's warnings about a model into Python's, without those about outdated model syntax.
-
-    Left alone, MuJoCo prints them and writes MUJOCO_LOG.TXT into the working directory.
-    """
-    mujoco, messages = load_mujoco(), list[str]()
-    previous = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(messages.append)
-    try:
-        yield
-    finally:
-        mujoco.set_mju_user_warning(previous)
-    for message in messages:
-        if "is deprecated" not in message:
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
-
-
 def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  gym.make takes whatever the environment does
     """Make a Gymnasium environment; keyword arguments go to `gymnasium.make`.
 
@@ -97,11 +78,15 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  
         raise SimulationError(
             f"environment id {env_id!r} names a module to import; use a registered id such as Hopper-v4"
         )
+    # Left alone, MuJoCo prints what it finds odd in a model, and writes MUJOCO_LOG.TXT into the working directory.
+    mujoco, messages = load_mujoco(), list[str]()
+    previous = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(messages.append)
     try:
-        with warnings.catch_warnings(), _python_model_warnings():
+        with warnings.catch_warnings():
             # -v4 is chosen on purpose (see ENV_VERSION).
             warnings.filterwarnings("ignore", message=r".*is out of date", category=DeprecationWarning)
-            return gym.make(env_id, **kwargs)
+            env = gym.make(env_id, **kwargs)
     # TypeError: an argument that the environment does not take; it may come from a file.
     except (gym.error.Error, TypeError) as error:
         unknown = isinstance(error, gym.error.UnregisteredEnv) and not env_id.startswith(_SHIPPED)
@@ -109,6 +94,12 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  
         raise SimulationError(f"cannot make the environment {env_id!r}: {one_line(error)}{hint}") from error
     except RAISED as error:
         raise SimulationError(f"the environment {env_id!r} cannot be made: it raised {told(error)}") from error
+    finally:
+        mujoco.set_mju_user_warning(previous)
+    for message in messages:
+        if "is deprecated" not in message:  # outdated model syntax
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+    return env
 
 
 def close_env(env: gym.Env[Any, Any]) -> None:

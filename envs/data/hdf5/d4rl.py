@@ -14,7 +14,7 @@ from ...files import write_whole
 from ...system import require_memory
 from ...tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM, D4RL_SERVER, D4RLTask
 from ..episodes import Episodes
-from .opening import check_size, hold_to_bounds, open_hdf5, plain_entry, read_flags, read_float32
+from .opening import check_shapes, check_size, hold_to_bounds, open_hdf5, plain_entry, read_flags, read_float32
 
 _REQUIRED = ("observations", "actions", "rewards")
 _FLAGS = ("terminals", "timeouts")
@@ -48,10 +48,9 @@ def read_hdf5(
 ) -> Episodes:
     """Read a file in D4RL's layout: observations (N, O), actions (N, A), rewards, terminals and timeouts (N,).
 
-    Numbers of any real type become float32. Episodes end where terminals or timeouts is set, and after
-    `max_episode_steps` at the latest; an unfinished last one is left out, with a note. `observation_dim` and
-    `action_dim` are the sizes to insist on; where 27 observations are wanted and the file has D4RL Ant's 111, the 84
-    columns behind, which must be zero, are left out, with a note. `action_low` and `action_high` are numbers or (A,).
+    Real numbers become float32. Episodes end where terminals or timeouts is set, and after `max_episode_steps` at the
+    latest; an unfinished last one is left out, with a note. So are the 84 zero columns of D4RL's Ant where
+    `observation_dim` is 27. `observation_dim` and `action_dim` insist on a size; bounds are numbers or (A,).
 
     Raises:
         DataError: the file is missing, damaged, of another layout or size, or holds NaN, infinity, actions out of
@@ -63,8 +62,12 @@ def read_hdf5(
     path = Path(path)
     notes: list[str] = []
     with open_hdf5(path) as file:
-        found = _datasets(file, path)
-        n_steps = len(found["rewards"])
+        keys = [*_REQUIRED, *(key for key in _FLAGS if key in set(file))]  # `in file` leaves broken links out
+        found = {key: plain_entry(file, key, h5py.Dataset, _LAYOUT) for key in keys}
+        require_memory(check_size(found.values()), str(path), "use a smaller file")
+        n_steps = found["rewards"].size
+        shapes = [(n_steps, None) if key in ("observations", "actions") else (n_steps,) for key in keys]
+        check_shapes(found.values(), shapes, n_steps)
         observations, actions, rewards = (read_float32(found[key], n_steps) for key in _REQUIRED)
         none = np.zeros(n_steps, np.bool_)
         terminals, timeouts = (read_flags(found[key]) if key in found else none for key in _FLAGS)
@@ -102,27 +105,6 @@ def read_hdf5(
         env_id=env_id,
         notes=tuple(notes),
     )
-
-
-def _datasets(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
-    """The datasets that are read, after all checks but those of their numbers."""
-    names = sorted(file)
-    if missing := [key for key in _REQUIRED if key not in names]:
-        found = ", ".join(map(ascii, names[:20])) or "nothing"
-        raise DataError(f"{path}: missing {', '.join(missing)} (found: {found}); use a file in {_LAYOUT}")
-    datasets = {key: plain_entry(file, key, h5py.Dataset, _LAYOUT) for key in (*_REQUIRED, *_FLAGS) if key in names}
-    require_memory(check_size(datasets.values()), str(path), "use a smaller file")
-    for key, data in datasets.items():
-        wanted = 2 if key in ("observations", "actions") else 1
-        if data.ndim != wanted:
-            raise DataError(f"{path}:{key} has shape {data.shape}, not {wanted} axes; use a file in {_LAYOUT}")
-    n_rows = len(datasets["rewards"])
-    for key, data in datasets.items():
-        if len(data) != n_rows:
-            raise DataError(f"{path}:{key} has {len(data):,} rows, rewards has {n_rows:,}; get the file again")
-        if 0 in data.shape:
-            raise DataError(f"{path}:{key} has shape {data.shape}, so there are no steps; use a file with data")
-    return datasets
 
 
 def _episode_ends(path: Path, ended: npt.NDArray[np.bool_], max_episode_steps: int | None) -> npt.NDArray[np.int64]:

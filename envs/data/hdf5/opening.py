@@ -3,7 +3,7 @@
 import math
 import os
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -107,7 +107,8 @@ def plain_entry(parent: h5py.Group, key: str, kind: type, layout: str = "this la
     """
     link, place, use = parent.get(key, getlink=True), place_of(parent, key), f"use a file in {layout}"
     if link is None:
-        raise DataError(f"{': missing '.join(place.rsplit(':', 1))}; {use}")
+        found = ", ".join(ascii(name) for name in sorted(parent)[:20]) or "nothing"
+        raise DataError(f"{': missing '.join(place.rsplit(':', 1))} (found: {found}); {use}")
     if not isinstance(link, h5py.HardLink):
         which = "an external link" if isinstance(link, h5py.ExternalLink) else "a soft link"
         raise DataError(f"{place} is {which}; copy the data into the file itself")
@@ -126,6 +127,15 @@ def plain_entry(parent: h5py.Group, key: str, kind: type, layout: str = "this la
 def place_of(entry: h5py.HLObject, key: str = "") -> str:
     """An entry, or `key` inside it, as a message has it: FILE:NAME."""
     return f"{entry.file.filename}:{f'{entry.name}/{key}'.strip('/')}"
+
+
+def check_shapes(datasets: Iterable[h5py.Dataset], shapes: Iterable[tuple[int | None, ...]], steps: int) -> None:
+    """Raises DataError where an array has no numbers or another shape than `steps` go with; None: any number."""
+    for data, wanted in zip(datasets, shapes, strict=True):
+        pairs = zip(wanted, data.shape, strict=False)
+        if data.ndim != len(wanted) or not data.size or any(w not in (None, found) for w, found in pairs):
+            shown = str(wanted).replace("None", "any number")
+            raise DataError(f"{place_of(data)} has shape {data.shape}; {steps:,} rewards go with {shown}; {_FETCH}")
 
 
 def check_size(datasets: Collection[h5py.Dataset], taken: int = 0) -> int:

@@ -52,13 +52,12 @@ def minari_id(name: str) -> str:
 def read_minari(
     dataset_id: str, *, download: bool = True, progress: bool = True, clip_actions: bool = False
 ) -> MinariData:
-    """Read a Minari dataset, e.g. "mujoco/hopper/medium-v0", fetching it where it is not on this machine.
+    """Read a Minari dataset, e.g. "mujoco/hopper/medium-v0".
 
-    It is looked for in `$MINARI_DATASETS_PATH`, else `~/.minari/datasets`; with `download` the `minari` package fetches
-    it from its remote (`$MINARI_REMOTE`, by default Hugging Face), which a line on stderr says. Numbers become float32.
-    Minari stores T + 1 observations of an episode of T steps; row t pairs observation t with action t and reward t, and
-    the last observation is left out. So is an unfinished last episode, with a note. Actions must lie in the dataset's
-    own action space. `progress` shows a bar for what takes long. The environment that it names is never imported.
+    Where it is not in `$MINARI_DATASETS_PATH`, else `~/.minari/datasets`, and `download` is set, `minari` fetches it
+    from its remote (`$MINARI_REMOTE`, by default Hugging Face). Numbers become float32. Of the T + 1 observations of an
+    episode of T steps the last is left out, as is an unfinished last episode, with a note. Actions must lie in the
+    dataset's own action space. `progress` shows bars. The environment that it names is never imported.
 
     Raises:
         UsageError: not a Minari id.
@@ -190,21 +189,13 @@ def _parts(group: h5py.Group, columns: tuple[int | None, int | None]) -> list[h5
     parts = [opening.plain_entry(group, key, h5py.Dataset, _LAYOUT) for key in keys]
     steps = parts[0].size
     shapes = ((steps,), (steps + 1, columns[0]), (steps, columns[1]), (steps,), (steps,))
-    for data, wanted in zip(parts, shapes, strict=True):
-        pairs = zip(wanted, data.shape, strict=False)
-        if data.ndim != len(wanted) or not data.size or any(w not in (None, found) for w, found in pairs):
-            shown = str(wanted).replace("None", "any number")
-            raise DataError(
-                f"{opening.place_of(data)} has shape {data.shape}; {steps:,} rewards and the spaces in metadata.json "
-                f"go with {shown}; {_AGAIN}"
-            )
+    opening.check_shapes(parts, shapes, steps)
     return parts
 
 
 def _read_episode(*parts: h5py.Dataset) -> tuple[Episode, bool]:
     """An episode, and whether there is a mark at its end."""
     steps = len(parts[0])
-    # The observation behind the last step has no action: it is left out.
     rewards, observations, actions = (opening.read_float32(data, steps) for data in parts[:3])
     terminated, truncated = (opening.read_flags(data) for data in parts[3:])
     if (early := np.flatnonzero((terminated | truncated)[:-1])).size:

@@ -1,7 +1,7 @@
 """What a Minari dataset says of itself, read as plain JSON: nothing that its metadata name is imported or made.
 
-`minari` itself imports any module they name, on loading already where the spaces are missing. Here an environment is
-believed only if Gymnasium's registry in this process has it under the same entry point.
+`minari` itself imports any module they name. Here an environment is believed only if Gymnasium's registry in this
+process has it under the same entry point.
 """
 
 import json
@@ -34,8 +34,8 @@ _PASSIVE_WRAPPERS = {"RecordEpisodeStatistics", "RecordVideo", "OrderEnforcing",
 class MinariSpec:
     """A dataset's metadata after all checks; None where it has none.
 
-    `observation_dim` is the size O of its observations, `action_low` and `action_high` (A,) are the bounds of its
-    actions, `reference_returns` the returns that score 0 and 100.
+    Observations have the size `observation_dim`, actions the bounds `action_low` and `action_high` (A,);
+    `reference_returns` score 0 and 100.
     """
 
     env_id: str | None
@@ -68,18 +68,12 @@ def minari_data_dir(dataset_id: str) -> Path:
     return minari_dataset_dir() / check_minari_id(dataset_id) / "data"
 
 
-def minari_data_file(dataset_id: str) -> Path:
-    """The HDF5 file with a dataset's episodes, there or not; UsageError: not an id."""
-    return minari_data_dir(dataset_id) / "main_data.hdf5"
-
-
 def read_spec(path: Path) -> MinariSpec:
-    """Read a dataset's `metadata.json`.
+    """Read a dataset's `metadata.json`; nothing is imported.
 
     Raises:
         DataError: it is missing or damaged; the data are not in HDF5; a space is not a vector of numbers; or the
-            environment is not one that Gymnasium knows under the same entry point, has wrappers, or arguments that are
-            not plain numbers, texts and lists of them or that name files or modules. Nothing is imported.
+            environment is not Gymnasium's of that entry point, has wrappers, or arguments that may name files or code.
     """
     try:
         metadata = _object(str(path), path.read_text(encoding="utf-8"))
@@ -91,9 +85,8 @@ def read_spec(path: Path) -> MinariSpec:
     env = _env_spec(path, metadata, notes)
     observed, _ = _bounds(path, metadata, "observation_space")
     low, high = _bounds(path, metadata, "action_space")
-    for key in ("algorithm_name", "description"):
-        if isinstance(text := metadata.get(key), str) and text:
-            notes.append(f"{key}: {one_line(text)}")
+    described = [(key, metadata.get(key)) for key in ("algorithm_name", "description")]
+    notes += [f"{key}: {one_line(text)}" for key, text in described if text and isinstance(text, str)]
     return MinariSpec(
         env_id=env.get("id"),
         env_kwargs=env.get("kwargs", {}),
@@ -109,8 +102,7 @@ def read_spec(path: Path) -> MinariSpec:
 
 
 def _shown(value: object) -> str:
-    text = ascii(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return ascii(value)[:80]
 
 
 def _object(where: str, text: Any) -> dict[str, Any]:  # noqa: ANN401  what JSON holds; Minari keeps JSON inside JSON

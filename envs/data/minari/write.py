@@ -38,10 +38,9 @@ def write_minari(
 ) -> Path:
     """Write episodes as the Minari dataset `dataset_id` in `$MINARI_DATASETS_PATH`, else `~/.minari/datasets`.
 
-    `env_id` is the registered environment that they were recorded on (None: unknown), made with `env_kwargs` for its
-    description and its action space. Minari stores T + 1 observations of an episode of T steps: `final_observations`
-    (E, O) are the last ones; without them the one before is repeated, and the description says so.
-    `reference_returns` are those that score 0 and 100. Returns the dataset's folder.
+    They were recorded on the registered environment `env_id` (None: unknown) made with `env_kwargs`. Minari stores
+    T + 1 observations of an episode of T steps: `final_observations` (E, O) are the last ones; without them the one
+    before is repeated, and the description says so. `reference_returns` score 0 and 100. Returns the folder.
 
     Raises:
         UsageError: not a Minari id, such a dataset is there already, or an argument does not fit.
@@ -62,7 +61,8 @@ def write_minari(
         raise UsageError(f"final_observations have shape {shape}, not {finals.shape}; give one for each episode")
     env_spec, action_space = _environment(episodes, env_id, env_kwargs or {})
     image = _image(episodes, finals)
-    metadata: dict[str, Any] = {
+    low, high = (None, None) if reference_returns is None else map(float, reference_returns)
+    metadata = {
         "dataset_id": dataset_id,
         "minari_version": version("minari"),
         "data_format": "hdf5",
@@ -72,12 +72,12 @@ def write_minari(
         "jpeg_encoding": True,
         "observation_space": serialize_space(gym.spaces.Box(-np.inf, np.inf, (episodes.observation_dim,), np.float32)),
         "action_space": serialize_space(action_space),
-        **({} if env_spec is None else {"env_spec": env_spec}),
+        "env_spec": env_spec,
+        "description": description,
+        "ref_min_score": low,
+        "ref_max_score": high,
     }
-    if description:
-        metadata["description"] = description
-    if reference_returns is not None:
-        metadata["ref_min_score"], metadata["ref_max_score"] = map(float, reference_returns)
+    metadata = {key: value for key, value in metadata.items() if value is not None}
     with writing(target, WAY_OUT):
         target.parent.mkdir(parents=True, exist_ok=True)
         # Beside its place, and hidden: Minari does not list hidden folders.
