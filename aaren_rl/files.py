@@ -92,9 +92,7 @@ _SMALL = 2**26
 def read_small(file: Path) -> str:
     """The text of a file that a person or this package has written: settings, a card, scores.
 
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no file, such as a pipe, too large, or not UTF-8.
+    Raises OSError where it cannot be read, ValueError where it is no file, such as a pipe, too large or not UTF-8.
     """
     if file.exists() and not file.is_file():
         raise ValueError("is not a file")

@@ -13,18 +13,12 @@ T = TypeVar("T")
 
 
 def read(cls: type[T], tree: object, where: str = "") -> T:
-    """A dataclass of plain values; a field that is a dataclass itself is read likewise.
+    """A dataclass of plain values, lists and mappings of such, unions and dataclasses, from a mapping of its fields.
 
     Types are taken at their word: True is no int and "3" no float. An int becomes the float that a field asks for,
-    where it is the same number; no float is NaN or infinite. What a value must be beyond its type is up to the class.
+    where it is the same number; no float is NaN or infinite. `where` names what it is the value of, for messages.
 
-    Args:
-        cls: a dataclass with fields of plain types, lists and mappings of such, unions, and dataclasses.
-        tree: a mapping from the fields' names; those with a default may be left out.
-        where: what it is the value of, for messages: "data".
-
-    Raises:
-        ValueError: a key or a value does not fit; the message is a line that names the field.
+    Raises ValueError where a key or a value does not fit; the message is a line that names the field.
     """
     prefix = where and f"{where}: "
     if not isinstance(tree, dict):

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from aaren_rl.envs import Episodes, returns_to_go
+from aaren_rl.train.config import DataConfig
 from aaren_rl.train.contexts.batches import Batch, StepData
 from aaren_rl.train.contexts.sampling import Sampler, make_sampler
 
@@ -32,7 +33,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def sampler(context: str, data: StepData, steps: int = 256) -> Sampler:
-    return make_sampler(context, data, context_length=20, horizon=50, steps=steps)
+    return make_sampler(DataConfig(context=context, stream_length=20, steps_per_update=steps), data, horizon=50)
 
 
 def stretches(batch: Batch, data: StepData) -> list[tuple[int, int, int]]:

@@ -69,15 +69,13 @@ class Grid:
         Seeds vary slowest, so that a sweep that is stopped early has every task and agent.
         """
         seeds = dict.fromkeys(chain(self.seeds, *self.agent_seeds.values()))
-        runs = [(s, e, a) for s in seeds for e in self.envs for a in self.agents if s in self.seeds_of(a)]
         return [
             make_job({"env": e, "agent": a, "seed": s, **self.settings, **self.data.get(e, {})}, out, more, self.preset)
-            for s, e, a in runs
+            for s in seeds
+            for e in self.envs
+            for a in self.agents
+            if s in self.agent_seeds.get(a, self.seeds)
         ]
-
-    def seeds_of(self, agent: str) -> list[int]:
-        """The training seeds of one of the agents."""
-        return self.agent_seeds.get(agent, self.seeds)
 
 
 def read_grid(name: str) -> Grid:

@@ -38,16 +38,10 @@ class CellJob:
 
 
 def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), preset: str = "default") -> CellJob:
-    """The run with these settings.
+    """The run with these settings, env, agent and seed among them, in the folder `out` of all runs.
 
-    Args:
-        given: settings by name, env, agent and seed among them.
-        out: the folder of all runs.
-        more: arguments of `aaren_rl.train`, as a user typed them; its settings come before those given.
-        preset: where other settings are from, unless `more` names one.
-
-    Raises:
-        UsageError: settings that make no run, or `more` leads to another folder.
+    `more` are arguments of `aaren_rl.train`, as a user typed them; its settings come before those given, and its preset
+    before `preset`. Raises UsageError where the settings make no run, or `more` leads to another folder.
     """
     asked = make_train_job(make_parser().parse_args(["--preset", preset, "--out", str(out), *more]))
     config = make_config({**given, **asked.settings}, asked.preset)
@@ -60,9 +54,8 @@ def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), pres
 def launch(job: CellJob, resume: bool, gpu: str | None = None, *, saves: bool = True) -> subprocess.Popen[bytes]:
     """Starts a run as a process; its output is appended to the run's train.log.
 
-    It ends with this process, however that ends, or it would go on unseen and keep its folder from the one that takes
-    its place; where it `saves`, it gets SIGTERM then, and time. `gpu` is the only one that it sees, by CUDA's number or
-    name; without, it sees those that this process sees.
+    It ends with this process, however that ends, or it would keep its folder from the one that takes its place; where
+    it `saves`, it gets SIGTERM then, and time. `gpu`, by CUDA's number or name, is the only one that it sees.
     """
     # Not torchrun's, where a sweep is started under it: a run is one process.
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}

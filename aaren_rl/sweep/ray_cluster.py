@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..errors import UsageError, one_line
@@ -27,8 +26,7 @@ OBJECT_STORE = 80 * 2**20  # bytes; tasks return an exit code, and Ray's default
 def train_cell(job: CellJob, folder: str) -> int:
     """Body of a task: a run as a process of the worker's, in `folder`; returns its exit code.
 
-    Ray starts a task again whose worker died. The run's process dies with its worker, at once, or it would hold the run
-    folder; so whether there is something to resume is seen here, at every start.
+    Ray starts a task again whose worker died, and its process with it: what there is to resume is seen at every start.
     """
     os.chdir(folder)
     process = launch(job, holds_training(job.run), saves=False)
@@ -54,8 +52,7 @@ class RayTask:
         if not ray.wait([self._reference], timeout=0)[0]:
             return None
         try:
-            code: int = ray.get(self._reference)
-            return code
+            return int(ray.get(self._reference))
         except ray.exceptions.TaskCancelledError:
             return 128 + signal.SIGTERM
         except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError):
@@ -77,31 +74,19 @@ def connect(address: str, gpus: float) -> Iterator[Callable[..., RayTask]]:
         import ray
     except ImportError as error:
         raise UsageError("Ray is not installed: pip install 'aaren-rl[sweep]', or leave --ray out") from error
-    _check_reachable(address)
+    host, _, port = address.rpartition(":")
     options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "error"}
-    folder = None
-    if address == "local":
-        # A short path: Ray's sockets are in it, and a socket's path has at most 107 bytes.
-        folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-        options |= {"_temp_dir": folder, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
-    try:
+    with ExitStack() as stack:
+        if address == "local":
+            # A short path: Ray's sockets are in it, and a socket's path has at most 107 bytes.
+            folder = stack.enter_context(TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True))
+            options |= {"_temp_dir": folder, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        stack.callback(ray.shutdown)
         try:
+            if host and "/" not in host and port.isdigit():
+                socket.create_connection((host, int(port)), timeout=CONNECT).close()
             ray.init(**options)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise UsageError(f"--ray {address}: {one_line(error)}") from error
+        except (OSError, OverflowError, ValueError, RuntimeError) as error:
+            raise UsageError(f"--ray {address}: Ray does not answer: {one_line(error)}") from error
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(train_cell)
         yield lambda job, *_: RayTask(ray, task.options(name=str(job.run)).remote(job, os.getcwd()))
-    finally:
-        ray.shutdown()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _check_reachable(address: str) -> None:
-    host, colon, port = address.rpartition(":")
-    if not colon or "/" in host or not port.isdigit():
-        return  # "local", "auto", or a form that Ray knows
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECT).close()
-    except (OSError, OverflowError) as error:
-        raise UsageError(f"--ray {address}: no Ray cluster answers there: {error}") from error

@@ -45,12 +45,12 @@ def run_cells(
 ) -> int:
     """Trains every cell that is not finished, several at once; returns the exit code.
 
-    A run that a signal ends is tried again, at most twice, and resumes; where one fails, the others are trained to
-    their end all the same. The first SIGINT or SIGTERM stops all runs, which save: 128 plus its number.
+    A run that a signal ends is tried again, at most twice, and resumes; where one fails, the others go on to their end.
+    The first SIGINT or SIGTERM stops all runs, which save: 128 plus its number.
 
     Args:
         cells: the runs.
-        jobs: how many at once, one thread each; by default as many as there are cores, and what Ray has room for.
+        jobs: how many at once, one thread each; by default one a core, and what Ray has room for.
         ray_address: None: processes of this machine, without Ray; "local": a Ray of its own on this machine; else the
             address of a Ray cluster, whose machines share this folder and have the package installed.
         gpus_per_cell: share of a GPU that a run takes, on Ray.
@@ -83,19 +83,16 @@ def run_cells(
     if gpus_per_cell and ray_address is None:
         print("note: --gpus-per-run is of no effect without --ray", file=sys.stderr)
     total = sum(job.config.optimizer.updates for job in cells)
-    with place as start, StopRequest() as stop:
-        bar = progress_bar(total=total, initial=_updates(tasks), desc="training", unit="update")
-        with bar:
-            stopped = _play(tasks, waiting, start, slots, gpus, stop, bar)
+    shown = {"total": total, "initial": _updates(tasks), "desc": "training", "unit": "update"}
+    with place as start, StopRequest() as stop, progress_bar(**shown) as bar:
+        stopped = _play(tasks, waiting, start, slots, gpus, stop, bar)
     if stopped:
         return stop.exit_code
     if failed := [task for task in tasks if task.problem]:
         first = failed[0]
-        raise SweepError(
-            f"{len(failed)} of {len(tasks)} runs failed, the first is {first.job.run} "
-            f"(exit code {first.code}; see its train.log): {first.problem}",
-            first.code,
-        )
+        where = f"{first.job.run} (exit code {first.code}; see its train.log)"
+        message = f"{len(failed)} of {len(tasks)} runs failed, the first is {where}: {first.problem}"
+        raise SweepError(message, first.code)
     return 0
 
 
@@ -103,9 +100,9 @@ def visible_gpus() -> list[str]:
     """The GPUs that this process sees, as CUDA_VISIBLE_DEVICES names them."""
     import torch  # seconds
 
+    every = [str(number) for number in range(torch.cuda.device_count())]
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = torch.cuda.device_count()
-    return [name.strip() for name in named.split(",")][:count] if named else [str(number) for number in range(count)]
+    return [name.strip() for name in named.split(",")][: len(every)] if named else every
 
 
 def is_finished(job: CellJob) -> bool:

@@ -39,16 +39,16 @@ def run(
         seed: training seed; 0 unless `config` has another.
         config: a run's config.yaml, or a part of one.
         out: where runs go: the folder is OUT/ENV/AGENT/seedN.
-        resume: go on with the run in that folder; with more `updates` also with one that is finished.
+        resume: go on with the run in that folder, with more `updates` also with one that is finished.
         save_every: updates between checkpoints, beside those of evaluations.
         threads: torch's CPU threads, for this process, also afterwards; None: as they are.
         device: "auto", "cpu" or "cuda".
-        register: a module to import, which registers environments; what this program has registered is there anyway.
+        register: a module to import, which registers environments; those of this program are there anyway.
         compile: torch.compile the model.
-        on_log: called with the update and the scalars, tag -> value, of every line of metrics.jsonl, such as
-            `train/loss` and `eval/return_mean`. What it raises ends the training; `resume` goes on with it.
-        settings: any other setting by its name on the command line, with underscores: `updates=200`, `width=64`,
-            `source="my.hdf5"`, `target_return=3600.0`; `start_from="RUN"` is `--from`.
+        on_log: called with the update and the scalars, tag -> value, of every line of metrics.jsonl. What it raises
+            ends the training; `resume` goes on with it.
+        settings: any other setting by its name on the command line, with underscores: `updates=200`,
+            `source="my.hdf5"`; `start_from="RUN"` is `--from`.
 
     Raises:
         UsageError: an argument or a setting is unknown or cannot be.

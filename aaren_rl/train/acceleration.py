@@ -33,10 +33,9 @@ Found = tuple[Tensor, Tensor, Tensor]  # loss, norm of the gradient, mask
 
 
 def keep_freed_memory() -> None:
-    """Lets glibc keep up to 1 GiB of freed memory for this process instead of giving it back; nothing elsewhere.
+    """Lets glibc keep up to 1 GiB of freed memory for this process; does nothing elsewhere.
 
-    Every update frees the tens of megabytes that the next one takes again. Mapping and zeroing their pages takes 3 to
-    8 % of an update of the default model. Blocks of 32 MiB and more would be mapped on their own.
+    Every update frees what the next one takes again; to map and zero its pages takes 3 to 8 % of a default update.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:  # musl has none
@@ -51,11 +50,10 @@ def autocast(config: OptimizerConfig, device: torch.device) -> AbstractContextMa
 
 def uses_bfloat16(config: OptimizerConfig, device: torch.device) -> bool:
     """Whether it is asked for or, with "auto", the processor computes in it."""
-    native = torch.cuda.is_bf16_supported() if device.type == "cuda" else _cpu_has_bfloat16()
-    return config.precision == "bfloat16" or (config.precision == "auto" and native)
-
-
-def _cpu_has_bfloat16() -> bool:
+    if config.precision != "auto":
+        return config.precision == "bfloat16"
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported()
     # Instructions, not oneDNN's own test: that also says yes where bfloat16 is emulated, slower than float32.
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
@@ -70,8 +68,7 @@ def check_compiler() -> None:
 
 
 def compile_model(model: nn.Module, device: torch.device) -> nn.Module:
-    """`model` through torch.compile, as `check_compiler` lets it; on a GPU its launches are replayed as CUDA graphs."""
-    check_compiler()
+    """`model` through torch.compile; on a GPU its launches are replayed as CUDA graphs."""
     mode = "reduce-overhead" if device.type == "cuda" else "default"
     return cast("nn.Module", torch.compile(model, mode=mode))
 

@@ -23,14 +23,13 @@ from ..policies.folder import load_policy
 from ..policies.names import SOURCES
 from ..runs.metrics import Metrics
 from .acceleration import keep_freed_memory
-from .checkpoint import find_checkpoint
 from .config import RunConfig
 from .contexts.batches import StepData
 from .contexts.sampling import settle_context
 from .ranks import Ranks
 from .settings import Job, to_dict
 from .trainer import Trainer
-from .training_run import Run, complete, data_returns, make_card, save
+from .training_run import Run, complete, data_returns, find_checkpoint, make_card, save
 
 # How the estimates of returns are fitted.
 FIT_UPDATES = 1500  # a few seconds on one core
@@ -79,7 +78,7 @@ def train(run: Run, stop: StopRequest, save_every: int | None) -> int:
 
 
 def share(run: Run, work: Callable[[Run], None]) -> None:
-    """What saves, on the writer, with what the other ranks carry."""
+    """Does what saves, on the writer, with what the other ranks carry."""
     run.trainer.gather()
     run.trainer.ranks.share(partial(work, run))
 
@@ -97,9 +96,7 @@ def prepare(
     training = training.best(config.data.best_fraction)
     config = settle_context(config, training)
     data = StepData(training, config.data.return_scale, device, action_low=low, action_high=high)
-    start = None if config.data.start_from is None else load_policy(config.data.start_from)
-    if start is not None:
-        data.normalise_as(start.card.observation_mean, start.card.observation_std)
+    start = None if config.data.start_from is None else load_policy(config.data.start_from)  # before torch is seeded
     trainer = Trainer(config, data, training.action_dim, task.horizon, ranks, compiled=job.compile)
     if start is not None:
         start_from(trainer, start, config)
@@ -110,7 +107,7 @@ def prepare(
 
 
 def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
-    """Puts a policy's weights in the place of the trainer's, and of their moving average.
+    """Puts a policy's weights in the place of the trainer's and of their average, and normalises as it does.
 
     Raises CheckpointError where they are of another model, or of an environment of other sizes.
     """
@@ -120,6 +117,7 @@ def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
     differing = [name for name, value in there.items() if name not in free and own[name] != value]
     if differing := [f"{name} ({there[name]}, here {own[name]})" for name in differing]:
         raise CheckpointError(f"--from {config.data.start_from}: the policy's model has another {', '.join(differing)}")
+    trainer.data.normalise_as(policy.card.observation_mean, policy.card.observation_std)
     for model in (trainer.model, trainer.average):
         model.load_state_dict(policy.model.state_dict())
 
@@ -135,17 +133,9 @@ def fit_returns(trainer: Trainer) -> None:
 
 
 def fit_return(model: ReturnEstimate, data: StepData, expectile: float, seed: int, updates: int = FIT_UPDATES) -> None:
-    """Fits an estimate, which shares nothing with the policy's model, to all steps of a data set, by AdamW.
+    """Fits an estimate of an expectile of the returns-to-go, such as BEST, to all steps of a data set, by AdamW.
 
-    Args:
-        model: the estimate.
-        data: the steps.
-        expectile: of the returns-to-go: BEST, TYPICAL or between.
-        seed: of the steps drawn.
-        updates: of FIT_STEPS steps each.
-
-    Raises:
-        NumericsError: the loss is not finite in the end.
+    An update is of FIT_STEPS steps, drawn by the seed. Raises NumericsError where the loss is not finite in the end.
     """
     generator = torch.Generator(data.device).manual_seed(seed)
     model.requires_grad_(True)
@@ -205,10 +195,9 @@ def announce(run: Run) -> None:
     if trainer.ranks.size > 1:
         print(f"{trainer.ranks.size} processes share every update")
     print(f"run folder: {run.path}")
-    acting = config.evaluation.rollout, config.evaluation.rollout_context
     card = make_card(config, run.task, episodes, trainer, run.data_returns)
-    trained = config.data.context, config.data.context_length
-    for note in filter(None, (mismatch(*trained, *acting), above_data([card.target_return], card))):
+    apart = mismatch(card.context, card.context_length, card.rollout, card.rollout_context)
+    for note in filter(None, (apart, above_data([card.target_return], card))):
         print(note, file=sys.stderr)
     # What an evaluation that is owed will log again is dropped.
     run.metrics = Metrics(run.path, trainer.update - run.owes_evaluation)

@@ -1,7 +1,6 @@
 """AdamW, or Muon for the trunk's matrices and AdamW for the rest, under one schedule.
 
-Muon is momentum whose matrices are orthogonalized before they become a step (Jordan et al. 2024). Everything else
-(embeddings, biases, norms, the head) stays with AdamW.
+Muon is momentum whose matrices are orthogonalized before they become a step (Jordan et al. 2024).
 """
 
 from __future__ import annotations
@@ -98,9 +97,9 @@ def _check_shape(parameter: Tensor, moment: Tensor) -> None:
 def orthogonalize(matrices: Tensor) -> Tensor:
     """U V^T of every matrix U S V^T, roughly: singular values between 0.6 and 1.4, by a Newton-Schulz iteration.
 
-    An iteration is X <- Q X with Q = a I + b G + c G^2 and G = X X^T. Where X is wide, a few iterations are made on G
-    alone, of which Q G Q is the next, and their product is what X is multiplied by: 0.7 of the time of 128 x 512. Not
-    all of them: the smallest singular values of G are rounding, which the iterations would raise.
+    An iteration is X <- Q X with Q = a I + b G + c G^2 and G = X X^T. Where X is wide, a few are made on G alone (the
+    next is Q G Q) and their product multiplies X: 0.7 of the time of 128 x 512. Not all of them: the smallest singular
+    values of G are rounding, which the iterations would raise.
 
     Args:
         matrices: (n, R, C), R <= C, in the type to compute in; bfloat16 does where the processor has it.
@@ -142,8 +141,8 @@ def _iterated(gram: Tensor, iterations: int) -> Tensor:
 class Muon:
     """Nesterov momentum, orthogonalized in `dtype`, with decoupled weight decay; all matrices of one shape at once.
 
-    torch.optim.Muon does the same one matrix after another, always in bfloat16, which a processor without bfloat16
-    takes several times as long for as for the update itself. Every matrix (R, C) has a gradient at every step.
+    torch.optim.Muon takes one matrix after another, always in bfloat16, which takes a processor without bfloat16
+    several times as long as the update itself. Every matrix (R, C) has a gradient at every step.
     """
 
     def __init__(self, matrices: list[Tensor], weight_decay: float, dtype: torch.dtype) -> None:
@@ -167,7 +166,8 @@ class Muon:
         for i, matrix in enumerate(self.matrices):
             of_shape[tuple(sorted(matrix.shape))].append(i)
         for shape, places in of_shape.items():
-            lying = torch.stack([_lying(directions[i]).to(self.dtype) for i in places])
+            found = [directions[i].mT if directions[i].shape != shape else directions[i] for i in places]
+            lying = torch.stack([direction.to(self.dtype) for direction in found])
             scale = -lr * AS_ADAMW * shape[1] ** 0.5
             for i, step in zip(places, orthogonalize(lying).unbind(), strict=True):
                 matrix = self.matrices[i]
@@ -177,11 +177,6 @@ class Muon:
                     matrix.addcmul_(step, scale.to(step.dtype))
                 else:
                     matrix.add_(step, alpha=scale)
-
-
-def _lying(matrix: Tensor) -> Tensor:
-    """Not taller than wide: itself or its transpose."""
-    return matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
 
 
 def trunk_matrices(trunk: nn.Module) -> list[Tensor]:

@@ -50,8 +50,8 @@ def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> P
     add("--agent", choices=AGENTS, metavar="NAME", default=argparse.SUPPRESS, help=agents)
     presets = f"settings to start from: {' or '.join(preset_names())}"
     add("--preset", metavar="NAME", default="default", help=presets)
-    seed: dict[str, Any] = {"type": SEED.integer, "metavar": "N", "default": argparse.SUPPRESS}
-    add("--seed", **seed, help="training seed [0; --config's]")
+    training = "training seed [0; --config's]"
+    add("--seed", type=SEED.integer, metavar="N", default=argparse.SUPPRESS, help=training)
     add("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
     add("--threads", type=THREADS.integer, metavar="N", help="CPU threads (default: all cores)")
     add("--compile", action="store_true", help="torch.compile the model: minutes first, for GPUs")

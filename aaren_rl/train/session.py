@@ -51,8 +51,8 @@ def _train_together(job: Job, asked: RunConfig, ranks: Ranks) -> int:
 def require_room(config: RunConfig, device: torch.device) -> None:
     """Raises ResourcesError where a run needs more memory than is free, before anything is made for it."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-    require_memory(model_bytes(config), "the model", SMALLER, free=free)
-    require_memory(batch_bytes(config), "a batch", SMALLER, free=free)
+    for needed, what in ((model_bytes(config), "the model"), (batch_bytes(config), "a batch")):
+        require_memory(needed, what, SMALLER, free=free)
 
 
 def model_bytes(config: RunConfig) -> int:
@@ -91,12 +91,5 @@ def load_data(data: DataConfig) -> tuple[Task, Episodes]:
     reference = None
     if data.ref_min_score is not None and data.ref_max_score is not None:
         reference = Reference("reference returns given by the user", data.ref_min_score, data.ref_max_score)
-    return load_task(
-        data.env,
-        data.source,
-        env_id=data.env_id,
-        reference=reference,
-        clip_actions=data.clip_actions,
-        max_episode_steps=data.max_episode_steps,
-        local_steps=data.local_steps,
-    )
+    names = ("env_id", "clip_actions", "max_episode_steps", "local_steps")
+    return load_task(data.env, data.source, reference=reference, **{name: getattr(data, name) for name in names})

@@ -32,9 +32,7 @@ OnLog = Callable[[int, dict[str, float]], object]  # is given the update and wha
 def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
     """The configuration with these settings; others are a start policy's, the preset's for the agent or the defaults.
 
-    Raises:
-        UsageError: no such preset, or as `build_config`.
-        CheckpointError: there is no policy to start from, or its card is damaged.
+    Raises UsageError as `build_config` or for an unknown preset, CheckpointError for an unreadable start policy.
     """
     settings = dict(given)
     if given.get("start_from") is not None:
@@ -43,7 +41,11 @@ def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
         card = read_card(given["start_from"])
         network = {name: value for name, value in card.model.items() if name in SETTINGS}
         settings = {"agent": card.agent, "return_scale": card.return_scale, **network, **given}
-    settings = {**load_preset(preset, settings.get("agent", RunConfig.agent)), **settings}
+    presets, agent = _presets(), settings.get("agent", RunConfig.agent)
+    if preset not in presets:
+        raise UsageError(f"preset {preset!r} is not one of {', '.join(presets)}")
+    own = presets[preset]
+    settings = {**presets["default"].get(agent, {}), **own.get("all", {}), **own.get(agent, {}), **settings}
     # K of the rollout follows the training windows where these alone were given another length.
     if "context_length" in given and "rollout_context" not in given and settings.get("context") == "window":
         settings["rollout_context"] = given["context_length"]
@@ -53,8 +55,7 @@ def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
 def build_config(settings: Mapping[str, Any]) -> RunConfig:
     """The configuration with these settings, and the defaults of others.
 
-    Raises:
-        UsageError: an unknown setting, a value of the wrong type or out of range; the message names it.
+    Raises UsageError, which names the setting, for one that is unknown, of the wrong type or out of range.
     """
     tree = to_dict(RunConfig())
     for name, value in settings.items():
@@ -71,15 +72,6 @@ def build_config(settings: Mapping[str, Any]) -> RunConfig:
 def preset_names() -> list[str]:
     """The presets that ship with the package."""
     return list(_presets())
-
-
-def load_preset(preset: str, agent: str) -> dict[str, Any]:
-    """Where a preset differs from the defaults for an agent; raises UsageError where there is no such preset."""
-    presets = _presets()
-    if preset not in presets:
-        raise UsageError(f"preset {preset!r} is not one of {', '.join(presets)}")
-    own = presets[preset]
-    return {**presets["default"].get(agent, {}), **own.get("all", {}), **own.get(agent, {})}
 
 
 def _presets() -> dict[str, dict[str, dict[str, Any]]]:
@@ -109,8 +101,7 @@ def as_text(config: RunConfig) -> str:
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
     """All settings by name."""
-    of_sections = {name: getattr(getattr(config, section), name) for name, (section, _) in SETTINGS.items()}
-    return {"agent": config.agent, "seed": config.seed, **of_sections}
+    return _by_name(to_dict(config))
 
 
 def _by_name(tree: Any) -> dict[str, Any]:  # noqa: ANN401  read from a file
@@ -130,8 +121,7 @@ def _by_name(tree: Any) -> dict[str, Any]:  # noqa: ANN401  read from a file
 def read_settings(file: str | Path) -> dict[str, Any]:
     """The settings of a run's config.yaml or of a part of one, or of the same as text that begins with a brace.
 
-    Raises:
-        UsageError: not readable, not YAML, or not settings; nothing in the file is executed.
+    Raises UsageError where they are not readable, not YAML, or no settings; nothing in the file is executed.
     """
     text = str(file)
     try:
@@ -152,8 +142,8 @@ def differences(there: RunConfig, asked: Mapping[str, Any]) -> list[str]:
     """Where a configuration differs, of the settings asked for: "network.width (run: 16, asked: 32)"."""
     settings = settings_of(there)
     differing = {name: value for name, value in asked.items() if settings[name] != value}
-    named = {name: name if name in RUN else f"{SETTINGS[name][0]}.{name}" for name in differing}
-    return [f"{named[name]} (run: {settings[name]}, asked: {value})" for name, value in differing.items()]
+    sections = {name: f"{SETTINGS[name][0]}." if name in SETTINGS else "" for name in differing}
+    return [f"{sections[name]}{name} (run: {settings[name]}, asked: {value})" for name, value in differing.items()]
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,8 @@ class Trainer:
         data: the steps to train on, on the training device.
         action_dim: A.
         horizon: the environment's time limit, in steps.
-        ranks: the processes that share every batch. Weights stay those of one process to rounding while dropout is 0;
-            with dropout each draws its own masks. GPUs are of one type: other types draw other numbers.
+        ranks: the processes that share every batch. While dropout is 0, the weights are those of one process, to
+            rounding; with dropout each draws its own masks. GPUs are of one type: other types draw other numbers.
         compiled: run the model through torch.compile: the same numbers to rounding, other dropout masks.
         on_device: nothing in an update waits for the device, and a GPU replays it as a CUDA graph. By default where one
             process trains a model on a GPU whose passes wait for nothing, but not `compiled`. On a CPU, for tests, the
@@ -82,18 +82,11 @@ class Trainer:
         # Modules look their parameters up every time, for a percent of a small model's update.
         self._parameters: list[Tensor] = list(self.model.parameters())
         self._averages: list[Tensor] = list(self.average.parameters())
-        self._forward = ranks.wrap(self.model, data.device)
-        if compiled:
-            self._forward = compile_model(self._forward, data.device)
+        wrapped = ranks.wrap(self.model, data.device)
+        self._forward = compile_model(wrapped, data.device) if compiled else wrapped
         dtype = torch.bfloat16 if uses_bfloat16(config.optimizer, data.device) else torch.float32
         self.optimizers = Optimizers(self.model, config.optimizer, dtype)
-        self.sampler = make_sampler(
-            config.data.context,
-            data,
-            context_length=config.data.stream_length if config.data.context == "stream" else config.data.context_length,
-            horizon=horizon,
-            steps=config.data.steps_per_update,
-        )
+        self.sampler = make_sampler(config.data, data, horizon)
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
         if on_device is None:
             alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1 and not compiled
@@ -108,12 +101,11 @@ class Trainer:
         self._start_over()
 
     def _start_over(self) -> None:
-        """Forgets what the next update's number, and the tensors that it changes, decide."""
-        recorded = self._on_device and self.data.device.type == "cuda"
-        self._rates: DeviceRates | None = None
-        self._there: Callable[[int], Found] = (
-            Graphs(self._update_there, self.generator) if recorded else self._update_there
-        )
+        """Makes what depends on the number of the next update, and on the tensors that it changes."""
+        config, device, on_device = self.config.optimizer, self.data.device, self._on_device
+        self._rates = DeviceRates(config, device, self.update) if on_device else None
+        recorded = on_device and device.type == "cuda"
+        self._learn: Callable[[int], Found] = Graphs(self._update, self.generator) if recorded else self._update
 
     @property
     def skipped(self) -> int:
@@ -128,32 +120,24 @@ class Trainer:
         if not self.model.training:
             self._forward.train()
         self.ranks.seed_dropout(self.config.seed, self.update)
-        size = self.sampler.prepare(self.generator)
-        if self._on_device:
-            if self._rates is None:
-                self._rates = DeviceRates(self.config.optimizer, self.data.device, self.update)
-            loss, norm, self.mask = self._there(size)
-        else:
-            loss, norm, self.mask = self._learn(self._draw(size), rates_at(self.update, self.config.optimizer))
+        loss, norm, self.mask = self._learn(self.sampler.prepare(self.generator))
         self.update += 1
         return loss, norm
 
-    def _update_there(self, size: int) -> Found:
-        """One update as a function of what is on the device."""
-        assert self._rates is not None
-        return self._learn(self._draw(size), self._rates.take())
+    def _update(self, size: int) -> Found:
+        """Updates the weights and their average, on steps that are the same on every rank, as one process draws them.
 
-    def _draw(self, size: int) -> Batch:
-        """The steps of the next update, the same on every rank, as one process would draw them."""
-        return self.sampler.draw(self.generator, size)
-
-    def _learn(self, whole: Batch, rates: Rates) -> Found:
-        """Updates the weights and their average."""
+        On the device it is a function of nothing but what is there.
+        """
+        whole = self.sampler.draw(self.generator, size)
+        rates = rates_at(self.update, self.config.optimizer) if self._rates is None else self._rates.take()
         loss, after = self._loss(part(whole, self.ranks.rank, self.ranks.size), whole)
         for parameter in self._parameters:  # as the optimiser's zero_grad, in a tenth of its time
             parameter.grad = None
-        self._differentiate(loss)
-        norm = self._clip()
+        # The ranks' gradients are averaged, and their losses are to be added up.
+        (loss if self.ranks.size == 1 else loss * self.ranks.size).backward()
+        limit = self.config.optimizer.clip_norm
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit, foreach=True).detach()
         loss = self.ranks.sum(loss.detach())
         bad = None
         if self.config.optimizer.non_finite == "skip":
@@ -171,26 +155,11 @@ class Trainer:
         """This rank's part of the error, and the model's state after the steps."""
         before = None if self.carried is None else self.carried.state
         with autocast(self.config.optimizer, self.data.device):
-            actions, after = self._forward(
-                batch.observations,
-                batch.actions,
-                batch.returns_to_go,
-                batch.timesteps,
-                before,
-                starts=batch.starts,
-                previous_action=batch.previous_action,
-            )
+            rows = batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
+            begun = {"starts": batch.starts, "previous_action": batch.previous_action}
+            actions, after = self._forward(*rows, before, **begun)
         count = None if batch is whole else whole.mask.sum()
         return masked_mse(actions, batch.actions, batch.mask, count), after
-
-    def _differentiate(self, loss: Tensor) -> None:
-        # The ranks' gradients are averaged, and their losses are to be added up.
-        (loss if self.ranks.size == 1 else loss * self.ranks.size).backward()
-
-    def _clip(self) -> Tensor:
-        """Clips the gradient; its norm before."""
-        limit = self.config.optimizer.clip_norm
-        return torch.nn.utils.clip_grad_norm_(self._parameters, limit, foreach=True).detach()
 
     @torch.no_grad()
     def _average(self, rates: Rates, bad: Tensor | None) -> None:
@@ -198,19 +167,9 @@ class Trainer:
             torch._foreach_lerp_(self._averages, self._parameters, rates.average)
             return
         # a - r (a - w): a step of SGD, which takes its rate and whether it is taken from the device.
-        torch._fused_sgd_(
-            self._averages,
-            self._parameters,
-            [],
-            weight_decay=1.0,
-            momentum=0.0,
-            lr=rates.average,
-            dampening=0.0,
-            nesterov=False,
-            maximize=True,
-            is_first_step=False,
-            found_inf=bad,
-        )
+        plain: dict[str, Any] = {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "is_first_step": False}
+        plain |= {"weight_decay": 1.0, "lr": rates.average, "maximize": True, "found_inf": bad}
+        torch._fused_sgd_(self._averages, self._parameters, [], **plain)
 
     def recurrence(self) -> dict[str, float]:
         """Gate, lambdas, gammas and thetas of every layer's recurrence encoding, by tag; nothing without one."""

@@ -20,11 +20,11 @@ from ..envs.behaviour.noise import mode_returns
 from ..errors import NumericsError
 from ..evaluate.held_out import HeldOut, measure_action_error
 from ..evaluate.play import EpisodePlan, score_policy
-from ..evaluate.scores import ActionError, Score
+from ..evaluate.scores import Score
 from ..machine import device_name
 from ..policies.card import PolicyCard, ReturnBounds, task_fields, versions
 from ..policies.folder import amend_card, make_policy, save_policy
-from ..runs.checkpoints import add_checkpoint
+from ..runs.checkpoints import Saved, add_checkpoint, newest_whole
 from ..runs.folder import holds_training
 from ..runs.metrics import Metrics
 from .config import RunConfig
@@ -36,6 +36,8 @@ INTERVALS = 50  # of time steps, for which a card has the range of returns-to-go
 # Returns-to-go above this quantile are of single episodes, and a model that is fed them at every step extrapolates. On
 # hopper-medium-replay, asked for the best return of the data, one seed of three scored 27 with them and 86 without.
 HIGHEST = 0.99
+# What a checkpoint must hold, beside what `Trainer.states` adds.
+STATES = {"raw": dict, "average": dict, "optimizer": dict, "sampler": Tensor, "recent": Tensor, "torch": Tensor}
 
 
 @dataclass
@@ -78,8 +80,8 @@ class Run:
         """What is to be done after the update that is done."""
         if self.is_due(self.config.evaluation.eval_every):
             return [complete]
-        saving = save_every is not None and self.is_due(save_every)
-        return [*([log] if self.is_due(LOG_EVERY) else []), *([save] if saving else [])]
+        works = [(log, LOG_EVERY), (save, save_every)]
+        return [work for work, every in works if every is not None and self.is_due(every)]
 
     @property
     def owes_evaluation(self) -> bool:
@@ -135,24 +137,24 @@ def evaluate(run: Run) -> None:
     card = make_card(run.config, run.task, run.episodes, trainer, run.data_returns)
     models = {"average": trainer.average, "raw": trainer.model}
     episodes = config.final_episodes if at_end else config.eval_episodes
-    scores = {}
+    scores: dict[str, Score] = {}
     for weights, model in models.items():
         policy = make_policy(model, card)
-        plan = EpisodePlan(weights, episodes, [card.target_return], config.eval_seed)
-        (score,) = score_policy(policy, card, plan)
-        error = None if run.held_out is None else measure_action_error(policy, run.held_out, card)
-        scores[weights] = dataclasses.replace(score, action_error=error)
+        (score,) = score_policy(policy, card, EpisodePlan(weights, episodes, [card.target_return], config.eval_seed))
+        imitation = None if run.held_out is None else measure_action_error(policy, run.held_out, card)
+        scores[weights] = dataclasses.replace(score, action_error=imitation)
     run.last = last = scores["average"]
     run.tell({**last.scalars("eval"), **scores["raw"].scalars("eval_raw")})
     if at_end and (data := last.data()) is not None:
         run.metrics.text("data", data)
-    imitation = "" if last.action_error is None else f", held-out action error {last.action_error.short()}"
-    run.bar.write(f"update {trainer.update}: {run.headline} {last.headline:.1f}{imitation}")
-    card = dataclasses.replace(card, **error_fields(last.action_error))
+    held_out = "" if last.action_error is None else f", held-out action error {last.action_error.short()}"
+    run.bar.write(f"update {trainer.update}: {run.headline} {last.headline:.1f}{held_out}")
+    if (error := last.action_error) is not None:
+        card = dataclasses.replace(card, action_error=error.mean, action_error_floor=error.floor)
     states = {weights: model.state_dict() for weights, model in models.items()}
     save_policy(run.path / "policy", card, states)
-    if run.best is None or run.last.headline > run.best.headline:
-        run.best = run.last
+    if run.best is None or last.headline > run.best.headline:
+        run.best = last
         save_policy(run.path / "policy_best", card, states)
     elif at_end:  # it was saved before the behaviour's mode was known
         amend_card(run.path / "policy_best", data_returns=run.data_returns)
@@ -164,6 +166,11 @@ def save(run: Run) -> None:
     progress = {name: score and score.to_json() for name, score in (("last", run.last), ("best", run.best))}
     states = run.trainer.states() | {"recent": recent}
     add_checkpoint(run.path / "checkpoints", run.trainer.update, progress, states)
+
+
+def find_checkpoint(folder: Path) -> Saved | None:
+    """The newest checkpoint of a run that is whole, or None before its first; errors are those of `newest_whole`."""
+    return newest_whole(folder, STATES, lambda saved: saved)
 
 
 def finite_losses(run: Run) -> Tensor:
@@ -233,14 +240,9 @@ def data_returns(episodes: Episodes) -> dict[str, float]:
 
 
 def behaviour_mode(episodes: Episodes, seed: int) -> dict[str, float]:
-    """The "mode" of `PolicyCard.data_returns`, from the first states of an evaluation with this seed.
+    """The "mode" of `PolicyCard.data_returns`, from an evaluation's first states; nothing for data of unknown policies.
 
-    Nothing for data that no policy which ships has made. Raises SimulationError where the environment fails.
+    Raises SimulationError where the environment fails.
     """
     returns = mode_returns(get_task(episodes.dataset), seed=seed) if episodes.source == "local" else None
     return {} if returns is None else {"mode": float(returns.mean())}
-
-
-def error_fields(error: ActionError | None) -> dict[str, Any]:
-    """The part of a card that its error on held-out episodes decides."""
-    return {} if error is None else {"action_error": error.mean, "action_error_floor": error.floor}

@@ -29,9 +29,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.train import trainer as training_module
-from aaren_rl.train.checkpoint import find_checkpoint
 from aaren_rl.train.command import main as train
 from aaren_rl.train.trainer import Trainer
+from aaren_rl.train.training_run import find_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ from aaren_rl import files
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.policies.folder import read_card, save_policy, load_policy
 from aaren_rl.runs.checkpoints import add_checkpoint
-from aaren_rl.train.checkpoint import find_checkpoint
+from aaren_rl.train.training_run import find_checkpoint
 
 source, root, swaps = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "swap"
 card, old = read_card(source), find_checkpoint(source / "checkpoints")

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from small_run import records
 
 from aaren_rl import load_policy
-from aaren_rl.errors import CommandError, UsageError
+from aaren_rl.errors import CommandError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.runs.command import main as runs
 from aaren_rl.train import run
@@ -39,16 +39,15 @@ def small(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_from_python_is_the_commands(hopper_file: Path, small: Path, tmp_path: Path) -> None:
     logged: list[tuple[int, dict[str, float]]] = []
-    settings = {**SMALL, "source": str(hopper_file), "out": tmp_path}
-    path = run(**settings, save_every=1, on_log=lambda update, values: logged.append((update, values)))
+    settings = {**SMALL, "source": str(hopper_file)}
+    path = run(**settings, out=tmp_path, save_every=1, on_log=lambda *line: logged.append(line))
     assert path == tmp_path / "hopper-medium" / "decision-aaren" / "seed0"
     # Also where no evaluation is due; and it changes nothing else.
     assert {file.name for file in (path / "checkpoints").iterdir()} == {"00000003.pt", "00000004.pt"}
     assert [{"update": update, **values} for update, values in logged] == records(path)
     assert {update for update, _ in logged} == {2, 4} and any("eval/return_mean" in values for _, values in logged)
     typed = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-    typed[typed.index(f"--out={tmp_path}")] = f"--out={tmp_path / 'typed'}"
-    assert train(typed) == 0
+    assert train([*typed, f"--out={tmp_path / 'typed'}"]) == 0
     other = tmp_path / "typed" / "hopper-medium" / "decision-aaren" / "seed0"
     assert (other / "config.yaml").read_bytes() == (path / "config.yaml").read_bytes()
     assert all(torch.equal(weights(path)[name], tensor) for name, tensor in weights(other).items())
@@ -73,9 +72,7 @@ def test_what_a_callback_raises_ends_the_training(hopper_file: Path, tmp_path: P
     ("changes", "message"),
     [
         ({"updtaes": 3}, "updtaes: is no setting; did you mean updates"),
-        ({"updates": -3}, "updates: must be at least 1"),
         ({"env": None}, "--env is missing"),
-        ({"agent": "nobody"}, "agent"),
         ({"threads": 0}, "threads: must be at least 1"),
         ({"device": "tpu"}, "--device 'tpu'"),
         ({"config": "nothing.yaml"}, "--config nothing.yaml"),
@@ -89,7 +86,7 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str, hopper
     assert not list(tmp_path.iterdir())
 
 
-def test_a_finished_run_goes_on(hopper_file: Path, small: Path, tmp_path: Path) -> None:
+def test_a_finished_run_goes_on(hopper_file: Path, tmp_path: Path) -> None:
     """With a constant rate it is the run that was to have so many updates from the begin on."""
     constant = {**SMALL, "source": str(hopper_file), "schedule": "constant", "eval_every": 4}
     long = run(**{**constant, "updates": 8}, out=tmp_path / "long")
@@ -106,68 +103,55 @@ def test_a_finished_run_goes_on(hopper_file: Path, small: Path, tmp_path: Path) 
 
 
 def test_settings_from_a_file(hopper_file: Path, small: Path, tmp_path: Path) -> None:
-    """The run's own, of which the command line changes some; or a part of one."""
-    own = ["--config", str(small / "config.yaml"), "--out", str(tmp_path), "--threads", "1"]
-    assert train(own) == 0
+    """A part of a run's own, of which the command line changes some; all of it is the same run again."""
+    tree = yaml.safe_load((small / "config.yaml").read_text())
+    tree |= {"agent": "bc", "seed": 5, "evaluation": {"final_episodes": 1}}
+    (tmp_path / "part.yaml").write_text(yaml.safe_dump(tree))
+    own = ["--out", str(tmp_path), "--threads", "1", "--config"]
+    assert train([*own, str(tmp_path / "part.yaml"), "--seed=6"]) == 0
+    made = yaml.safe_load((tmp_path / "hopper-medium" / "bc" / "seed6" / "config.yaml").read_text())
+    assert made["network"]["width"] == 16 and made["evaluation"]["eval_every"] == 500
+    assert train([*own, str(small / "config.yaml")]) == 0
     again = tmp_path / "hopper-medium" / "decision-aaren" / "seed0"
     assert (again / "config.yaml").read_bytes() == (small / "config.yaml").read_bytes()
     assert all(torch.equal(weights(again)[name], tensor) for name, tensor in weights(small).items())
-    tree = yaml.safe_load((small / "config.yaml").read_text())
-    part = {"agent": "bc", "seed": 5, "data": {"source": str(hopper_file), "env": "hopper-medium"}}
-    (tmp_path / "part.yaml").write_text(yaml.safe_dump({**part, "network": tree["network"]}))
-    small_too = [f"--{name.replace('_', '-')}={SMALL[name]}" for name in SMALL if name not in ("env", "width")]
-    assert train(["--config", str(tmp_path / "part.yaml"), "--seed=6", "--out", str(tmp_path), *small_too]) == 0
-    made = yaml.safe_load((tmp_path / "hopper-medium" / "bc" / "seed6" / "config.yaml").read_text())
-    assert made["network"]["width"] == 16 and made["optimizer"]["updates"] == 4
-
-
-@pytest.mark.parametrize("text", ["", "[]", "agent: 3", "data: 5", "a: &a [*a]"])
-def test_a_file_that_is_none(text: str, tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(text)
-    with pytest.raises(UsageError, match=r"--config .*c\.yaml: "):
-        run("hopper-medium", config=tmp_path / "c.yaml", out=tmp_path / "runs")
 
 
 def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_path: Path) -> None:
     """Its size, its agent and its scale follow; its normalisation stays, whatever the new data are."""
-    card = json.loads((shutil.copytree(small, tmp_path / "old") / "policy" / "config.json").read_text())
+    card_file = shutil.copytree(small, tmp_path / "old") / "policy" / "config.json"
+    card = json.loads(card_file.read_text())
     card["observation_mean"] = [mean + 1 for mean in card["observation_mean"]]
     card["return_scale"] = 500.0
-    (tmp_path / "old" / "policy" / "config.json").write_text(json.dumps(card))
-    more = {"env": "hopper-medium", "source": str(hopper_file), "threads": 1, "steps_per_update": 160}
-    more |= {"seed": 9, "eval_every": 1, "eval_episodes": 1, "final_episodes": 1, "warmup_updates": 0, "updates": 1}
-    tuned = run(**more, start_from=str(tmp_path / "old"), out=tmp_path, learning_rate=1e-9, matrix_learning_rate=1e-9)
+    card_file.write_text(json.dumps(card))
+    more = {name: value for name, value in SMALL.items() if name not in ("width", "layers", "heads", "dropout")}
+    more |= {"source": str(hopper_file), "seed": 9, "updates": 1, "learning_rate": 1e-9, "matrix_learning_rate": 1e-9}
+    tuned = run(**more, start_from=str(tmp_path / "old"), out=tmp_path)
     made, old = read_card(tuned), load_policy(small).model.state_dict()
     assert made.observation_mean == pytest.approx(card["observation_mean"], rel=1e-6) and made.return_scale == 500.0
     assert made.model == card["model"]
-    for name, tensor in weights(tuned).items():
-        torch.testing.assert_close(tensor, old[name], rtol=0, atol=1e-6)
-    for name, tensor in load_policy(tuned).model.state_dict().items():  # the moving average
-        torch.testing.assert_close(tensor, old[name], rtol=0, atol=1e-6)
-    fresh = run(**{**more, **SMALL, "updates": 1}, out=tmp_path / "fresh")
-    assert any((weights(fresh)[name] - tensor).abs().max() > 0.01 for name, tensor in old.items())
+    for states in (weights(tuned), load_policy(tuned).model.state_dict()):  # and the moving average
+        for name, tensor in states.items():
+            torch.testing.assert_close(tensor, old[name], rtol=0, atol=1e-6)
     with pytest.raises(CommandError, match=r"--from .*: the policy's model has another width \(16, here 32\)"):
         run(**more, start_from=str(small), out=tmp_path / "wide", width=32)
 
 
 def test_runs_and_their_scores(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stopped = tmp_path / "runs" / "stopped"
+    stopped, other = tmp_path / "runs" / "stopped", tmp_path / "runs" / "other"
     shutil.copytree(small, tmp_path / "runs" / "a")
     shutil.copytree(small, stopped)
-    lines = (stopped / "metrics.jsonl").read_text().splitlines()
-    (stopped / "metrics.jsonl").write_text("\n".join([lines[0], "{", '{"update": 1e']))
-    (tmp_path / "runs" / "other").mkdir()
-    (tmp_path / "runs" / "other" / "config.yaml").write_text("env: x")
+    first, *_ = (stopped / "metrics.jsonl").read_text().splitlines()
+    (stopped / "metrics.jsonl").write_text("\n".join([first, "{", '{"update": 1e']))
+    other.mkdir()
+    (other / "config.yaml").write_text("env: x")
     assert runs([str(tmp_path / "runs"), "--json", str(tmp_path / "list.json")]) == 0
-    listed = json.loads((tmp_path / "list.json").read_text())
-    assert [(Path(one["path"]).name, one["state"], one["update"], one["updates"]) for one in listed] == [
-        ("a", "finished", 4, 4),
-        ("stopped", "stopped", 2, 4),
+    evaluated = [record["eval/normalized_score"] for record in records(small) if "eval/return_mean" in record]
+    shown = ("state", "update", "updates", "score", "best")
+    assert [[one[name] for name in shown] for one in json.loads((tmp_path / "list.json").read_text())] == [
+        ["finished", 4, 4, evaluated[-1], max(evaluated)],
+        ["stopped", 2, 4, evaluated[0], evaluated[0]],
     ]
-    evaluated = [record for record in records(small) if "eval/return_mean" in record]
-    assert listed[0]["score"] == evaluated[-1]["eval/normalized_score"] and listed[0]["normalised"]
-    assert listed[0]["best"] == max(record["eval/normalized_score"] for record in evaluated)
-    assert listed[1]["score"] == evaluated[0]["eval/normalized_score"]
     out = capsys.readouterr().out
     assert "4/4" in out and "stopped" in out and "score: normalised" in out
-    assert runs([str(tmp_path / "nothing")]) == 2 and runs([str(tmp_path / "runs" / "other")]) == 2
+    assert runs([str(tmp_path / "nothing")]) == 2 and runs([str(other)]) == 2

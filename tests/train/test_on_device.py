@@ -1,19 +1,29 @@
-"""Updates that wait for nothing against those that do: the same weights; what follows is run as a graph on GPUs."""
+"""Updates that wait for nothing: on a CPU against those that do, on a GPU as graphs against what they replay."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from windows import make_data
+from windows import SCALE, make_episodes
 
+from aaren_rl.agents import Policy
+from aaren_rl.train import acceleration
 from aaren_rl.train import trainer as module
+from aaren_rl.train.contexts.batches import StepData
 from aaren_rl.train.settings import build_config
 from aaren_rl.train.trainer import Trainer
 
-UPDATES = 8
-NETWORK = {"width": 16, "layers": 2, "heads": 2, "dropout": 0.2, "timestep_embedding": True}
-OPTIMIZER = {"updates": UPDATES, "warmup_updates": 3, "optimizer": "adamw", "precision": "float32"}
+UPDATES = 8  # more of a size than are made before it is recorded
+SETTINGS = {
+    "width": 16, "layers": 2, "heads": 2, "dropout": 0.2, "timestep_embedding": True, "steps_per_update": 64,
+    "updates": UPDATES, "warmup_updates": 3, "optimizer": "adamw", "precision": "float32",
+}  # fmt: skip
+ON_GPU = {"device": "cuda", "on_device": None, "width": 64, "steps_per_update": 256}
+CONTEXTS = ["window", "mixed", "episode"]
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+on_gpu = pytest.mark.parametrize("changes", [pytest.param(ON_GPU, marks=GPU)], ids=["cuda"])
 
 
 @pytest.fixture(autouse=True)
@@ -24,9 +34,20 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-def make(context: str = "mixed", *, on_device: bool, **changes: object) -> Trainer:
-    settings = {"context": context, "steps_per_update": 64, **NETWORK, **OPTIMIZER, **changes}
-    return Trainer(build_config(settings), make_data(), 2, 60, on_device=on_device)
+def make(context: str = "mixed", *, device: str = "cpu", on_device: bool | None = True, **changes: object) -> Trainer:
+    config = build_config({"context": context, **SETTINGS, **changes})
+    return Trainer(config, StepData(make_episodes(), SCALE, device), 2, 60, on_device=on_device)
+
+
+def go_on(trainer: Trainer, updates: int) -> Trainer:
+    for _ in range(updates):
+        trainer.step()
+    return trainer
+
+
+def trained(context: str = "mixed", *, updates: int = UPDATES, **changes: object) -> Trainer:
+    """One after another: they draw dropout by the same generator."""
+    return go_on(make(context, **changes), updates)
 
 
 def weights(trainer: Trainer) -> list[Tensor]:
@@ -37,27 +58,20 @@ def averages(trainer: Trainer) -> list[Tensor]:
     return [p.detach().clone() for p in trainer.average.parameters()]
 
 
-def trained(context: str = "mixed", *, on_device: bool, updates: int = UPDATES, **changes: object) -> Trainer:
-    """One after another: they draw dropout by the same generator."""
-    trainer = make(context, on_device=on_device, **changes)
-    for _ in range(updates):
-        trainer.step()
-    return trainer
-
-
-@pytest.mark.parametrize("context", ["window", "mixed", "episode"])
+@pytest.mark.parametrize("context", CONTEXTS)
 def test_the_weights_are_the_same_to_the_last_bit(context: str) -> None:
     mine, true = (trained(context, on_device=there) for there in (True, False))
     assert all(map(torch.equal, weights(mine), weights(true)))
     torch.testing.assert_close(averages(mine), averages(true), rtol=1e-6, atol=1e-7)
     assert mine.optimizers.learning_rate == true.optimizers.learning_rate > 0
     assert mine.optimizers.state_dict()["param_groups"] == true.optimizers.state_dict()["param_groups"]
+    go_on(mine, 2)  # after the last update its rates stay
+    assert mine.optimizers.learning_rate == true.optimizers.learning_rate
 
 
 def test_by_muon_to_rounding() -> None:
     mine, true = (trained(on_device=there, optimizer="muon", weight_decay=0.1) for there in (True, False))
-    torch.testing.assert_close(weights(mine), weights(true), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(averages(mine), averages(true), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(weights(mine) + averages(mine), weights(true) + averages(true), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -74,26 +88,67 @@ def test_an_update_that_is_not_finite_is_skipped(optimizer: str, monkeypatch: py
         before = weights(trainer)
         trainer.step()
         assert all(map(torch.equal, before, weights(trainer)))
-        for _ in range(UPDATES - 1):
-            trainer.step()
-        assert trainer.skipped == 2
+        assert go_on(trainer, UPDATES - 1).skipped == 2
         found.append((weights(trainer), averages(trainer)))
     near = {"rtol": 1e-4, "atol": 1e-5}
     torch.testing.assert_close(found[0][0], found[1][0], **({"rtol": 0, "atol": 0} if optimizer == "adamw" else near))
     torch.testing.assert_close(found[0][1], found[1][1], **near)
 
 
-@pytest.mark.parametrize("context", ["mixed", "episode"])
-def test_it_goes_on_where_it_was(context: str) -> None:
-    whole, cut = (trained(context, on_device=True, optimizer="muon", updates=n) for n in (UPDATES, 3))
+@pytest.mark.parametrize(
+    ("context", "changes"),
+    [
+        *((context, {"optimizer": "muon"}) for context in ("mixed", "episode")),
+        *(pytest.param(context, ON_GPU, marks=GPU) for context in CONTEXTS),
+    ],
+)
+def test_it_goes_on_where_it_was(context: str, changes: dict[str, object]) -> None:
+    whole, cut = (trained(context, updates=n, **changes) for n in (UPDATES, 5))
     saved = cut.states()
-    fresh = make(context, on_device=True, optimizer="muon")
+    fresh = make(context, **changes)
     fresh.restore(cut.update, saved)
-    for _ in range(UPDATES - 3):
-        fresh.step()
+    go_on(fresh, UPDATES - 5)
     assert all(map(torch.equal, weights(whole) + averages(whole), weights(fresh) + averages(fresh)))
 
 
-def test_after_the_last_update_its_rates_stay() -> None:
-    trainer = trained(on_device=True, updates=UPDATES + 2)
-    assert trainer.optimizers.learning_rate == module.rates_at(UPDATES - 1, trainer.config.optimizer).adamw
+@on_gpu
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("non_finite", ["stop", "skip"])
+def test_an_update_does_not_wait_for_the_device(
+    changes: dict[str, object], context: str, non_finite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceleration, "EAGER", UPDATES)
+    trainer = trained(context, updates=2, non_finite=non_finite, **changes)  # kernels are compiled, moments are made
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        go_on(trainer, 2)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@on_gpu
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_graph_is_the_update_it_replays(
+    changes: dict[str, object], context: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = trained(context, optimizer=optimizer, **changes)
+    assert mine._learn._recorded
+    monkeypatch.setattr(acceleration, "EAGER", UPDATES)
+    true = trained(context, optimizer=optimizer, **changes)
+    torch.testing.assert_close(weights(mine) + averages(mine), weights(true) + averages(true), rtol=1e-5, atol=1e-6)
+
+
+@on_gpu
+def test_it_acts_as_on_a_cpu(changes: dict[str, object]) -> None:
+    trainer, actions = trained(updates=3, **changes), []
+    for device in ("cuda", "cpu"):
+        data = trainer.data
+        scales = data.observation_mean.to(device), data.observation_std.to(device)
+        policy = Policy(trainer.average.to(device), *scales, SCALE, "carry", 20)
+        state, rng = policy.initial_state(3, 1.0), np.random.default_rng(0)
+        for _ in range(10):
+            observation = rng.normal(size=(3, 3)).astype(np.float32)
+            action, state = policy.act(observation, np.ones(3, np.float32), state)
+            actions.append(action)
+    np.testing.assert_allclose(actions[:10], actions[10:], rtol=0, atol=1e-5)

@@ -15,9 +15,9 @@ from small_run import arguments, folder
 
 from aaren_rl.envs import SimulationError
 from aaren_rl.train import training_run
-from aaren_rl.train.checkpoint import find_checkpoint
 from aaren_rl.train.command import main as train
 from aaren_rl.train.trainer import Trainer
+from aaren_rl.train.training_run import find_checkpoint
 
 
 class KilledError(BaseException):

