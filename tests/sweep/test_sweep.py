@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import signal
 import socket
@@ -18,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_run import arguments, records
+from small_run import arguments, folder, records
 
 from aaren_rl.errors import CheckpointError, UsageError
 from aaren_rl.policies.folder import read_card
@@ -28,7 +27,6 @@ from aaren_rl.sweep.processes import CellJob, make_job
 from aaren_rl.sweep.schedule import SweepError, run_cells
 from aaren_rl.train.options import make_job as make_train_job
 from aaren_rl.train.options import make_parser
-from aaren_rl.train.settings import settings_of
 
 UPDATES = 150
 VISIBLE = b"CUDA_VISIBLE_DEVICES="
@@ -119,42 +117,34 @@ def test_a_run_that_is_killed_again_and_again_fails(hopper_file: Path, tmp_path:
     assert len(starts) == 3
 
 
-SCRIPT = """
-import json, sys
-from pathlib import Path
-from aaren_rl.sweep.processes import make_job
-from aaren_rl.sweep.schedule import run_cells
-jobs = [make_job(settings, Path(sys.argv[3])) for settings in json.loads(sys.argv[1])]
-sys.exit(run_cells(jobs, jobs=2, ray_address=sys.argv[2] or None))
-"""
-
-
-def started(cells: list[CellJob], out: Path, address: str = "", **changes: int) -> subprocess.Popen[str]:
-    """A sweep in a process of its own."""
-    plain = json.dumps([settings_of(cell.config) | changes for cell in cells])
-    command = [sys.executable, "-c", SCRIPT, plain, address, str(out)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+def started(out: Path, runs: int, *more: str) -> tuple[list[Path], subprocess.Popen[str]]:
+    """The folders of a sweep, and the process that is its command."""
+    grid = f"{{preset: default, envs: [hopper-medium], agents: [decision-aaren], seeds: {list(range(runs))}}}"
+    (out / "grid.yaml").write_text(grid)
+    command = [sys.executable, "-m", "aaren_rl.sweep", str(out / "grid.yaml"), "--jobs", "2", "--out", str(out), *more]
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    return [folder(out, seed=seed) for seed in range(runs)], subprocess.Popen(command, text=True, **pipes)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("address", ["", pytest.param("local", marks=needs_ray)])
-def test_ctrl_c_saves_every_run(hopper_file: Path, tmp_path: Path, address: str) -> None:
-    cells = [job(hopper_file, tmp_path, seed, "--eval-every", "100000", updates=100_000) for seed in range(3)]
-    process = started(cells, tmp_path, address)
-    until(lambda: all((cell.run / "metrics.jsonl").exists() for cell in cells[:2]))
+@pytest.mark.parametrize("ray", [[], pytest.param(["--ray"], marks=needs_ray)])
+def test_ctrl_c_saves_every_run(hopper_file: Path, tmp_path: Path, ray: list[str]) -> None:
+    endless = arguments(hopper_file, tmp_path, "--eval-every", "100000", "--updates", "100000")
+    runs, process = started(tmp_path, 3, *ray, "--", *endless)
+    until(lambda: all((run / "metrics.jsonl").exists() for run in runs[:2]))
     time.sleep(2)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
-    for cell in cells[:2]:
-        assert list((cell.run / "checkpoints").glob("0*")), errors
-        assert process_of(cell.run) is None
-    assert not cells[2].run.exists() or address
+    for run in runs[:2]:
+        assert list((run / "checkpoints").glob("0*")), errors
+        assert process_of(run) is None
+    assert not runs[2].exists() or ray
 
 
 ENVIRONMENT = """
 import gymnasium as gym
-gym.register("Swept-v0", entry_point="gymnasium.envs.mujoco.hopper_v4:HopperEnv", max_episode_steps=10)
+gym.register("Swept-v0", entry_point="gymnasium.envs.mujoco.hopper_v4:HopperEnv", max_episode_steps=1000)
 """
 GRID = """
 {preset: default, envs: [mine], agents: [bc], seeds: [0], data: {mine: {env_id: Swept-v0, source: DATA}}, settings:
@@ -175,16 +165,15 @@ def test_an_environment_of_ones_own(hopper_file: Path, tmp_path: Path, monkeypat
 @pytest.mark.defect(8)
 def test_no_run_outlives_a_sweep_that_is_killed(hopper_file: Path, tmp_path: Path) -> None:
     """In the middle of an evaluation, too, which a run that is only asked to end would finish first."""
-    cells = [job(hopper_file, tmp_path, seed) for seed in range(2)]
-    evaluating = {"eval_every": 1, "eval_episodes": 100_000}
-    process = started(cells, tmp_path, **evaluating)
-    until(lambda: all((cell.run / "checkpoints" / "00000001.pt").exists() for cell in cells))
+    evaluating = arguments(hopper_file, tmp_path, "--eval-every", "1", "--eval-episodes", "100000")
+    folders, process = started(tmp_path, 2, "--", *evaluating)
+    until(lambda: all((run / "checkpoints" / "00000001.pt").exists() for run in folders))
     time.sleep(1)
-    runs = [process_of(cell.run) for cell in cells]
+    runs = [process_of(run) for run in folders]
     process.kill()
     process.communicate()
     time.sleep(2)
-    assert None not in runs and [process_of(cell.run) for cell in cells] == [None, None]
+    assert None not in runs and [process_of(run) for run in folders] == [None, None]
 
 
 def test_what_is_not_there_is_refused_at_once(

@@ -68,22 +68,16 @@ def test_mixed_lengths_are_log_uniform() -> None:
 
 
 def test_steps_are_normalised_by_the_data_sets_statistics() -> None:
-    rng = np.random.default_rng(0)
-    observations = (rng.normal(size=(500, 4)) * [1, 10, 0.1, 0] + [0, 50, -3, 7]).astype(np.float32)
-    offsets = np.array([0, 100, 500], np.int64)
-    episodes = Episodes(observations, observations[:, :2], observations[:, 0], offsets, np.ones(2, bool))
-    data = StepData(episodes, 2.0)
-    mean, std = episodes.observation_statistics()
-    assert torch.equal(data.observation_mean, torch.from_numpy(mean))
-    assert torch.equal(data.observation_std, torch.from_numpy(std))
-    wanted = (observations.astype(np.float64) - observations.mean(0, dtype=np.float64)) / np.where(
-        np.arange(4) == 3, 1, observations.std(0, dtype=np.float64)
-    )
-    every = torch.arange(500).unsqueeze(0)
+    """Against float64; a constant column is only centered, and the data set itself is untouched."""
+    columns = np.random.default_rng(0).normal(size=(500, 4)) * [1, 10, 0.1, 0] + [0, 50, -3, 7]
+    given = columns.astype(np.float32)
+    episodes = Episodes(given, given[:, :2], given[:, 0], np.array([0, 100, 500]), np.ones(2, bool))
+    data, every = StepData(episodes, 2.0), torch.arange(500).unsqueeze(0)
     drawn = data.rows(every, torch.ones_like(every, dtype=torch.bool)).observations[0]
-    torch.testing.assert_close(drawn.double(), torch.from_numpy(wanted), rtol=0, atol=1e-4)
+    wanted = (columns - columns.mean(0)) / np.where(np.arange(4) == 3, 1, columns.std(0))
+    np.testing.assert_allclose(drawn, wanted, rtol=0, atol=1e-4)
     assert np.array_equal(data.returns_to_go.numpy(), episodes.returns_to_go() / 2)
-    assert np.array_equal(episodes.observations, observations)  # the data set itself is untouched
+    assert np.array_equal(episodes.observations, columns.astype(np.float32))
 
 
 @pytest.mark.parametrize("context", ["window", "mixed"])

@@ -6,31 +6,23 @@ import pytest
 import torch
 
 from aaren_rl.agents import DecisionModel, ModelConfig
-from aaren_rl.train.optimizers import ITERATIONS, QUINTIC, Muon, Optimizers, orthogonalize, trunk_matrices
+from aaren_rl.train.optimizers import ITERATIONS, QUINTIC, Muon, Optimizers, orthogonalize
 from aaren_rl.train.settings import build_config
 
 
-@pytest.mark.parametrize("shape", [(3, 8, 8), (2, 5, 16)])
-@pytest.mark.parametrize(("dtype", "slack"), [(torch.float32, 0.0), (torch.bfloat16, 0.05)])
-def test_singular_values_come_near_one(shape: tuple[int, ...], dtype: torch.dtype, slack: float) -> None:
-    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    found = orthogonalize(matrices.to(dtype)).double()
-    values = torch.linalg.svdvals(found)
-    assert values.min() > 0.6 - slack and values.max() < 1.25 + slack
-    # The singular vectors stay: the map of the matrix itself is symmetric and positive.
-    left, _, right = torch.linalg.svd(matrices.double(), full_matrices=False)
-    kept = left.mT @ found @ right.mT
-    assert (kept - kept.diagonal(dim1=1, dim2=2).diag_embed()).abs().max() < 0.02 + slack
-
-
-def test_wide_matrices_take_the_same_iteration() -> None:
-    x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+@pytest.mark.parametrize("shape", [(3, 8, 8), (2, 5, 16)])  # of a wide one, some iterations are of its square alone
+@pytest.mark.parametrize(("dtype", "apart"), [(torch.float64, 1e-9), (torch.float32, 1e-5), (torch.bfloat16, 0.05)])
+def test_steps_are_orthogonal(shape: tuple[int, ...], dtype: torch.dtype, apart: float) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = orthogonalize(x.to(dtype)).double()
     expected = x / x.norm(dim=(-2, -1), keepdim=True)
     for _ in range(ITERATIONS):
         gram = expected @ expected.mT
         expected = QUINTIC[0] * expected + (QUINTIC[1] * gram + QUINTIC[2] * gram @ gram) @ expected
-    torch.testing.assert_close(orthogonalize(x), expected)
-    assert orthogonalize(torch.zeros(1, 4, 4)).abs().max() == 0
+    torch.testing.assert_close(found, expected, rtol=0, atol=apart)
+    values = torch.linalg.svdvals(found)
+    assert values.min() > 0.55 and values.max() < 1.3
+    assert orthogonalize(torch.zeros(shape, dtype=dtype)).abs().max() == 0
 
 
 def test_agrees_with_torchs_own() -> None:
@@ -50,11 +42,10 @@ def test_agrees_with_torchs_own() -> None:
 @pytest.mark.parametrize("mixer", ["aaren", "attention", "aaren-rsa", "rsa", "tree"])
 def test_a_trunks_matrices(mixer: str) -> None:
     model = DecisionModel(ModelConfig(5, 2, mixer, width=8, layers=2, heads=2))
-    found = trunk_matrices(model.trunk)
-    assert len(found) >= 2 * 6 and all(p.ndim == 2 for p in found)
     optimizers = Optimizers(model, build_config({"optimizer": "muon"}).optimizer, torch.float32)
-    assert optimizers.muon is not None and all(a is b for a, b in zip(optimizers.muon.matrices, found, strict=True))
+    assert optimizers.muon is not None
+    taken = {id(p) for p in optimizers.muon.matrices}
+    trunk = {id(p): p for p in model.trunk.parameters()}
+    assert len(taken) >= 2 * 6 and all(trunk[matrix].ndim == 2 for matrix in taken)
     rest = {id(p) for group in optimizers.adamw.param_groups for p in group["params"]}
-    trunk = {id(p) for p in found}
-    assert not rest & trunk and rest | trunk == {id(p) for p in model.parameters()}
-    assert not any(name.startswith("head") and id(p) in trunk for name, p in model.named_parameters())
+    assert not rest & taken and rest | taken == {id(p) for p in model.parameters()}
