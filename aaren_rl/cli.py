@@ -144,6 +144,13 @@ def import_registering(module: str | None) -> None:
         raise UsageError(f"--register {module}: {type(error).__name__}: {one_line(error)}") from error
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join([f"{row[0]:<{widths[0]}}", *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+    return [line.rstrip() for line in lines]
+
+
 def progress_bar(**options: Any) -> tqdm[Any]:  # noqa: ANN401  tqdm's own options
     """A bar on stderr whose time left follows from the mean rate; a log file gets a line now and then."""
     return tqdm(dynamic_ncols=True, smoothing=0, mininterval=0.1 if sys.stderr.isatty() else 30, **options)

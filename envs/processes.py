@@ -48,9 +48,7 @@ def start_child(
 
     `flags` are the interpreter's. Where it `saves`, it gets SIGTERM when this process ends, and `GRACE` seconds; Ctrl-C
     in the terminal does not reach one `apart`. `options` are those of `subprocess.Popen`, but for its standard input.
-
-    Raises:
-        OSError: the system has no room for another process or its pipes.
+    Raises OSError where the system has no room for another process or its pipes.
     """
     theirs, ours = os.pipe()
     try:
@@ -70,7 +68,7 @@ def _bound(code: str, listener: str, saves: bool = False) -> str:
 
 
 def bind(listener: str, saves: bool, parent: int) -> None:
-    """What a child does first: it binds itself to the process `parent`; `listener` waits for the end of its pipe."""
+    """Ends this child with the process `parent`: `listener` waits for the end of its pipe."""
     signal_at_parents_end(parent, signal.SIGTERM if saves else None)
     threading.Thread(target=globals()[listener], args=(saves,), daemon=True).start()
 
@@ -134,18 +132,17 @@ class Worker:
     def __init__(
         self, module: str, doing: str, variables: Mapping[str, str] | None = None, *, quiet: bool = False
     ) -> None:
-        """Start the process; raises ResourcesError where the system has no room for another or its pipes."""
+        """Starts the process; raises ResourcesError where the system has no room for another or its pipes."""
         self._doing, self._errors = doing, tempfile.TemporaryFile() if quiet else None
-        environment = dict(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         # One process per core already; threads of the matrix product would only get in each other's way.
-        environment.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", OMP_NUM_THREADS="1", **(variables or {}))
+        threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        options = {"env": {**os.environ, "PYTHONPATH": path, **threads, **(variables or {})}, **_APART}
+        options |= dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
         code = _bound(f"from {module} import serve_requests; serve_requests()", "_take_requests")
-        options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment, **_APART}
+        command = [sys.executable, "-P", "-c", code]
         try:
-            self._process: subprocess.Popen[bytes] = subprocess.Popen(
-                [sys.executable, "-P", "-c", code], stderr=self._errors, **options
-            )
+            self._process: subprocess.Popen[bytes] = subprocess.Popen(command, stderr=self._errors, **options)
         except OSError as error:
             raise ResourcesError(
                 f"no process that {doing} can be started ({error.strerror or error}); use fewer processes, end others"
@@ -156,8 +153,7 @@ class Worker:
         assert self._process.stdin is not None
         try:
             content = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
-            self._process.stdin.write(len(content).to_bytes(_HEADER, "little"))
-            self._process.stdin.write(content)
+            self._process.stdin.writelines([len(content).to_bytes(_HEADER, "little"), content])
             self._process.stdin.flush()
         except OSError as error:
             raise self._death() from error

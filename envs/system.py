@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import signal
 import sys
 from pathlib import Path
@@ -27,12 +28,9 @@ def core_count() -> int:
 
 def processor_name() -> str:
     """The processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    file = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*: *(.+)", file.read_text() if file.is_file() else "", re.M)
+    return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def free_bytes() -> int | None:

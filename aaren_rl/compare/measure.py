@@ -15,7 +15,7 @@ import numpy as np
 
 from ..agents import Policy
 from ..errors import CheckpointError
-from ..evaluate.held_out import kept_episodes, measure_action_error
+from ..evaluate.held_out import action_error, kept_episodes
 from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score
 from ..files import write_json
@@ -82,7 +82,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     asked = how.target_returns or [part * most for part in SWEEP]
     sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
     (last,) = score_policy(policy, card, plan)
-    error = None if held_out is None else measure_action_error(policy, held_out, card)
+    error = None if held_out is None else action_error(policy, held_out, card.action_low, card.action_high)
     return Cell(
         env=card.env,
         agent=card.agent,

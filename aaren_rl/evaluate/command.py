@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from ..policies.card import PolicyCard, card_from_json
 from ..policies.names import ROLLOUTS, WEIGHTS, asked_words
 from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED
 from ..runtime import load
-from .held_out import HeldOut, kept_episodes, measure_action_error
+from .held_out import HeldOut, action_error, kept_episodes
 from .play import EpisodePlan, ScoredPolicy, guided, play
 from .scores import Score, above_data, format_overview, format_table, mismatch, write_episodes
 from .video import EPISODES, Video
@@ -111,19 +111,14 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace) -> list[Score]:
     held_out = None if arguments.held_out is None else _held_out(path, arguments.held_out, card)
     if arguments.env_id is not None and arguments.env_id != card.env_id:
         # D4RL's or anyone's reference returns are those of one environment, and so are the data's.
-        other: dict[str, Any] = {
-            "env_id": arguments.env_id,
-            "reference": None,
-            "reference_returns": None,
-            "data_returns": {},
-        }
-        card = dataclasses.replace(card, **other)
+        unknown: dict[str, Any] = {"reference": None, "reference_returns": None, "data_returns": {}}
+        card = dataclasses.replace(card, env_id=arguments.env_id, **unknown)
     asked, seed = arguments.target_return or [card.target_return], arguments.seed
     if note := mismatch(card.context, card.context_length, policy.rollout, policy.context_length):
         print(note, file=sys.stderr)
     recorder = None if arguments.record_minari is None else Recorder()
     filmed = card.env_id, card.env_kwargs, seed, arguments.video_episode
-    with nullcontext() if arguments.video is None else Video(arguments.video, *filmed) as video:
+    with nullcontext() if arguments.video is None else closing(Video(arguments.video, *filmed)) as video:
         on_action = None if video is None else video.note
         plan = EpisodePlan(weights, arguments.episodes, asked, seed, on_action=on_action, recorder=recorder)
         scores = play(policy, card, plan)
@@ -131,7 +126,7 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace) -> list[Score]:
         if note := above_data(asked, card):
             print(note, file=sys.stderr)
         if held_out is not None:
-            error = measure_action_error(policy, held_out, card)
+            error = action_error(policy, held_out, card.action_low, card.action_high)
             scores = [dataclasses.replace(score, action_error=error) for score in scores]
             print(f"held-out action error: {error}")
         if video is not None:
@@ -156,9 +151,8 @@ def _open(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any],
 def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
     if fixed := [option for name, option in FIXED.items() if getattr(arguments, name) is not None]:
         raise UsageError(f"{', '.join(fixed)}: fixed in {path}; export it again with what you want")
-    for option, asked in (("--attention tree", arguments.attention == "tree"), ("--guidance", arguments.guidance != 1)):
-        if asked:
-            raise UsageError(f"{option}: is for a run folder, not for an exported policy")
+    if arguments.attention == "tree" or arguments.guidance != 1:
+        raise UsageError("--attention tree, --guidance: are for a run folder, not for an exported policy")
     if arguments.device not in ("auto", "cpu"):
         raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
     runner = load(path)

@@ -8,7 +8,7 @@ Shape suffixes: E episodes, B of them at once, T steps of an episode, N steps of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +61,7 @@ def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
 
     Raises:
         UsageError: there is no run, or its configuration cannot be read.
-        DataError: the data cannot be read, or have another mean return than those that the run was trained on, which
-            may have been all of them.
+        DataError: the data cannot be read, or have another mean return than those that the run was trained on.
     """
     with _configuration(run) as config:
         share, seed = float(config["data"].get("held_out", 0.0)), int(config["seed"])
@@ -99,18 +98,12 @@ def _configuration(run: Path) -> Iterator[Any]:
 
 
 def action_error(
-    policy: ScoredPolicy[Any],
-    held_out: HeldOut,
-    action_low: npt.ArrayLike = -1.0,
-    action_high: npt.ArrayLike = 1.0,
-    *,
-    on_step: Callable[[int], object] | None = None,
+    policy: ScoredPolicy[Any], held_out: HeldOut, action_low: npt.ArrayLike = -1.0, action_high: npt.ArrayLike = 1.0
 ) -> ActionError:
     """Plays every episode from its first step through `policy.act`, in the policy's own rollout mode.
 
     The episode's own return is asked for, the policy sees its observations and rewards, and the state holds the action
-    that was executed in the data, not the policy's own. `action_low` and `action_high` are the environment's actions'
-    bounds, (A,) or one for all; `on_step` is called with the number of steps played, as they are.
+    that was executed in the data, not the policy's own. The bounds are the environment's, (A,) or one for all.
 
     Raises:
         NonFiniteActionError: the policy gives NaN.
@@ -119,6 +112,7 @@ def action_error(
     half = (np.asarray(action_high, dtype=np.float64) - np.asarray(action_low, dtype=np.float64)) / 2
     longest_first = np.argsort(-episodes.lengths, kind="stable")
     sums = np.zeros(len(episodes))
+    bar = progress_bar(total=episodes.n_steps, desc="held-out episodes", unit="step", leave=False)
     for at in range(0, len(episodes), AT_ONCE):
         chosen = longest_first[at : at + AT_ONCE]
         first, lengths = episodes.offsets[chosen], episodes.lengths[chosen]
@@ -133,12 +127,6 @@ def action_error(
             executed, rewards = episodes.actions[rows], episodes.rewards[rows]
             sums[chosen[:running]] += np.square((predicted.astype(np.float64) - executed) / half).mean(1)
             state = state._replace(previous_action=executed)
-            if on_step is not None:
-                on_step(running)
+            bar.update(running)
+    bar.close()
     return ActionError(sums.tolist(), episodes.lengths.tolist(), held_out.floor)
-
-
-def measure_action_error(policy: ScoredPolicy[Any], held_out: HeldOut, card: PolicyCard) -> ActionError:
-    """`action_error` with a progress bar, in the units of a policy's card."""
-    with progress_bar(total=held_out.episodes.n_steps, desc="held-out episodes", unit="step", leave=False) as bar:
-        return action_error(policy, held_out, card.action_low, card.action_high, on_step=bar.update)

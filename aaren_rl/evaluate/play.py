@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -66,11 +66,10 @@ def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePla
             "train it with --best-return"
         )
     asked = [asked_number(target) for target in plan.target_returns]
-    watchers: dict[str, Any] = {"on_step": plan.on_step, "on_action": plan.on_action, "recorder": plan.recorder}
+    watchers: dict[str, Any] = {name: getattr(plan, name) for name in ("on_step", "on_action", "recorder")}
     played = {"env_kwargs": card.env_kwargs, "episodes": plan.episodes, "seed": plan.seed, **watchers}
     out = rollout(policy, card.env_id, target_return=asked, **played)
-    parts = np.split(np.arange(len(out.returns)), len(asked))
-    return [_score(policy, card, plan, *each, out) for each in zip(plan.target_returns, parts, strict=True)]
+    return [_score(policy, card, plan, target, i, out) for i, target in enumerate(plan.target_returns)]
 
 
 def guided(policy: Policy, guidance: float) -> Policy:
@@ -91,30 +90,31 @@ def check_fits(card: PolicyCard) -> None:
     sizes = card.model.get("observation_dim"), card.model.get("action_dim")
     if found != ((sizes[0],), (sizes[1],)):
         raise CheckpointError(
-            f"the policy was trained on {card.dataset} with {sizes[0]} observations and "
-            f"{sizes[1]} actions, {card.env_id} has {found[0]} and {found[1]}; choose another environment"
+            f"the policy was trained on {card.dataset} with {sizes[0]} observations and {sizes[1]} actions, "
+            f"{card.env_id} has {found[0]} and {found[1]}; choose another environment"
         )
 
 
 def _score(
-    policy: ScoredPolicy[State],
-    card: PolicyCard,
-    plan: EpisodePlan,
-    target_return: float | None,
-    part: npt.NDArray[np.int64],
-    out: Rollouts,
+    policy: ScoredPolicy[Any], card: PolicyCard, plan: EpisodePlan, target_return: float | None, i: int, out: Rollouts
 ) -> Score:
-    """The score of the episodes `part` of a rollout."""
+    """The score of the episodes of the i-th asked return."""
+    part = slice(i * plan.episodes, (i + 1) * plan.episodes)
     returns, lengths, scores = out.returns[part], out.lengths[part], None
     if card.reference is not None and card.reference_returns is not None:
         scores = normalized_score(Reference(card.reference, *card.reference_returns), returns)
     origin: dict[str, Any] = {each.name: getattr(card, each.name) for each in fields(Origin)}
     origin |= {"rollout": policy.rollout, "rollout_context": policy.context_length}
     origin |= {"weights": plan.weights, "target_return": target_return}
+    attention = "softmax"
+    if hasattr(policy, "model"):  # an exported policy has no tree, nor torch to ask with
+        from ..agents import tree_config
+
+        attention = str(tree_config(cast("Policy", policy)) or attention)
     return Score(
         **origin,
         training_seed=card.seed,
-        episodes=len(part),
+        episodes=plan.episodes,
         seed=plan.seed,
         return_mean=float(returns.mean()),
         return_std=float(returns.std()),
@@ -124,19 +124,9 @@ def _score(
         actions_per_second=out.actions_per_second,
         returns=returns.tolist(),
         lengths=lengths.tolist(),
-        attention=_attention(policy),
+        attention=attention,
         guidance=getattr(policy, "guidance", 1.0),
     )
-
-
-def _attention(policy: ScoredPolicy[State]) -> str:
-    """How attention is computed; an exported policy has no tree, nor torch to ask with."""
-    if not hasattr(policy, "model"):
-        return "softmax"
-    from ..agents import Policy, tree_config
-
-    assert isinstance(policy, Policy)
-    return str(tree_config(policy) or "softmax")
 
 
 def play(policy: ScoredPolicy[Any], card: PolicyCard, plan: EpisodePlan, *, name: str = "") -> list[Score]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..cli import aligned
 from ..envs import Reference, normalized_score
 from ..files import write_text
 from ..policies.card import Origin, PolicyCard
@@ -22,18 +24,11 @@ from ..typed import read
 
 @dataclass(frozen=True)
 class ActionError:
-    """Squared action errors of held-out episodes, in units in which actions span [-1, 1].
+    """Squared action errors of held-out episodes, in units in which actions span [-1, 1]."""
 
-    Attributes:
-        sums: of every episode, (E,), over its steps, of the mean over action dimensions.
-        lengths: steps of every episode, (E,).
-        floor: the mean variance of the behavior's own noise on these steps, below which a policy comes only by chance;
-            None where it is not known.
-    """
-
-    sums: list[float]
-    lengths: list[int]
-    floor: float | None = None
+    sums: list[float]  # (E,), over an episode's steps, of the mean over action dimensions
+    lengths: list[int]  # (E,), steps
+    floor: float | None = None  # the mean variance of the behavior's own noise on these steps, where it is known
 
     @property
     def mean(self) -> float:
@@ -110,8 +105,8 @@ class Score(Origin):
 
     def data(self) -> str | None:
         """What the data return, to compare with, as a line; None where that is not known."""
-        names = {"mean": "mean", "best_tenth": "best tenth"}
-        own = [f"{name} {self._shown(key)}" for key, name in names.items() if key in self.data_returns]
+        known = [key for key in ("mean", "best_tenth") if key in self.data_returns]
+        own = [f"{key.replace('_', ' ')} {self._shown(key)}" for key in known]
         parts = [f"data: {', '.join(own)}"] if own else []
         if "mode" in self.data_returns:
             parts.append(f"behaviour without noise {self._shown('mode')}")
@@ -176,13 +171,6 @@ def format_overview(scores: Sequence[tuple[str, Score]]) -> str:
     return "\n".join([*aligned(rows), "", legend])
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join([f"{row[0]:<{widths[0]}}", *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-    return [line.rstrip() for line in lines]
-
-
 def write_episodes(file: Path, scores: Sequence[tuple[str, Score]]) -> None:
     """A CSV file with a row an episode, for `format_overview`'s policies; whole or not at all."""
     text = io.StringIO(newline="")
@@ -198,35 +186,27 @@ def write_episodes(file: Path, scores: Sequence[tuple[str, Score]]) -> None:
 
 def above_data(target_returns: Iterable[float | None], card: PolicyCard) -> str | None:
     """A remark where a return is asked for that no episode of the training data had, or nothing."""
-    best = card.data_returns.get("best")
-    if card.return_range is None or best is None:
-        return None
+    best = card.data_returns.get("best", math.inf)
     highest = max((target for target in target_returns if target is not None), default=best)
+    if card.return_range is None or highest <= best:
+        return None
     return (
-        None
-        if highest <= best
-        else (
-            f"note: the target return {highest:,g} is above the best in the training data, {best:,.0f}: the model "
-            "is fed no more than the 99 % quantile of the data's returns-to-go at each step"
-        )
+        f"note: the target return {highest:,g} is above the best in the training data, {best:,.0f}: the model is fed "
+        "no more than the 99 % quantile of the data's returns-to-go at each step"
     )
 
 
 def mismatch(context: str, context_length: int, rollout: str, rollout_context: int | None = None) -> str | None:
     """A line to show where the rollout mode asks for contexts that training did not show; None where it does not."""
-    if context == "window" and rollout != "carry":
-        if rollout_context in (None, context_length):
-            return None
+    windows, carried = f"windows of {context_length} steps", rollout == "carry"
+    if context == "window" and not carried and rollout_context not in (None, context_length):
         return (
-            f"note: trained on windows of {context_length} steps, and acts with K = {rollout_context}: "
+            f"note: trained on {windows}, and acts with K = {rollout_context}: "
             f"--rollout-context {context_length} is what training prepared for"
         )
-    if context == "window":
-        trained, better = f"windows of {context_length} steps", "rolling or window"
-    elif context in ("episode", "stream") and rollout != "carry":
-        trained, better = "whole episodes only", "carry"
-    else:
+    if context == "mixed" or carried == (context != "window"):
         return None
+    trained, better = (windows, "rolling or window") if context == "window" else ("whole episodes only", "carry")
     return (
         f"note: trained on {trained}, which do not prepare for the rollout {rollout}: scores are far lower than what "
         f"the policy can do; use {better}, or train on mixed contexts"

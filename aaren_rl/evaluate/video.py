@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,20 +52,18 @@ class Video:
             UsageError: neither MP4 nor GIF.
             ResourcesError: nothing here draws the environment, or MP4 cannot be written.
         """
-        self._is_mp4 = file.suffix.lower() == ".mp4"
-        if not self._is_mp4 and file.suffix.lower() != ".gif":
+        suffix = file.suffix.lower()
+        if suffix not in (".mp4", ".gif"):
             raise UsageError(f"--video {file}: neither .mp4 nor .gif")
-        if self._is_mp4:
+        if suffix == ".mp4":
             _require_ffmpeg()
+        self._is_mp4 = suffix == ".mp4"
         self.file, self._which = file, which
         self._played = env_id, env_kwargs
         self._renderer = open_renderer(*self._played, seed)
         self._noted: dict[int, list[npt.NDArray[np.float32]]] = defaultdict(list)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._renderer.close()
 
     def note(self, environments: npt.NDArray[np.int64], actions: npt.NDArray[np.float32]) -> None:
@@ -77,17 +75,16 @@ class Video:
     def write(self, score: Score, run: Path) -> str:
         """Writes the file, and TensorBoard's events where `run` is, or lies in, a run folder; returns a line about it.
 
-        `score` is that of the rollout whose actions were noted.
-
-        Raises:
-            SimulationError: the environment did not repeat the episode, or failed.
-            ResourcesError: the file cannot be written.
+        `score` is that of the rollout whose actions were noted. Raises SimulationError where the environment does not
+        repeat the episode, or fails; ResourcesError where the file cannot be written.
         """
         index = EPISODES[self._which](score.returns)
         if index:
             self._renderer.close()
             self._renderer = open_renderer(*self._played, score.seed + index)
-        board, caption = board_folder(run), _caption(score, index, len(self._noted[index]))
+        # The run folder that `run` is or lies in: the video joins what TensorBoard shows of it.
+        board = next((folder for folder in (run, run.resolve().parent) if (folder / "config.yaml").is_file()), None)
+        caption = _caption(score, index, len(self._noted[index]))
         try:
             small = self._film(self._noted[index], score.returns[index], caption)
             if board is not None:
@@ -151,14 +148,9 @@ def _mp4(file: Path, fps: float, shape: tuple[int, ...], caption: str) -> Iterat
     import imageio_ffmpeg
 
     temporary = file.with_name(f".{file.stem}.{os.getpid()}.tmp.mp4")
-    ffmpeg = imageio_ffmpeg.write_frames(
-        str(temporary),
-        (shape[1], shape[0]),
-        fps=fps,
-        macro_block_size=2,  # H.264 in 4:2:0 needs even sides
-        ffmpeg_log_level="error",
-        output_params=["-movflags", "+faststart", "-metadata", f"comment={caption}"],
-    )
+    made = {"fps": fps, "macro_block_size": 2, "ffmpeg_log_level": "error"}  # H.264 in 4:2:0 needs even sides
+    said = ["-movflags", "+faststart", "-metadata", f"comment={caption}"]
+    ffmpeg = imageio_ffmpeg.write_frames(str(temporary), (shape[1], shape[0]), output_params=said, **made)
     ffmpeg.send(None)
     try:
         yield ffmpeg.send
@@ -171,10 +163,9 @@ def _mp4(file: Path, fps: float, shape: tuple[int, ...], caption: str) -> Iterat
 
 
 class Gif:
-    """As many pictures as `limit` a second allows, every `stride`-th, at the episode's own speed."""
+    """Every `stride`-th picture, at most `limit` a second, at the episode's own speed; sides divided by `shrink`."""
 
     def __init__(self, fps: float, limit: float, shrink: int = 1) -> None:
-        """Nothing taken yet; sides are divided by `shrink`."""
         self._fps, self._shrink, self.stride = fps, shrink, max(1, math.ceil(fps / limit))
         self._pictures: list[Image] = []
 
@@ -187,7 +178,6 @@ class Gif:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height."""
         return self._pictures[0].size
 
     def encode(self, caption: str) -> bytes:
@@ -195,22 +185,11 @@ class Gif:
         # GIF counts in 0.01 s. Rounding the times, not the pauses between them, keeps the speed right on the whole.
         times = [round(100 * i * self.stride / self._fps) for i in range(len(self._pictures))]
         pauses = [10 * (after - before) for before, after in itertools.pairwise(times)]
-        file = io.BytesIO()
-        self._pictures[0].save(
-            file,
-            "GIF",
-            save_all=True,
-            append_images=self._pictures[1:],
-            duration=[*pauses, 1000],  # ms; the last picture stays a moment before it begins again
-            loop=0,
-            comment=caption.encode(),
-        )
+        file, (first, *others) = io.BytesIO(), self._pictures
+        shown = [*pauses, 1000]  # ms; the last picture stays a moment before it begins again
+        said = caption.encode()
+        first.save(file, "GIF", save_all=True, append_images=others, duration=shown, loop=0, comment=said)
         return file.getvalue()
-
-
-def board_folder(run: Path) -> Path | None:
-    """The run folder that `run` is or lies in, whose TensorBoard events the video joins; None outside of one."""
-    return next((folder for folder in (run, run.resolve().parent) if (folder / "config.yaml").is_file()), None)
 
 
 def _write_events(board: Path, step: int, gif: Gif, caption: str) -> None:

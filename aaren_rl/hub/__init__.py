@@ -1,5 +1,6 @@
 """The command hub: a policy in the layout of the Hugging Face hub."""
 
-from .folder import from_pretrained, save_pretrained
+from ..policies.folder import load_policy as from_pretrained
+from .folder import save_pretrained
 
 __all__ = ["from_pretrained", "save_pretrained"]

@@ -6,16 +6,11 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
 
-from ..agents import Policy
 from ..errors import CheckpointError, UsageError, one_line
 from ..evaluate.scores import Score
 from ..files import check_free, read_small
 from ..policies.folder import load_policy, save_policy
-
-if TYPE_CHECKING:
-    import torch
 
 
 def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Score] = (), license: str = "mit") -> Path:
@@ -48,27 +43,6 @@ def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Sco
     readme = model_card(card, scores, folder.resolve().name, license)
     save_policy(folder, card, {card.weights: policy.model.state_dict()}, readme)
     return folder
-
-
-def from_pretrained(
-    folder: str | Path,
-    *,
-    rollout: str | None = None,
-    rollout_context: int | None = None,
-    device: torch.device | str = "cpu",
-) -> Policy:
-    """A policy from a local folder in the hub's layout; nothing in it is executed.
-
-    Args:
-        folder: with config.json and model.safetensors; `hf download USER/NAME --local-dir FOLDER` fetches one.
-        rollout: "carry", "rolling" or "window" instead of the mode it was trained for.
-        rollout_context: K of the modes rolling and window, in steps.
-        device: where to run it.
-
-    Raises:
-        CheckpointError: a file is missing or damaged, or they do not fit together.
-    """
-    return load_policy(folder, rollout=rollout, rollout_context=rollout_context, device=device)
 
 
 def read_scores(file: Path) -> list[Score]:

@@ -54,19 +54,12 @@ _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_p
 
 
 class Imported(NamedTuple):
-    """A model that someone else trained.
+    """A model that someone else trained."""
 
-    Attributes:
-        model: ours, with their weights.
-        origin: the code that trained it, `HUGGING_FACE` or `MIN_DT`.
-        file: the weights' file.
-        context_length: K in steps, where the file says it.
-    """
-
-    model: DecisionModel
-    origin: str
-    file: Path
-    context_length: int | None
+    model: DecisionModel  # ours, with their weights
+    origin: str  # the code that trained it, `HUGGING_FACE` or `MIN_DT`
+    file: Path  # of the weights
+    context_length: int | None  # K in steps, where the file says it
 
 
 def import_model(source: Path, *, heads: int | None = None) -> Imported:

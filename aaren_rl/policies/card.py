@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ..envs.tasks.environment import is_plain_argument, is_safe_name
@@ -41,11 +43,8 @@ class Origin:
         env_id: the Gymnasium environment it is evaluated in.
         reference: whose returns normalised scores refer to, e.g. "D4RL v2"; None: there are no normalised scores.
         reference_returns: the returns that score 0 and 100.
-        agent: "decision-aaren", "decision-transformer", ...
-        dataset: the data set's name.
         source: "d4rl", "local", "minari" or "file"; only "d4rl" is D4RL's own file. "imported": trained elsewhere.
         source_path: the file it was trained on, or the weights' where they were imported.
-        context: how training contexts were chosen.
         context_length: steps of a training window.
         rollout: the rollout mode; in a card the one it was trained for.
         rollout_context: K of the modes rolling and window.
@@ -82,13 +81,9 @@ class PolicyCard(Origin):
     Attributes:
         env_kwargs: passed on to `gymnasium.make`.
         horizon: the environment's time limit, in steps.
-        action_low: (A,), the environment's smallest actions.
-        action_high: (A,), its largest.
+        action_low: (A,), the environment's smallest actions; action_high: its largest.
         return_scale: returns-to-go are divided by this.
-        observation_mean: (O,).
-        observation_std: (O,).
-        model: the model's configuration.
-        seed: the training seed.
+        observation_mean: (O,); observation_std: (O,).
         versions: packages that made it, and the device.
         held_out: share of the episodes that it was not trained on, chosen by the seed.
         action_error: on those, as `evaluate.held_out` has it; None: none was held out.
@@ -119,39 +114,37 @@ def card_from_json(tree: object) -> PolicyCard:
         ValueError: a key is missing or unknown, or a value is not what it should be; the message names it.
     """
     card = read(PolicyCard, tree)
-    if problem := _problem_of_words(card) or _problem_of_numbers(card):
+    for problem in chain(_problems_of_words(card), _problems_of_numbers(card)):
         raise ValueError(problem)
     return card
 
 
-def _problem_of_words(card: PolicyCard) -> str | None:
+def _problems_of_words(card: PolicyCard) -> Iterator[str]:
     for name, value in card.env_kwargs.items():
         if not is_plain_argument(name, value):
-            return f"env_kwargs has {name!r:.80} = {value!r:.80}, which may name a file or a module"
+            yield f"env_kwargs has {name!r:.80} = {value!r:.80}, which may name a file or a module"
     if not is_safe_name(card.env):
-        return f"env is no name: {card.env!r:.80}"
+        yield f"env is no name: {card.env!r:.80}"
     for name in ("agent", "env_id", "dataset", "source", "context", "rollout", "reference"):
         if not (getattr(card, name) or "").isprintable():  # it is shown on the terminal
-            return f"{name} is not a line of text: {getattr(card, name)!r:.80}"
-    return None
+            yield f"{name} is not a line of text: {getattr(card, name)!r:.80}"
 
 
-def _problem_of_numbers(card: PolicyCard) -> str | None:
+def _problems_of_numbers(card: PolicyCard) -> Iterator[str]:
     deviations = {f"observation_std[{i}]": std for i, std in enumerate(card.observation_std)}
     for name, number in {"return_scale": card.return_scale, "horizon": card.horizon, **deviations}.items():
         if number < _LEAST:
-            return f"{name} must be above 0, not {number}"
+            yield f"{name} must be above 0, not {number}"
     if len(card.action_low) != len(card.action_high):
-        return f"action_low has {len(card.action_low)} values, action_high {len(card.action_high)}"
+        yield f"action_low has {len(card.action_low)} values, action_high {len(card.action_high)}"
     for i, (low, high) in enumerate(zip(card.action_low, card.action_high, strict=True)):
         if low >= high:
-            return f"action_low[{i}] is {low}, which is not below action_high's {high}"
+            yield f"action_low[{i}] is {low}, which is not below action_high's {high}"
     if card.target_return is not None and (problem := RETURN.problem(card.target_return)):
-        return f"target_return {problem}"
+        yield f"target_return {problem}"
     references = card.reference_returns
     if references is not None and not (len(references) == 2 and references[0] < references[1]):
-        return f"reference_returns must be two numbers that rise, not {references!r:.80}"
-    return None
+        yield f"reference_returns must be two numbers that rise, not {references!r:.80}"
 
 
 def task_fields(task: Task) -> dict[str, Any]:

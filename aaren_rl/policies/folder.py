@@ -38,8 +38,7 @@ def save_policy(
 ) -> None:
     """Writes a policy folder, whole or not at all, in place of one that was there.
 
-    `states` are "average" or "raw" -> the model's weights, and have those that the card names; `readme` is the text of
-    README.md, None for none.
+    `states` are "average" or "raw" -> the model's weights, with those that the card names; `readme` is README.md.
     """
 
     def fill(fresh: Path) -> None:
@@ -77,11 +76,7 @@ def policy_folder(path: str | Path) -> Path:
 
 
 def read_card(path: str | Path) -> PolicyCard:
-    """The card of a run folder's policy.
-
-    Raises:
-        CheckpointError: no policy, not readable, or of another format.
-    """
+    """The card of a run folder's policy; raises CheckpointError: no policy, not readable, or of another format."""
     folder = policy_folder(path)
     with _naming_the_other(folder):
         return _read_json(folder)[0]
@@ -98,7 +93,7 @@ def load_policy(
     """A trained policy, ready to act; its `card` says how it was made, and its `target_return` is the card's.
 
     Args:
-        path: a run folder or its policy/ folder.
+        path: a run folder or its policy/, or one in the hub's layout (`hf download USER/NAME --local-dir FOLDER`).
         rollout: "carry", "rolling" or "window" instead of the mode it was trained for.
         rollout_context: K of the modes rolling and window, in steps.
         weights: "average" or "raw" instead of the default.

@@ -50,7 +50,6 @@ DATA = {
     "file": "data of your own, not D4RL's",
 }
 
-
 AUTO = "auto"  # a return asked for: at every step the best in reach; contexts: what suits the data
 
 

@@ -39,8 +39,7 @@ class Saved(NamedTuple):
 def add_checkpoint(parent: Path, number: int, progress: dict[str, Any], states: dict[str, Any]) -> None:
     """Adds a checkpoint to a run's folder of them, or replaces that of the same number; deletes all but the last KEPT.
 
-    Raises:
-        OSError: the disk is full or the folder cannot be written; the checkpoints that were there still are.
+    Raises OSError where it cannot be written; the checkpoints that were there still are.
     """
     content = io.BytesIO()  # torch hides what goes wrong in writing
     torch.save({"progress": json.dumps(progress), "states": states}, content)
@@ -69,10 +68,10 @@ def newest_whole(parent: Path, needed: Mapping[str, type], read: Callable[[Saved
             found = read(_read(file, needed))
         except (DamagedCheckpointError, DataError) as error:
             problems.append(str(error))
-            continue
-        for problem in problems:
-            print(f"note: {problem}; going on from the last good one, {file.stem}", file=sys.stderr)
-        return found
+        else:
+            for problem in problems:
+                print(f"note: {problem}; going on from the last good one, {file.stem}", file=sys.stderr)
+            return found
     if problems:
         raise CheckpointError(
             f"{problems[0]}; no older checkpoint is whole: restore one from a copy, or start again with another --out"

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from ..cli import Parser, run
+from ..cli import Parser, aligned, run
 from ..errors import UsageError
 from ..files import check_writable, is_there, read_small, write_json
 from .folder import is_held
@@ -80,9 +80,8 @@ def find_runs(folder: Path) -> Iterator[Listed]:
         except (OSError, ValueError, RecursionError, LookupError, TypeError, yaml.YAMLError):
             continue  # something else's file
         values: dict[str, list[float]] = defaultdict(list)
-        for line in _metrics(file.parent / "metrics.jsonl"):
-            for tag, value in line.items():
-                values[tag].append(value)
+        for tag, value in (item for line in _metrics(file.parent / "metrics.jsonl") for item in line.items()):
+            values[tag].append(value)
         normalised, update = values["eval/normalized_score"], int(max(values["update"], default=0))
         scores, errors = normalised or values["eval/return_mean"], values["eval/action_error"]
         state = "finished" if update >= updates and scores else "stopped"
@@ -104,10 +103,9 @@ def _metrics(file: Path) -> Iterator[dict[str, Any]]:
     if not is_there(file):
         return
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError, RecursionError):
+        with suppress(ValueError, RecursionError, AttributeError):
             tree = json.loads(line)
-            numbers = isinstance(tree, dict) and all(isinstance(value, int | float) for value in tree.values())
-            if numbers and isinstance(tree.get("update"), int):
+            if isinstance(tree.get("update"), int) and all(isinstance(value, int | float) for value in tree.values()):
                 yield tree
 
 
@@ -119,6 +117,4 @@ def format_runs(found: Sequence[Listed]) -> str:
         error = "-" if one.action_error is None else f"{one.action_error:.4f}"
         numbers = ["-" if value is None else f"{value:.1f}" for value in (one.score, one.best)]
         rows.append((one.path, f"{one.update:,}/{one.updates:,}", one.state, numbers[0] + unit, numbers[1], error))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, "", LEGEND])
+    return "\n".join([*aligned(rows), "", LEGEND])

@@ -32,13 +32,7 @@ class RunFolder:
     """`<out>/<env>/<agent>/seed<k>/`, made where it is missing, and held by one process at a time.
 
     Files: config.yaml, metrics.jsonl, events.out.tfevents.* (TensorBoard), checkpoints/, policy/, policy_best/.
-
-    Args:
-        path: the folder.
-        held: False where another process of the same run holds it.
-
-    Raises:
-        UsageError: another process holds it.
+    `held` is False where another process of the same run holds it; UsageError: one of another run does.
     """
 
     def __init__(self, path: Path, *, held: bool = True) -> None:

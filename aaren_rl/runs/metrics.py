@@ -21,10 +21,7 @@ _BOARD = {
 class Metrics:
     """Scalars to metrics.jsonl and TensorBoard, under the same tags for every agent; see `_BOARD` for TensorBoard's.
 
-    Args:
-        folder: the run's folder.
-        resumed_at: the update that training goes on from; whatever was logged after it is dropped.
-        clock: what counts the time, "update" or "step".
+    What was logged after `resumed_at`, where training goes on, is dropped; `clock` counts time: "update" or "step".
     """
 
     def __init__(self, folder: Path, resumed_at: int = 0, clock: str = "update") -> None:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from ..envs import Episodes, Task, get_task
 from ..envs.behaviour.noise import mode_returns
 from ..errors import NumericsError
-from ..evaluate.held_out import HeldOut, measure_action_error
+from ..evaluate.held_out import HeldOut, action_error
 from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score
 from ..machine import device_name
@@ -141,7 +141,8 @@ def evaluate(run: Run) -> None:
     for weights, model in models.items():
         policy = make_policy(model, card)
         (score,) = score_policy(policy, card, EpisodePlan(weights, episodes, [card.target_return], config.eval_seed))
-        imitation = None if run.held_out is None else measure_action_error(policy, run.held_out, card)
+        bounds = card.action_low, card.action_high
+        imitation = None if run.held_out is None else action_error(policy, run.held_out, *bounds)
         scores[weights] = dataclasses.replace(score, action_error=imitation)
     run.last = last = scores["average"]
     run.tell({**last.scalars("eval"), **scores["raw"].scalars("eval_raw")})

@@ -42,7 +42,7 @@ def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Floa
     try:
         observation, info = env.reset(**options)
     except RAISED as error:
-        raise _raised(env, where, error) from error
+        raise _fault(env, where, f"raised {told(error)}", "") from error
     return _observation(env, where, observation), info
 
 
@@ -50,24 +50,22 @@ def take(env: gym.Env[Any, Any], action: npt.NDArray[Any], where: str = "") -> A
     """Takes a step with an action (A,); the arguments are those of `begin`.
 
     Raises:
-        SimulationError: it raised, or its observation is not a finite vector of its space's shape, its reward not a
-            finite number, or an end neither true nor false.
+        SimulationError: as in `begin`, or the reward is no finite number, or an end neither true nor false.
     """
     try:
         observation, reward, terminated, truncated, info = env.step(action)
     except RAISED as error:
-        raise _raised(env, where, error) from error
-    ends = []
-    for name, value in (("terminated", terminated), ("truncated", truncated)):
-        if (flag := _number(value)) is None:
-            raise _gave(env, where, f"for {name} {one_line(type(value).__name__)}, which is neither true nor false")
-        ends.append(bool(flag))
-    number = _number(reward)
-    if number is None:
-        raise _gave(env, where, f"the reward {one_line(repr(reward), 60)}, which is not a number")
+        raise _fault(env, where, f"raised {told(error)}", "") from error
+    ended, cut = _number(terminated), _number(truncated)
+    for name, value, flag in (("terminated", terminated, ended), ("truncated", truncated, cut)):
+        if flag is None:
+            kind = one_line(type(value).__name__)
+            raise _fault(env, where, f"gave for {name} {kind}, which is neither true nor false")
+    if (number := _number(reward)) is None:
+        raise _fault(env, where, f"gave the reward {one_line(repr(reward), 60)}, which is not a number")
     if not math.isfinite(number) or abs(number) > _LARGEST:
-        raise _gave(env, where, f"a reward that is not finite{' in float32' * math.isfinite(number)}: {number}")
-    return Answer(_observation(env, where, observation), number, ends[0], ends[1], info)
+        raise _fault(env, where, f"gave a reward that is not finite{' in float32' * math.isfinite(number)}: {number}")
+    return Answer(_observation(env, where, observation), number, bool(ended), bool(cut), info)
 
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -93,25 +91,18 @@ def _observation(env: gym.Env[Any, Any], where: str, observation: Any) -> Floats
             array = array.astype(np.float32, copy=False)
     except Exception as error:  # likewise
         kind = type(observation).__name__
-        raise _gave(env, where, f"an observation that is no vector of numbers but a {kind}") from error
-    if array.shape != env.observation_space.shape:
-        shapes = f"of shape {array.shape}, where its observation space has {env.observation_space.shape}"
-        raise _gave(env, where, f"an observation {shapes}")
+        raise _fault(env, where, f"gave an observation that is no vector of numbers but a {kind}") from error
+    if array.shape != (wanted := env.observation_space.shape):
+        shapes = f"{array.shape}, where its observation space has {wanted}"
+        raise _fault(env, where, f"gave an observation of shape {shapes}")
     finite = np.isfinite(array)
     if not finite.all():
         column = int(np.argmin(finite))
         value = np.asarray(observation).ravel()[column]
-        raise _gave(env, where, f"an observation that is not finite: column {column} is {value}")
+        raise _fault(env, where, f"gave an observation that is not finite: column {column} is {value}")
     return array
 
 
-def _gave(env: gym.Env[Any, Any], where: str, what: str) -> SimulationError:
-    return SimulationError(f"the environment {_name(env)} gave {what}{where and f' ({where})'}; repair it")
-
-
-def _raised(env: gym.Env[Any, Any], where: str, error: BaseException) -> SimulationError:
-    return SimulationError(f"the environment {_name(env)} raised {told(error)}{where and f' ({where})'}")
-
-
-def _name(env: gym.Env[Any, Any]) -> str:
-    return env.spec.id if env.spec else type(env.unwrapped).__name__
+def _fault(env: gym.Env[Any, Any], where: str, what: str, way_out: str = "; repair it") -> SimulationError:
+    name = env.spec.id if env.spec else type(env.unwrapped).__name__
+    return SimulationError(f"the environment {name} {what}{where and f' ({where})'}{way_out}")

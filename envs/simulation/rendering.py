@@ -7,7 +7,7 @@ imported, and because a graphics driver that fails may take its process down wit
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -47,12 +47,6 @@ class Renderer:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def step(self, action: npt.NDArray[np.float32], *, draw: bool) -> tuple[float, bool, Picture | None]:
         """Takes an action (A,): the reward, whether the episode has ended, and the picture where it was asked for."""
         self._worker.send((action, draw))
@@ -82,10 +76,9 @@ def open_renderer(env_id: str, env_kwargs: Mapping[str, Any], seed: int) -> Rend
         try:
             return Renderer(env_id, spec, env_kwargs, seed, backend)
         except SimulationError as error:
-            reasons[backend] = one_line(error)
-    told, *others = sorted(set(reasons.values()))
-    if others:  # else no matter of the renderer
-        told = "; ".join(f"{backend}: {reason}" for backend, reason in reasons.items())
+            reasons[one_line(error)] = backend
+    # One reason of all is no matter of the renderer.
+    told = "; ".join(f"{backend}: {why}" if len(reasons) > 1 else why for why, backend in reasons.items())
     way_out = "install libegl1 or libosmesa6"
     if any(sign in told for sign in _NOT_THE_RENDERER):
         way_out = "its render() must give pictures in the render_mode rgb_array; install what it asks for"
@@ -134,10 +127,9 @@ def _make(env_id: str, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
 
 
 def _follow(env: gym.Env[Any, Any], mujoco: Any, model: Any) -> None:  # noqa: ANN401  a module, and its model
-    """Draws through a camera of the model's that goes along with the robot: Gymnasium's own stands still.
+    """Draws through the model's camera that goes along with the robot, from where all of it fits.
 
-    It is moved back to where all of the robot fits. Nothing is changed where the model has none, or a camera was chosen
-    in the environment's arguments.
+    Gymnasium's own camera stands still. Nothing is changed where the model has none, or the user chose a camera.
     """
     camera = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
     renderer = getattr(env.unwrapped, "mujoco_renderer", None)

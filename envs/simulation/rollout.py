@@ -6,7 +6,7 @@ Shape suffixes: B environments, O observation, A action.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .recording import Recorder
-from .stepping import Floats, Indices, Stepper, Steps, make_stepper
+from .stepping import Floats, Indices, Steps, make_stepper
 
 State = TypeVar("State")
 
@@ -54,11 +54,8 @@ class SequencePolicy(Protocol[State]):
 class Rollouts:
     """The outcome of one episode an environment.
 
-    Attributes:
-        returns: undiscounted, (B,), in the environment's units.
-        lengths: steps, (B,).
-        actions_per_second: actions of running episodes over the wall time, simulation included.
-        policy_seconds: wall time spent in the policy.
+    `returns` (B,) are undiscounted, in the environment's units; `lengths` (B,) are steps; `actions_per_second` counts
+    actions of running episodes over the wall time, simulation included, of which `policy_seconds` went to the policy.
     """
 
     returns: npt.NDArray[np.float64]
@@ -92,7 +89,7 @@ def rollout(
             `episodes` are played; the outcome is then (R * B,), target by target.
         seed: environment i is reset with seed + i, the same for every target.
         env_kwargs: passed on to `gymnasium.make`.
-        workers: processes that simulate; 0: this one; None: as many as cores, where there are enough episodes.
+        workers: processes that simulate; 0: this one; None: one a core, where there are enough episodes.
         on_step: called after every step with (step of the episodes that are played, episodes that have not ended).
         on_action: called with every action, see `OnAction`.
         recorder: keeps the episodes.
@@ -103,15 +100,7 @@ def rollout(
     targets = np.repeat(np.atleast_1d(np.asarray(target_return, dtype=np.float64)), episodes)
     seeds = [seed + i for i in range(episodes)] * (len(targets) // episodes)
     returns, lengths = np.zeros(len(targets)), np.zeros(len(targets), np.int64)
-    noting = [*([] if on_action is None else [on_action]), *([] if recorder is None else [recorder.act])]
     seconds = policy_seconds = 0.0
-
-    def answered(playing: Indices, answer: Steps) -> None:
-        returns[playing] += answer.rewards
-        lengths[playing] += 1
-        if recorder is not None:
-            recorder.take(playing, answer)
-
     for first in range(0, len(targets), AT_ONCE):
         turn = np.arange(first, min(first + AT_ONCE, len(targets)))
         with closing(make_stepper(env_id, env_kwargs or {}, seeds[first : first + AT_ONCE], workers)) as stepper:
@@ -122,41 +111,33 @@ def rollout(
             # Two halves: the processes simulate one while the policy thinks about the other.
             halves = np.split(turn, [_round_up(len(turn) // 2, row_multiple(policy))])
             groups = [_Group(policy, half, observations[half - first], targets[half]) for half in halves if half.size]
-            for step, running in _steps(groups, stepper, first, noting, answered):
-                if on_step is not None:
-                    on_step(step, running + len(targets) - first - len(turn))
+            step = 0
+            while any(group.running.size for group in groups):
+                for group in groups:
+                    if group.running.size and step > 0:
+                        answer = stepper.receive()
+                        returns[group.running] += answer.rewards
+                        lengths[group.running] += 1
+                        if recorder is not None:
+                            recorder.take(group.running, group.actions, answer)
+                        group.take(answer)
+                    if group.running.size:
+                        group.act()
+                        if on_action is not None:
+                            on_action(group.running, group.actions)
+                        stepper.send(group.running - first, group.actions)
+                if on_step is not None and step > 0:
+                    on_step(step, sum(group.running.size for group in groups) + len(targets) - first - len(turn))
+                step += 1
             seconds += time.perf_counter() - began
         policy_seconds += sum(group.seconds for group in groups)
     return Rollouts(returns, lengths, float(lengths.sum() / seconds), policy_seconds)
 
 
-def _steps(
-    groups: Sequence[_Group[Any]],
-    stepper: Stepper,
-    first: int,
-    noting: Sequence[OnAction],
-    answered: Callable[[Indices, Steps], None],
-) -> Iterator[tuple[int, int]]:
-    """Plays the episodes of one turn, whose first environment is `first`; yields the step and how many go on."""
-    step = 0
-    while any(group.running.size for group in groups):
-        for group in groups:
-            if group.running.size and step > 0:
-                answer = stepper.receive()
-                answered(group.running, answer)
-                group.take(answer)
-            if group.running.size:
-                actions = group.act()
-                for note in noting:
-                    note(group.running, actions)
-                stepper.send(group.running - first, actions)
-        if step > 0:
-            yield step, sum(group.running.size for group in groups)
-        step += 1
-
-
 class _Group(Generic[State]):
-    """Environments that one call of the policy acts for; `running` are those whose episode goes on."""
+    """Environments that one call of the policy acts for; `running` are those whose episode goes on, (n,)."""
+
+    actions: Floats  # the last ones of those, (n, A)
 
     def __init__(
         self,
@@ -172,15 +153,14 @@ class _Group(Generic[State]):
         self._observations, self._rewards = observations[rows], np.zeros(len(rows), np.float32)
         self._state = policy.initial_state(len(rows), targets[rows])
 
-    def act(self) -> Floats:
-        """Actions of the running environments."""
+    def act(self) -> None:
         began = time.perf_counter()
         actions, self._state = self._policy.act(self._observations, self._rewards, self._state)
         self.seconds += time.perf_counter() - began
-        return actions[self._places]
+        self.actions = actions[self._places]
 
     def take(self, answer: Steps) -> None:
-        """Note what the environments answered, and drop those that ended."""
+        """Notes what the environments answered, and drops those that ended."""
         self._observations[self._places], self._rewards[self._places] = answer.observations, answer.rewards
         if not answer.ended.any():
             return

@@ -1,6 +1,4 @@
-"""Several environments stepped together, in this process or spread over worker processes.
-
-A step is sent and received apart, so that the caller can work in between.
+"""Several environments stepped together, here or in worker processes, while the caller works between send and receive.
 
 Shape suffixes: E environments, n of them, O observation, A action.
 """
@@ -38,7 +36,6 @@ class LocalStepper:
     """The environments of `seeds` in this process. Every method raises SimulationError where an environment fails."""
 
     def __init__(self, env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int]) -> None:
-        """Make the environments."""
         self._envs = [make_env(env_id, **env_kwargs) for _ in seeds]
         self._seeds, self._steps = seeds, [0] * len(seeds)
         self._answers: list[Steps] = []
@@ -49,14 +46,12 @@ class LocalStepper:
 
     def send(self, which: Indices, actions: Floats) -> None:
         """Step the environments `which` (n,), in rising order, with actions (n, A)."""
-        steps = [self._step(int(e), action) for e, action in zip(which, actions, strict=True)]
-        observations, rewards, ended, terminated = zip(*steps, strict=True)
-        self._answers.append(Steps(np.stack(observations), np.array(rewards), np.array(ended), np.array(terminated)))
-
-    def _step(self, e: int, action: Floats) -> tuple[Floats, float, bool, bool]:
-        self._steps[e] += 1
-        observation, reward, terminated, truncated, _ = take(self._envs[e], action, self._where(e))
-        return observation, reward, terminated or truncated, terminated
+        steps = []
+        for e, action in zip(which.tolist(), actions, strict=True):
+            self._steps[e] += 1
+            observation, reward, terminated, truncated, _ = take(self._envs[e], action, self._where(e))
+            steps.append((observation, reward, terminated or truncated, terminated))
+        self._answers.append(Steps(*map(np.array, zip(*steps, strict=True))))
 
     def _where(self, e: int) -> str:
         """An environment by its seed, which identifies it in any process, and the step of its episode."""
@@ -67,7 +62,6 @@ class LocalStepper:
         return self._answers.pop(0)
 
     def close(self) -> None:
-        """Close the environments."""
         for env in self._envs:
             close_env(env)
 
@@ -76,7 +70,6 @@ class ProcessStepper:
     """As LocalStepper, spread over `workers` processes, neighbors together; `spec` is what `registered` gives."""
 
     def __init__(self, spec: bytes, env_kwargs: Mapping[str, Any], seeds: list[int], workers: int) -> None:
-        """Start the processes."""
         self._bounds = np.linspace(0, len(seeds), workers + 1).astype(np.int64)
         env_id = pickle.loads(spec).id
         self._workers: list[Worker] = []
@@ -108,7 +101,6 @@ class ProcessStepper:
         return Steps(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def close(self) -> None:
-        """End the processes."""
         for worker in self._workers:
             worker.close()
 
@@ -119,8 +111,8 @@ Stepper: TypeAlias = LocalStepper | ProcessStepper
 def make_stepper(env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int], workers: int | None) -> Stepper:
     """Environments to be reset with `seeds` (E).
 
-    `workers` is the number of processes, 0 for this one. None: one a core, but this one where there are fewer than 32
-    environments, which are done before processes have started, or where no other process can make the environment.
+    `workers` is the number of processes, 0 for this one. None: one a core, but this one for fewer than 32 environments,
+    which are done before processes have started, or where no other process can make the environment.
 
     Raises:
         SimulationError: the environment is unknown or cannot be made, or not in the processes asked for.

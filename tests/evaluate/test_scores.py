@@ -72,29 +72,22 @@ def test_several_policies_and_a_row_an_episode(tmp_path: Path, capsys: pytest.Ca
     assert "95 % interval" in table and "nothing of other training seeds" in legend
     for run, score in zip(both, scores, strict=True):
         (line,) = (line for line in table.splitlines() if line.startswith(run))
-        low, high = (float(end) for end in line.split("[")[1].split("]")[0].split(", "))
+        low, high = map(float, line.split("[")[1].split("]")[0].split(", "))
         assert min(score["returns"]) - 0.1 <= low <= round(score["return_mean"], 1) <= high
-
     for option in (["--video", "x.gif"], ["--record-minari", "me/x-v0"]):
         assert evaluate([*both, *option]) == 2
         assert f"{option[0]}: is for one policy, not for 2" in capsys.readouterr().err
     assert evaluate([both[0], "--csv", str(tmp_path)]) == 2
 
 
-RISE = "reference_returns must be two numbers that rise"
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"reference_returns": [1.0]}, RISE),
-        ({"reference_returns": [1.0, 1.0]}, RISE),
+        ({"reference_returns": [1.0, 1.0]}, "reference_returns must be two numbers that rise"),
         ({"observation_std": [1.0, 0.0]}, "observation_std.1. must be above 0"),
-        ({"observation_std": [-1.0]}, "observation_std.0. must be above 0"),
         ({"action_low": [2.0], "action_high": [1.0]}, "not below action_high"),
         ({"action_low": [1.0]}, "action_low has 1 values, action_high 3"),
         ({"return_scale": 0.0}, "return_scale must be above 0"),
-        ({"horizon": 0}, "horizon must be above 0"),
         ({"target_return": 1e300}, r"target_return must be at most 1e\+15"),
         ({"data_returns": {"mean": "high"}}, "data_returns"),
     ],

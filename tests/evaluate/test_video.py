@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import gymnasium as gym
@@ -45,8 +46,7 @@ def scored_return(file: Path) -> float:
 
 
 def told_return(text: str) -> float:
-    (told,) = re.findall(r", return ([-\d.e+]+), \d+ steps", text)
-    return float(told)
+    return float(re.findall(r", return ([-\d.e+]+), \d+ steps", text)[0])
 
 
 @pytest.mark.usefixtures("renderer")
@@ -89,7 +89,7 @@ def test_the_camera_follows_the_robot_from_where_all_of_it_fits(env_id: str) -> 
     env = make_env(env_id, **far)
     seed = next(seed for seed in range(50) if env.reset(seed=seed) and env.unwrapped.data.qpos[0] > 4)
     env.close()
-    with open_renderer(env_id, far, seed) as drawing:
+    with closing(open_renderer(env_id, far, seed)) as drawing:
         red, _, blue = np.moveaxis(drawing.first.astype(int), 2, 0)
     places = np.stack(np.nonzero(red > blue + 40))  # of the robot, the one thing that is brown
     assert places.shape[1] > 500 and 160 < np.median(places[1]) < 320
@@ -197,7 +197,7 @@ def film(video: Video, **changes) -> tuple[np.ndarray, str]:
 @pytest.mark.parametrize("name", ["a.gif", "a.mp4"])
 def test_an_environment_that_does_not_repeat_is_not_filmed(name: str, drawn: str, tmp_path: Path) -> None:
     kwargs = {"seeded": False}
-    with Video(tmp_path / name, drawn, kwargs, 1) as video:
+    with closing(Video(tmp_path / name, drawn, kwargs, 1)) as video:
         with pytest.raises(SimulationError, match="does not repeat an episode"):
             film(video, env_kwargs=kwargs, episodes=1)
     assert [p.name for p in tmp_path.iterdir() if p.suffix in (".gif", ".mp4")] == []
@@ -206,7 +206,7 @@ def test_an_environment_that_does_not_repeat_is_not_filmed(name: str, drawn: str
 @pytest.mark.parametrize(("which", "pick"), [("first", lambda _: 0), ("best", np.argmax), ("worst", np.argmin)])
 def test_the_best_and_the_worst_episode(which: str, pick, drawn: str, tmp_path: Path) -> None:
     """`write` refuses to show an episode whose return is another than the one that was scored."""
-    with Video(tmp_path / "a.gif", drawn, {}, 1, which) as video:
+    with closing(Video(tmp_path / "a.gif", drawn, {}, 1, which)) as video:
         returns, said = film(video, episodes=40, workers=2)
     index = int(pick(returns))
     assert (index > 0) == (which != "first") and len(set(returns)) == 40

@@ -35,14 +35,13 @@ def saved(trained_run: Path, scores_file: Path, tmp_path: Path) -> Path:
 
 def test_the_same_policy_comes_back(trained_run: Path, saved: Path) -> None:
     assert sorted(file.name for file in saved.iterdir()) == ["README.md", "config.json", "model.safetensors"]
-    for again in (from_pretrained(saved), load_policy(saved)):
-        policy, rng = load_policy(trained_run), np.random.default_rng(0)
-        ours, theirs = policy.initial_state(2, 3600.0), again.initial_state(2, 3600.0)
-        for _ in range(5):
-            observation, reward = rng.normal(size=(2, 11)), rng.normal(size=2)
-            expected, ours = policy.act(observation, reward, ours)
-            action, theirs = again.act(observation, reward, theirs)
-            np.testing.assert_array_equal(action, expected)
+    policy, again, rng = load_policy(trained_run), from_pretrained(saved), np.random.default_rng(0)
+    ours, theirs = policy.initial_state(2, 3600.0), again.initial_state(2, 3600.0)
+    for _ in range(5):
+        observation, reward = rng.normal(size=(2, 11)), rng.normal(size=2)
+        expected, ours = policy.act(observation, reward, ours)
+        action, theirs = again.act(observation, reward, theirs)
+        np.testing.assert_array_equal(action, expected)
     assert from_pretrained(saved, rollout="rolling", rollout_context=6).rollout == "rolling"
     with pytest.raises(CheckpointError, match="average weights only"):
         load_policy(saved, weights="raw")
@@ -82,9 +81,6 @@ def test_the_command_evaluates_or_takes_scores(
     assert f"error: {given}: is there already; " in capsys.readouterr().err
     texts = [(folder / "README.md").read_text().replace(folder.name, "NAME") for folder in (played, given)]
     assert texts[0] == texts[1]
-    assert evaluate([str(played), "--episodes", "2", "--seed", "7", "--json", str(tmp_path / "again.json")]) == 0
-    (before,), (after,) = (json.loads(file.read_text()) for file in (scores_file, tmp_path / "again.json"))
-    assert after["returns"] == before["returns"]
 
 
 def test_scores_of_another_policy_are_refused(trained_run: Path, scores_file: Path, tmp_path: Path) -> None:

@@ -13,40 +13,25 @@ from synthetic import make_cell
 from aaren_rl.compare.cells import write_results
 from aaren_rl.errors import UsageError
 from aaren_rl.evaluate.command import main as evaluate
-from aaren_rl.evaluate.scores import Score
 from aaren_rl.hub import from_pretrained
 from aaren_rl.hub.folder import read_scores
 
 
-@pytest.fixture
-def score(trained_run: Path, tmp_path: Path) -> Score:
-    file = tmp_path / "scores.json"
-    assert evaluate([str(trained_run), "--episodes", "2", "--json", str(file)]) == 0
-    return read_scores(file)[0]
-
-
-@pytest.fixture
-def line(trained_run: Path, score: Score, tmp_path: Path) -> list[str]:
+def test_every_policy_is_whole_and_plays(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Results of hopper-medium alone, whose run is the one that the tests share."""
-    place = tmp_path / "runs" / "hopper-medium" / score.agent
+    assert evaluate([str(trained_run), "--episodes", "2", "--json", str(tmp_path / "scores.json")]) == 0
+    score, script = read_scores(tmp_path / "scores.json")[0], load_script("release_policies")
+    place, results = tmp_path / "runs" / "hopper-medium" / score.agent, tmp_path / "results"
     place.mkdir(parents=True)
     (place / "seed0").symlink_to(trained_run)
-    (tmp_path / "results").mkdir()
+    results.mkdir()
     cell = dataclasses.replace(make_cell(agent=score.agent), last=score)
-    write_results(tmp_path / "results" / "hopper-medium.json", [cell], {}, {})
-    return [str(tmp_path / "out"), "--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
-
-
-def test_every_policy_is_whole_and_plays(
-    line: list[str], score: Score, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = load_script("release_policies")
-    line += ["--agent", score.agent]
+    write_results(results / "hopper-medium.json", [cell], {}, {})
+    line = [str(tmp_path / "out"), "--runs", str(tmp_path / "runs"), "--results", str(results), "--agent", score.agent]
     assert script.run(script.parse(line)) == 0
     said = capsys.readouterr().out
     assert "no results yet: halfcheetah-medium, " in said
-    name = f"hopper-medium-{score.agent}-local"
-    folder = tmp_path / "out" / name
+    folder = tmp_path / "out" / f"hopper-medium-{score.agent}-local"
     written = ["README.md", "config.json", "model.safetensors", "policy.onnx", "replay.mp4"]
     assert sorted(file.name for file in folder.iterdir()) == written
     assert from_pretrained(folder).model is not None and (folder / "replay.mp4").read_bytes()[4:8] == b"ftyp"

@@ -74,6 +74,10 @@ def test_hugging_faces_model_gives_the_same_actions(transformers, tmp_path: Path
     torch.testing.assert_close(import_model(tmp_path).model(*data)[0], expected, rtol=0, atol=1e-5)
 
 
+OTHERS = {".layers": "", "self_attn": "attention", "out_proj": "proj_net", "linear1": "mlp.0", "linear2": "mlp.2"}
+OTHERS |= {"norm": "ln"}
+
+
 class MinDecisionTransformer(nn.Module):
     """Its blocks are PyTorch's, by other names."""
 
@@ -96,18 +100,16 @@ class MinDecisionTransformer(nn.Module):
 
     def their_state(self) -> dict[str, Tensor]:
         """The parameters by min-decision-transformer's names."""
-        state = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("transformer.")}
-        for i, block in enumerate(self.transformer.layers):
-            attention, own = block.self_attn, f"transformer.{i}."
-            state[f"{own}attention.mask"] = torch.ones(3 * K, 3 * K).tril()[None, None]
-            for kind, joined in (("weight", attention.in_proj_weight), ("bias", attention.in_proj_bias)):
-                state |= {
-                    f"{own}attention.{name}_net.{kind}": part for name, part in zip("qkv", joined.chunk(3), strict=True)
-                }
-            parts = {"attention.proj_net": attention.out_proj, "mlp.0": block.linear1, "mlp.2": block.linear2}
-            for name, module in {**parts, "ln1": block.norm1, "ln2": block.norm2}.items():
-                state |= {f"{own}{name}.weight": module.weight, f"{own}{name}.bias": module.bias}
-        return {name: tensor.detach().clone() for name, tensor in state.items()}
+        state = {f"transformer.{i}.attention.mask": torch.ones(3 * K, 3 * K).tril()[None, None] for i in range(3)}
+        for name, tensor in self.state_dict().items():
+            for own, other in OTHERS.items():
+                name = name.replace(own, other)
+            if ".in_proj_" in name:
+                for part, rows in zip("qkv", tensor.chunk(3), strict=True):
+                    state[name.replace("in_proj_", f"{part}_net.")] = rows.clone()
+            else:
+                state[name] = tensor
+        return state
 
 
 def min_dt(file: Path, heads: int = 1) -> MinDecisionTransformer:
