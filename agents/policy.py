@@ -9,7 +9,7 @@ import copy
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -73,6 +73,8 @@ class Policy:
     target_return: float | None = None
     card: Any = field(default=None, repr=False, compare=False)
 
+    runs: ClassVar[int] = 1  # of the model at every step, which share one memory
+
     def __post_init__(self) -> None:
         """Raises ValueError for an unknown rollout mode, a context under 2 steps or statistics of the wrong size."""
         if self.rollout not in ROLLOUTS:
@@ -128,10 +130,11 @@ class Policy:
         batch_size = CHECK.integer("batch_size", batch_size, ENVS)
         wanted = self._targets(target_return, batch_size)
         memory: Memory
+        rows = self.runs * batch_size
         if self.rollout == "window":
-            memory = Window.empty(batch_size, self._sizes, self.context_length, self.observation_mean.device)
+            memory = Window.empty(rows, self._sizes, self.context_length, self.observation_mean.device)
         else:
-            fresh = self._stepper.initial_state(batch_size)
+            fresh = self._stepper.initial_state(rows)
             memory = Carry(fresh) if self.rollout == "carry" else Rolling(fresh, None)
         return PolicyState(0, wanted, None, memory)
 
@@ -199,7 +202,7 @@ class Policy:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
         timestep, to_go, previous, memory = self._checked(state)
         index = CHECK.rows(rows, len(to_go))
-        places = torch.from_numpy(index)
+        places = torch.from_numpy(np.concatenate([index + run * len(to_go) for run in range(self.runs)]))
         return PolicyState(
             timestep[index] if isinstance(timestep, np.ndarray) else timestep,
             to_go[index],
@@ -208,7 +211,7 @@ class Policy:
         )
 
     def _checked(self, state: PolicyState) -> PolicyState:
-        return check_state(state, self.rollout, self._sizes[1])
+        return check_state(state, self.rollout, self._sizes[1], self.runs)
 
     def _targets(self, target_return: Numbers | None, count: int) -> npt.NDArray[np.float64]:
         """Asked returns, (B,); the policy's own for None."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from .arguments import Arguments
-from .model.block import TrunkState
 from .model.scaling import ModelStep
+from .model.trunk import TrunkState
 from .scan.rows import State, batch_size, each
 
 if TYPE_CHECKING:
@@ -65,14 +65,14 @@ class Window(NamedTuple):
 
     def push(self, step: ModelStep) -> tuple[Window, Tensor]:
         """The window with one more step, and its place in it, (B,); what came before an episode's first is not seen."""
-        batch, length = self.returns_to_go.shape
+        (batch, length), (observation, to_go, timestep, previous) = self.returns_to_go.shape, step
         every = torch.arange(batch, device=self.timesteps.device)
-        times = torch.as_tensor(step.timestep, device=every.device).expand(batch)
+        times = torch.as_tensor(timestep, device=every.device).expand(batch)
         full, place = times >= length, times.clamp(max=length - 1)
         after = Window(*(where(full, part.roll(-1, 1), part) for part in self))
-        if step.previous_action is not None:
-            after.actions[every, place - 1] = step.previous_action  # at a first step the last place, which is not seen
-        new = (step.observation, torch.zeros_like(after.actions[:, 0]), step.return_to_go, times)
+        if previous is not None:
+            after.actions[every, place - 1] = previous  # at a first step the last place, which is not seen
+        new = (observation, torch.zeros_like(after.actions[:, 0]), to_go, times)
         for part, value in zip(after, new, strict=True):
             part[every, place] = value
         return after, place
@@ -104,7 +104,7 @@ def where(chosen: Tensor, part: State, other: State) -> State:
     return each(lambda pair: torch.where(chosen.view(-1, *[1] * (pair[0].dim() - 1)), pair[0], pair[1]), [part, other])
 
 
-def check_state(state: Any, rollout: str, actions: int) -> PolicyState:  # noqa: ANN401
+def check_state(state: Any, rollout: str, actions: int, runs: int) -> PolicyState:  # noqa: ANN401
     """A state that a caller hands back, parts of it perhaps replaced, for a policy of this rollout mode and A actions.
 
     Raises:
@@ -116,7 +116,7 @@ def check_state(state: Any, rollout: str, actions: int) -> PolicyState:  # noqa:
     if not isinstance(memory, MEMORIES[rollout]):
         other = type(memory).__name__.lower()
         raise ValueError(f"state: is of the rollout mode {other}, and this policy's is {rollout}")
-    batch = batch_size(memory)
+    batch = batch_size(memory) // runs
     if previous is not None:
         previous = CHECK.array("previous_action", previous, np.float32, (batch, actions))
     elif not (isinstance(timestep, int) and timestep == 0):

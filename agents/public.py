@@ -2,15 +2,14 @@
 
 from .guidance import GuidedPolicy, with_guidance
 from .mixers import CONSTANT, GROWING, MIXERS, Aaren, AarenRsa, Attention, Encoded, Mixer, Rsa
-from .mixers.rsa.config import RemConfig
+from .mixers.rsa.encoding import RemConfig
 from .mixers.tree.mixer import TreeAttention, TreeConfig
 from .mixers.tree.samplers import SAMPLERS
-from .model.block import Block
 from .model.config import ModelConfig
 from .model.decision import DecisionModel
 from .model.return_estimate import ReturnEstimate, expectile_loss
 from .model.scaling import ReturnRange
-from .model.trunk import Trunk
+from .model.trunk import Block, Trunk
 from .policy import ROLLOUTS, NonFiniteActionError, Policy
 from .policy_state import PolicyState
 from .scan.cross_attention import CrossAttention, attend

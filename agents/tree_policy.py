@@ -6,8 +6,8 @@ import copy
 from dataclasses import replace
 
 from .mixers.tree.mixer import TreeAttention, TreeConfig, plant_trees
-from .model.block import TrunkState
 from .model.decision import DecisionModel
+from .model.trunk import TrunkState
 from .policy import Policy
 
 
@@ -17,12 +17,10 @@ def with_tree_attention(policy: Policy, config: TreeConfig) -> Policy:
     Raises:
         ValueError: the model's mixer is not softmax attention over the tokens, or the rollout keeps no cache of them.
     """
-    if policy.model.config.mixer not in ("attention", "tree"):
-        own = policy.model.config.mixer
-        raise ValueError(f"tree attention replaces softmax attention; this policy's mixer is {own!r}, which has none")
     if policy.rollout == "window":
         raise ValueError("tree attention needs a growing memory: use the rollout carry or rolling, not window")
     model = copy.deepcopy(policy.model)
+    model.config = replace(model.config, mixer="attention")  # what it says of a tree of its own no longer holds
     plant_trees(model.trunk, config)
     return replace(policy, model=model)
 

@@ -26,8 +26,7 @@ import torch
 from ..agents.mixers import Aaren, Attention, AttentionState, EncodedState
 from ..agents.mixers import AarenRsa as AarenRSA
 from ..agents.mixers import Rsa as RSA
-from ..agents.mixers.rsa.config import RemConfig
-from ..agents.mixers.rsa.encoding import EncodingState
+from ..agents.mixers.rsa.encoding import EncodingState, RemConfig
 from ..agents.mixers.tree.blocks import TreeState
 from ..agents.mixers.tree.mixer import TreeAttention, TreeConfig
 from ..agents.mixers.tree.samplers import SAMPLERS

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..agents import Block, DecisionModel, Encoded
-from ..agents.model.block import TrunkState
+from ..agents.model.trunk import TrunkState
 from ..agents.scan.first_use import gpu_is_right
 from ..envs.errors import one_line
 from ..errors import CheckpointError

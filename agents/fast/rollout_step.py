@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from .. import kernels
 from ..mixers import Aaren, AarenRsa
 from ..mixers.rsa.encoding import Recurrence
-from ..model.block import Block
 from ..model.decision import DecisionModel
 from ..model.scaling import Array, Scaling, Step
+from ..model.trunk import Block
 from ..scan.state import STATE_DTYPE
 
 

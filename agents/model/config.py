@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..ranges import BELOW_1, COUNT, COUNT_FROM_0, Range, check_limits, setting
 
 if TYPE_CHECKING:
-    from ..mixers.rsa.config import RemConfig
+    from ..mixers.rsa.encoding import RemConfig
     from ..mixers.tree.mixer import TreeConfig
 
 
@@ -70,7 +70,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         """Raises ValueError naming the field that does not fit."""
         from ..mixers import MIXERS  # with torch
-        from .block import ACTIVATIONS, BLOCKS
+        from .trunk import ACTIVATIONS, BLOCKS
 
         check_limits(self)
         for name, allowed in (("mixer", MIXERS), ("block", BLOCKS), ("activation", ACTIVATIONS)):
@@ -85,7 +85,7 @@ class ModelConfig:
 
     def rems(self) -> RemConfig:
         """Recurrence encoding of a layer, for the mixers that have one; raises ValueError where it does not fit."""
-        from ..mixers.rsa.config import RemConfig, parse_counts  # with torch
+        from ..mixers.rsa.encoding import RemConfig, parse_counts  # with torch
 
         counts = parse_counts(self.rem_counts, self.heads)
         dilation = self.rem_dilation * self.tokens_per_step

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .block import TrunkState
 from .config import ModelConfig
 from .return_estimate import ReturnEstimate
-from .trunk import Trunk
+from .trunk import Trunk, TrunkState
 
 # Per number of tokens in a step: the tokens that actions are predicted from. With three, those of the observations.
 ACTED_ON = {1: slice(None), 3: slice(1, None, 3)}

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 Array: TypeAlias = npt.NDArray[Any]
+# A `Step` in the model's units: the arguments of `DecisionModel.step`, but the state.
+ModelStep: TypeAlias = tuple[Tensor, Tensor, int | Tensor, Tensor | None]
 
 
 class Step(NamedTuple):
@@ -38,15 +40,6 @@ class Step(NamedTuple):
     def begins(self) -> Array | None:
         """Where environments that are at different steps begin an episode, bool (B,); None where all are at one."""
         return self.timestep == 0 if isinstance(self.timestep, np.ndarray) else None
-
-
-class ModelStep(NamedTuple):
-    """The same in the model's units: the arguments of `DecisionModel.step`, but the state."""
-
-    observation: Tensor
-    return_to_go: Tensor
-    timestep: int | Tensor
-    previous_action: Tensor | None
 
 
 class ReturnRange(NamedTuple):
@@ -100,7 +93,7 @@ class Scaling:
         """As `to_model`, of tensors on its device."""
         if self.return_range is not None:
             to_go = self.return_range.clamp(to_go, timestep)
-        return ModelStep(
+        return (
             (observation - self.observation_mean) / self.observation_std,
             (to_go / self.return_scale).float(),
             timestep,
@@ -129,9 +122,8 @@ class PlainStep:
     @torch.no_grad()
     def step(self, step: Step, state: Any, begins: Array | None = None) -> tuple[Array, Any]:  # noqa: ANN401
         """The actions (B, A), float32, and the new state; `begins` as in `DecisionModel.step`, bool (B,)."""
-        given = self.scaling.to_model(step)
-        started = None if begins is None else torch.tensor(begins, device=given.observation.device)
-        action, state = self.model.step(*given, state, started)
+        started = None if begins is None else torch.tensor(begins, device=self.scaling.observation_mean.device)
+        action, state = self.model.step(*self.scaling.to_model(step), state, started)
         return to_array(self.scaling.from_model(action)), state
 
 

@@ -87,5 +87,5 @@ def test_evaluate_refuses(run: Path, options: str, message: str, capsys: pytest.
 
 def test_only_softmax_attention_is_replaced(tmp_path: Path, hopper_file: Path) -> None:
     policy = load_policy(trained(tmp_path, hopper_file, "decision-aaren"))
-    with pytest.raises(ValueError, match="softmax attention; this policy's mixer is 'aaren', which has none"):
+    with pytest.raises(ValueError, match="the place of softmax attention, and this model has none"):
         with_tree_attention(policy, TreeConfig())

@@ -13,7 +13,7 @@ from torch import Tensor
 from windows import LENGTHS, generator, make_data, make_episodes
 
 from aaren_rl.agents import DecisionModel, ModelConfig
-from aaren_rl.agents.model.block import TrunkState
+from aaren_rl.agents.model.trunk import TrunkState
 from aaren_rl.train.config import DataConfig, OptimizerConfig, RunConfig
 from aaren_rl.train.contexts.batches import Batch
 from aaren_rl.train.contexts.sampling import Carried, StreamSampler, settle_context

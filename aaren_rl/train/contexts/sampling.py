@@ -21,7 +21,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...agents.model.block import TrunkState
+from ...agents.model.trunk import TrunkState
 from ...agents.scan.rows import each, tensors
 from ...envs import Episodes
 from ...policies.names import AUTO

@@ -18,8 +18,7 @@ from ...scan.state import ScanState
 from ..aaren import Aaren
 from ..attention import Attention, AttentionState
 from ..base import CONSTANT, GROWING, HeadMixer, Mixer
-from .config import RemConfig, parse_counts
-from .encoding import EncodingState, GatedEncoding
+from .encoding import EncodingState, GatedEncoding, RemConfig, parse_counts
 
 
 class EncodedState(NamedTuple):

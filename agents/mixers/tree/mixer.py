@@ -149,7 +149,8 @@ class TreeAttention(Mixer):
 
 
 def plant_trees(trunk: nn.Module, config: TreeConfig) -> None:
-    """Puts `TreeAttention` in the place of every block's `Attention`; what is no `Attention` stays."""
+    """Puts `TreeAttention` in the place of every block's `Attention`; raises ValueError where there is none."""
     for layer, block in enumerate(trunk.get_submodule("blocks").children()):
-        if isinstance(mixer := block.get_submodule("mixer"), Attention):
-            block.register_module("mixer", TreeAttention(mixer, config, layer))
+        if not isinstance(mixer := block.get_submodule("mixer"), Attention):
+            raise ValueError("tree attention takes the place of softmax attention, and this model has none")
+        block.register_module("mixer", TreeAttention(mixer, config, layer))
