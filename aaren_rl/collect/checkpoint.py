@@ -39,8 +39,7 @@ class Saved:
 def save_run(run: Path, saved: Saved, first: int) -> None:
     """Adds the experience from row `first` on to replay/, then a checkpoint, and drops all but the last two.
 
-    Raises:
-        OSError: the disk is full or the folder cannot be written; the checkpoints that were there still are.
+    Raises OSError where the disk is full or not writable; the checkpoints that were there still are.
     """
     rows = len(saved.experience["rewards"])
     if rows > first:
@@ -53,10 +52,9 @@ def save_run(run: Path, saved: Saved, first: int) -> None:
 
 
 def load_run(run: Path) -> Saved | None:
-    """The newest checkpoint of a run that is whole, with all its experience; None where nothing was saved yet.
+    """The newest whole checkpoint of a run with all its experience; None where nothing was saved yet.
 
-    Raises:
-        CheckpointError: all are damaged; the message names what is wrong with the newest.
+    Raises CheckpointError where all are damaged: what is wrong with the newest.
     """
 
     def read(file: File) -> Saved:

@@ -39,20 +39,12 @@ def _setting(default: Any, limits: Range, **shown: str) -> Any:  # noqa: ANN401 
 
 @dataclass(frozen=True)
 class CollectConfig:
-    """What training does. Steps are those of all environments together.
+    """What training does. Steps are those of all environments together; the other settings' texts are the options'.
 
     Attributes:
         env_id: the Gymnasium environment.
         seed: of the weights, the exploration and the environments.
         horizon: steps after which an episode is cut.
-        steps: when to stop.
-        stop_at_return: stop at an evaluation with this mean return, or None.
-        stop_at_score: the same as a D4RL normalized score.
-        checkpoint_every: steps between two checkpoints, each with its evaluation.
-        envs: training environments side by side.
-        updates_per_step: gradient updates for each step of one environment.
-        learning_rate: of actor, critics and entropy coefficient.
-        random_steps: uniform actions before the first update.
     """
 
     env_id: str
@@ -88,24 +80,17 @@ class CollectConfig:
 
 
 def env_name(env_id: str) -> str:
-    """An environment's id as the name of a folder.
-
-    Raises:
-        UsageError: it is not an id.
-    """
+    """An environment's id as the name of a folder; UsageError where it is no id."""
     if len(env_id) > 100 or not _ENV_ID.fullmatch(env_id):
         raise UsageError(f"--env {env_id[:100]!r} is not an environment id; give one such as Ant-v4")
     return env_id.replace("/", "_")
 
 
 def inspect_env(env_id: str, max_episode_steps: int | None = None) -> int:
-    """Check that data can be collected in an environment: a 1-d Box to see, a bounded 1-d Box to act in.
+    """The horizon, `max_episode_steps` or the environment's own, of an environment in which data can be collected.
 
-    Returns the horizon: `max_episode_steps`, else the environment's own.
-
-    Raises:
-        UsageError: the id is malformed or not registered, the spaces are others, or the horizon is not known.
-        SimulationError: the environment cannot be made.
+    Raises UsageError where it is not registered, has no 1-d Box to see or no bounded 1-d Box to act in, or its horizon
+    is not known; SimulationError where it cannot be made.
     """
     env_name(env_id)
     try:
@@ -130,9 +115,8 @@ def make_config(
 ) -> CollectConfig:
     """The settings of a new run, or of the `stored` run, in which `given` may set those of `may_change` again.
 
-    Raises:
-        CheckpointError: another setting is not the run's; the message names each.
-        UsageError: a score is asked for where there are no reference returns.
+    Raises CheckpointError, which names every other setting that is not the run's, and UsageError where a score is asked
+    for without reference returns.
     """
     if stored is None:
         config = CollectConfig(env_id, seed, horizon, **given)
@@ -155,11 +139,7 @@ def write_config(file: Path, config: CollectConfig) -> None:
 
 
 def read_config(file: Path) -> CollectConfig:
-    """Reads what `write_config` wrote.
-
-    Raises:
-        UsageError: not readable, or other settings than those of a collecting run.
-    """
+    """Reads what `write_config` wrote; UsageError where it cannot be read."""
     try:
         return read(CollectConfig, yaml.safe_load(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
@@ -181,13 +161,9 @@ class Evaluation:
 
 
 def evaluate_actor(config: CollectConfig, path: Path, steps: int) -> Evaluation:
-    """Play an actor file's stochastic policy, which is what data are collected with, in environments of its own.
-
-    Raises:
-        SimulationError: the environment raised.
-    """
+    """Plays an actor file's stochastic policy in environments of its own; SimulationError where one fails."""
     seed = (config.seed, EVALUATION, steps)
     tracks = simulate(Job(config.env_id, str(path), config.horizon, seed, 0, EVALUATION_EPISODES))
     returns = [float(track.rewards.sum(dtype=np.float64)) for track in tracks]
-    lengths = [len(track.rewards) for track in tracks]
-    return Evaluation(steps, float(np.mean(returns)), float(np.std(returns)), float(np.mean(lengths)))
+    length = float(np.mean([len(track.rewards) for track in tracks]))
+    return Evaluation(steps, float(np.mean(returns)), float(np.std(returns)), length)

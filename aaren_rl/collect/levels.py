@@ -21,6 +21,7 @@ from ..envs.data.hdf5.d4rl import write_hdf5
 from ..envs.errors import DataError
 from ..envs.system import core_count
 from ..envs.tasks.environment import inspect_spaces
+from ..evaluate.scores import aligned
 from .checkpoint import Experience, Saved, saving
 from .config import DATA, CollectConfig, Evaluation
 
@@ -65,10 +66,8 @@ def choose_checkpoints(evaluations: Sequence[Evaluation], random_return: float, 
     """Expert is the checkpoint of the highest mean return; medium, up to it, the one nearest to a share of the way.
 
     The way is that from the random policy's mean return to the expert's, the share `fraction`. Later checkpoints are no
-    candidates, for medium-replay, all experience up to medium, must not contain the expert's.
-
-    Raises:
-        DataError: nothing was evaluated.
+    candidates, for medium-replay, all experience up to medium, must not contain the expert's. Raises DataError where
+    nothing was evaluated.
     """
     if not evaluations:
         raise DataError("no checkpoint was evaluated yet, so no policy can collect data; train longer (--resume)")
@@ -80,11 +79,7 @@ def choose_checkpoints(evaluations: Sequence[Evaluation], random_return: float, 
 
 
 def random_return(config: CollectConfig) -> float:
-    """Mean undiscounted return of uniform random actions.
-
-    Raises:
-        SimulationError: the environment raised.
-    """
+    """Mean undiscounted return of uniform random actions; SimulationError where the environment fails."""
     tracks = simulate(Job(config.env_id, None, config.horizon, (config.seed, DATA, 0), 0, RANDOM_EPISODES))
     return float(np.mean([track.rewards.sum(dtype=np.float64) for track in tracks]))
 
@@ -170,10 +165,8 @@ class Source:
 def write_levels(source: Source, files: Mapping[str, Path], stop: StopRequest) -> str:
     """Makes the data sets, level -> file, that are not there yet; returns a table of all of them.
 
-    Raises:
-        Stopped: a signal came.
-        DataError: no episode is there to write, or the disk is full.
-        SimulationError: a simulation failed.
+    Raises Stopped at a signal, DataError where no episode is there to write or the disk is full, SimulationError where
+    a simulation failed.
     """
     policies = source.choice.policies
     rows = {level: source.made(level, file) for level, file in files.items()}
@@ -197,25 +190,22 @@ def write_levels(source: Source, files: Mapping[str, Path], stop: StopRequest) -
                     if stop.signal is not None:
                         raise Stopped
             rows[level] = source.write(level, files[level], tracks)
-    lines = [f"{'level':<14} {'episodes':>8} {'steps':>9} {'return':>9} {'score':>6} {'length':>7}  file"]
+    table = [("level", "episodes", "steps", "return", "score", "length", "file")]
     for level, row in rows.items():
         assert row is not None
         episodes, steps, mean_return, length = (row[name] for name in _STATISTICS)
         family = source.config.family
         score = f"{normalized_score(family, mean_return):.1f}" if family else "-"  # without reference returns
-        numbers = f"{episodes:>8.0f} {steps:>9.0f} {mean_return:>9.1f} {score:>6} {length:>7.1f}"
-        lines.append(f"{level:<14} {numbers}  {files[level]}")
-    return "\n".join(lines)
+        numbers = (f"{episodes:.0f}", f"{steps:.0f}", f"{mean_return:.1f}", score, f"{length:.1f}")
+        table.append((level, *numbers, str(files[level])))
+    return "\n".join(aligned(table))
 
 
 def split_experience(experience: Experience, units: ActionUnits, dataset: str, env_id: str) -> Episodes:
     """The whole episodes of all environments in the order in which they ended, actions in the environment's units.
 
     Where a run was resumed, a row's observation is not the next one of the row before: what was cut there, or was not
-    over at the last row, is left out, with a note.
-
-    Raises:
-        DataError: no episode ended.
+    over at the last row, is left out, with a note. Raises DataError where no episode ended.
     """
     done, seen, following = (experience[name] for name in ("dones", "observations", "next_observations"))
     places = []

@@ -73,9 +73,7 @@ class CollectRun:
     def __init__(self, config: CollectConfig, path: Path, saved: Saved | None, device: torch.device) -> None:
         """Makes environments and networks; goes on from `saved` where there is one.
 
-        Raises:
-            CheckpointError: `saved` does not fit.
-            SimulationError: the environment cannot be made.
+        Raises CheckpointError where `saved` does not fit, SimulationError where an environment cannot be made.
         """
         self.config, self.path, self.evaluations = config, path, list[Evaluation]()
         rows_per_update, updates = rhythm(config)
@@ -160,10 +158,8 @@ class CollectRun:
     def play(self, stop: StopRequest) -> None:
         """Trains to the end, or until a signal; either way all is saved.
 
-        Raises:
-            NumericsError: a weight or an action is not finite; the last checkpoint is kept.
-            SimulationError: an environment failed; the last checkpoint is kept.
-            DataError: the disk is full.
+        The last checkpoint is kept where it raises: NumericsError where a weight or an action is not finite,
+        SimulationError where an environment fails, DataError where the disk is full.
         """
         metrics = Metrics(self.path, self.steps, clock="step")
         bar = progress_bar(total=self.config.steps, initial=self.steps, desc=self.config.env_id, unit="step")

@@ -104,11 +104,7 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
 
 
 def draw(path: Path, episodes: Episodes) -> None:
-    """Draw histograms of the returns and the lengths into a PNG file.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Draws histograms of the returns and the lengths into a PNG file; OSError where it cannot be written."""
     # Imported here: it takes a second, and only this needs it. Without pyplot no window system is looked for.
     from matplotlib.figure import Figure
 

@@ -23,11 +23,9 @@ from ..errors import UsageError
 
 
 def parse_name(text: str) -> Origin:
-    """Tell the three kinds of names apart; a task is `auto`. All are safe as parts of a path.
+    """Tells the three kinds of names apart; a task is `auto`. All are safe as parts of a path.
 
-    Raises:
-        UnknownTaskError: neither a Minari id behind `minari:`, nor a path that ends in .hdf5 or .h5, nor a task.
-        UsageError: what stands behind `minari:` is not an id.
+    Raises UnknownTaskError where it is no task either, UsageError where no id follows `minari:`.
     """
     if text.endswith((".hdf5", ".h5")) or is_own(text, None):
         return resolve("", text)
@@ -40,11 +38,8 @@ def load(
     """A data set, fetched or made where it is not there, and the returns that score 0 and 100.
 
     `source` is where a task's data come from: auto, d4rl, local, minari, `minari:ID` or a path. `env_id` is a file's
-    environment; without one its actions are taken as they are, or must lie in [-1, 1] where not `any_actions`.
-
-    Raises:
-        EnvsError: as `load_episodes`, `read_minari` and `read_hdf5`.
-        UsageError: an option does not go with the name.
+    environment; without one its actions are taken as they are, or must lie in [-1, 1] where not `any_actions`. Raises
+    as `load_episodes`, `read_minari` and `read_hdf5`, and UsageError where an option does not go with the name.
     """
     origin = resolve(name.name, source) if name.kind == "auto" else name
     reading.check_kind(origin.kind)
@@ -75,10 +70,7 @@ def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
     """The data sets of a name that lie on this machine: the file of each source for `load`; a path is taken as it is.
 
     `source` is the one to look for, or "auto" for all of a task's, of which `reading.local_steps` leaves the local set.
-
-    Raises:
-        DataError: there is none.
-        UsageError: the name has no local set to ask for steps of.
+    Raises DataError where there is none, UsageError where the name has no local set to ask for steps of.
     """
     reading.check_kind(name.kind)
     if name.kind == "file":
@@ -103,13 +95,10 @@ def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
 def convert(
     source: Origin, target: Origin, reading: Reading, env_id: str | None, description: str | None
 ) -> tuple[Path, Episodes]:
-    """Write the data set `source` as `target`, which must not exist; one is a Minari id, the other a file or a task.
+    """Writes the data set `source` as `target`; one is a Minari id, the other a file or a task.
 
-    Returns what was written, a folder or a file, and its episodes: the same numbers, bit for bit.
-
-    Raises:
-        UsageError: not one of each kind, the target is there, or a file's environment is not known.
-        EnvsError: as the readers and `write_minari`.
+    Returns the folder or file written, and its episodes: the same numbers, bit for bit. Raises UsageError unless they
+    are one of each kind, the target is new and a file's environment known; EnvsError as the readers.
     """
     if source.kind == "minari" and target.kind == "file":
         return _to_file(source.name, Path(target.name), reading)

@@ -94,11 +94,7 @@ def weights_path(task: D4RLTask, policy: int) -> Path:
 
 
 def recipe_of(task: D4RLTask, steps: int | None = None) -> Recipe:
-    """How a task's local set of `steps` is made, by default of as many as the table has.
-
-    Raises:
-        DataError: no behaviour policy ships for the task.
-    """
+    """How a task's local set of `steps` (None: the table's) is made; DataError where no policy ships for it."""
     recipe = RECIPES.get(task.family, {}).get(task.level)
     if recipe is None:
         made = ", ".join(f"{family}-{level}" for family, levels in RECIPES.items() for level in levels)
@@ -110,12 +106,9 @@ def make_local(task: D4RLTask, steps: int | None = None, progress: bool = True) 
     """The HDF5 file of a task's local set, in D4RL's layout; made on the first call, then kept in the cache.
 
     The data depend on the recipe and on the versions of MuJoCo and Gymnasium, not on the processor or the number of
-    processes. `steps` is the size of the set (None: the recipe's); of each policy a smaller set has the first episodes
-    of a larger one. `progress` shows a bar on stderr.
-
-    Raises:
-        DataError: no behaviour policy ships for the task, or the cache cannot be written.
-        SimulationError: a simulation failed.
+    processes. Of each policy a smaller set (`steps`; None: the recipe's) has the first episodes of a larger one.
+    `progress` shows a bar on stderr. Raises DataError where no behavior policy ships for the task or the cache cannot
+    be written, SimulationError where a simulation failed.
     """
     recipe, path = recipe_of(task, steps), local_path(task, steps)
     if path.is_file():

@@ -63,10 +63,8 @@ def action_noise_variance(episodes: Episodes) -> npt.NDArray[np.float64] | None:
 def policy_rows(task: D4RLTask, episodes: Episodes) -> list[tuple[int | None, tuple[int, int]]]:
     """The policies of a local set, in order (None: uniform random actions), with the rows [first, last) of each.
 
-    Each has an equal share of the steps, and the episode that crosses its end is the policy's whole.
-
-    Raises:
-        DataError: the episodes are not those of the recipe, all of them and in order.
+    The episode that crosses the end of a policy's share is its whole. Raises DataError where the episodes are not those
+    of the recipe, all of them and in order.
     """
     with open_hdf5(Path(episodes.path)) as file:
         recipe = recipe_of(task, int(file.attrs["steps"]))

@@ -46,8 +46,7 @@ class WorkerPool:
     def play(self, job: Job, n_steps: int) -> Iterator[Track]:
         """Episodes of one policy from `job`'s first on, as many as it takes to reach `n_steps`, the last one whole.
 
-        Raises:
-            SimulationError: a worker died, or what it simulates raised.
+        Raises SimulationError where a worker died, or what it simulates raised.
         """
         jobs = (job._replace(first_episode=first) for first in count(job.first_episode, job.n_episodes))
         pending = deque(self._threads.submit(self._run, job) for job in islice(jobs, 2 * self._size))
@@ -77,10 +76,7 @@ class WorkerPool:
 def _wait_for_first(pending: deque[Future[list[Track]]]) -> None:
     """Wait for the first result; any failure is raised at once, for the jobs before it may take long."""
     while not pending[0].done():
-        running = []
         for future in pending:
             if future.done():
                 future.result()
-            else:
-                running.append(future)
-        wait(running, return_when=FIRST_COMPLETED)
+        wait([future for future in pending if not future.done()], return_when=FIRST_COMPLETED)

@@ -1,4 +1,6 @@
+import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from safetensors.numpy import load_file
 
 from aaren_rl.envs import DataError, UsageError, get_task, load_episodes, make_env
 from aaren_rl.envs.behaviour import local_sets as local_module
-from aaren_rl.envs.behaviour.local_sets import RECIPES, Recipe, cache_dir, local_levels, make_local
+from aaren_rl.envs.behaviour.local_sets import RECIPES, Recipe, cache_dir, local_levels, make_local, weights_path
 from aaren_rl.envs.behaviour.noise import policy_rows
 from aaren_rl.envs.behaviour.policy import BehaviourPolicy, Job, simulate
 from aaren_rl.envs.behaviour.pool import WorkerPool
@@ -39,23 +41,20 @@ def content(path):
 
 
 def test_every_recipe_has_its_policies():
+    assert local_levels("humanoid") == ()
     for family in ("hopper", "halfcheetah", "walker2d", "ant"):
         assert local_levels(family) == ("random", "medium", "medium-replay", "medium-expert", "expert")
-    assert local_levels("humanoid") == ()
-    for family, levels in RECIPES.items():
-        for level, recipe in levels.items():
+        for level, recipe in RECIPES[family].items():
             task = get_task(f"{family}-{level}")
+            zeros, noise = np.zeros((1, task.observation_dim), np.float32), np.zeros((1, task.action_dim), np.float32)
             for steps in filter(None, recipe.policies):
-                policy = BehaviourPolicy(BEHAVIOUR / f"{family}_{steps}.safetensors")
-                zeros = np.zeros((1, task.observation_dim), np.float32)
-                assert policy.act(zeros, np.zeros((1, task.action_dim), np.float32)).shape == (1, task.action_dim)
+                assert BehaviourPolicy(weights_path(task, steps)).act(zeros, noise).shape == noise.shape
 
 
 def test_the_policy_is_the_formula_in_float64():
     w = {k: v.astype(np.float64) for k, v in load_file(MEDIUM).items()}
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((5, 11)).astype(np.float32)
-    noise = rng.standard_normal((5, 3)).astype(np.float32)
+    x, noise = rng.standard_normal((5, 11), np.float32), rng.standard_normal((5, 3), np.float32)
     h = np.maximum(x @ w["hidden_0.kernel"] + w["hidden_0.bias"], 0)
     h = np.maximum(h @ w["hidden_1.kernel"] + w["hidden_1.bias"], 0)
     std = np.exp(np.clip(h @ w["log_std.kernel"] + w["log_std.bias"], -20, 2))
@@ -65,7 +64,7 @@ def test_the_policy_is_the_formula_in_float64():
     np.testing.assert_array_equal(actions * 2**16, np.round(expected * 2**16))
 
 
-def test_simulated_episodes_are_the_environments(monkeypatch):
+def test_simulated_episodes_are_the_environments():
     """Replaying the stored actions from the same seed gives the stored observations and rewards."""
     job = Job("Hopper-v4", str(MEDIUM), 1000, (0, 380_000), 0, 3)
     tracks = simulate(job)
@@ -139,19 +138,15 @@ def test_a_size_that_cannot_be_asked_for(source, steps):
 
 
 def test_cache_dir(monkeypatch, tmp_path):
-    monkeypatch.delenv("AAREN_RL_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_dir() == tmp_path / "xdg" / "aaren_rl"
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_dir() == tmp_path / ".cache" / "aaren_rl"
-
-
-def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("AAREN_RL_CACHE", str(tmp_path / "file"))
     with pytest.raises(DataError, match="AAREN_RL_CACHE"):
         make_local(get_task("hopper-random"), progress=False)
+    monkeypatch.delenv("AAREN_RL_CACHE")
+    for xdg, expected in ((str(tmp_path / "xdg"), "xdg/aaren_rl"), ("", ".cache/aaren_rl")):
+        monkeypatch.setenv("XDG_CACHE_HOME", xdg)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert cache_dir() == tmp_path / expected
 
 
 def children(pid):
@@ -248,3 +243,32 @@ def test_two_processes_make_one_set(tmp_path, cache):
     waited = [err for _, err in outputs if err]
     assert len(waited) <= 1 and all("another process is making it" in err for err in waited)
     assert len([p for p in cache.rglob("*.hdf5")]) == 1
+
+
+MAKE = """
+import hashlib, json, sys
+import numpy as np
+from aaren_rl.envs import get_task
+from aaren_rl.envs.behaviour.local_sets import make_local
+file = make_local(get_task("hopper-medium"), 1000, progress=False)
+a, b = (np.random.default_rng(0).standard_normal(shape, np.float32) for shape in ((8, 256), (256, 256)))
+print(json.dumps({name: hashlib.sha256(data).hexdigest() for name, data in
+                  {"file": file.read_bytes(), "product": (a @ b).tobytes()}.items()}))
+"""
+# OpenBLAS's kernels by processor, which NumPy's wheels have; NumPy's own loops without AVX-512.
+OLDER = {"OPENBLAS_CORETYPE": "Prescott"}, {"OPENBLAS_CORETYPE": "Haswell", "NPY_DISABLE_CPU_FEATURES": "AVX512F"}
+
+
+def hashes(cache, processor):
+    """SHA-256 of a set and of a product in float32."""
+    environment = {**os.environ, "AAREN_RL_CACHE": str(cache), **processor}
+    done = subprocess.run([sys.executable, "-c", MAKE], env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_a_set_is_the_same_file_with_the_matrix_products_of_older_processors(tmp_path):
+    here = hashes(tmp_path / "here", {})
+    older = [hashes(tmp_path / processor["OPENBLAS_CORETYPE"], processor) for processor in OLDER]
+    assert [made["file"] for made in older] == [here["file"]] * len(older)
+    if (sys.platform, platform.machine()) == ("linux", "x86_64"):  # elsewhere NumPy may have one kind of product
+        assert len({made["product"] for made in (here, *older)}) > 1
