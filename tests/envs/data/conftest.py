@@ -1,14 +1,11 @@
-"""A Minari dataset to spoil; D4RL's server on this machine, and an empty folder for its files."""
+"""A Minari dataset to spoil, and a disk without room."""
 
 import resource
 import shutil
 from contextlib import contextmanager
 
 import pytest
-from d4rl_server import Server, image
 from minari_sets import ID
-
-from aaren_rl.envs.data import download as download_module
 
 
 @pytest.fixture
@@ -18,23 +15,6 @@ def data(minari_recorded, tmp_path, monkeypatch):
     shutil.copytree(minari_recorded, root)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(root))
     return root / ID / "data"
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    folder = tmp_path / "d4rl"
-    monkeypatch.setenv("D4RL_DATASET_DIR", str(folder))
-    monkeypatch.setenv("AAREN_RL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(download_module, "_PAUSE_S", 0.001)
-    return folder
-
-
-@pytest.fixture
-def server(tmp_path, folder, monkeypatch):
-    with Server(image(tmp_path / "image.hdf5")) as server, server.serving():
-        monkeypatch.setenv("D4RL_BASE_URL", server.base + "/")
-        yield server
 
 
 @pytest.fixture

@@ -9,10 +9,28 @@ import time
 
 import numpy as np
 import pytest
-from d4rl_server import NAME, STEPS, TASK, fetched, image, names, refused
+from d4rl_server import NAME, STEPS, TASK, Server, fetched, image, names, refused
 
 from aaren_rl.envs import UsageError, load_episodes
+from aaren_rl.envs.data import download as download_module
 from aaren_rl.envs.errors import ResourcesError
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    folder = tmp_path / "d4rl"
+    monkeypatch.setenv("D4RL_DATASET_DIR", str(folder))
+    monkeypatch.setenv("AAREN_RL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(download_module, "_PAUSE_S", 0.001)
+    return folder
+
+
+@pytest.fixture
+def server(tmp_path, folder, monkeypatch):
+    with Server(image(tmp_path / "image.hdf5")) as server, server.serving():
+        monkeypatch.setenv("D4RL_BASE_URL", server.base + "/")
+        yield server
 
 
 def load(**options):
@@ -117,7 +135,7 @@ def test_42_a_killed_lock_holder_frees_the_lock_and_its_part_is_continued(server
     assert fetched(server, folder)
 
 
-@pytest.mark.parametrize("note", ["", "[]", "[1, 2, 3]", '["http://example.org", "one", 200000]'])
+@pytest.mark.parametrize("note", ["", "[]", '["http://example.org", "one", 200000]'])
 def test_a_part_of_unknown_origin_is_not_continued(server, folder, note):
     folder.mkdir()
     (folder / f".{NAME}.part").write_bytes(b"x" * 1000)
@@ -202,8 +220,7 @@ def test_only_http(folder, monkeypatch, base):
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("location", ["ftp://127.0.0.1/x", "file:///etc/passwd"])
-def test_a_redirect_does_not_leave_http(server, folder, location):
-    server.location = location
+def test_a_redirect_does_not_leave_http(server, folder):
+    server.location = "file:///etc/passwd"
     refused(server.url)
     assert names(folder) == set()

