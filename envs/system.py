@@ -51,7 +51,7 @@ def free_bytes() -> int | None:
 def require_memory(needed: int, what: str, way_out: str, *, free: int | None = None) -> None:
     """Raises ResourcesError where `needed` bytes are not free: Linux grants them, and kills the process that uses them.
 
-    `what` uses them ("the model"), `way_out` ends the message, `free` are those there are; None: as the system says.
+    `what` ("the model") takes them; `way_out` ends the message; `free` is None for what the system says.
     """
     free = free_bytes() if free is None else free
     if free is not None and needed > free:

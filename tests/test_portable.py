@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,37 +35,18 @@ for package in (aaren_rl, aaren_rl.agents, aaren_rl.envs):
         except ModuleNotFoundError as error:  # of an extra
             if error.name not in ("triton", "ray", "transformers", "torchrl", "onnx", "onnxruntime"):
                 raise
-
-from pathlib import Path
-from aaren_rl.errors import UsageError
-from aaren_rl.runs.folder import RunFolder
-with RunFolder(Path("held")):
-    try:
-        RunFolder(Path("held"))
-    except UsageError as error:
-        assert "in use" in str(error)
-    else:
-        raise AssertionError("two hold one folder")
 """
 
 
-@pytest.fixture
-def bare(tmp_path: Path) -> Callable[..., None]:
+def test_all_modules_import_and_a_model_trains(tmp_path: Path) -> None:
     variables = {"PYTHONPATH": str(BARE), "AAREN_RL_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-
-    def run(*arguments: str) -> None:
+    train = "-m aaren_rl.train --env hopper-medium --source local --local-steps 1000 --updates 3 --eval-episodes 1"
+    train += " --final-episodes 1 --width 16 --layers 1 --heads 2 --steps-per-update 200"
+    evaluate = "-m aaren_rl.evaluate runs/hopper-medium/decision-aaren/seed0 --episodes 33"  # by workers
+    for arguments in (["-c", IMPORT_ALL], train.split(), evaluate.split()):
         command = [sys.executable, "-W", "ignore", *arguments]
         done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-
-    return run
-
-
-def test_all_modules_import_and_a_model_trains(bare: Callable[..., None], tmp_path: Path) -> None:
-    bare("-c", IMPORT_ALL)
-    asked = "--env hopper-medium --source local --local-steps 1000 --updates 3 --eval-episodes 1 --final-episodes 1"
-    bare("-m", "aaren_rl.train", *asked.split(), *"--width 16 --layers 1 --heads 2 --steps-per-update 200".split())
-    bare("-m", "aaren_rl.evaluate", "runs/hopper-medium/decision-aaren/seed0", "--episodes", "33")  # by workers
 
 
 def serve_requests() -> None:

@@ -65,10 +65,10 @@ class ActionError:
 
 @dataclass(frozen=True, kw_only=True)
 class Score(Origin):
-    """The outcome of one evaluation, with everything needed to repeat it.
+    """The outcome of one evaluation, with everything needed to repeat it; `Origin` says how the policy acted.
 
     Returns are in the environment's units; normalised scores are 100 (R - random) / (expert - random), and None where
-    there is no reference; standard deviations are over episodes. The fields of `Origin` say how the policy acted.
+    there is no reference; standard deviations are over episodes.
     """
 
     training_seed: int

@@ -32,11 +32,7 @@ BOARD_FPS = 25  # in TensorBoard, whose files grow with it
 TAG = "episode"
 _SUFFIX = ".video"  # of its event file
 # Which episode of the first asked return is filmed, by their returns.
-EPISODES: dict[str, Callable[[Sequence[float]], int]] = {
-    "first": lambda returns: 0,
-    "best": lambda returns: int(np.argmax(returns)),
-    "worst": lambda returns: int(np.argmin(returns)),
-}
+EPISODES: dict[str, Callable[..., Any]] = {"first": lambda returns: 0, "best": np.argmax, "worst": np.argmin}
 
 
 class Video:
@@ -78,7 +74,7 @@ class Video:
         `score` is that of the rollout whose actions were noted. Raises SimulationError where the environment does not
         repeat the episode, or fails; ResourcesError where the file cannot be written.
         """
-        index = EPISODES[self._which](score.returns)
+        index = int(EPISODES[self._which](score.returns))
         if index:
             self._renderer.close()
             self._renderer = open_renderer(*self._played, score.seed + index)

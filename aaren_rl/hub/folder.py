@@ -37,8 +37,7 @@ def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Sco
     card = dataclasses.replace(policy.card, source_path=PurePath(policy.card.source_path).name)
     own = (card.agent, card.env, card.updates, card.seed, card.weights)
     for score in scores:
-        found = (score.agent, score.env, score.updates, score.training_seed, score.weights)
-        if found != own:
+        if (found := (score.agent, score.env, score.updates, score.training_seed, score.weights)) != own:
             raise CheckpointError(f"the score is of {found}, the policy is {own}; evaluate this policy")
     readme = model_card(card, scores, folder.resolve().name, license)
     save_policy(folder, card, {card.weights: policy.model.state_dict()}, readme)
@@ -46,11 +45,7 @@ def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Sco
 
 
 def read_scores(file: Path) -> list[Score]:
-    """What `evaluate --json` wrote.
-
-    Raises:
-        UsageError: it is something else.
-    """
+    """What `evaluate --json` wrote; raises UsageError where it is something else."""
     try:
         trees = json.loads(read_small(file))
         if not isinstance(trees, list) or not trees:

@@ -16,7 +16,8 @@ from ..cli import Parser, import_registering, positive, run
 from ..envs import Task, get_task, load_task
 from ..envs.files import sha256
 from ..envs.tasks.environment import own_task
-from ..errors import CheckpointError, UsageError, one_line
+from ..errors import UsageError, one_line
+from ..evaluate.play import check_fits
 from ..files import check_free, read_small
 from ..policies.card import PolicyCard, task_fields, versions
 from ..policies.folder import save_policy
@@ -77,15 +78,10 @@ def take_over(arguments: argparse.Namespace) -> int:
     import_registering(arguments.register)
     imported = import_model(arguments.weights, heads=arguments.heads)
     task, mean, std = _statistics(arguments)
-    config = imported.model.config
-    if (config.observation_dim, config.action_dim) != (task.observation_dim, task.action_dim):
-        raise CheckpointError(
-            f"{imported.file}: trained with {config.observation_dim} observations and {config.action_dim} actions, "
-            f"{task.env_id} has {task.observation_dim} and {task.action_dim}; choose another --env"
-        )
     if arguments.target_return is None and not task.target_returns:
         raise UsageError(f"{task.env_id} is not in the table; say which return to ask for with --target-return")
-    card = _card(arguments, imported, task, mean, std)
+    card, config = _card(arguments, imported, task, mean, std), imported.model.config
+    check_fits(card)
     save_policy(arguments.folder, card, {"average": imported.model.state_dict()})
     shape = f"{config.layers} layers of width {config.width}, K = {card.context_length}"
     print(f"{arguments.folder}: {imported.origin}, {shape}")

@@ -15,8 +15,7 @@ AGENTS = {
     "bc": "aaren",
     "bc-10": "aaren",
 }
-# They see no return-to-go: behaviour cloning with Decision-Aaren's trunk, of all episodes and, as the 10 % BC of
-# Decision Transformer's paper, of the best tenth; baselines.
+# Baselines without a return-to-go: behavior cloning of all episodes, and of the best tenth as in Decision Transformer.
 UNCONDITIONED = ("bc", "bc-10")
 
 ROLLOUTS = ("carry", "rolling", "window")  # as in `agents`, which imports torch

@@ -31,10 +31,7 @@ class Answer(NamedTuple):
 def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Floats, dict[str, Any]]:  # noqa: ANN401
     """Resets an environment: the first observation (O,), and `info`.
 
-    Args:
-        env: the environment.
-        where: which one it is and how far, for messages: "reset with seed 1003, step 3".
-        options: of `gymnasium.Env.reset`.
+    `where` says which one it is and how far ("reset with seed 1003, step 3"); `options` are of `gymnasium.Env.reset`.
 
     Raises:
         SimulationError: it raised, or what it gave is not a finite vector of its observation space's shape.

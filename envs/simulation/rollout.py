@@ -140,16 +140,12 @@ class _Group(Generic[State]):
     actions: Floats  # the last ones of those, (n, A)
 
     def __init__(
-        self,
-        policy: SequencePolicy[State],
-        environments: Indices,
-        observations: Floats,
-        targets: npt.NDArray[np.float64],
+        self, policy: SequencePolicy[State], which: Indices, observations: Floats, targets: npt.NDArray[np.float64]
     ) -> None:
-        self._policy, self.running, self.seconds = policy, environments, 0.0
+        self._policy, self.running, self.seconds = policy, which, 0.0
         self._multiple = row_multiple(policy)
-        rows = padded(np.arange(len(environments)), self._multiple)
-        self._places = np.arange(len(environments))  # the running environments' rows
+        rows = padded(np.arange(len(which)), self._multiple)
+        self._places = np.arange(len(which))  # the running environments' rows
         self._observations, self._rewards = observations[rows], np.zeros(len(rows), np.float32)
         self._state = policy.initial_state(len(rows), targets[rows])
 
@@ -160,7 +156,6 @@ class _Group(Generic[State]):
         self.actions = actions[self._places]
 
     def take(self, answer: Steps) -> None:
-        """Notes what the environments answered, and drops those that ended."""
         self._observations[self._places], self._rewards[self._places] = answer.observations, answer.rewards
         if not answer.ended.any():
             return

@@ -194,13 +194,12 @@ def film(video: Video, **changes) -> tuple[np.ndarray, str]:
     return played.returns, video.write(scored, video.file.parent)
 
 
-@pytest.mark.parametrize("name", ["a.gif", "a.mp4"])
-def test_an_environment_that_does_not_repeat_is_not_filmed(name: str, drawn: str, tmp_path: Path) -> None:
+def test_an_environment_that_does_not_repeat_is_not_filmed(drawn: str, tmp_path: Path) -> None:
     kwargs = {"seeded": False}
-    with closing(Video(tmp_path / name, drawn, kwargs, 1)) as video:
+    with closing(Video(tmp_path / "a.mp4", drawn, kwargs, 1)) as video:
         with pytest.raises(SimulationError, match="does not repeat an episode"):
             film(video, env_kwargs=kwargs, episodes=1)
-    assert [p.name for p in tmp_path.iterdir() if p.suffix in (".gif", ".mp4")] == []
+    assert not list(tmp_path.glob("*.mp4"))
 
 
 @pytest.mark.parametrize(("which", "pick"), [("first", lambda _: 0), ("best", np.argmax), ("worst", np.argmin)])
