@@ -18,9 +18,9 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from torch import Tensor
 
 from ..agents import Policy
+from ..cli import aligned
 from ..envs.files import write_whole
 from ..errors import NumericsError, UsageError
-from ..evaluate.scores import aligned
 
 Figures: TypeAlias = dict[str, Any]  # what a benchmark measured, as its JSON has it
 Work: TypeAlias = Callable[[], object]

@@ -16,11 +16,10 @@ import yaml
 from matplotlib.figure import Figure
 
 from ..agents import Policy
-from ..cli import Parser, positive, progress_bar
+from ..cli import Parser, aligned, positive, progress_bar
 from ..envs import TASKS, Episodes, load_episodes
 from ..errors import UsageError
 from ..evaluate.held_out import HeldOut, action_error, hold_out
-from ..evaluate.scores import aligned
 from ..policies.names import AGENTS, MARKS, label
 from ..ranges import POSITIVE, SEED
 from ..train.acceleration import keep_freed_memory

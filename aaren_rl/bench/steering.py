@@ -15,12 +15,12 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from scipy import stats
 
-from ..cli import Parser, positive, progress_bar
+from ..cli import Parser, aligned, positive, progress_bar
 from ..envs import Reference, normalized_score
 from ..errors import UsageError
 from ..evaluate.held_out import all_episodes
 from ..evaluate.play import EpisodePlan, guided, score_policy
-from ..evaluate.scores import Score, aligned
+from ..evaluate.scores import Score
 from ..policies.card import PolicyCard
 from ..policies.folder import load_policy, read_card
 from ..policies.names import MARKS, label

@@ -11,7 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ..cli import StopRequest, progress_bar
+from ..cli import StopRequest, aligned, progress_bar
 from ..envs import normalized_score
 from ..envs.behaviour.local_sets import EPISODES_PER_JOB
 from ..envs.behaviour.policy import ActionUnits, Job, Track, join_tracks, simulate
@@ -21,7 +21,6 @@ from ..envs.data.hdf5.d4rl import write_hdf5
 from ..envs.errors import DataError
 from ..envs.system import core_count
 from ..envs.tasks.environment import inspect_spaces
-from ..evaluate.scores import aligned
 from .checkpoint import Experience, Saved, saving
 from .config import DATA, CollectConfig, Evaluation
 
