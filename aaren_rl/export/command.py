@@ -12,7 +12,7 @@ from ..cli import Parser, import_registering, positive, run
 from ..envs.files import write_whole
 from ..errors import UsageError
 from ..evaluate.play import EpisodePlan, check_fits, play
-from ..evaluate.scores import Score, describe_rollout
+from ..evaluate.scores import describe_rollout, format_overview
 from ..files import check_writable
 from ..policies.folder import load_policy
 from ..policies.names import WEIGHTS
@@ -98,18 +98,12 @@ def export(arguments: argparse.Namespace) -> int:
     if arguments.quantize is not None:
         small = make_model(policy, card, arguments.quantize)
         plan = EpisodePlan(weights, arguments.episodes, [card.target_return], seed)
-        for name, each in (("float32", model), (arguments.quantize, small)):
-            (score,) = play(make_runner(each), card, plan, name=name)
-            print(f"{name:<8} {_in_words(score)}")
+        kinds = {"float32": model, arguments.quantize: small}
+        played = ((name, play(make_runner(each), card, plan, name=name)[0]) for name, each in kinds.items())
+        print(format_overview([*played]))
         model = small
     content = model.SerializeToString()
     write_whole(out, content)
     rollout = describe_rollout(policy.rollout, policy.context_length)
     print(f"{out}: {len(content) / 2**20:.1f} MiB, {weights} weights, rollout {rollout}")
     return 0
-
-
-def _in_words(score: Score) -> str:
-    shown = "" if score.normalized_score_mean is None else f", score {score.normalized_score_mean:.1f}"
-    spread = "" if score.normalized_score_std is None else f" +- {score.normalized_score_std:.1f}"
-    return f"return {score.return_mean:.1f} +- {score.return_std:.1f}{shown}{spread} over {score.episodes} episodes"

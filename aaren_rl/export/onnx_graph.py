@@ -24,7 +24,7 @@ import onnx
 from .._version import __version__
 from ..agents import CONSTANT, Aaren, Encoded, Policy
 from ..errors import UsageError
-from .onnx_layers import NOTHING, Array, Layers, Sizes
+from .onnx_layers import NOTHING, Layers, Sizes, inner
 from .onnx_weights import action_range, embedding, encoding_maps, exact, layer
 
 # Finite, unlike -inf: a position that may attend to nothing, and that nobody reads, then gives a number and not NaN.
@@ -109,8 +109,7 @@ class _Graph(Layers):
         new: list[tuple[str, ...]] = []
         for i, block in enumerate(self.blocks):
             mixer = block.mixer
-            inner = cast(Aaren, mixer.inner if isinstance(mixer, Encoded) else mixer)
-            outputs, values, level = self.scan(inner, x, old[0][i], old[1][i], ignored)
+            outputs, values, level = self.scan(cast(Aaren, inner(block)), x, old[0][i], old[1][i], ignored)
             after = [outputs[-1], level]
             if isinstance(mixer, Encoded):
                 before = self.reshape(old[2][i], -1, heads, sums, size)
@@ -143,12 +142,12 @@ class _Graph(Layers):
             seen = self.add("And", seen, self.add("Not", action))
         seen = self.reshape(seen, -1, 1, 1, count)
         before = self.add("Where", seen, self.constant(0), self.constant(MASKED[self.dtype]))
-        mask = self.add("Add", before, _causal(count, self.dtype))
+        causal = np.where(np.tri(count, dtype=bool), 0, MASKED[self.dtype])
+        mask = self.add("Add", before, self.constant(causal))
         for i, block in enumerate(self.blocks):
             final = i == len(self.blocks) - 1
-            attend = self.attend_fixed if isinstance(block.mixer, Aaren) else self.attend
             queried = self.last_token(x, count) if final else x
-            mixed = attend(block.mixer, x, queried, before if final else mask, count)
+            mixed = self.attend(inner(block), x, queried, before if final else mask, count)
             x = self.rest(i, queried, mixed)
         self.add("Slice", rows, *(np.array([i]) for i in (1, length, 1)), out="next_memory")
         self._act(x)
@@ -242,8 +241,3 @@ class _Graph(Layers):
         action = self.add("Tanh", self.gemm(x, layer(self.policy.model.head)))
         scaled = self.add("Mul", self.as_type(action, "float32"), half.astype(np.float32))
         self.add("Add", scaled, middle.astype(np.float32), out="action")
-
-
-def _causal(count: int, dtype: str) -> Array:
-    """Added to scores (M, M): 0 up to the query's own position, else MASKED."""
-    return np.where(np.tri(count, dtype=bool), 0, MASKED[dtype]).astype(dtype)

@@ -32,7 +32,6 @@ from .onnx_weights import (
     exact,
     in_blocks,
     layer,
-    scaled_query,
     scores_and_values,
 )
 
@@ -162,44 +161,39 @@ class Layers:
             gated.append(self.add("Add", mixed, self.add("Mul", less, gates.reshape(-1, 1))))
         return gated, after
 
-    def attend_fixed(self, mixer: nn.Module, x: str, queried: str, mask: str, length: int) -> str:
-        """Aaren over a window (B M, C): softmax attention of the learned query."""
-        assert isinstance(mixer, Aaren)
-        size = self.size
-        leaves = self.linear(x, scores_and_values(mixer).less(exact(mixer.output.bias)))
-        leaves = self.reshape(leaves, -1, length, self.heads, size + 1)
-        leaves = self.add("Transpose", leaves, perm=[0, 2, 1, 3])
-        values, scores = self.split(leaves, [size, 1], -1)
-        scores = self.add("Add", self.reshape(scores, 0, 0, 1, length), mask)
-        return self.join_heads(self.add("MatMul", self.add("Softmax", scores, axis=-1), values))
-
-    def attend(self, mixer: nn.Module, x: str, queried: str, mask: str, length: int) -> str:
-        """Self-attention of the `queried` tokens over a window (B M, C)."""
-        assert isinstance(mixer, Attention)
-        heads, size = self.heads, self.size
-        shift = exact(mixer.output.bias)
-        pairs = self.linear(x, beside(layer(mixer.key), layer(mixer.value)).less(shift))
-        pairs = self.reshape(pairs, -1, length, 2 * heads, size)
-        keys, values = self.split(self.add("Transpose", pairs, perm=[0, 2, 1, 3]), [heads, heads], 1)
-        queries = self.linear(queried, scaled_query(mixer).less(shift))
-        queries = self.reshape(queries, -1, length if queried == x else 1, heads, size)
-        queries = self.add("Transpose", queries, perm=[0, 2, 1, 3])
-        scores = self.add("MatMul", queries, self.add("Transpose", keys, perm=[0, 1, 3, 2]))
-        shares = self.add("Softmax", self.add("Add", scores, mask), axis=-1)
-        return self.join_heads(self.add("MatMul", shares, values))
+    def attend(self, mixer: HeadMixer, x: str, queried: str, mask: str, length: int) -> str:
+        """A window (B M, C) for its `queried` tokens: self-attention, or softmax attention of Aaren's learned query."""
+        heads, size, shift = self.heads, self.size, exact(mixer.output.bias)
+        if isinstance(mixer, Aaren):
+            leaves = self.reshape(self.linear(x, scores_and_values(mixer).less(shift)), -1, length, heads, size + 1)
+            values, scores = self.split(self.add("Transpose", leaves, perm=[0, 2, 1, 3]), [size, 1], -1)
+            scores = self.reshape(scores, 0, 0, 1, length)
+        else:
+            assert isinstance(mixer, Attention)
+            pairs = self.linear(x, beside(layer(mixer.key), layer(mixer.value)).less(shift))
+            pairs = self.reshape(pairs, -1, length, 2 * heads, size)
+            keys, values = self.split(self.add("Transpose", pairs, perm=[0, 2, 1, 3]), [heads, heads], 1)
+            scaled = Linear(*(part / math.sqrt(size) for part in layer(mixer.query)))
+            queries = self.reshape(
+                self.linear(queried, scaled.less(shift)), -1, length if queried == x else 1, heads, size
+            )
+            queries = self.add("Transpose", queries, perm=[0, 2, 1, 3])
+            scores = self.add("MatMul", queries, self.add("Transpose", keys, perm=[0, 1, 3, 2]))
+        mixed = self.add("MatMul", self.add("Softmax", self.add("Add", scores, mask), axis=-1), values)
+        return self.reshape(self.add("Transpose", mixed, perm=[0, 2, 1, 3]), -1, self.width)
 
     def rest(self, number: int, x: str, mixed: str) -> str:
         """The block after its mixer's heads: `Block._rest` of tokens (N Q, C)."""
         block = self.blocks[number]
         widen, _, narrow = cast(tuple[nn.Linear, nn.Module, nn.Linear], tuple(block.mlp))
         shift = exact(narrow.bias)
-        x = self.norm(self.linear(mixed, layer(_inner(block).output), x), block.norm1, shift)
+        x = self.norm(self.linear(mixed, layer(inner(block).output), x), block.norm1, shift)
         hidden = self.gelu(self.linear(x, layer(widen).less(shift)))
         return self.norm(self.linear(hidden, layer(narrow), x), block.norm2, self.shift(number + 1))
 
     def shift(self, number: int) -> Doubles:
         """What is added to the input of a block, and of none to what follows the last."""
-        return exact(_inner(self.blocks[number]).output.bias) if number < len(self.blocks) else np.zeros(self.width)
+        return exact(inner(self.blocks[number]).output.bias) if number < len(self.blocks) else np.zeros(self.width)
 
     def gelu(self, x: str) -> str:
         """x (1 + erf(x / sqrt(2))) / 2."""
@@ -223,10 +217,6 @@ class Layers:
     def constant(self, array: npt.ArrayLike) -> Array:
         """Numbers in the graph's type."""
         return np.array(array, self.dtype, order="C")
-
-    def join_heads(self, mixed: str) -> str:
-        """(N, H, Q, D) to (N Q, C)."""
-        return self.reshape(self.add("Transpose", mixed, perm=[0, 2, 1, 3]), -1, self.width)
 
     def last_token(self, x: str, length: int, position: int = -1) -> str:
         """Of tokens (N M, C) one of every M, (N, C)."""
@@ -257,8 +247,8 @@ class Layers:
         return self.add("Gemm", x, self.constant(weights.weight), bias)
 
 
-def _inner(block: Block) -> HeadMixer:
+def inner(block: Block) -> HeadMixer:
     """A block's mixer, without the encoding around it."""
-    inner = block.mixer.inner if isinstance(block.mixer, Encoded) else block.mixer
-    assert isinstance(inner, HeadMixer)  # of those that are exported
-    return inner
+    found = block.mixer.inner if isinstance(block.mixer, Encoded) else block.mixer
+    assert isinstance(found, HeadMixer)  # of those that are exported
+    return found

@@ -7,7 +7,6 @@ D = C / H channels a head.
 from __future__ import annotations
 
 import copy
-import math
 from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.polynomial import chebyshev
 from scipy import special
 from torch import Tensor, nn
 
-from ..agents import Aaren, Attention, Policy
+from ..agents import Aaren, Policy
 from ..agents.mixers.rsa.encoding import GatedEncoding, Recurrence
 
 BLOCK = 128  # weights that share a scale; a quarter of it takes half as long again and is hardly more exact
@@ -40,16 +39,10 @@ class Linear(NamedTuple):
         return Linear(self.weight, self.bias - shift @ self.weight)
 
 
-def _erfc_coefficients(degree: int) -> Doubles:
-    """Of the polynomial P in y = 2 t - 1 with erfc(z) = t exp(P - z^2), t = 2 / (2 + z), for z >= 0."""
-
-    y = chebyshev.chebpts1(degree + 1)
-    t = (y + 1) / 2
-    fitted = chebyshev.chebfit(y, np.log(special.erfcx(2 / t - 2) / t), degree)
-    return np.asarray(chebyshev.cheb2poly(fitted), np.float64)
-
-
-ERFC = _erfc_coefficients(28)  # to 1e-15
+_NODES = chebyshev.chebpts1(29)
+_T = (_NODES + 1) / 2
+# Of the polynomial P in y = 2 t - 1 with erfc(z) = t exp(P - z^2), t = 2 / (2 + z), for z >= 0; to 1e-15.
+ERFC: Doubles = chebyshev.cheb2poly(chebyshev.chebfit(_NODES, np.log(special.erfcx(2 / _T - 2) / _T), 28))
 
 
 def exact(tensor: Tensor | float, size: int | None = None) -> Doubles:
@@ -137,11 +130,6 @@ def encoding_maps(encoding: GatedEncoding, heads: int, tokens: int) -> tuple[Dou
             gates[head] = float(encoding.mu.detach().double().sigmoid())
             head += 1
     return maps[..., :count], maps[..., count:], gates
-
-
-def scaled_query(mixer: Attention) -> Linear:
-    """The queries of self-attention, with the scale of the scores."""
-    return Linear(*(part / math.sqrt(mixer.head_dim) for part in layer(mixer.query)))
 
 
 def in_blocks(weight: Doubles) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..agents.mixers.rsa.encoding import Recurrence
+from ..agents.scan.rows import each, tensors
 from ..errors import NumericsError, ResourcesError
 
 TOLERANCE = 1e-5  # of an output, relative to the largest one
@@ -72,9 +73,14 @@ class _Step(nn.Module):
         self.module, self.like = module, like
 
     def forward(self, x: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
-        step: Any = self.module.step
-        y, state = step(x, _filled(self.like, list(parts), x))
-        return (y, *_named(state, "").values())
+        step, given = cast(Any, self.module.step), iter(parts)
+
+        def filled(like: list[Tensor]) -> Tensor:
+            # Not len(x), which would make it a constant.
+            return next(given) if like[0].numel() else like[0].new_zeros(x.shape[0], *like[0].shape[1:])
+
+        y, state = step(x, each(filled, [self.like]))
+        return (y, *(part for part in tensors(state) if part.numel()))
 
 
 @torch.no_grad()
@@ -135,12 +141,3 @@ def _named(state: Any, name: str, *, empty: bool = False) -> dict[str, Tensor]: 
     fields = getattr(state, "_fields", range(len(state)))
     inner = [_named(part, f"{name}_{field}", empty=empty) for field, part in zip(fields, state, strict=True)]
     return {key: part for parts in inner for key, part in parts.items()}
-
-
-def _filled(like: Any, parts: list[Tensor], x: Tensor) -> Any:  # noqa: ANN401
-    """A state like this one, of these tensors in their order, and of as many rows as x."""
-    if isinstance(like, Tensor):
-        # Not len(x), which would make it a constant.
-        return parts.pop(0) if like.numel() else like.new_zeros(x.shape[0], *like.shape[1:])
-    inner = [_filled(part, parts, x) for part in like]
-    return type(like)(*inner) if hasattr(like, "_fields") else tuple(inner)

@@ -99,9 +99,7 @@ def test_int8_is_smaller_and_says_what_it_costs(run: Path, file: Path, tmp_path:
     assert export([str(run), "--out", str(small), "--quantize", "int8", "--episodes", "2"]) == 0
     out = capsys.readouterr().out
     assert "checked against PyTorch over 50 steps of Hopper-v4" in out and "rollout carry" in out
-    for name in ("float32", "int8"):
-        (line,) = (line for line in out.splitlines() if line.startswith(name))
-        assert "score" in line and "over 2 episodes" in line
+    assert [line.split()[0] for line in out.splitlines()[1:4]] == ["policy", "float32", "int8"]
     assert load(small).export["precision"] == "int8"
     assert small.stat().st_size < 0.75 * file.stat().st_size  # a model of this size has much that is no weight
     assert 1e-5 < np.abs(last_action(load(small)) - last_action(load(file))).max() < 0.05
