@@ -53,7 +53,7 @@ def uses_bfloat16(config: OptimizerConfig, device: torch.device) -> bool:
     if config.precision != "auto":
         return config.precision == "bfloat16"
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported()
+        return bool(torch.cuda.is_bf16_supported())
     # Instructions, not oneDNN's own test: that also says yes where bfloat16 is emulated, slower than float32.
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 

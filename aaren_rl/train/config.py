@@ -128,17 +128,12 @@ class RunConfig:
 
     def model(self, observation_dim: int, action_dim: int, horizon: int) -> ModelConfig:
         """The configuration of the agent's model for an environment."""
-        conditioned, network = self.agent not in UNCONDITIONED, self.network
-        return replace(
-            network,
-            observation_dim=observation_dim,
-            action_dim=action_dim,
-            mixer=self.mixer,
-            max_timestep=horizon,
-            return_conditioned=conditioned,
-            best_return=network.best_return and conditioned,
-            typical_return=network.typical_return and conditioned,
+        network = replace(
+            self.network, mixer=self.mixer, observation_dim=observation_dim, action_dim=action_dim, max_timestep=horizon
         )
+        if self.agent not in UNCONDITIONED:
+            return network
+        return replace(network, return_conditioned=False, best_return=False, typical_return=False)
 
     @property
     def mixer(self) -> str:
@@ -153,12 +148,7 @@ class RunConfig:
         return MIXERS[self.mixer].state_size == CONSTANT
 
 
-SECTIONS: dict[str, type] = {
-    "data": DataConfig,
-    "network": ModelConfig,
-    "optimizer": OptimizerConfig,
-    "evaluation": EvaluationConfig,
-}
+SECTIONS = {"data": DataConfig, "network": ModelConfig, "optimizer": OptimizerConfig, "evaluation": EvaluationConfig}
 # Every setting, by the name that it has everywhere, which no two sections share: its section and its field.
 SETTINGS = {
     item.name: (section, item) for section, cls in SECTIONS.items() for item in fields(cls) if "help" in item.metadata

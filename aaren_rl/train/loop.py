@@ -180,9 +180,9 @@ def announce(run: Run) -> None:
     config, episodes, trainer = run.config, run.episodes, run.trainer
     for remark in episodes.notes:
         print(f"{episodes.dataset}: {remark}")
-    parameters = sum(p.numel() for p in trainer.model.parameters())
     print(
-        f"{config.agent}, {parameters:,} parameters, {config.optimizer.updates} updates of about "
+        f"{config.agent}, {sum(map(torch.numel, trainer.model.parameters())):,} parameters, "
+        f"{config.optimizer.updates} updates of about "
         f"{config.data.steps_per_update} steps ({config.data.context} contexts) on {len(episodes)} episodes, "
         f"{episodes.n_steps:,} steps, mean return {episodes.returns.mean():.0f}, from {SOURCES[episodes.source]}"
     )
@@ -195,7 +195,7 @@ def announce(run: Run) -> None:
     if trainer.ranks.size > 1:
         print(f"{trainer.ranks.size} processes share every update")
     print(f"run folder: {run.path}")
-    card = make_card(config, run.task, episodes, trainer, run.data_returns)
+    card = make_card(run)
     apart = mismatch(card.context, card.context_length, card.rollout, card.rollout_context)
     for note in filter(None, (apart, above_data([card.target_return], card))):
         print(note, file=sys.stderr)

@@ -48,7 +48,8 @@ class Optimizers:
     """The optimizers of one model's parameters; Muon computes in `dtype`."""
 
     def __init__(self, model: DecisionModel, config: OptimizerConfig, dtype: torch.dtype) -> None:
-        matrices = trunk_matrices(model.trunk) if config.optimizer == "muon" else []
+        layers = [module for module in model.trunk.modules() if isinstance(module, nn.Linear)]
+        matrices = [layer.weight for layer in layers if layer.weight.requires_grad and config.optimizer == "muon"]
         taken = {id(parameter) for parameter in matrices}
         rest = [parameter for parameter in model.parameters() if id(parameter) not in taken]
         self.adamw = torch.optim.AdamW(rest, weight_decay=config.weight_decay, fused=True)
@@ -177,9 +178,3 @@ class Muon:
                     matrix.addcmul_(step, scale.to(step.dtype))
                 else:
                     matrix.add_(step, alpha=scale)
-
-
-def trunk_matrices(trunk: nn.Module) -> list[Tensor]:
-    """The weights of a trunk's linear layers, which Muon is for."""
-    layers = [module for module in trunk.modules() if isinstance(module, nn.Linear)]
-    return [layer.weight for layer in layers if layer.weight.requires_grad]

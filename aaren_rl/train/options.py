@@ -110,10 +110,9 @@ def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
         "rollout_context": config.evaluation.rollout == "carry" and "the rollout carry",
         "context_length": config.data.context not in windows and contexts,
         "stream_length": config.data.context not in ("stream", AUTO) and contexts,
-        "tree_budget": config.mixer != "tree" and config.agent,
-        "tree_sampler": config.mixer != "tree" and config.agent,
         "target_return": config.agent in UNCONDITIONED and config.agent,
         "matrix_learning_rate": config.optimizer.optimizer != "muon" and "--optimizer adamw",
+        **dict.fromkeys(("tree_budget", "tree_sampler"), config.mixer != "tree" and config.agent),
         **dict.fromkeys(REM, not config.mixer.endswith("rsa") and config.agent),
     }
     found = {name.replace("_", "-"): who for name, who in idle.items() if who and name in typed}

@@ -88,7 +88,7 @@ class Ranks:
         """What every process gives, in the order of their ranks, on all of them; called on all."""
         if self.size == 1:
             return [tensors]
-        found: list[list[Tensor]] = [[] for _ in range(self.size)]
+        found: list[list[Tensor]] = [[]] * self.size
         dist.all_gather_object(found, [part.cpu() for part in tensors])
         return found
 

@@ -57,8 +57,7 @@ class Trainer:
             rounding; with dropout each draws its own masks. GPUs are of one type: other types draw other numbers.
         compiled: run the model through torch.compile: the same numbers to rounding, other dropout masks.
         on_device: nothing in an update waits for the device, and a GPU replays it as a CUDA graph. By default where one
-            process trains a model on a GPU whose passes wait for nothing, but not `compiled`. On a CPU, for tests, the
-            same weights: bit for bit by AdamW in float32, to rounding by Muon.
+            process trains a model, not `compiled`, on a GPU whose passes wait for nothing. On a CPU, for tests.
     """
 
     def __init__(

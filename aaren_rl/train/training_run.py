@@ -134,7 +134,7 @@ def evaluate(run: Run) -> None:
     at_end = trainer.update == run.config.optimizer.updates
     if at_end:
         run.data_returns |= behaviour_mode(run.episodes, config.eval_seed)
-    card = make_card(run.config, run.task, run.episodes, trainer, run.data_returns)
+    card = make_card(run)
     models = {"average": trainer.average, "raw": trainer.model}
     episodes = config.final_episodes if at_end else config.eval_episodes
     scores: dict[str, Score] = {}
@@ -194,23 +194,22 @@ def finite_losses(run: Run) -> Tensor:
     )
 
 
-def make_card(
-    config: RunConfig, task: Task, episodes: Episodes, trainer: Trainer, data_returns: dict[str, float]
-) -> PolicyCard:
+def make_card(run: Run) -> PolicyCard:
     """The card of the policy that a run has come to."""
-    asked = config.evaluation.target_return  # where it is "auto", the card has None
+    config, trainer, episodes = run.config, run.trainer, run.episodes
+    data, asked = config.data, config.evaluation.target_return  # where it is "auto", the card has None
     return PolicyCard(
-        **task_fields(task),
+        **task_fields(run.task),
         agent=config.agent,
         dataset=episodes.dataset,
         source=episodes.source,
         source_path=episodes.path,
-        context=config.data.context,
-        context_length=config.data.context_length,
+        context=data.context,
+        context_length=data.context_length,
         rollout=config.evaluation.rollout,
         rollout_context=config.evaluation.rollout_context,
-        target_return=None if isinstance(asked, str) else task.target_returns[0] if asked is None else asked,
-        return_scale=config.data.return_scale,
+        target_return=None if isinstance(asked, str) else run.task.target_returns[0] if asked is None else asked,
+        return_scale=data.return_scale,
         observation_mean=trainer.data.observation_mean.tolist(),
         observation_std=trainer.data.observation_std.tolist(),
         model=dataclasses.asdict(trainer.model.config),
@@ -218,8 +217,8 @@ def make_card(
         seed=config.seed,
         weights="average",
         versions=versions(device_name(trainer.data.device)),
-        held_out=config.data.held_out,
-        data_returns=dict(data_returns),
+        held_out=data.held_out,
+        data_returns=dict(run.data_returns),
         return_range=return_bounds(episodes) if trainer.model.config.return_conditioned else None,
     )
 

@@ -164,8 +164,7 @@ def test_the_learning_rate_warms_up_and_ends_at_zero() -> None:
 
 def test_the_grids_of_table_1(tmp_path: Path) -> None:
     """The paper's, and the same sets with two baselines."""
-    paper, local = (read_grid(str(CONFIGS / name / "table1.yaml")) for name in ("paper", "local"))
-    assert paper == read_grid("paper")
+    paper, local = read_grid("paper"), read_grid(str(CONFIGS / "local" / "table1.yaml"))
     assert all(PAPER in published(env, agent) for env in paper.envs for agent in paper.agents)
     assert local.envs == paper.envs == list(local.data) and set(paper.agents) < set(local.agents)
     for grid, count in ((paper, 12 * 2 * 5), (local, 12 * (2 * 5 + 2 * 2))):
@@ -176,9 +175,8 @@ def test_the_grids_of_table_1(tmp_path: Path) -> None:
             assert job.make_config() == cell.config and run_folder(cell.config, job.out) == cell.run
     # Those that are left out by some agents are the last of a sweep that is stopped early.
     assert [cell.run.name for cell in cells[: 12 * 4]] == ["seed0"] * 48
-    for config in (cell.config for cell in cells):
-        assert config.data.source == "local" and config.data.local_steps >= 202_000
-        assert (config.data.best_fraction == 0.1) == (config.agent == "bc-10")
+    assert all((cell.config.data.best_fraction == 0.1) == (cell.config.agent == "bc-10") for cell in cells)
+    assert {cell.config.data.source for cell in cells} == {"local"}
 
 
 @pytest.mark.parametrize(

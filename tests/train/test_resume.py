@@ -69,19 +69,17 @@ def test_24_an_evaluation_that_fails_costs_no_updates(
     """The environment raises in the second evaluation; the resumed run does that again, and logs nothing twice."""
     whole, cut = (arguments(hopper_file, tmp_path / name) for name in ("whole", "cut"))
     assert train(whole) == 0
-    score, calls = training_run.score_policy, []
+    score, run = training_run.score_policy, folder(tmp_path / "cut")
 
-    def failing(*given: Any, **named: Any) -> Any:
-        calls.append(given)
-        if len(calls) == 3:  # the averaged and the raw weights are scored each time
+    def failing(policy: Any, card: Any, plan: Any) -> Any:
+        if card.updates == 20:
             raise SimulationError("the environment raised")
-        return score(*given, **named)
+        return score(policy, card, plan)
 
     with monkeypatch.context() as patch:
         patch.setattr(training_run, "score_policy", failing)
         assert train(cut) == 5
     assert "the environment raised" in capsys.readouterr().err
-    run = folder(tmp_path / "cut")
     saved = find_checkpoint(run / "checkpoints")
     assert saved.number == 20 and saved.progress["last"]["updates"] == 10
 

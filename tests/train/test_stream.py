@@ -36,30 +36,20 @@ def played(batches: list[Batch]) -> list[list[tuple[int, int]]]:
 
 
 def test_a_row_plays_whole_episodes_one_after_the_other() -> None:
-    batches = updates(200)
+    """Each is equally likely, but for the first of a row, of which longer ones are likelier."""
+    batches, counts = updates(1500), np.zeros(len(LENGTHS))
     starts = torch.cat([b.starts for b in batches if b.starts is not None], 1)
-    assert starts.shape == (ROWS, 200 * LENGTH) and bool(starts[:, 0].all())
+    assert starts.shape == (ROWS, 1500 * LENGTH) and bool(starts[:, 0].all())
     for row, begun in zip(played(batches), starts.tolist(), strict=True):
         for (episode, step), (after, next_step), new in zip(row, row[1:], begun[1:], strict=False):
             if step + 1 == LENGTHS[episode]:
                 assert next_step == 0 and new
+                counts[after] += 1
             else:
                 assert (after, next_step) == (episode, step + 1) and not new
-
-
-def test_episodes_are_equally_likely() -> None:
-    """The one that a row begins with apart, of which longer ones are likelier."""
-    counts = np.zeros(len(LENGTHS))
-    for row in played(updates(1500)):
-        for episode in [e for e, t in row[max(LENGTHS) :] if t == 0]:
-            counts[episode] += 1
     assert chisquare(counts).pvalue > 0.01
-
-
-def test_rows_do_not_end_together() -> None:
-    """They begin anywhere in one long episode, not all at its first step."""
-    source = StreamSampler(make_data((1000,)), LENGTH, LENGTH * 50)
-    first = source.sample(generator()).timesteps[:, 0]
+    # Rows begin anywhere in one long episode, not all at its first step, or they would end together.
+    first = StreamSampler(make_data((1000,)), LENGTH, LENGTH * 50).sample(generator()).timesteps[:, 0]
     assert len(first.unique()) > 40 and int(first.max()) > 800
 
 
@@ -79,11 +69,10 @@ def test_carried_updates_see_what_the_whole_episode_shows(mixer: str, tokens_per
         actions, after = predict(model, b, carried.state)
         carried.keep(after)
         found.append(actions)
-    names = ("observations", "actions", "returns_to_go", "timesteps")
-    whole = [torch.cat([getattr(b, name) for b in batches], 1) for name in names]
-    wanted, _ = model(*whole, starts=torch.cat([b.starts for b in batches if b.starts is not None], 1))
-    torch.testing.assert_close(torch.cat(found, 1), wanted, rtol=1e-4, atol=1e-5)
     assert not any(part.requires_grad for part in carried.tensors())
+    names = ("observations", "actions", "returns_to_go", "timesteps", "starts")
+    *whole, starts = (torch.cat([getattr(b, name) for b in batches], 1) for name in names)
+    torch.testing.assert_close(torch.cat(found, 1), model(*whole, starts=starts)[0], rtol=1e-4, atol=1e-5)
 
 
 def make_trainer(**optimizer: object) -> Trainer:

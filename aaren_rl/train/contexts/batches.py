@@ -38,8 +38,7 @@ class Batch:
 def part(batch: Batch, index: int, count: int) -> Batch:
     """Part `index` of `count` about equal ones, each a batch of its own; every step is in exactly one of them.
 
-    Rows stay whole; a single row is cut where one of its sequences starts. Where there is less to share than there are
-    parts, some are one step that the mask leaves out.
+    Rows stay whole; a single row is cut where a sequence starts. Parts with nothing are one step that is masked out.
     """
     if count == 1:
         return batch
@@ -74,12 +73,7 @@ def _cut_near(starts: Tensor, index: int, count: int) -> int:
 class StepData:
     """All steps of a data set on the training device; observations are normalized as they are drawn, not copied.
 
-    Args:
-        episodes: the data set.
-        return_scale: returns-to-go are divided by it.
-        device: where batches are wanted.
-        action_low: smallest actions, (A,) or one for all; they become -1.
-        action_high: largest actions, likewise; they become 1.
+    Returns-to-go are divided by `return_scale`; the smallest actions, (A,) or one for all, become -1, the largest 1.
     """
 
     def __init__(
