@@ -69,16 +69,11 @@ def test_the_weights_are_the_same_to_the_last_bit(context: str) -> None:
     assert mine.optimizers.learning_rate == true.optimizers.learning_rate
 
 
-def test_by_muon_to_rounding() -> None:
-    mine, true = (trained(on_device=there, optimizer="muon", weight_decay=0.1) for there in (True, False))
-    torch.testing.assert_close(weights(mine) + averages(mine), weights(true) + averages(true), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_an_update_that_is_not_finite_is_skipped(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right, found = module.masked_mse, []
     for there in (True, False):
-        trainer, calls = make(on_device=there, optimizer=optimizer, non_finite="skip"), [0]
+        trainer, calls = make(on_device=there, optimizer=optimizer, non_finite="skip", weight_decay=0.1), [0]
 
         def ill(*arguments: Tensor, calls: list[int] = calls) -> Tensor:
             calls[0] += 1
@@ -90,9 +85,8 @@ def test_an_update_that_is_not_finite_is_skipped(optimizer: str, monkeypatch: py
         assert all(map(torch.equal, before, weights(trainer)))
         assert go_on(trainer, UPDATES - 1).skipped == 2
         found.append((weights(trainer), averages(trainer)))
-    near = {"rtol": 1e-4, "atol": 1e-5}
-    torch.testing.assert_close(found[0][0], found[1][0], **({"rtol": 0, "atol": 0} if optimizer == "adamw" else near))
-    torch.testing.assert_close(found[0][1], found[1][1], **near)
+    assert optimizer == "muon" or all(map(torch.equal, found[0][0], found[1][0]))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
