@@ -100,12 +100,11 @@ def image(path, change=lambda file: None):
     """The bytes of a file like D4RL's of Walker2d."""
     rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
-        for key, columns in (("observations", 17), ("next_observations", 17), ("actions", 6)):
+        for key, columns in (("observations", 17), ("actions", 6)):
             file[key] = rng.uniform(-1, 1, (STEPS, columns)).astype(np.float32)
         file["rewards"] = rng.standard_normal(STEPS).astype(np.float32)
         file["terminals"] = np.zeros(STEPS, bool)
         file["timeouts"] = np.arange(1, STEPS + 1) % 500 == 0
-        file["infos/qpos"] = np.zeros((STEPS, 9))
         change(file)
     content = path.read_bytes()
     path.unlink()

@@ -139,10 +139,6 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     notes, claimed, read, ended = list(spec.notes), 0, list[Episode](), list[bool]()
     columns = spec.observation_dim, None if spec.action_low is None else len(spec.action_low)
     with opening.open_hdf5(path) as file:
-        if len(file) != spec.total_episodes:
-            raise DataError(
-                f"{path}: has {len(file):,} entries, metadata.json counts {spec.total_episodes:,} episodes; {_AGAIN}"
-            )
         # No bar for what takes less than a second.
         every = range(len(file))
         for e in tqdm(every, dataset_id, unit="episode", delay=1, mininterval=1, leave=False, disable=not progress):

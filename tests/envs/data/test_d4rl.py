@@ -129,11 +129,7 @@ def test_3_a_file_that_crashes_the_library_is_refused(save):
 
 @pytest.mark.faults(3)
 @pytest.mark.parametrize(
-    ("script", "did"),
-    [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "crashes on it"),
-        ("while True: pass", "does not come to an end"),
-    ],
+    ("script", "did"), [("import os; os.abort()", "crashes on it"), ("while True: pass", "does not come to an end")]
 )
 def test_3_a_crash_and_a_hang_are_told(tmp_path, monkeypatch, script, did):
     path = tmp_path / "x.hdf5"
@@ -144,17 +140,6 @@ def test_3_a_crash_and_a_hang_are_told(tmp_path, monkeypatch, script, did):
     monkeypatch.setattr(opening, "_SECONDS", 2)
     with pytest.raises(DataError, match=did):
         check_file(path)
-
-
-@pytest.mark.faults(4)
-def test_4_a_flipped_byte_in_compressed_data(save):
-    path = save(arrays(n=5000), compression="gzip")
-    with h5py.File(path) as file:
-        chunk = file["rewards"].id.get_chunk_info(0)
-    content = bytearray(path.read_bytes())
-    content[chunk.byte_offset + chunk.size // 2] ^= 0xFF
-    path.write_bytes(content)
-    refused(path, "not a readable HDF5 file")
 
 
 @pytest.mark.faults(10)

@@ -201,7 +201,7 @@ def test_any_metadata_are_read_or_refused(minari_recorded, tmp_path, value, choi
         assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000, '{"env_spec": "{"}', '{"env_spec": 3}'])
+@pytest.mark.parametrize("text", ["", "[1]", "[" * 100_000, '{"env_spec": "{"}', '{"env_spec": 3}'])
 def test_metadata_that_are_no_json(tmp_path, text):
     path = tmp_path / "metadata.json"
     path.write_text(text)
@@ -239,20 +239,13 @@ def evil(tmp_path, monkeypatch):
 
 
 @pytest.mark.faults(41)
-@pytest.mark.parametrize(
-    ("env_id", "entry"),
-    [
-        ("Hopper-v5", "evil_module:Env"),
-        ("evil_module:Hopper-v5", "evil_module:Env"),
-        (["Hopper-v5"], "evil_module:Env"),
-    ],
-)
-def test_41_a_foreign_entry_point_is_not_imported(data, evil, env_id, entry):
+@pytest.mark.parametrize("env_id", ["Hopper-v5", "evil_module:Hopper-v5", ["Hopper-v5"]])
+def test_41_a_foreign_entry_point_is_not_imported(data, evil, env_id):
     with sets.spec(data) as spec:
-        spec.update(id=env_id, entry_point=entry)
+        spec.update(id=env_id, entry_point="evil_module:Env")
     with sets.metadata(data) as values:  # without them minari makes the environment to ask it for them
         del values["observation_space"], values["action_space"]
-    refused("metadata.json:env_spec", entry, "not imported")
+    refused("metadata.json:env_spec", "evil_module:Env", "not imported")
 
 
 @pytest.mark.faults(41)

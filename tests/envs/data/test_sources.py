@@ -60,12 +60,6 @@ def test_auto_is_d4rls_file_or_the_local_set_and_says_so(tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_d4rl_does_not_fall_back(tmp_path):
-    refused(DataError, tmp_path / "d4rl" / "hopper_medium-v2.hdf5", "cannot be reached", source="d4rl")
-    assert not (tmp_path / "cache").exists()
-    refused(DataError, "ant-full-replay", "hopper-medium", name="ant-full-replay", source="local")
-
-
 def test_paths(tmp_path):
     path = save(tmp_path / "mine.hdf5")
     save(tmp_path / "bare")
@@ -75,6 +69,7 @@ def test_paths(tmp_path):
     refused(DataError, "gone.h5", "does not exist", source="gone.h5")
     refused(DataError, "no/such", "does not exist", source="no/such")
     refused(UsageError, "'d4lr'", "auto, d4rl, local", source="d4lr")
+    refused(DataError, "ant-full-replay", "hopper-medium", name="ant-full-replay", source="local")
 
 
 def test_the_same_dynamics_under_another_number(tmp_path):

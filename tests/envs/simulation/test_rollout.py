@@ -53,7 +53,6 @@ def test_a_rollout_is_every_environments_first_episode() -> None:
     # Batched and single matrix products round differently, and contacts amplify that over an episode.
     np.testing.assert_allclose(result.returns, [total for total, _ in alone], rtol=1e-3)
     assert len(set(result.lengths.tolist())) > 1  # episodes that ended early waited for the others
-    assert result.actions_per_second > 0 and result.policy_seconds > 0
 
 
 @pytest.mark.parametrize("rollout_mode", ["carry", "rolling", "window"])

@@ -59,10 +59,7 @@ def test_the_task_is_the_environments(pendulum):
     assert (task.action_low, task.action_high) == ((-2.0,), (2.0,))
     assert len(episodes) == 10 and episodes.action_range()[1] > 1.5
     assert task.target_returns == (episodes.returns.max(),) and task.reference is None
-
-
-def test_actions_are_scaled_for_the_model(pendulum):
-    _, episodes = load_task("mine", str(pendulum), env_id="Pendulum-v1")
+    # Actions are scaled for the model.
     index, mask = torch.arange(400).unsqueeze(0), torch.ones(1, 400, dtype=torch.bool)
     data = StepData(episodes, 1.0, action_low=-2.0, action_high=6.0)
     np.testing.assert_allclose(data.rows(index, mask).actions[0], (episodes.actions[:400] - 2) / 4, atol=1e-6)
@@ -118,7 +115,6 @@ def test_train_and_evaluate(pendulum, tmp_path, capsys):
         (["--env-id", "os:Pendulum-v1", "--source", "FILE"], 5, "module to import"),
         (["--env-id", "CartPole-v1", "--source", "FILE"], 2, "Discrete"),
         (["--env-id", "Hopper-v4", "--source", "FILE"], 3, "3 columns, the environment has 11"),
-        (["--env-id", "Pendulum-v1", "--source", "gone.hdf5"], 3, "gone.hdf5"),
         (["--env-id", "Pendulum-v1", "--source", "FILE", "--ref-min-score", "1"], 2, "both or none"),
         (["--env-id", "Pendulum-v1", "--source", "FILE", "--ref-min-score", "1", "--ref-max-score", "0"], 2, "rise"),
         (["--env", "hopper-medium", "--ref-min-score", "0", "--ref-max-score", "1"], 2, "--env-id"),
