@@ -1,18 +1,29 @@
-"""The scan's kernels beyond what every method is tested for: layouts in memory, threads, and when they are chosen."""
+"""The scan's kernels beyond what every method is tested for: layouts in memory, threads, when they are chosen.
+
+And the kernels as torch's operators, Triton's on a GPU or, without one, in Triton's interpreter.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 
+import interpreter
 import pytest
 import torch
+from policies import ACTION, OBSERVATION, make_model
 from scan_checks import check, random_inputs, random_mask, random_starts, random_state
 from torch import Tensor
 
 from aaren_rl.agents import ScanState, kernels, prefix_scan
 from aaren_rl.agents.kernels import scan_numba as cpu
 from aaren_rl.agents.kernels.compiled import compiled
+from aaren_rl.agents.scan.fused import OPERATORS
+from aaren_rl.train.acceleration import MIN_TORCH_TO_COMPILE
 
+interpreter.prepare()
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+traces = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's tracing uses what torch deprecates
+compiles = pytest.mark.skipif(torch.__version__ < MIN_TORCH_TO_COMPILE, reason="torch is too old for --compile")
 numba_scan = partial(prefix_scan, method="numba")
 
 
@@ -97,3 +108,64 @@ def test_without_numba_the_scan_is_done_in_torch_and_says_so(monkeypatch: pytest
         assert torch.equal(outputs, prefix_scan(scores, values, method="blocked")[0])
     finally:
         kernels.available.cache_clear()
+
+
+@compiles
+@traces
+@pytest.mark.parametrize(
+    ("backend", "dtype", "device"),
+    [
+        *[("numba", dtype, "cpu") for dtype in kernels.TYPES["numba"]],
+        ("triton", torch.float32, DEVICE),
+        pytest.param("triton", torch.bfloat16, DEVICE, marks=pytest.mark.slow),  # half a minute
+    ],
+)
+def test_the_operators_are_what_torch_asks_of_one(backend: str, dtype: torch.dtype, device: str) -> None:
+    """Forward and backward: their schemas, gradients and shapes without numbers."""
+    pytest.importorskip(backend, exc_type=ImportError)
+    batch = (2, 3)
+    scores, values = random_inputs(20, batch=batch, dim=5)
+    scores = scores.to(torch.promote_types(dtype, torch.float32))
+    side_by_side = values.to(dtype).transpose(1, 2).contiguous().transpose(1, 2)
+    mask, starts = random_mask(20, batch), random_starts(20, batch)
+    inputs = [x.to(device) for x in (scores, side_by_side, *random_state(batch, 5), mask, starts)]
+    torch.library.opcheck(OPERATORS["forward"], (backend, *inputs))
+    outputs, weights, _, u, w = OPERATORS["forward"](backend, *inputs)
+    gradient = (weights, inputs[1], outputs, torch.ones_like(outputs), w, u, inputs[-1])
+    torch.library.opcheck(OPERATORS["backward"], (backend, *gradient))
+
+
+@compiles
+@traces
+@pytest.mark.parametrize(("mixer", "bfloat16"), [("aaren", False), ("attention", True), ("aaren-rsa", True)])
+def test_a_compiled_model_is_one_graph_with_the_same_gradients(mixer: str, bfloat16: bool) -> None:
+    """By "aot_eager", which traces as every back end does, and needs no compiler."""
+    torch.compiler.reset()
+    model, times, results = make_model(mixer, dropout=0.0).train(), torch.arange(25).expand(2, 25), []
+    observations, actions, returns = (torch.rand(2, 25, *c) for c in ((OBSERVATION,), (ACTION,), ()))
+    starts = None if bfloat16 else times.remainder(9).eq(0)
+    for call in (torch.compile(model, fullgraph=True, backend="aot_eager"), model):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            predicted, _ = call(observations, actions, returns, times, starts=starts)
+        (predicted - actions).square().mean().backward()
+        results.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    mine, true = results
+    assert mine.keys() == true.keys() and len(mine) > 20
+    floor = max(float(value.abs().max()) for value in true.values())  # some gradients are zero but for rounding
+    for name, value in true.items():
+        allowed = (2**-5 if bfloat16 else 1e-5) * max(float(value.abs().max()), 1e-2 * floor)
+        assert float((mine[name] - value).abs().max()) <= allowed, name
+
+
+@traces
+def test_what_is_exported_has_no_kernel_in_it() -> None:
+    scores, values = random_inputs(10)
+
+    class Scan(torch.nn.Module):
+        def forward(self, scores: Tensor, values: Tensor) -> Tensor:
+            return prefix_scan(scores, values)[0]
+
+    program = torch.export.export(Scan(), (scores, values))
+    assert not [node for node in program.graph.nodes if "aaren_rl" in str(node.target)]
+    torch.testing.assert_close(program.module()(scores, values), prefix_scan(scores, values)[0])
