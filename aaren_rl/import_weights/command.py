@@ -23,7 +23,7 @@ from ..policies.card import PolicyCard, task_fields, versions
 from ..policies.folder import save_policy
 from ..ranges import RETURN, RETURN_SCALE
 from ..typed import read
-from .decision_transformers import Imported, import_model
+from .decision_transformers import import_model
 
 Vector: TypeAlias = npt.NDArray[np.float32]
 
@@ -80,7 +80,28 @@ def take_over(arguments: argparse.Namespace) -> int:
     task, mean, std = _statistics(arguments)
     if arguments.target_return is None and not task.target_returns:
         raise UsageError(f"{task.env_id} is not in the table; say which return to ask for with --target-return")
-    card, config = _card(arguments, imported, task, mean, std), imported.model.config
+    length = arguments.context or imported.context_length or 20
+    target, config = arguments.target_return, imported.model.config
+    card = PolicyCard(
+        **task_fields(task),
+        agent="decision-transformer",
+        dataset=task.name,
+        source="imported",
+        source_path=str(imported.file),
+        context="window",
+        context_length=length,
+        rollout="window",
+        rollout_context=length,
+        target_return=task.target_returns[0] if target is None else target,
+        return_scale=arguments.return_scale,
+        observation_mean=mean.tolist(),
+        observation_std=std.tolist(),
+        model=asdict(config),
+        updates=0,
+        seed=0,
+        weights="average",
+        versions={**versions("cpu"), "weights": f"{imported.origin}, SHA-256 {sha256(imported.file)}"},
+    )
     check_fits(card)
     save_policy(arguments.folder, card, {"average": imported.model.state_dict()})
     shape = f"{config.layers} layers of width {config.width}, K = {card.context_length}"
@@ -111,28 +132,3 @@ def _statistics(arguments: argparse.Namespace) -> tuple[Task, Vector, Vector]:
 class _Statistics:
     mean: list[float]
     std: list[float]
-
-
-def _card(arguments: argparse.Namespace, imported: Imported, task: Task, mean: Vector, std: Vector) -> PolicyCard:
-    length = arguments.context or imported.context_length or 20
-    target = arguments.target_return
-    return PolicyCard(
-        **task_fields(task),
-        agent="decision-transformer",
-        dataset=task.name,
-        source="imported",
-        source_path=str(imported.file),
-        context="window",
-        context_length=length,
-        rollout="window",
-        rollout_context=length,
-        target_return=task.target_returns[0] if target is None else target,
-        return_scale=arguments.return_scale,
-        observation_mean=mean.tolist(),
-        observation_std=std.tolist(),
-        model=asdict(imported.model.config),
-        updates=0,
-        seed=0,
-        weights="average",
-        versions={**versions("cpu"), "weights": f"{imported.origin}, SHA-256 {sha256(imported.file)}"},
-    )

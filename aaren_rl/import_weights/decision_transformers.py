@@ -25,9 +25,11 @@ from ..typed import read
 HUGGING_FACE, MIN_DT = "Hugging Face's DecisionTransformerModel", "min-decision-transformer"
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
-# Parts of their names to ours.
-_OUTSIDE = {"embed_state.": "embed_observation.", "embed_ln.": "norm.", "predict_action.0.": "head."}
-_MIN_DT = _OUTSIDE | {
+# Parts of their names to ours; no part means two things in the two layouts.
+_NAMES = {
+    "embed_state.": "embed_observation.",
+    "embed_ln.": "norm.",
+    "predict_action.0.": "head.",
     "embed_rtg.": "embed_return.",
     "transformer.": "trunk.blocks.",
     ".attention.q_net.": ".mixer.query.",
@@ -36,8 +38,7 @@ _MIN_DT = _OUTSIDE | {
     ".attention.proj_net.": ".mixer.output.",
     ".ln1.": ".norm1.",
     ".ln2.": ".norm2.",
-}
-_HUGGING_FACE = _OUTSIDE | {
+    # Hugging Face's.
     "encoder.h.": "trunk.blocks.",
     "encoder.ln_f.": "trunk.norm.",
     ".attn.c_proj.": ".mixer.output.",
@@ -161,12 +162,11 @@ def _build(
     file: Path, tensors: Mapping[str, Tensor], made: dict[str, Any], config: _Config | None = None
 ) -> DecisionModel:
     """Our model of their tensors; loading them is strict, so nothing is overlooked. `config` is Hugging Face's."""
-    names = _MIN_DT if config is None else _HUGGING_FACE
     ours: dict[str, Tensor] = {}
     try:
         for name, tensor in (tensors if config is None else _plain(tensors, config)).items():
             own = name
-            for theirs, mine in names.items():
+            for theirs, mine in _NAMES.items():
                 own = own.replace(theirs, mine)
             if not _UNUSED.match(name):
                 ours[own] = tensor
