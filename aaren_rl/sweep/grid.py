@@ -81,8 +81,7 @@ class Grid:
 def read_grid(name: str) -> Grid:
     """The grid of a YAML file, or the packaged one of a name in PACKAGED.
 
-    Raises:
-        UsageError: not readable, or not a grid; the message names what does not fit.
+    Raises UsageError where it is not readable, or no grid; the message names what does not fit.
     """
     try:
         if name in PACKAGED:

@@ -41,11 +41,8 @@ FIT_DECAY = 1e-4
 def train(run: Run, stop: StopRequest, save_every: int | None) -> int:
     """Trains to the last update, or until a signal, which saves a checkpoint; returns the exit code.
 
-    The writer alone logs, evaluates and saves, while the other processes wait.
-
-    Raises:
-        NumericsError: a loss or gradient is not finite; the last good checkpoint is kept.
-        SimulationError: an evaluation failed; --resume does it again.
+    The writer alone logs, evaluates and saves, while the other processes wait. Raises NumericsError where a loss or
+    gradient is not finite, SimulationError where an evaluation failed; --resume does that again.
     """
     keep_freed_memory()
     trainer, ranks, updates = run.trainer, run.trainer.ranks, run.config.optimizer.updates
