@@ -14,16 +14,13 @@ from ..policies.folder import load_policy, save_policy
 
 
 def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Score] = (), license: str = "mit") -> Path:
-    """Writes a trained policy in the hub's layout, whole or not at all, without the path of its data on this machine.
+    """Writes a trained policy in the hub's layout, whole or not at all, without its data's path; returns the folder.
 
     Args:
         run: a run folder or a policy folder.
         folder: must not exist, or be empty.
         scores: of `evaluate` on these very weights, for the model card.
         license: of the weights, an identifier that the hub knows.
-
-    Returns:
-        The folder.
 
     Raises:
         UsageError: the folder holds something.

@@ -89,7 +89,8 @@ def test_scores_of_another_policy_are_refused(trained_run: Path, scores_file: Pa
     other.write_text(json.dumps([{**score, "training_seed": 3}]))
     with pytest.raises(CheckpointError, match="evaluate this policy"):
         save_pretrained(trained_run, tmp_path / "a", scores=read_scores(other))
-    for tree in ({}, [], {"a": 1}, [[]], [{**score, "return_mean": float("inf")}], [{**score, "return_std": "1"}]):
+    changed = ({"x": 1}, {"return_mean": float("inf")}, {"return_std": "1"})
+    for tree in ({}, [], {"a": 1}, [[]], *([{**score, **change}] for change in changed)):
         other.write_text(json.dumps(tree))
         with pytest.raises(UsageError, match="not what evaluate --json writes"):
             read_scores(other)

@@ -122,9 +122,6 @@ def test_min_decision_transformers_model_gives_the_same_actions(tmp_path: Path, 
     imported = import_model(tmp_path / "dt.pt", heads=heads)
     torch.testing.assert_close(imported.model(*data)[0], model(*data), rtol=0, atol=1e-5)
     assert imported.context_length == K and imported.model.config.max_timestep == 50
-    if heads == 2:
-        other = import_model(tmp_path / "dt.pt").model
-        assert not torch.allclose(other(*data)[0], model(*data), rtol=0, atol=1e-2)
 
 
 @torch.no_grad()
