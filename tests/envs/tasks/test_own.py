@@ -112,7 +112,7 @@ def test_train_and_evaluate(pendulum, tmp_path, capsys):
         (["--env-id", "Pendulum-v1"], 2, "--source PATH"),
         (["--env-id", "Pendulum-v1", "--env", "hopper-medium", "--source", "FILE"], 2, "Hopper-v4"),
         (["--env-id", "Pendulum-v1", "--env", "../x", "--source", "FILE"], 2, "letters"),
-        (["--env-id", "Pendulom-v1", "--source", "FILE"], 5, "Pendulom"),
+        (["--env-id", "Pendulumm-v1", "--source", "FILE"], 5, "Pendulumm"),
         (["--env-id", "os:Pendulum-v1", "--source", "FILE"], 5, "module to import"),
         (["--env-id", "CartPole-v1", "--source", "FILE"], 2, "Discrete"),
         (["--env-id", "Hopper-v4", "--source", "FILE"], 3, "3 columns, the environment has 11"),
