@@ -39,16 +39,15 @@ class Choice:
 
     def __str__(self) -> str:
         """The choice in words, with what is odd about it."""
-        medium, expert = self.medium, self.expert
-        text = (
-            f"mean returns: random actions {self.random_return:.1f}, medium {medium.return_mean:.1f} "
-            f"(step {medium.steps:,}), expert {expert.return_mean:.1f} (step {expert.steps:,})"
-        )
+        medium, expert, odd = self.medium, self.expert, ""
         if expert.return_mean <= self.random_return:
-            return f"{text}; expert is no better than random actions: train longer"
-        if medium == expert:
-            return f"{text}; medium and expert are one checkpoint: train longer, or save more often"
-        return text
+            odd = "; expert is no better than random actions: train longer"
+        elif medium == expert:
+            odd = "; medium and expert are one checkpoint: train longer, or save more often"
+        return (
+            f"mean returns: random actions {self.random_return:.1f}, medium {medium.return_mean:.1f} "
+            f"(step {medium.steps:,}), expert {expert.return_mean:.1f} (step {expert.steps:,}){odd}"
+        )
 
     def policies(self, level: str) -> tuple[Evaluation | None, ...]:
         """The policies that act in a level (None: random actions); empty for the one made of experience."""

@@ -42,9 +42,7 @@ def action_noise_variance(episodes: Episodes) -> npt.NDArray[np.float64] | None:
     """Variance of the behaviour's own action in the state of every step, mean over action dimensions, (N,).
 
     For a whole local set, as `load_episodes` gives it: take the `rows` of a part. None for data from elsewhere.
-
-    Raises:
-        DataError: the episodes are not those of the recipe, all of them and in order.
+    Raises DataError where the episodes are not those of the recipe, all of them and in order.
     """
     if episodes.source != "local":
         return None
@@ -69,8 +67,7 @@ def policy_rows(task: D4RLTask, episodes: Episodes) -> list[tuple[int | None, tu
     with open_hdf5(Path(episodes.path)) as file:
         recipe = recipe_of(task, int(file.attrs["steps"]))
         complete = len(file["rewards"]) == episodes.n_steps
-    found = []
-    first = 0
+    found, first = [], 0
     for policy, share in zip(recipe.policies, recipe.shares(), strict=True):
         end = min(int(np.searchsorted(episodes.offsets, first + share)), len(episodes))
         last = int(episodes.offsets[end])
@@ -90,10 +87,8 @@ def mode_returns(task: D4RLTask, episodes: int = 20, seed: int = 1000) -> npt.ND
 
     The last policy is the best of a replay, and the expert of medium-expert. Its action is tanh(m), which may return
     more than the noisy actions in the data or less. Episode i starts from seed + i, as an evaluation's with that seed.
-    None where no behaviour policy ships for the task, or only uniform random actions, which have no mode.
-
-    Raises:
-        SimulationError: the environment cannot be made, or fails.
+    None where no behavior policy ships for the task, or only uniform random actions, which have no mode. Raises
+    SimulationError where the environment cannot be made, or fails.
     """
     recipe = RECIPES.get(task.family, {}).get(task.level)
     if recipe is None or recipe.policies[-1] is None:

@@ -27,7 +27,7 @@ class WorkerPool:
 
     def __enter__(self) -> Self:
         try:
-            for _ in range(self._size):
+            while len(self._workers) < self._size:
                 self._workers.append(Worker(__name__, "simulates episodes"))
                 self._idle.put(self._workers[-1])
         except BaseException:
@@ -68,9 +68,9 @@ class WorkerPool:
         try:
             worker.send(job)
             tracks: list[Track] = worker.receive()
-            return tracks
         finally:
             self._idle.put(worker)
+        return tracks
 
 
 def _wait_for_first(pending: deque[Future[list[Track]]]) -> None:

@@ -118,10 +118,9 @@ def test_scan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [(t["length"], t["method"]) for t in result["timings"]]
     assert rows == [(n, m) for n in (20, 40) for m in ("copy", "numba", "blocked", "attention")]
     for timing in result["timings"]:
-        assert timing["forward_ms"] > 0 and timing["forward_copies"] > 0
-        assert (timing["both_ms"] is None) == (timing["method"] == "copy")
+        assert timing["forward_ms"] > 0 and (timing["both_ms"] is None) == (timing["method"] == "copy")
         assert (timing["bandwidth_share"] is None) == (timing["method"] == "attention")
-    assert set(result["checked_difference"]) == {"numba", "blocked"} and result["bandwidth"] > 0
+    assert set(result["checked_difference"]) == {"numba", "blocked"}
     assert "1 x 2 heads of 4 channels" in capsys.readouterr().out
 
 

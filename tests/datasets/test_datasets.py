@@ -24,15 +24,14 @@ D4RL = "d4rl/hopper_medium-v2.hdf5"
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """An empty folder to work in; D4RL's, Minari's and the cache's are in it, and nobody is at their servers."""
-    for name, value in (
-        ("D4RL_DATASET_DIR", tmp_path / "d4rl"),
-        ("MINARI_DATASETS_PATH", tmp_path / "minari"),
-        ("AAREN_RL_CACHE", tmp_path / "cache"),
-        ("D4RL_BASE_URL", "http://127.0.0.1:1"),
-        ("HF_HUB_OFFLINE", "1"),
-        ("no_proxy", "*"),
-    ):
-        monkeypatch.setenv(name, str(value))
+    for name, value in {
+        "D4RL_DATASET_DIR": "d4rl",
+        "MINARI_DATASETS_PATH": "minari",
+        "AAREN_RL_CACHE": "cache",
+    }.items():
+        monkeypatch.setenv(name, str(tmp_path / value))
+    for name, value in {"D4RL_BASE_URL": "http://127.0.0.1:1", "HF_HUB_OFFLINE": "1", "no_proxy": "*"}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "d4rl").mkdir()
     monkeypatch.setitem(local_module.RECIPES["hopper"], "medium", Recipe((40_000,), 50, "test"))
@@ -190,9 +189,8 @@ def test_verify(folder, capsys):
     assert len(out.splitlines()) == 2 and "medium-v0" in out and "good.hdf5" in out
     errors = err.splitlines()
     assert len(errors) == 5
-    for line, part in zip(
-        errors, ("SHA-256", "NaN", "none.hdf5: does not exist", "not on this", "not on"), strict=True
-    ):
+    parts = ("SHA-256", "NaN", "none.hdf5: does not exist", "not on this", "not on")
+    for line, part in zip(errors, parts, strict=True):
         assert line.startswith("error: ") and part in line
     assert errors[3].endswith("download hopper-expert") and errors[4].endswith("download a-v0 --source minari")
 
