@@ -52,12 +52,8 @@ def add_checkpoint(parent: Path, number: int, progress: dict[str, Any], states: 
 def newest_whole(parent: Path, needed: Mapping[str, type], read: Callable[[Saved], T]) -> T | None:
     """What `read` makes of the newest checkpoint that is whole; None where there is none at all.
 
-    A line on standard error names each one that is damaged and passed over.
-
-    Args:
-        parent: the run's folder of checkpoints.
-        needed: the states that one must hold, name -> type.
-        read: raises DataError where what belongs to the checkpoint is damaged.
+    A line on standard error names each one that is damaged and passed over. `needed` are the states that one must hold,
+    name -> type; `read` raises DataError where what belongs to the checkpoint is damaged.
 
     Raises:
         CheckpointError: all are damaged, or one is whole but cannot be gone on from.

@@ -24,7 +24,6 @@ LINE = "data: mean 1383 (43.1), best tenth 2871 (88.8); behaviour without noise 
     ("changes", "line"),
     [
         ({"data_returns": DATA}, LINE),
-        ({"data_returns": {"mode": 1336.0}}, "behaviour without noise 1336 (41.7)"),
         ({"data_returns": {"mean": -0.25}, "reference": None}, "data: mean -0.2"),
     ],
 )
