@@ -1,14 +1,14 @@
 """A comparison in TensorBoard: every agent's numbers under the same tags, so that one chart shows them all.
 
-A run is a cell, `<env>/<agent>/seed<k>`; a tag is a quantity and an environment, `eval/score/hopper-medium`, so that a
-chart overlays the agents and seeds of one environment. TensorBoard sorts tags by name: theirs begin with scores and end
-with what training took.
+A run is a cell, `<env>/<agent>/seed<k>`; a tag is a quantity and an environment, `eval/score/hopper-medium`.
+TensorBoard sorts tags by name: scores come first, and what training took comes last.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,47 +30,56 @@ WHOLE = "comparison"  # the run of what belongs to no one cell
 # Smoothed, a state that grows to 10 kB seems to end at 5.
 SMOOTHING = "\n\nTensorBoard smooths curves: set *Smoothing* to 0 to see the measured values.\n"
 
-Points = list[tuple[int, float]]  # of a curve: x and y
+Points = Callable[[Cell], list[tuple[int, float]]]  # of a curve: x and y
 
 
-def _once(name: str) -> Callable[[Cell], Points]:
+def _once(name: str) -> Points:
     """A number of the whole run, by its name: one point, at the last update; none for None."""
     number = attrgetter(name)
     return lambda cell: [] if number(cell) is None else [(cell.updates, number(cell))]
 
 
-def _by_asked(which: int) -> Callable[[Cell], Points]:
-    """The returns of the sweep, asked (0) or achieved (1), over those asked."""
+def _curve(items: str, x: str, y: str) -> Points:
+    """By their names, what of a cell's items is drawn over what; without the latter an item has no point."""
 
-    def points(cell: Cell) -> Points:
-        returns = sorted((s.target_return, s.return_mean) for s in cell.sweep if s.target_return is not None)
-        return [(round(pair[0]), pair[which]) for pair in returns]
+    def points(cell: Cell) -> list[tuple[int, float]]:
+        found = [(getattr(item, x), getattr(item, y)) for item in getattr(cell, items)]
+        return sorted((round(at), number) for at, number in found if at is not None)
 
     return points
 
 
-# The first part of the tag: (title of its chart in the page of custom scalars, what it is, points of a cell)
 _ASKED = "achieved against asked return"
-QUANTITIES: dict[str, tuple[str, str, Callable[[Cell], Points]]] = {
+_TIMES, _SIZES = (_curve("action_cost", "step", name) for name in ("microseconds", "state_bytes"))
+# The first part of the tag: (title of its chart in the page of custom scalars, what it is, points of a cell)
+QUANTITIES: dict[str, tuple[str, str, Points]] = {
     "eval/score": (
         "score while training",
         "Normalised score (the return, where there is none) in the evaluations while training; x: update",
-        lambda cell: [(p.update, p.headline) for p in cell.curve],
+        _curve("curve", "update", "headline"),
     ),
     "final_score/last": ("final score", "The last update's, which is reported; x: updates", _once("last.headline")),
     "final_score/best": ("final score", "Of the weights best while training; x: updates", _once("best_headline")),
     "final_score/mean_of_last": ("final score", "Mean of the last evaluations; x: updates", _once("mean_of_last")),
-    "steering/achieved": (_ASKED, "Mean return; x: the return that was asked for, rounded", _by_asked(1)),
-    "steering/asked": (_ASKED, "The return that was asked for, to compare with; x: the same, rounded", _by_asked(0)),
+    "steering/achieved": (
+        _ASKED,
+        "Mean return; x: the return that was asked for, rounded",
+        _curve("sweep", "target_return", "return_mean"),
+    ),
+    "steering/asked": (
+        _ASKED,
+        "The return that was asked for, to compare with; x: the same, rounded",
+        _curve("sweep", "target_return", "target_return"),
+    ),
     "rollout/action_microseconds": (
         "microseconds an action",
         "Time of one action, the policy alone, one environment, one thread; x: step of the episode",
-        lambda cell: [(cost.step, cost.microseconds) for cost in cell.action_cost],
+        _TIMES,
     ),
     "rollout/state_bytes": (
         "bytes of state",
         "Memory that the policy carries from action to action; x: step of the episode",
-        lambda cell: [(cost.step, cost.state_bytes) for cost in cell.action_cost],
+        _SIZES,
     ),
     "training/seconds_per_update": (
         "seconds an update",
@@ -81,29 +90,23 @@ QUANTITIES: dict[str, tuple[str, str, Callable[[Cell], Points]]] = {
     "training/parameters": ("parameters", "Of the model; x: updates", _once("parameters")),
 }
 
-# Of the table of hparams. TensorBoard finds a metric by its tag, so these are the same for all environments.
-METRICS: dict[str, Callable[[Cell], float | None]] = {
-    "hparam/normalized_score": lambda cell: cell.last.normalized_score_mean,
-    "hparam/return": lambda cell: cell.last.return_mean,
-    "hparam/best_score": lambda cell: cell.best_headline,
-    "hparam/parameters": lambda cell: cell.parameters,
-    "hparam/seconds_per_update": lambda cell: cell.seconds_per_update,
-    "hparam/action_microseconds": lambda cell: cell.action_cost[-1].microseconds if cell.action_cost else None,
-    "hparam/state_bytes": lambda cell: cell.action_cost[-1].state_bytes if cell.action_cost else None,
+# Of the table of hparams, the last point of each. TensorBoard finds a metric by its tag: these are of no environment.
+METRICS = {
+    "hparam/normalized_score": _once("last.normalized_score_mean"),
+    "hparam/return": _once("last.return_mean"),
+    "hparam/best_score": _once("best_headline"),
+    "hparam/parameters": _once("parameters"),
+    "hparam/seconds_per_update": _once("seconds_per_update"),
+    "hparam/action_microseconds": _TIMES,
+    "hparam/state_bytes": _SIZES,
 }
 
 
 def write_board(out: Path, cells: Sequence[Cell], figures: Mapping[str, Figure], summary: str) -> None:
     """Writes `<out>/tensorboard/`, in place of what an earlier comparison wrote there.
 
-    `tensorboard --logdir <out>/tensorboard` then shows, for every cell, curves (Scalars), all agents in one chart
-    (Custom Scalars), a table of settings and scores (HParams), the figures (Images) and the summary (Text).
-
-    Args:
-        out: the comparison's folder.
-        cells: what was compared.
-        figures: by name.
-        summary: Markdown.
+    It shows every cell's curves (Scalars), all agents in one chart (Custom Scalars), a table of settings and scores
+    (HParams), the figures (Images), by name, and the summary (Text), in Markdown.
     """
 
     def fill(fresh: Path) -> None:
@@ -118,7 +121,6 @@ def write_board(out: Path, cells: Sequence[Cell], figures: Mapping[str, Figure],
 
 
 def _write_whole(writer: SummaryWriter, cells: Sequence[Cell], figures: Mapping[str, Figure], summary: str) -> None:
-    """What belongs to no one cell."""
     writer.add_custom_scalars(_layout(cells))
     writer.add_text("summary", summary.rstrip() + SMOOTHING)
     for name, figure in figures.items():
@@ -127,14 +129,14 @@ def _write_whole(writer: SummaryWriter, cells: Sequence[Cell], figures: Mapping[
     # reads the first that it finds.
     settings = [_settings(cell) for cell in cells]
     values = {name: list(dict.fromkeys(row[name] for row in settings)) for name in settings[0]}
-    metrics = {name: 0.0 for name, value in METRICS.items() if any(value(cell) is not None for cell in cells)}
+    metrics = {name: 0.0 for name, points in METRICS.items() if any(map(points, cells))}
     columns, _, _ = hparams(settings[-1], metrics, values)
     writer._get_file_writer().add_summary(columns)
 
 
 def _write_cell(writer: SummaryWriter, cell: Cell) -> None:
     def add(tag: str, step: int, number: float, description: str = "") -> None:
-        # By hand, for what add_scalar has no place for: TensorBoard shows it beside the chart's title.
+        # Not by add_scalar, which takes no description; TensorBoard shows it beside the chart's title.
         metadata = SummaryMetadata(summary_description=description)
         value = Summary.Value(tag=tag, simple_value=number, metadata=metadata)
         writer._get_file_writer().add_summary(Summary(value=[value]), step)
@@ -145,31 +147,25 @@ def _write_cell(writer: SummaryWriter, cell: Cell) -> None:
     # Straight into the cell's run: SummaryWriter.add_hparams would make a run of its own for them.
     _, start, end = hparams(_settings(cell), {})
     writer._get_file_writer().add_summary(start)
-    for tag, value in METRICS.items():
-        if (metric := value(cell)) is not None:
-            add(tag, cell.updates, metric)
+    for tag, points in METRICS.items():
+        if found := points(cell):
+            add(tag, cell.updates, found[-1][1])
     writer._get_file_writer().add_summary(end)
 
 
-def _layout(cells: Sequence[Cell]) -> dict[str, dict[str, list[str | list[str]]]]:
+def _layout(cells: Sequence[Cell]) -> dict[str, dict[str, tuple[str, list[str]]]]:
     """One category an environment, one chart a title; the charts take every run that has the tags."""
-    layout: dict[str, dict[str, list[str | list[str]]]] = {}
-    for env in dict.fromkeys(cell.env for cell in cells):
-        charts: dict[str, list[str]] = {}
-        for tag, (title, _, points) in QUANTITIES.items():
-            if any(points(cell) for cell in cells if cell.env == env):
-                # The plugin takes regular expressions and matches beginnings: hopper-medium would match -medium-replay.
-                charts.setdefault(title, []).append(f"^{re.escape(f'{tag}/{env}')}$")
-        layout[env] = {title: ["Multiline", list(tags)] for title, tags in charts.items()}
+    layout: dict[str, dict[str, tuple[str, list[str]]]] = {cell.env: {} for cell in cells}
+    for env, (tag, (title, _, points)) in product(layout, QUANTITIES.items()):
+        if any(points(cell) for cell in cells if cell.env == env):
+            # The plugin takes regular expressions and matches beginnings: hopper-medium would match -medium-replay.
+            layout[env].setdefault(title, ("Multiline", []))[1].append(f"^{re.escape(f'{tag}/{env}')}$")
     return layout
 
 
 def _settings(cell: Cell) -> dict[str, str | float]:
-    """The columns of the table of hparams.
-
-    TensorBoard sorts them by name, shows the first five unasked, and writes a number 3 as 3.0000: hence names that
-    begin late in the alphabet for what is of less interest, and texts for what nobody computes with.
-    """
+    # TensorBoard sorts the columns by name, shows only the first five at first, and writes a number 3 as 3.0000: hence
+    # names that begin late in the alphabet for what is of less interest, and texts for what nobody computes with.
     last = cell.last
     return {
         "agent": cell.agent,
