@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 from checkout import load_script
 
 from aaren_rl.compare.cells import Cell, read_results
 from aaren_rl.errors import UsageError
-from aaren_rl.train.acceleration import uses_bfloat16
-from aaren_rl.train.config import OptimizerConfig
 
 GRID = """
 preset: default
@@ -41,12 +37,10 @@ def line(folder: Path, source: Path, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def made(script: ModuleType, hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An agent of the first seed, the others of it, then the rest."""
+    """An agent of the first seed, then the rest."""
     folder = tmp_path_factory.mktemp("table1")
     assert script.run(script.parse(line(folder, hopper_file, "--seeds", "0", "--agents", "bc"))) == 0
     assert [(c.agent, c.seed) for c in cells(folder)] == [("bc", 0)]
-    assert script.run(script.parse(line(folder, hopper_file, "--seeds", "0"))) == 0
-    assert [(c.agent, c.seed) for c in cells(folder)] == [("decision-aaren", 0), ("bc", 0)]
     shutil.rmtree(folder / "runs")
     assert script.run(script.parse(line(folder, hopper_file))) == 0
     return folder
@@ -58,7 +52,7 @@ def cells(folder: Path) -> list[Cell]:
 
 def test_every_run_of_the_grid_is_there_once(made: Path) -> None:
     assert [(c.agent, c.seed) for c in cells(made)] == [("decision-aaren", 0), ("decision-aaren", 1), ("bc", 0)]
-    assert [run.name for run in (made / "runs").rglob("seed*")] == ["seed1"]  # the first were in the results
+    assert sorted(run.name for run in (made / "runs").rglob("seed*")) == ["seed0", "seed1"]  # bc was in the results
     aaren, _, bc = cells(made)
     assert aaren.last.episodes == 2 and len(aaren.sweep) == 5 and bc.sweep == []
     assert aaren.last.action_error is not None and aaren.best is None
@@ -68,12 +62,7 @@ def test_it_says_how_it_was_made_and_not_where(made: Path, hopper_file: Path) ->
     text = (made / "results" / "hopper-medium.json").read_text()
     settings = json.loads(text)["settings"]
     assert settings["settings"]["updates"] == 2 and settings["evaluation"]["episodes"] == 2
-    runs = ("bc/seed0", "decision-aaren/seed0", "decision-aaren/seed1")
-    assert list(settings["made"]) == [f"hopper-medium/{run}" for run in runs]
-    of_run = settings["made"]["hopper-medium/bc/seed0"]
-    low = uses_bfloat16(OptimizerConfig(), torch.device("cpu"))
-    assert set(of_run) >= {"date", "processor", "recipe", "torch", "mujoco"}
-    assert of_run["precision"] == ("bfloat16" if low else "float32")
+    assert set(settings["made"]["hopper-medium/bc/seed0"]) >= {"date", "processor", "recipe", "torch", "precision"}
     assert {cell.last.source_path for cell in cells(made)} == {hopper_file.name}
     body = text.replace(json.dumps(str(hopper_file)), "")  # the settings of train, as they were typed
     assert str(made) not in body and str(hopper_file.parent) not in body
@@ -92,11 +81,3 @@ def test_again_does_nothing_and_other_settings_are_not_mixed(script: ModuleType,
     ):
         with pytest.raises(UsageError, match=message):
             script.run(script.parse(other))
-
-
-def test_the_grid_asks_for_what_the_results_say(script: ModuleType, tmp_path: Path) -> None:
-    grid = dataclasses.replace(script.read_grid("local"))
-    plan = script.Plan(grid, tmp_path, tmp_path, script.Evaluation(100, 1000, 20, None), None, [])
-    assert plan.settings_of("hopper-medium-replay")["settings"]["local_steps"] == 402_000
-    jobs = script.jobs_of(plan, "ant-medium", 3)
-    assert list(jobs) == grid.agents and jobs["decision-aaren"] in grid.cells(tmp_path)

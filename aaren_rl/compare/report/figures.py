@@ -52,6 +52,7 @@ _SIZE = (5.6, 3.7)  # inches, of the other figures
 # An axis of steps or costs becomes logarithmic where its values span more than this factor.
 _SPAN = 10.0
 _STEP = "step of the episode"
+_LEGEND: dict[str, Any] = {"frameon": False, "labelcolor": INK, "fontsize": 9}
 # kind: (x, y, a run's points)
 _KINDS: dict[str, tuple[str, str, Callable[[Cell], list[tuple[float, float]]]]] = {
     "learning_curves": ("training updates", "score", lambda run: [(p.update, p.headline) for p in run.curve]),
@@ -75,14 +76,14 @@ def styles_of(cells: Sequence[Cell]) -> Styles:
 
 
 def paint(axes: Axes) -> None:
-    """Gives axes colours that `DARK` has a counterpart of."""
+    """Gives axes colors that `DARK` has a counterpart of."""
     axes.tick_params(which="both", color=SOFT, labelcolor=INK)
     axes.spines[:].set_color(SOFT)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
     axes.grid(color=LINE, linewidth=0.8)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.label.set_color(INK)
+    axes.xaxis.label.set_color(INK)
+    axes.yaxis.label.set_color(INK)
 
 
 def figures(cells: Sequence[Cell]) -> dict[str, Figure]:
@@ -103,7 +104,11 @@ def overview(cells: Sequence[Cell], width: float = WIDE) -> Figure:
     # Not by way of pyplot, which would keep every figure and choose a window system.
     figure = Figure(figsize=(width, sum(heights) + 0.35 + 0.25 * legend_rows), layout="constrained")
     panels = figure.subplots(len(groups), squeeze=False, height_ratios=heights)[:, 0]
-    data = {env: _data_of(runs) for env, runs in groups.items()}
+    # What the tasks' data return, by the names in `_DATA`.
+    data: dict[str, dict[str, float]] = {env: {} for env in groups}
+    for cell in cells[::-1]:
+        found = cell.last.data_headlines()
+        data[cell.env] |= {name: found[name] for name in _DATA if name in found}
     for axes, (env, runs) in zip(panels, groups.items(), strict=True):
         _panel(axes, [s for s in summaries if s.env == env], styles, data[env])
         mark = MARKS[next(iter(runs.values()))[0].last.source]
@@ -113,16 +118,10 @@ def overview(cells: Sequence[Cell], width: float = WIDE) -> Figure:
         for axes in panels:
             axes.set_xlim(min(ends), max(ends))
             axes.label_outer()
-    handles, columns = _legend(data, any(s.mean.interval for s in summaries)), 6 if width > NARROW else 2
-    place: dict[str, Any] = {"loc": "outside lower center", "ncols": columns}
-    figure.legend(handles=handles, frameon=False, labelcolor=INK, fontsize=9, **place)
+    handles = _legend(data, any(s.mean.interval for s in summaries))
+    place: dict[str, Any] = {"loc": "outside lower center", "ncols": 6 if width > NARROW else 2}
+    figure.legend(handles=handles, **_LEGEND, **place)
     return figure
-
-
-def _data_of(runs: Runs) -> dict[str, float]:
-    """What a task's data return, by the names in `_DATA`."""
-    found = next((data for cells in runs.values() for cell in cells if (data := cell.last.data_headlines())), {})
-    return {name: found[name] for name in _DATA if name in found}
 
 
 def _panel(axes: Axes, summaries: Sequence[Summary], styles: Styles, data: Mapping[str, float]) -> None:
@@ -193,21 +192,17 @@ def _curves(kind: str, env: str, runs: Runs, styles: Styles) -> Figure | None:
         ends = [min(xs), max(xs)]
         axes.plot(ends, ends, color=SOFT, linestyle=":", label="achieved = asked", zorder=1)
     # From 0 on, so that a small difference looks small; but for returns below it.
-    if x_label == _STEP and _wide(xs):
-        axes.set_xscale("log")
-    elif axes.dataLim.x0 >= 0:
-        axes.set_xlim(left=0)
-    if x_label == _STEP and _wide(ys):
-        axes.set_yscale("log")
-    elif axes.dataLim.y0 >= 0:
-        axes.set_ylim(bottom=0)
+    for name, values, least in (("x", xs, axes.dataLim.x0), ("y", ys, axes.dataLim.y0)):
+        if x_label == _STEP and 0 < _SPAN * min(values) < max(values):
+            axes.set(**{f"{name}scale": "log"})
+        elif least >= 0:
+            axes.set(**{f"{name}lim": (0, None)})
     if kind == "learning_curves":
         y_label = _score_label(all(c.last.normalized_score_mean is not None for cells in runs.values() for c in cells))
     axes.set_title(_plain(env), fontsize=10, fontweight="bold", color=INK)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
+    axes.set(xlabel=x_label, ylabel=y_label)
     paint(axes)
-    axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+    axes.legend(**_LEGEND)
     return figure
 
 
@@ -215,10 +210,6 @@ def _shared(curves: Sequence[Mapping[float, float]]) -> dict[float, list[float]]
     """x -> every seed's y, where all have one: a mean over others at every x would jump where one joins."""
     shared = set.intersection(*(set(curve) for curve in curves))
     return {x: [curve[x] for curve in curves] for x in sorted(shared)}
-
-
-def _wide(values: Sequence[float]) -> bool:
-    return min(values) > 0 and max(values) > _SPAN * min(values)
 
 
 def _score_label(normalized: bool) -> str:

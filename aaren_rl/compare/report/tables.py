@@ -25,13 +25,7 @@ _DIGITS = 4  # of an action error
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
-
-    Attributes:
-        caption: what stands above it.
-        rows: column -> text, the same columns in all.
-        marks: column -> on whose data its scores were made.
-    """
+    """A table under a caption: rows of column -> text; `marks`: on whose data a column's scores were made."""
 
     caption: str
     rows: list[dict[str, str]]
@@ -43,6 +37,10 @@ class Table:
         return {name: f"{name} ({self.marks[name]})" if name in self.marks else name for name in self.rows[0]}
 
 
+def _table(caption: str, names: Sequence[str], rows: Sequence[Sequence[str]], marks: Mapping[str, str] = {}) -> Table:
+    return Table(caption, [dict(zip(names, row, strict=True)) for row in rows], marks)
+
+
 def scores(cells: Sequence[Cell]) -> list[Table]:
     """A table for every task, with published scores, and one over all tasks."""
     summaries, over = summarize(cells), aggregate(cells)
@@ -50,12 +48,9 @@ def scores(cells: Sequence[Cell]) -> list[Table]:
     tables = [_scores(last[env], [s for s in summaries if s.env == env]) for env in group(cells)]
     if over:
         mark = joined(list(dict.fromkeys(MARKS[last[env].source] for env in over[0].envs)))
-        names = "mean of means [95 %]", "IQM of all runs [95 %]"
-        rows = [
-            {"agent": label(a.agent), names[0]: interval(a.mean), names[1]: interval(a.iqm), "runs": str(a.runs)}
-            for a in over
-        ]
-        tables.append(Table(f"All of {joined(over[0].envs)}", rows, dict.fromkeys(names, mark)))
+        names = ("agent", "mean of means [95 %]", "IQM of all runs [95 %]", "runs")
+        rows = [(label(a.agent), interval(a.mean), interval(a.iqm), str(a.runs)) for a in over]
+        tables.append(_table(f"All of {joined(over[0].envs)}", names, rows, dict.fromkeys(names[1:3], mark)))
     return tables
 
 
@@ -67,12 +62,12 @@ def _scores(score: Score, summaries: Sequence[Summary]) -> Table:
     rows = []
     for s in summaries:
         numbers = (interval(s.mean), number(s.std), interval(s.iqm), number(s.best), number(s.mean_of_last))
-        row = {"agent": label(s.agent), **dict(zip(own, numbers, strict=True)), "seeds": listed(s.seeds)}
-        rows.append(row | {source: theirs[s.agent].get(source, NOTHING) for source in sources})
+        beside = (theirs[s.agent].get(source, NOTHING) for source in sources)
+        rows.append((label(s.agent), *numbers, listed(s.seeds), *beside))
     by = f"scores normalised by {score.reference}"
     unit = by if summaries[0].normalized else "returns, without a reference for scores"
     marks = dict.fromkeys(own, MARKS[score.source]) | dict.fromkeys(sources, "D4RL")
-    return Table(f"{score.env}: {unit}", rows, marks)
+    return _table(f"{score.env}: {unit}", ("agent", *own, "seeds", *sources), rows, marks)
 
 
 def published_beside(score: Score, agent: str) -> dict[str, str]:
@@ -87,47 +82,31 @@ def published_beside(score: Score, agent: str) -> dict[str, str]:
 
 def improvement(cells: Sequence[Cell]) -> Table:
     """How probable it is that a run of one agent is better than a run of another."""
-    rows = [
-        {
-            "task": pair.env or "all tasks",
-            "runs of": f"{label(pair.first)} above {label(pair.second)}",
-            "P [95 %]": interval(pair.estimate, 2),
-            "runs": joined(list(map(str, pair.runs))),
-        }
-        for pair in improvements(cells)
-    ]
-    return Table("Probability of improvement", rows)
+    rows = []
+    for p in improvements(cells):
+        pair = f"{label(p.first)} above {label(p.second)}"
+        rows.append((p.env or "all tasks", pair, interval(p.estimate, 2), joined(list(map(str, p.runs)))))
+    return _table("Probability of improvement", ("task", "runs of", "P [95 %]", "runs"), rows)
 
 
 def errors(cells: Sequence[Cell]) -> Table:
     """The action error of every agent on every task."""
-    rows = [
-        {
-            "task": i.env,
-            "agent": label(i.agent),
-            "action error [95 %]": interval(i.error, _DIGITS),
-            "above the noise [95 %]": interval(i.above_floor, _DIGITS),
-            "episodes": f"{i.episodes:,}",
-            "seeds": listed(i.seeds),
-        }
-        for i in imitation(cells)
-    ]
-    return Table("Action error on held-out episodes", rows)
+    names = ("task", "agent", "action error [95 %]", "above the noise [95 %]", "episodes", "seeds")
+    rows = []
+    for i in imitation(cells):
+        error, above = (interval(estimate, _DIGITS) for estimate in (i.error, i.above_floor))
+        rows.append((i.env, label(i.agent), error, above, f"{i.episodes:,}", listed(i.seeds)))
+    return _table("Action error on held-out episodes", names, rows)
 
 
 def error_differences(cells: Sequence[Cell]) -> Table:
     """The differences of the action error between agents."""
-    rows = [
-        {
-            "task": d.env or "all tasks",
-            "error of": f"{label(d.first)} less {label(d.second)}",
-            "difference [95 %]": interval(d.difference, _DIGITS),
-            "pairs": f"{d.episodes:,}",
-            "seeds": listed(d.seeds),
-        }
-        for d in imitation_differences(cells)
-    ]
-    return Table("Difference of the action error, episode by episode", rows)
+    names = ("task", "error of", "difference [95 %]", "pairs", "seeds")
+    rows = []
+    for d in imitation_differences(cells):
+        pair = f"{label(d.first)} less {label(d.second)}"
+        rows.append((str(d.env), pair, interval(d.difference, _DIGITS), f"{d.episodes:,}", listed(d.seeds)))
+    return _table("Difference of the action error, episode by episode", names, rows)
 
 
 def cost(cells: Sequence[Cell]) -> Table:
@@ -136,42 +115,30 @@ def cost(cells: Sequence[Cell]) -> Table:
         "Cost (medians over training seeds; loss: of the last updates, on each agent's own training contexts; "
         "an action: the policy alone, one environment)"
     )
+    names = ("parameters", "loss", "time per update", "trained on", "time per action", "state memory")
     rows = []
     for env, agent, runs in rows_of(cells):
-        time, state = early_and_late(costs(runs))
-        row = {
-            "task": env,
-            "agent": label(agent),
-            "parameters": listed(f"{count:,}" for count in sorted({cell.parameters for cell in runs})),
-            "loss": f"{median(cell.loss for cell in runs):.4f}",
-            "time per update": f"{1000 * median(cell.seconds_per_update for cell in runs):,.1f} ms",
-            "trained on": listed(sorted({cell.device for cell in runs})),
-            "time per action": time or NOTHING,
-            "state memory": state or NOTHING,
-        }
-        rows.append(row)
-    return Table(title, rows)
+        parameters = listed(f"{count:,}" for count in sorted({cell.parameters for cell in runs}))
+        loss = f"{median(cell.loss for cell in runs):.4f}"
+        update = f"{1000 * median(cell.seconds_per_update for cell in runs):,.1f} ms"
+        action = (text or NOTHING for text in early_and_late(costs(runs)))
+        rows.append((env, label(agent), parameters, loss, update, listed(sorted({c.device for c in runs})), *action))
+    return _table(title, ("task", "agent", *names), rows)
 
 
 def made(cells: Sequence[Cell]) -> Table:
     """How the runs were made."""
+    names = ("task", "agent", "data", "environment", "training", "rollout", "asked return", "evaluation", "seeds")
     rows = []
     for env, agent, runs in rows_of(cells):
         score = runs[0].last
         windows = f" of {score.context_length} steps" if score.context == "window" else ""
-        row = {
-            "task": env,
-            "agent": label(agent),
-            "data": f"{score.dataset} from {SOURCES[score.source]}: {path(score.source_path)}",
-            "environment": score.env_id,
-            "training": f"{score.updates:,} updates, {score.context} contexts{windows}",
-            "rollout": score.acting(),
-            "asked return": asked_words(score.target_return, ",g"),
-            "evaluation": f"{score.episodes} episodes from seed {score.seed}; last update, {score.weights} weights",
-            "seeds": listed(cell.seed for cell in runs),
-        }
-        rows.append(row)
-    return Table("Data, training and evaluation", rows)
+        data = f"{score.dataset} from {SOURCES[score.source]}: {path(score.source_path)}"
+        training = f"{score.updates:,} updates, {score.context} contexts{windows}"
+        how = (score.env_id, training, score.acting(), asked_words(score.target_return, ",g"))
+        evaluation = f"{score.episodes} episodes from seed {score.seed}; last update, {score.weights} weights"
+        rows.append((env, label(agent), data, *how, evaluation, listed(cell.seed for cell in runs)))
+    return _table("Data, training and evaluation", names, rows)
 
 
 def settings_of(tree: Mapping[str, Any], prefix: str = "") -> list[dict[str, str]]:
@@ -186,22 +153,14 @@ def settings_of(tree: Mapping[str, Any], prefix: str = "") -> list[dict[str, str
 
 def seeds(cells: Sequence[Cell]) -> Table:
     """One row for every training run."""
-    rows = [
-        {
-            "task": cell.env,
-            "agent": label(cell.agent),
-            "seed": str(cell.seed),
-            "data": MARKS[cell.last.source],
-            "last": number(cell.last.normalized_score_mean),
-            "sd over episodes": number(cell.last.normalized_score_std),
-            "best": number(None if cell.best is None else cell.best.normalized_score_mean),
-            "return": f"{number(cell.last.return_mean)} ± {number(cell.last.return_std)}",
-            "episode length": number(cell.last.length_mean),
-            "actions/s": number(cell.last.actions_per_second, 0),
-            "held-out error": number(None if (error := cell.last.action_error) is None else error.mean, 4),
-            "run": path(cell.run),
-        }
-        for _, _, runs in rows_of(cells)
-        for cell in runs
-    ]
-    return Table("Last update, and the best during training", rows)
+    names = ("task", "agent", "seed", "data", "last", "sd over episodes", "best", "return", "episode length")
+    rows = []
+    for cell in (cell for _, _, runs in rows_of(cells) for cell in runs):
+        last, error = cell.last, cell.last.action_error
+        best = None if cell.best is None else cell.best.normalized_score_mean
+        scored = map(number, (last.normalized_score_mean, last.normalized_score_std, best))
+        returns = f"{number(last.return_mean)} ± {number(last.return_std)}"
+        per_second, held_out = number(last.actions_per_second, 0), number(None if error is None else error.mean, 4)
+        row = (cell.env, label(cell.agent), str(cell.seed), MARKS[last.source], *scored, returns)
+        rows.append((*row, number(last.length_mean), per_second, held_out, path(cell.run)))
+    return _table("Last update, and the best during training", (*names, "actions/s", "held-out error", "run"), rows)

@@ -55,14 +55,11 @@ def data_returns(cells: Sequence[Cell]) -> list[str]:
 
 def costs(runs: Sequence[Cell]) -> dict[int, tuple[float, float]]:
     """Step -> (microseconds, bytes of state), medians over the runs that were measured there."""
-    measured = [cost for cell in runs for cost in cell.action_cost]
-    return {
-        step: (
-            median(cost.microseconds for cost in measured if cost.step == step),
-            median(cost.state_bytes for cost in measured if cost.step == step),
-        )
-        for step in sorted({cost.step for cost in measured})
-    }
+    by_step: dict[int, list[tuple[float, float]]] = {}
+    for cost in (cost for cell in runs for cost in cell.action_cost):
+        by_step.setdefault(cost.step, []).append((cost.microseconds, cost.state_bytes))
+    medians = {step: map(median, zip(*found, strict=True)) for step, found in sorted(by_step.items())}
+    return {step: (time, size) for step, (time, size) in medians.items()}
 
 
 def ends_of(steps: Collection[int]) -> list[int]:
@@ -99,8 +96,8 @@ def _scores(cells: Sequence[Cell]) -> list[str]:
 
 
 def _means(results: Sequence[Aggregate | Summary], verb: str) -> str:
-    verbs = [f" {verb}", *[""] * (len(results) - 1)]
-    return joined([f"{label(r.agent)}{v} {interval(r.mean)}" for r, v in zip(results, verbs, strict=True)])
+    first, *others = [(label(result.agent), interval(result.mean)) for result in results]
+    return joined([f"{first[0]} {verb} {first[1]}", *(f"{agent} {mean}" for agent, mean in others)])
 
 
 def _task_scores(env: str, source: str, summaries: Sequence[Summary]) -> str:
