@@ -17,8 +17,7 @@ from ..typed import read
 FORMAT = 3
 # Fields of `Score` that all runs of a task share, and those that one agent's seeds share beyond them: how an agent is
 # trained and rolled out is its nature.
-_DATA = ("dataset", "source", "source_path", "reference")
-_EVALUATION = ("updates", "env_id", "episodes", "seed", "target_return", "weights")
+_TASK = "dataset source source_path reference updates env_id episodes seed target_return weights".split()
 _AGENT = ("context", "context_length", "rollout", "rollout_context", "attention")
 
 
@@ -45,18 +44,14 @@ class Cell:
 
     Attributes:
         env: the task, e.g. "hopper-medium".
-        agent: "decision-aaren", "decision-transformer", ...
         seed: the training seed.
         run: the run's folder.
-        parameters: of the model.
-        updates: training updates.
         seconds_per_update: median over the run, on `device`: "cpu" or the GPU's name.
         device: where it was trained.
         loss: of the last updates that were logged together, on the agent's own training contexts.
         last: the last update's score, which is reported; with the action error, where episodes were held out.
         best: the score of the weights that were best during training, on the same episodes; None where not asked for.
         mean_of_last: mean headline of the last `mean_of` evaluations during training.
-        mean_of: how many.
         curve: the evaluations during training, in order.
         sweep: scores for several asked returns, last update; none of an agent that sees no return-to-go.
         action_cost: at several steps of an episode, in order.
@@ -90,11 +85,8 @@ def write_results(
 ) -> None:
     """Writes results.json, whole or not at all.
 
-    Args:
-        file: results.json.
-        cells: the training runs.
-        settings: how the comparison was made.
-        statistics: lists of dataclasses that follow from the cells, for others to read; `read_results` leaves them.
+    `settings` say how the comparison was made. `statistics`, lists of dataclasses, follow from the cells:
+    `read_results` leaves them.
     """
     derived = {name: [dataclasses.asdict(item) for item in items] for name, items in statistics.items()}
     runs = [dataclasses.asdict(cell) for cell in cells]
@@ -133,17 +125,16 @@ def check_comparable(cells: Sequence[Cell]) -> None:
                 f"{twin.run} and {cell.run} are both {cell.agent} on {cell.env} with training seed {cell.seed}: "
                 "a seed counts once"
             )
-        _compare(first.setdefault((cell.env,), cell), cell, (*_DATA, *_EVALUATION))
+        _compare(first.setdefault((cell.env,), cell), cell, _TASK)
         _compare(first.setdefault((cell.env, cell.agent), cell), cell, _AGENT)
 
 
 def _compare(first: Cell, second: Cell, fields: Sequence[str]) -> None:
-    pairs = {name: (getattr(first.last, name), getattr(second.last, name)) for name in fields}
-    differences = [
-        f"{'evaluation seed' if name == 'seed' else name} {ours!r} and {theirs!r}"
-        for name, (ours, theirs) in pairs.items()
-        if ours != theirs
-    ]
+    differences = []
+    for name in fields:
+        ours, theirs = getattr(first.last, name), getattr(second.last, name)
+        if ours != theirs:
+            differences.append(f"{'evaluation seed' if name == 'seed' else name} {ours!r} and {theirs!r}")
     if differences:
         raise UsageError(
             f"{first.run} ({first.agent}, seed {first.seed}) and {second.run} ({second.agent}, seed {second.seed}) "

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 
 from ..cli import Parser, import_registering, positive, progress_bar, run, shell_line, split_at_dashes
@@ -40,14 +41,8 @@ def make_parser() -> Parser:
     parser.usage = "python -m aaren_rl.compare --env NAME [NAME ...] [options] [-- settings of train]"
     add = parser.add_argument
     add("--env", nargs="+", metavar="NAME", help="tasks, such as hopper-medium; with --env-id names for the data")
-    add(
-        "--agents",
-        nargs="+",
-        choices=AGENTS,
-        metavar="NAME",
-        default=COMPARED,
-        help=f"of {', '.join(AGENTS)} [first two]",
-    )
+    agents = f"of {', '.join(AGENTS)} [first two]"
+    add("--agents", nargs="+", choices=AGENTS, metavar="NAME", default=COMPARED, help=agents)
     add("--seeds", type=positive, metavar="N", default=3, help="training seeds 0 to N - 1 [3]")
     add("--updates", type=positive, metavar="N", help="training updates, for every agent (the preset's)")
     add("--source", nargs="+", metavar="S", default=["auto"], help="data, as train's; several files of your own [auto]")
@@ -60,9 +55,8 @@ def make_parser() -> Parser:
     add("--target-returns", type=RETURN.number, nargs="+", metavar="R", help="returns to ask for in the sweep")
     add("--out", type=Path, metavar="DIR", default=Path("comparison"), help="report and runs go here [comparison]")
     add("--jobs", type=positive, metavar="N", help="runs at once, one thread each (one a core)")
-    add(
-        "--ray", nargs="?", const="local", metavar="ADDRESS", help="train on Ray: of its own, or the cluster at ADDRESS"
-    )
+    ray = "train on Ray: of its own, or the cluster at ADDRESS"
+    add("--ray", nargs="?", const="local", metavar="ADDRESS", help=ray)
     add("--gpus-per-run", type=GPUS.number, metavar="X", default=0.0, help="with --ray: share of a GPU [0]")
     parser.add_shared()
     return parser
@@ -79,8 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def compare(arguments: argparse.Namespace) -> int:
     """Trains what is missing, scores everything, writes the report; returns the exit code."""
     # Late: matplotlib and scipy take a second, which --help and mistakes on the command line need not wait for.
+    from ..evaluate.scores import above_data
     from ..machine import Machine
     from ..policies.card import versions
+    from ..policies.folder import read_card
     from .imitation import imitation, imitation_differences
     from .report.figures import NARROW, OVERVIEW, figures, overview
     from .report.write import format_comparison, write_report
@@ -93,8 +89,9 @@ def compare(arguments: argparse.Namespace) -> int:
         return code
     cells = _gather(jobs, arguments)
     check_comparable(cells)
-    for note in _notes(jobs, arguments.target_returns):
-        print(note, file=sys.stderr)
+    for env, card in {card.env: card for card in (read_card(job.run) for job in jobs[::-1])}.items():
+        if note := above_data([card.target_return, *(arguments.target_returns or ())], card):
+            print(f"{env}: {note}", file=sys.stderr)
     here = Machine.here()
     settings = {
         "command": arguments.line,
@@ -106,8 +103,7 @@ def compare(arguments: argparse.Namespace) -> int:
         "processor": f"{here.processor}, {here.cores} cores",
         "versions": {name: version for name, version in versions("").items() if name != "device"},
     }
-    errors: dict[str, Sequence[object]] = {"imitation": imitation(cells)}
-    errors["imitation_differences"] = imitation_differences(cells)
+    errors = {"imitation": imitation(cells), "imitation_differences": imitation_differences(cells)}
     out: Path = arguments.out
     write_results(out / "results.json", cells, settings, errors)
     write_report(out, cells, settings)
@@ -118,26 +114,17 @@ def compare(arguments: argparse.Namespace) -> int:
 
 
 def _jobs(arguments: argparse.Namespace) -> list[CellJob]:
-    """One training run a task, agent and seed.
-
-    Raises:
-        UsageError: no task is named, or names and data do not fit together.
-        UnknownTaskError: a task that is none.
-    """
+    """One training run a task, agent and seed."""
     options = ("env_id", "ref_min_score", "ref_max_score", "updates")
     shared = {name: value for name in options if (value := getattr(arguments, name)) is not None}
     more = [*([] if arguments.register is None else ["--register", arguments.register]), *arguments.settings]
-    return [
-        make_job(
-            {"env": task_name(env, source, arguments.env_id), "source": source, "agent": agent, "seed": seed, **shared},
-            arguments.out / "runs",
-            more,
-            arguments.preset,
-        )
-        for env, source in _tasks(arguments.env, arguments.source, arguments.env_id)
-        for seed in range(arguments.seeds)
-        for agent in dict.fromkeys(arguments.agents)
-    ]
+    jobs = []
+    for env, source in _tasks(arguments.env, arguments.source, arguments.env_id):
+        task = {"env": task_name(env, source, arguments.env_id), "source": source, **shared}
+        for seed, agent in product(range(arguments.seeds), dict.fromkeys(arguments.agents)):
+            run_of = {**task, "agent": agent, "seed": seed}
+            jobs.append(make_job(run_of, arguments.out / "runs", more, arguments.preset))
+    return jobs
 
 
 def _tasks(names: Sequence[str] | None, sources: Sequence[str], env_id: str | None) -> list[tuple[str, str]]:
@@ -160,16 +147,6 @@ def _tasks(names: Sequence[str] | None, sources: Sequence[str], env_id: str | No
     return list(zip(names, sources, strict=True))
 
 
-def _notes(jobs: Sequence[CellJob], target_returns: Sequence[float] | None) -> list[str]:
-    """What was asked for above the training data's best, a line for each dataset."""
-    from ..evaluate.scores import above_data
-    from ..policies.folder import read_card
-
-    cards = [read_card(job.run) for job in jobs]
-    found = {card.env: above_data([card.target_return, *(target_returns or ())], card) for card in cards[::-1]}
-    return [f"{env}: {note}" for env, note in found.items() if note is not None]
-
-
 def _gather(jobs: Sequence[CellJob], arguments: argparse.Namespace) -> list[Cell]:
     import torch  # takes seconds
 
@@ -177,11 +154,6 @@ def _gather(jobs: Sequence[CellJob], arguments: argparse.Namespace) -> list[Cell
 
     returns = arguments.target_returns and tuple(arguments.target_returns)
     how = Evaluation(arguments.episodes, arguments.eval_seed, max(1, arguments.episodes // 2), returns)
-    # Times of an action are taken on one thread, as a small robot's computer would have.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with progress_bar(iterable=jobs, desc="scoring", unit="run") as bar:
-            return [gather(j.run, how, lambda step, _: bar.set_postfix_str(f"step {step}", refresh=False)) for j in bar]
-    finally:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(1)  # times of an action are taken on one, as a small robot's computer would have
+    with progress_bar(iterable=jobs, desc="scoring", unit="run") as bar:
+        return [gather(j.run, how, lambda step, _: bar.set_postfix_str(f"step {step}", refresh=False)) for j in bar]

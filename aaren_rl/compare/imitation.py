@@ -42,8 +42,8 @@ class Imitation:
 class ImitationDifference:
     """The action error of `first` less that of `second`, on the same held-out episodes; below 0, `first` is better.
 
-    `env` is None for the mean over all tasks that have both; `seeds` kept the same episodes from both, `episodes` pairs
-    of an episode's errors. The interval is over seeds, and over the episodes of every seed drawn.
+    `env` is None for the mean over all tasks that have both; `episodes`: pairs of an episode's errors. The interval is
+    over seeds, and over the episodes of every seed drawn.
     """
 
     env: str | None
@@ -61,12 +61,9 @@ def imitation(cells: Sequence[Cell]) -> list[Imitation]:
 
 def imitation_differences(cells: Sequence[Cell]) -> list[ImitationDifference]:
     """Every pair of agents on every task, where runs of one seed kept the same episodes from both."""
-    return [
-        _difference(env, *agents, [pairs])
-        for env, by_agent in group(cells).items()
-        for agents in combinations(by_agent, 2)
-        if (pairs := _paired(*(by_agent[agent] for agent in agents)))
-    ]
+    pairs = [(env, of, *two) for env, of in group(cells).items() for two in combinations(of, 2)]
+    paired = [(env, first, second, _paired(of[first], of[second])) for env, of, first, second in pairs]
+    return [_difference(env, first, second, [errors]) for env, first, second, errors in paired if errors]
 
 
 def imitation_difference_over_tasks(cells: Sequence[Cell], first: str, second: str) -> ImitationDifference:
@@ -101,10 +98,8 @@ def _imitation(env: str, agent: str, errors: dict[int, ActionError]) -> Imitatio
     low, high = interval_of(np.mean([_means(_episodes(error), rng) for error in found], axis=0))
     value = float(np.mean([error.mean for error in found]))
     floors = [error.floor for error in found if error.floor is not None]
-    above = None
-    if len(floors) == len(found):
-        floor = float(np.mean(floors))
-        above = Estimate(value - floor, (low - floor, high - floor))
+    floor = float(np.mean(floors)) if len(floors) == len(found) else None
+    above = None if floor is None else Estimate(value - floor, (low - floor, high - floor))
     episodes = sum(len(error.sums) for error in found)
     return Imitation(env, agent, tuple(errors), episodes, Estimate(value, (low, high)), above)
 

@@ -104,7 +104,6 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
 
 
 def _best(run: Path, last: Score, plan: EpisodePlan) -> Score:
-    """The score of the weights that were best during training; the last update's may be."""
     card = read_card(run / "policy_best")
     return last if card.updates == last.updates else score_policy(load_policy(run / "policy_best"), card, plan)[0]
 
@@ -121,10 +120,9 @@ def action_cost(policy: Policy, card: PolicyCard) -> list[ActionCost]:
 
     One environment of random observations; of each step and its neighbours the median.
     """
-    rng = np.random.default_rng(0)
     probes = [step for step in COST_STEPS if step <= card.horizon]
-    length = max(probes, default=0) + COST_NEIGHBOURS + 1
-    observations = rng.standard_normal((length, 1, policy.model.config.observation_dim)).astype(np.float32)
+    shape = max(probes, default=0) + COST_NEIGHBOURS + 1, 1, policy.model.config.observation_dim
+    observations = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     state, reward = policy.initial_state(1, asked_number(card.target_return)), np.zeros(1, np.float32)
     times, sizes = [], []
     gc.disable()

@@ -20,8 +20,7 @@ from .cells import Cell
 Floats = npt.NDArray[np.float64]
 Statistic = Callable[[Sequence[Floats]], Floats]
 
-CONFIDENCE = 0.95
-ENDS = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2  # quantiles
+ENDS = (1 - 0.95) / 2, (1 + 0.95) / 2  # quantiles
 RESAMPLES = 10_000
 PROFILE_RESAMPLES = 2_000  # of a whole curve
 # Resampled, two scores have only three means, and one has a single one: an interval would show nothing but the scores.
@@ -30,11 +29,7 @@ MIN_SEEDS = 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its 95 % bootstrap interval (low, high).
-
-    The interval is None where a task has fewer than `MIN_SEEDS` training seeds. From few seeds it is too narrow: of
-    three, it reaches from the worst to the best and no further.
-    """
+    """A number and its 95 % bootstrap interval (low, high); None where a task has fewer than `MIN_SEEDS` seeds."""
 
     value: float
     interval: tuple[float, float] | None
@@ -78,10 +73,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two agents on one task, or on average over the tasks that have both (`env` None).
-
-    `runs` are how many of each there are, `estimate` is what tells them apart: see `improvements` and `differences`.
-    """
+    """Two agents on one task, or on average over the tasks that have both (`env` None); `runs`: how many of each."""
 
     env: str | None
     first: str
@@ -94,8 +86,7 @@ class Pair:
 class Profile:
     """The share of an agent's runs that score above a threshold, over tasks of equal weight; a performance profile.
 
-    All are (T,): normalised scores, ascending; shares from 1 down to 0; the ends of a pointwise 95 % interval, which
-    are the shares where a task has fewer than `MIN_SEEDS` runs.
+    All are (T,); `low` and `high`: a pointwise 95 % interval, the shares themselves where seeds are too few for one.
     """
 
     agent: str
@@ -130,10 +121,7 @@ def summarize(cells: Sequence[Cell]) -> list[Summary]:
 
 
 def aggregate(cells: Sequence[Cell]) -> list[Aggregate]:
-    """Every agent over the tasks that all agents have normalised scores of; nothing where those are fewer than two.
-
-    Returns of different tasks have different units, so tasks without normalised scores are left out.
-    """
+    """Every agent over the tasks that all agents have normalised scores of; nothing where those are fewer than two."""
     envs, by_agent = _shared_scores(cells)
     means = _mean_of_means, _interquartile_mean
     return [
@@ -153,10 +141,7 @@ def differences(cells: Sequence[Cell]) -> list[Pair]:
 
 
 def improvements(cells: Sequence[Cell]) -> list[Pair]:
-    """How probable it is that a run of the first agent scores above one of the second; ties count half.
-
-    By task, then over the tasks where there are several; 0.5 where neither is better.
-    """
+    """How probable it is that a run of the first agent scores above one of the second, by task, then over them."""
     return _pairs(cells, _superiority)
 
 

@@ -49,43 +49,21 @@ def _curve(items: str, x: str, y: str) -> Points:
     return points
 
 
-_ASKED = "achieved against asked return"
+_SCORES = _curve("curve", "update", "headline")
+_ACHIEVED, _TARGETS = (_curve("sweep", "target_return", name) for name in ("return_mean", "target_return"))
 _TIMES, _SIZES = (_curve("action_cost", "step", name) for name in ("microseconds", "state_bytes"))
+_ASKED, _STEP = "achieved against asked return", "x: step of the episode"
 # The first part of the tag: (title of its chart in the page of custom scalars, what it is, points of a cell)
 QUANTITIES: dict[str, tuple[str, str, Points]] = {
-    "eval/score": (
-        "score while training",
-        "Normalised score (the return, where there is none) in the evaluations while training; x: update",
-        _curve("curve", "update", "headline"),
-    ),
+    "eval/score": ("score while training", "Normalised score, or the return where there is none; x: update", _SCORES),
     "final_score/last": ("final score", "The last update's, which is reported; x: updates", _once("last.headline")),
     "final_score/best": ("final score", "Of the weights best while training; x: updates", _once("best_headline")),
     "final_score/mean_of_last": ("final score", "Mean of the last evaluations; x: updates", _once("mean_of_last")),
-    "steering/achieved": (
-        _ASKED,
-        "Mean return; x: the return that was asked for, rounded",
-        _curve("sweep", "target_return", "return_mean"),
-    ),
-    "steering/asked": (
-        _ASKED,
-        "The return that was asked for, to compare with; x: the same, rounded",
-        _curve("sweep", "target_return", "target_return"),
-    ),
-    "rollout/action_microseconds": (
-        "microseconds an action",
-        "Time of one action, the policy alone, one environment, one thread; x: step of the episode",
-        _TIMES,
-    ),
-    "rollout/state_bytes": (
-        "bytes of state",
-        "Memory that the policy carries from action to action; x: step of the episode",
-        _SIZES,
-    ),
-    "training/seconds_per_update": (
-        "seconds an update",
-        "Median over the training, on the device that hparams name; x: updates",
-        _once("seconds_per_update"),
-    ),
+    "steering/achieved": (_ASKED, "Mean return; x: the return that was asked for, rounded", _ACHIEVED),
+    "steering/asked": (_ASKED, "The return that was asked for, to compare with; x: the same, rounded", _TARGETS),
+    "rollout/action_microseconds": ("microseconds an action", f"The policy alone, one thread; {_STEP}", _TIMES),
+    "rollout/state_bytes": ("bytes of state", f"Memory that the policy carries from action to action; {_STEP}", _SIZES),
+    "training/seconds_per_update": ("seconds an update", "Median, on hparams' device", _once("seconds_per_update")),
     "training/loss": ("loss", "Of the last updates, on the agent's own contexts; x: updates", _once("loss")),
     "training/parameters": ("parameters", "Of the model; x: updates", _once("parameters")),
 }

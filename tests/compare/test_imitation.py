@@ -33,11 +33,8 @@ def two_agents(episodes: int = 30) -> list[Cell]:
 
 
 def test_an_agents_error_by_hand() -> None:
-    cells = [
-        with_error(ActionError([1.0, 2.0, 6.0], [10, 10, 20], floor=0.1)),
-        with_error(ActionError([1.0, 1.0], [2, 2], floor=0.3), seed=1),
-        with_error(None, seed=2),
-    ]
+    known = [ActionError([1.0, 2.0, 6.0], [10, 10, 20], floor=0.1), ActionError([1.0, 1.0], [2, 2], floor=0.3), None]
+    cells = [with_error(error, seed=seed) for seed, error in enumerate(known)]
     (found,) = imitation(cells)
     assert (found.env, found.agent, found.seeds, found.episodes) == ("hopper-medium", AGENTS[0], (0, 1), 5)
     assert found.error.value == pytest.approx((9 / 40 + 0.5) / 2)
@@ -49,15 +46,6 @@ def test_an_agents_error_by_hand() -> None:
     assert imitation([*cells, with_error(ActionError([1.0], [2]), seed=3)])[0].above_floor is None
 
 
-def test_the_interval_of_a_mean_is_that_of_the_central_limit() -> None:
-    rng = np.random.default_rng(1)
-    sums = rng.normal(5.0, 1.0, (2, 400))
-    cells = [with_error(ActionError(row.tolist(), [10] * 400), seed=seed) for seed, row in enumerate(sums)]
-    (found,) = imitation(cells)
-    half = 1.96 * np.sqrt((sums / 10).var(axis=1).sum() / 400) / 2
-    assert found.error.interval == pytest.approx((found.error.value - half, found.error.value + half), abs=0.15 * half)
-
-
 def test_paired_episodes_tell_apart_what_means_do_not() -> None:
     cells = two_agents()
     first, second = (i.error for i in imitation(cells))
@@ -67,7 +55,6 @@ def test_paired_episodes_tell_apart_what_means_do_not() -> None:
     assert found.difference.value == pytest.approx(first.value - second.value)
     low, high = found.difference.interval
     assert -0.011 < low < found.difference.value < high < -0.009
-    assert imitation_differences(cells) == [found]
 
 
 def test_over_tasks_every_task_weighs_alike() -> None:
@@ -83,10 +70,8 @@ def test_over_tasks_every_task_weighs_alike() -> None:
 
 def test_a_differences_interval_is_over_seeds_too() -> None:
     """Of each seed all episodes are alike, and the seeds disagree: episodes alone would give no width."""
-    cells = []
-    for seed, more in enumerate((-0.1, 0.0, 0.1)):
-        cells.append(with_error(ActionError([1.0] * 5, [10] * 5), AGENTS[1], seed))
-        cells.append(with_error(ActionError([1.0 + 10 * more] * 5, [10] * 5), AGENTS[0], seed))
+    cells = [with_error(ActionError([1.0] * 5, [10] * 5), AGENTS[1], seed) for seed in range(3)]
+    cells += [with_error(ActionError([float(seed)] * 5, [10] * 5), AGENTS[0], seed) for seed in range(3)]
     (found,) = imitation_differences(cells)
     assert found.difference.value == pytest.approx(0.0, abs=1e-12)
     # Of 27 draws of three seeds one is all of the lowest: 3.7 % of means are at the end.
@@ -110,6 +95,5 @@ def test_the_report_says_it(tmp_path) -> None:
     printed, markdown = format_comparison(cells), (tmp_path / "report.md").read_text()
     for value in (own.error.value, own.above_floor.value, difference.difference.value):
         assert f"{value:.4f} [" in printed and f"{value:.4f} [" in markdown
-    assert "Decision-Aaren less Decision Transformer" in printed
-    assert max(map(len, printed.splitlines())) <= 120
+    assert "Decision-Aaren less Decision Transformer" in printed and max(map(len, printed.splitlines())) <= 120
     assert f"| {cells[0].last.action_error.mean:.4f} | {cells[0].run}" in markdown.replace("\\", "")

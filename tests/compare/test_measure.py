@@ -1,17 +1,20 @@
-"""What a comparison reads out of a run's folder."""
+"""What a comparison reads out of a run's folder, and that runs made or scored differently are refused."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from synthetic import make_cell
 
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
 from aaren_rl.compare import measure as gather_module
-from aaren_rl.compare.cells import Cell, read_results, write_results
+from aaren_rl.compare.cells import check_comparable, read_results, write_results
 from aaren_rl.compare.measure import FORMAT, Evaluation, action_cost, gather
 from aaren_rl.errors import UsageError
 from aaren_rl.policies.folder import read_card
@@ -42,6 +45,8 @@ def test_a_cell_has_everything(run: Path) -> None:
     assert cell.best.updates == read_card(run / "policy_best").updates
     assert cell.loss == [line["train/loss"] for line in lines if "train/loss" in line][-1] > 0
     assert cell.seconds_per_update > 0 and cell.parameters > 1000 and cell.device == "cpu"
+    assert [cost.step for cost in cell.action_cost] == [10, 20, 50, 100, 200, 500, 1000]
+    assert len({cost.state_bytes for cost in cell.action_cost}) == 1  # Aaren's
     # Measured again, and the same that training found at its end.
     assert len(cell.last.action_error.sums) > 1
     assert cell.last.action_error.mean == pytest.approx(read_card(run).action_error, rel=1e-6)
@@ -49,18 +54,14 @@ def test_a_cell_has_everything(run: Path) -> None:
 
 def test_it_is_kept_until_the_question_changes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = gather(run, HOW)
-
-    def measured(*_: object) -> Cell:
-        raise AssertionError("measured again")
-
-    monkeypatch.setattr(gather_module, "_measure", measured)
+    monkeypatch.delattr(gather_module, "_measure")  # measured again, there is a NameError
     assert gather(run, HOW) == cell
-    with pytest.raises(AssertionError, match="measured again"):
+    with pytest.raises(NameError):
         gather(run, Evaluation(4, 5, 2, (100.0, 3600.0)))
     text = (run / "comparison.json").read_text()
     for other in (json.dumps({**json.loads(text), "format": FORMAT - 1}), text[:-30]):
         (run / "comparison.json").write_text(other)
-        with pytest.raises(AssertionError, match="measured again"):
+        with pytest.raises(NameError):
             gather(run, HOW)
 
 
@@ -86,13 +87,44 @@ def test_results_are_read_as_they_were_written(run: Path, tmp_path: Path) -> Non
         read_results(file)
 
 
-@pytest.mark.parametrize(("mixer", "grows"), [("aaren", False), ("attention", True)])
-def test_the_state_is_constant_or_grows(run: Path, mixer: str, grows: bool) -> None:
-    torch.manual_seed(0)
-    model = DecisionModel(ModelConfig(11, 3, mixer, 16, 1, 2))
+def test_attentions_state_grows(run: Path) -> None:
+    model = DecisionModel(ModelConfig(11, 3, "attention", 16, 1, 2))
     policy = Policy(model, torch.zeros(11), torch.ones(11), 1000.0, "carry", 20)
     costs = action_cost(policy, read_card(run))
-    assert [cost.step for cost in costs] == [10, 20, 50, 100, 200, 500, 1000]
-    sizes = [cost.state_bytes for cost in costs]
-    assert (sizes[-1] > 50 * sizes[0]) == grows and (len(set(sizes)) == 1) != grows
-    assert all(cost.microseconds > 0 for cost in costs)
+    assert costs[-1].state_bytes > 50 * costs[0].state_bytes and all(cost.microseconds > 0 for cost in costs)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("dataset", "other"), ("source", "d4rl"), ("source_path", "/x"), ("reference", "mine"), ("updates", 9)),
+        *(("env_id", "Hopper-v5"), ("episodes", 3), ("seed", 7), ("target_return", 1800.0), ("weights", "raw")),
+    ],
+)
+def test_agents_scored_in_different_ways_are_refused(field, value):
+    first, second = make_cell(), make_cell(agent="decision-transformer")
+    changed = dataclasses.replace(second, last=dataclasses.replace(second.last, **{field: value}))
+    check_comparable([first, second])
+    name = "evaluation seed" if field == "seed" else field
+    of_both = f"{first.run} (decision-aaren, seed 0) and {second.run} (decision-transformer, seed 0)"
+    message = f"{of_both} cannot be compared on hopper-medium: {name} {getattr(first.last, field)!r} and {value!r}"
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
+        check_comparable([first, changed])
+    # Another task may differ in all of this.
+    check_comparable([first, make_cell(env="walker2d-medium", **{field: value})])
+
+
+@pytest.mark.parametrize(("field", "value"), [("context", "episode"), ("rollout_context", 80)])
+def test_seeds_of_one_agent_made_in_different_ways_are_refused(field, value):
+    other = make_cell(agent="decision-transformer", seed=2)
+    with pytest.raises(UsageError, match=rf"seed 0\) and .*seed 1\) cannot .*: {field} .* and {value!r}"):
+        check_comparable([make_cell(), other, make_cell(seed=1, **{field: value})])
+
+
+def test_a_seed_counts_once_and_nothing_is_no_comparison():
+    with pytest.raises(UsageError, match=r"both decision-aaren on hopper-medium with training seed 0"):
+        check_comparable([make_cell(), make_cell(seed=1), make_cell()])
+    with pytest.raises(UsageError, match="no runs"):
+        check_comparable([])
+    with pytest.raises(UsageError, match=r": updates 1500 and 9; episodes 20 and 3$"):  # all differences
+        check_comparable([make_cell(), make_cell(0, seed=1, updates=9, episodes=3)])

@@ -7,15 +7,16 @@ import subprocess
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.figure import Figure
 from synthetic import HIGH, LOW, README, make_cells
 
 from aaren_rl.cli import shell_line
-from aaren_rl.compare.published import PAPER, published
-from aaren_rl.compare.report.figures import DARK, INK, LINE, NARROW, WIDE, figures
+from aaren_rl.compare.report.figures import DARK, INK, LINE, NARROW, WIDE, figures, overview
 from aaren_rl.compare.report.words import path
 from aaren_rl.compare.report.write import format_comparison, write_report
 
 SETTINGS = {"budget": "default", "seeds": [0, 1, 2], "versions": {"torch": "2.13.0"}}
+KINDS = ["learning_curves", "state_memory", "target_returns", "time_per_action"]
 DARK_PAGE, PHONE = "(prefers-color-scheme: dark)", "(max-width: 600px)"
 
 
@@ -73,28 +74,23 @@ def test_figures_suit_a_dark_page_and_a_phone(both):
     assert widths == pytest.approx([WIDE, NARROW, NARROW])
 
 
-def test_no_users_folder_is_shown(tmp_path, monkeypatch):
+def test_no_users_folder_is_shown_and_the_command_is_as_a_shell_takes_it(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/srv/me")
     for home in ("/srv/me", "/home/alice", "/Users/bob", "/root"):
         assert path(f"{home}/runs/seed0") == "~/runs/seed0"
     cells = make_cells({"decision-aaren": [50.0]}, source="file", source_path="/srv/me/data/own.hdf5")
     cells = [dataclasses.replace(cell, run="/home/alice/runs/seed0") for cell in cells]
-    page, markdown = report(tmp_path, cells, {})
-    assert re.search(r"/srv/me|/home/alice", page.text + markdown) is None
-    assert "~/data/own.hdf5" in page.text and page.rows[-1][-1] == "~/runs/seed0"
     assert path("/srv/men/runs") == "/srv/men/runs"
-
-
-def test_the_command_stands_there_as_a_shell_takes_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", "/srv/me")
     argv = ["--env", "hopper-medium", "--out=/srv/me/a b/c", "--", "--width", "16", ""]
     line = shell_line("compare", argv)
     assert line == """python -m aaren_rl.compare --env hopper-medium --out="$HOME"'/a b/c' -- --width 16 ''"""
     echoed = subprocess.run(["sh", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True, check=True)
     assert echoed.stdout.splitlines()[3:] == argv
-    page, markdown = report(tmp_path, make_cells(README), {"command": line, "train": ["--width", "16", ""], "seed": 1})
+    page, markdown = report(tmp_path, cells, {"command": line, "train": argv[-3:]})
+    assert re.search(r"/srv/me|/home/alice", page.text + markdown) is None
+    assert "~/data/own.hdf5" in page.text and page.rows[-1][-1] == "~/runs/seed0"
     assert page.root.findtext(".//pre") == line and f"\n\n    {line}\n" in markdown
-    assert not [row for row in page.rows if row[0] in ("train", "command")] and ["seed", "1"] in page.rows
+    assert not [row for row in page.rows if row[0] in ("train", "command")]
 
 
 def test_the_answer_comes_first_in_plain_words(both):
@@ -107,18 +103,23 @@ def test_the_answer_comes_first_in_plain_words(both):
     )
     page, markdown = both
     assert answer in page.text and page.text.index(answer) < page.text.index("IQM")
-    assert answer in markdown
-    assert answer in " ".join(format_comparison(make_cells(README)).split())
+    assert answer in markdown and answer in " ".join(format_comparison(make_cells(README)).split())
 
 
-def test_every_score_is_there(both):
+def test_every_run_and_how_it_was_made_is_there(both):
     page, markdown = both
     for cell in make_cells(README):
         (row,) = [row for row in page.rows if row[-1] == cell.run]
         score, best = f"{cell.last.normalized_score_mean:.1f}", f"{cell.best.normalized_score_mean:.1f}"
         assert (row[2], row[3], row[4], row[6]) == (str(cell.seed), "local", score, best)
-        assert row[7].startswith(f"{cell.last.return_mean:,.1f} ± ")
-        assert f"| {' | '.join(row)} |" in markdown
+        assert row[7].startswith(f"{cell.last.return_mean:,.1f} ± ") and f"| {' | '.join(row)} |" in markdown
+    rows = [row[2:] for row in page.rows if row[:2] == ["hopper-medium", "Decision Transformer"]]
+    data = "hopper-medium from a local set, not D4RL's: /data/hopper-medium.hdf5"
+    training = ["1,500 updates, window contexts of 20 steps", "window, K = 20", "3,600"]
+    assert [data, "Hopper-v4", *training, "20 episodes from seed 1000; last update, average weights", "0, 1, 2"] in rows
+    time, state = "2,090 µs at step 10 and 11,000 µs at step 1,000", "10.0 kB at step 10 and 1,000.0 kB at step 1,000"
+    assert ["612,345", "0.0480", "82.0 ms", "cpu", time, state] in rows
+    assert ["versions.torch", "2.13.0"] in page.rows and ["seeds", "0, 1, 2"] in page.rows
 
 
 def test_a_score_says_on_whose_data_it_was_made(both, tmp_path):
@@ -138,18 +139,7 @@ def test_a_score_says_on_whose_data_it_was_made(both, tmp_path):
     assert "its scores are not D4RL results" in page.text and "not D4RL results" in markdown
     assert "mean [95 %] (local)" in markdown and "CORL, last (D4RL)" in markdown
     page, _ = report(tmp_path, make_cells(README, source="d4rl"))
-    assert any("mean [95 %] D4RL" in row for row in page.rows)
-    assert "local" not in page.text and "not D4RL" not in page.text
-
-
-def test_how_it_was_made_and_what_it_costs(both):
-    rows = [row[2:] for row in both[0].rows if row[:2] == ["hopper-medium", "Decision Transformer"]]
-    data = "hopper-medium from a local set, not D4RL's: /data/hopper-medium.hdf5"
-    training = ["1,500 updates, window contexts of 20 steps", "window, K = 20", "3,600"]
-    assert [data, "Hopper-v4", *training, "20 episodes from seed 1000; last update, average weights", "0, 1, 2"] in rows
-    time, state = "2,090 µs at step 10 and 11,000 µs at step 1,000", "10.0 kB at step 10 and 1,000.0 kB at step 1,000"
-    assert ["612,345", "0.0480", "82.0 ms", "cpu", time, state] in rows
-    assert ["versions.torch", "2.13.0"] in both[0].rows and ["seeds", "0, 1, 2"] in both[0].rows
+    assert any("mean [95 %] D4RL" in row for row in page.rows) and "not D4RL" not in page.text
 
 
 def test_scores_stand_beside_what_the_data_return(tmp_path):
@@ -157,14 +147,12 @@ def test_scores_stand_beside_what_the_data_return(tmp_path):
     cells = [*make_cells({"decision-aaren": [50.0]}), *make_cells({"decision-transformer": [40.0]}, **known)]
     line = "hopper-medium, data: mean 1383 (43.1), best tenth 2871 (88.8)"
     page, markdown = report(tmp_path, cells)
-    assert line in page.text and line in markdown
-    assert line in format_comparison(cells).splitlines()
-    assert "data: mean" not in format_comparison(cells[:1])
+    assert line in page.text and line in markdown and line in format_comparison(cells).splitlines()
 
 
 def test_several_tasks_are_averaged_over(tmp_path):
-    halfcheetah = {"decision-aaren": [36.0, 35.0, 35.5], "decision-transformer": [35.2, 35.5, 35.5]}
-    cells = make_cells(README) + make_cells(halfcheetah, env="halfcheetah-medium", source="d4rl")
+    scores = {"decision-aaren": [36.0, 35.0, 35.5], "decision-transformer": [35.2, 35.5, 35.5]}
+    cells = make_cells(README) + make_cells(scores, env="halfcheetah-medium", source="d4rl")
     page, _ = report(tmp_path, cells)
     assert "On average over 2 tasks (local data, not D4RL's and D4RL's data), Decision-Aaren scores 56.0 [" in page.text
     assert "mean of means [95 %] local and D4RL" in next(row for row in page.rows if row[-1] == "runs")
@@ -182,9 +170,8 @@ def test_returns_where_there_is_no_reference(tmp_path):
     assert "Attention as an RNN" not in page.text and "scores are not D4RL results" in page.text
     assert any("mean [95 %] your file" in row for row in page.rows)
     assert figures(cells)["learning_curves/hopper-medium"].axes[0].get_ylabel() == "return of an episode"
-    others = make_cells(README, reference="Minari's reference returns", source="minari", env_id="Hopper-v5")
-    page, _ = report(tmp_path / "minari", others)
-    assert "Attention as an RNN" not in page.text and "Minari's data, not D4RL's" in page.text
+    others = format_comparison(make_cells(README, reference="Minari's reference returns", source="minari"))
+    assert "Attention as an RNN" not in others and "Minari's data, not D4RL's" in others
 
 
 def test_what_was_not_measured_is_said(tmp_path):
@@ -199,8 +186,7 @@ def test_what_was_not_measured_is_said(tmp_path):
         "Decision-Aaren scores 55.0 (2 training seeds).",
     ):
         assert sentence in page.text and sentence in markdown
-    assert "Settings of the comparison" not in page.text
-    assert "held-out" not in format_comparison(cells)
+    assert "Settings of the comparison" not in page.text and "held-out" not in format_comparison(cells)
 
 
 def test_names_and_paths_are_shown_as_they_are(tmp_path):
@@ -219,6 +205,42 @@ def test_names_and_paths_are_shown_as_they_are(tmp_path):
     assert len(re.findall(r"(?<!\\)\|", row)) == 10
 
 
-def test_published_scores():
-    assert list(published("ant-medium-replay", "decision-transformer")) == [PAPER]
-    assert published("hopper-random", "decision-aaren") == {} == published("hopper-medium", "behaviour-cloning")
+def lines(figure: Figure) -> dict[str, list[list[float]]]:
+    """Those that have a place in the legend."""
+    named = {line.get_label(): [list(line.get_xdata()), list(line.get_ydata())] for line in figure.axes[0].lines}
+    return {name: points for name, points in named.items() if not name.startswith("_")}
+
+
+def test_the_opening_figure_has_a_dot_a_seed():
+    known = {"data_returns": {"mean": 1383.0, "best_tenth": 2871.0, "mode": 1334.0}, "reference_returns": [LOW, HIGH]}
+    (axes,) = overview(make_cells(README, **known)).axes
+    drawn = [[list(line.get_xdata()), list(line.get_ydata())] for line in axes.lines]
+    for row, (agent, mean, ends) in enumerate(zip(README, (76.6, 55.2), ([63.8, 83.7], [41.1, 68.7]), strict=True)):
+        assert [README[agent], [row] * 3] in drawn and [pytest.approx(ends, abs=0.05), [row, row]] in drawn
+        assert any(x == pytest.approx([mean] * 2, abs=0.05) and sum(y) / 2 == row for x, y in drawn if len(x) == 2)
+    data = {line.get_linestyle(): line.get_xdata()[0] for line in axes.lines if list(line.get_ydata()) == [0, 1]}
+    assert data == {style: pytest.approx(x, abs=0.05) for style, x in ((":", 43.1), ("-.", 88.8), ("--", 41.6))}
+    assert axes.get_xlim()[0] == 0 and axes.get_xlim()[1] > 88.8
+    legend = [text.get_text() for text in axes.figure.legends[0].get_texts()]
+    assert legend[:3] == ["a training seed", "mean", "95 % interval"] and "data, mean: 43.1" in legend
+    (axes,) = overview(make_cells({"decision-aaren": [-1.5, 3.0]})).axes
+    assert axes.get_xlim()[0] < -1.5
+
+
+def test_figures_show_the_mean_and_the_seeds_each_agent_in_its_colour():
+    first, second, other = make_cells({"decision-aaren": [30.0, 60.0], "an agent": [15.0]})
+    second = dataclasses.replace(second, curve=second.curve[1:])  # the mean stays where all seeds are
+    found = figures([first, second, other])
+    assert list(found) == ["all_scores", *(f"{kind}/hopper-medium" for kind in KINDS)] == sorted(found)
+    curves = found["learning_curves/hopper-medium"]
+    means = [[1000, 1500], [30.5, 45.5]], [[500, 1000, 1500], [5, 10, 15]]
+    assert lines(curves) == dict(zip(("Decision-Aaren (2 seeds)", "an agent (1 seed)"), means, strict=True))
+    thin = [list(line.get_ydata()) for line in curves.axes[0].lines if line.get_linewidth() < 1]
+    assert thin == [[20.0, 30.0], [41.0, 61.0]]
+    assert curves.axes[0].get_ylim()[0] == 0
+    assert lines(found["target_returns/hopper-medium"])["achieved = asked"] == [[1200.0, 4800.0]] * 2
+    time, state = (found[f"{kind}/hopper-medium"].axes[0] for kind in ("time_per_action", "state_memory"))
+    assert (time.get_xscale(), time.get_ylim()[0], state.get_xscale()) == ("log", 0, "log")
+    assert lines(found["state_memory/hopper-medium"])["Decision-Aaren (2 seeds)"][1] == [3.284] * 3
+    thick = [[line.get_color() for line in found[f"{kind}/hopper-medium"].axes[0].lines][::3] for kind in KINDS]
+    assert len({tuple(colors[:2]) for colors in thick}) == 1 and len(set(thick[0])) == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from checkout import load_script
@@ -13,6 +12,7 @@ from checkout import load_script
 from aaren_rl.compare.cells import Cell, read_results
 from aaren_rl.errors import UsageError
 
+script = load_script("table1")
 GRID = """
 preset: default
 envs: [hopper-medium, hopper-medium-replay]
@@ -23,11 +23,6 @@ settings: {updates: 2, width: 16, layers: 1, heads: 2, eval_episodes: 1, final_e
 """
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    return load_script("table1")
-
-
 def line(folder: Path, source: Path, *more: str) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "grid.yaml").write_text(GRID)
@@ -36,7 +31,7 @@ def line(folder: Path, source: Path, *more: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def made(script: ModuleType, hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An agent of the first seed, then the rest."""
     folder = tmp_path_factory.mktemp("table1")
     assert script.run(script.parse(line(folder, hopper_file, "--seeds", "0", "--agents", "bc"))) == 0
@@ -69,15 +64,12 @@ def test_it_says_how_it_was_made_and_not_where(made: Path, hopper_file: Path) ->
     assert all(value == float(f"{value:.6g}") for cell in cells(made) for value in cell.last.returns)
 
 
-def test_again_does_nothing_and_other_settings_are_not_mixed(script: ModuleType, made: Path, hopper_file: Path) -> None:
+def test_again_does_nothing_and_other_settings_are_not_mixed(made: Path, hopper_file: Path) -> None:
     file = made / "results" / "hopper-medium.json"
     before, asked = file.stat().st_mtime_ns, line(made, hopper_file)
     assert script.run(script.parse(asked)) == 0
     assert file.stat().st_mtime_ns == before
-    for other, message in (
-        ([*asked, "--updates", "3"], "holds runs of other settings"),
-        (["run", "walker2d-medium", *asked[1:]], "walker2d-medium: not a set of the grid; it has hopper-medium, "),
-        (line(made, hopper_file, "--agents", "bc-10"), "bc-10: not an agent of the grid; it has decision-aaren, bc"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            script.run(script.parse(other))
+    with pytest.raises(UsageError, match="holds runs of other settings"):
+        script.run(script.parse([*asked, "--updates", "3"]))
+    with pytest.raises(UsageError, match="bc-10: not an agent of the grid; it has decision-aaren, bc"):
+        script.run(script.parse(line(made, hopper_file, "--agents", "bc-10")))

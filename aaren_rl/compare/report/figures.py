@@ -49,8 +49,7 @@ _DATA: dict[str, tuple[str, Any]] = {
     "mode": ("behaviour without noise", "--"),
 }
 _SIZE = (5.6, 3.7)  # inches, of the other figures
-# An axis of steps or costs becomes logarithmic where its values span more than this factor.
-_SPAN = 10.0
+_SPAN = 10.0  # an axis of steps or costs becomes logarithmic where its values span more than this factor
 _STEP = "step of the episode"
 _LEGEND: dict[str, Any] = {"frameon": False, "labelcolor": INK, "fontsize": 9}
 # kind: (x, y, a run's points)
@@ -87,10 +86,7 @@ def paint(axes: Axes) -> None:
 
 
 def figures(cells: Sequence[Cell]) -> dict[str, Figure]:
-    """The figure of all scores, and every other that the cells have data for, named "<kind>/<task>".
-
-    An agent's thick line is the mean of its seeds, its thin ones are the seeds.
-    """
+    """The figure of all scores, and every other that the cells have data for, named "<kind>/<task>"."""
     styles = styles_of(cells)
     drawn = {f"{kind}/{env}": _curves(kind, env, runs, styles) for kind in _KINDS for env, runs in group(cells).items()}
     return {OVERVIEW: overview(cells)} | {name: figure for name, figure in drawn.items() if figure is not None}

@@ -91,8 +91,14 @@ def _scores(cells: Sequence[Cell]) -> list[str]:
     if over and set(over[0].envs) == set(sources):
         data = joined(list(dict.fromkeys(DATA[source] for source in sources.values())))
         return [f"on average over {len(sources)} tasks ({data}), {_means(over, 'scores')}"]
-    summaries = summarize(cells)
-    return [_task_scores(env, source, [s for s in summaries if s.env == env]) for env, source in sources.items()]
+    told = []
+    for env, source in sources.items():
+        of_task = [s for s in summarize(cells) if s.env == env]
+        means = _means(of_task, "scores" if all(s.normalized for s in of_task) else "returns")
+        counts = joined(list(dict.fromkeys(str(len(s.seeds)) for s in of_task)))
+        seeds = f"{counts} training {'seed' if counts == '1' else 'seeds'}"
+        told.append(f"on {env} ({DATA[source]}), {means} ({seeds})")
+    return told
 
 
 def _means(results: Sequence[Aggregate | Summary], verb: str) -> str:
@@ -100,22 +106,12 @@ def _means(results: Sequence[Aggregate | Summary], verb: str) -> str:
     return joined([f"{first[0]} {verb} {first[1]}", *(f"{agent} {mean}" for agent, mean in others)])
 
 
-def _task_scores(env: str, source: str, summaries: Sequence[Summary]) -> str:
-    scores = _means(summaries, "scores" if all(s.normalized for s in summaries) else "returns")
-    counts = list(dict.fromkeys(len(s.seeds) for s in summaries))
-    seeds = f"{joined(list(map(str, counts)))} training {'seed' if counts == [1] else 'seeds'}"
-    return f"on {env} ({DATA[source]}), {scores} ({seeds})"
-
-
 def _improvement(pair: Pair) -> str:
-    """How probable it is, and which of two agents scores higher, where the interval leaves one side of 0.5 out."""
     if pair.estimate.interval is None:
         verdict = "from too few runs for an interval"
     elif pair.estimate.interval[0] <= 0.5 <= pair.estimate.interval[1]:
         verdict = "which does not tell them apart"
     else:
         verdict = f"so {label(pair.first if pair.estimate.interval[0] > 0.5 else pair.second)} scores higher"
-    return (
-        f"the probability that a run of {label(pair.first)} scores above one of {label(pair.second)} is "
-        f"{interval(pair.estimate, 2)}, {verdict}"
-    )
+    compared = f"that a run of {label(pair.first)} scores above one of {label(pair.second)}"
+    return f"the probability {compared} is {interval(pair.estimate, 2)}, {verdict}"

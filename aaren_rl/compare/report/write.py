@@ -31,12 +31,9 @@ WIDTH = 120
 
 
 def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) -> None:
-    """Writes report.html, which needs no other file, and report.md into the folder `out`.
+    """Writes report.html, which needs no other file, and report.md into the folder `out`, made where it is not there.
 
-    Args:
-        out: made where it is not there; older reports are replaced.
-        cells: the training runs, which can be compared.
-        settings: how the comparison was made; shown as they are.
+    `cells` can be compared; `settings`, how the comparison was made, are shown as they are.
     """
     drawn = figures(cells) | {"narrow": overview(cells, NARROW)}
     said = _content(cells, settings) | {"images": {name: _image(figure) for name, figure in drawn.items()}}
@@ -117,12 +114,11 @@ def _image(figure: Figure) -> dict[str, str]:
 def _to_text(table: Table) -> str:
     """A table for a terminal, under a line that names its data; published scores stand below it."""
     mark = next(iter(table.marks.values()), "")
-    lines = {name: [name, *(row[name] for row in table.rows)] for name in table.heads}
     padded = []
-    for name, texts in lines.items():
-        if name not in PUBLISHED:
-            width = max(map(len, texts))
-            padded.append([text.ljust(width) if name in TEXTS else text.rjust(width) for text in texts])
+    for name in (name for name in table.heads if name not in PUBLISHED):
+        texts = [name, *(row[name] for row in table.rows)]
+        side = f"{'<' if name in TEXTS else '>'}{max(map(len, texts))}"
+        padded.append([f"{text:{side}}" for text in texts])
     told = [f"{table.caption}; data: {mark}" if mark else table.caption]
     told += ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
     for name in table.heads:
