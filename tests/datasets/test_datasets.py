@@ -24,11 +24,7 @@ D4RL = "d4rl/hopper_medium-v2.hdf5"
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """An empty folder to work in; D4RL's, Minari's and the cache's are in it, and nobody is at their servers."""
-    for name, value in {
-        "D4RL_DATASET_DIR": "d4rl",
-        "MINARI_DATASETS_PATH": "minari",
-        "AAREN_RL_CACHE": "cache",
-    }.items():
+    for name, value in (("D4RL_DATASET_DIR", "d4rl"), ("MINARI_DATASETS_PATH", "minari"), ("AAREN_RL_CACHE", "cache")):
         monkeypatch.setenv(name, str(tmp_path / value))
     for name, value in {"D4RL_BASE_URL": "http://127.0.0.1:1", "HF_HUB_OFFLINE": "1", "no_proxy": "*"}.items():
         monkeypatch.setenv(name, value)
