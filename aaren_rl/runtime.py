@@ -61,7 +61,6 @@ class Runner:
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, card: dict[str, Any], export: dict[str, Any]) -> None:
-        """Raises ValueError if the session is not a policy's."""
         inputs = {value.name: value for value in session.get_inputs()}
         if set(inputs) != _INPUTS or not set(_OUTPUTS) <= {value.name for value in session.get_outputs()}:
             raise ValueError(f"inputs {', '.join(inputs)}")
@@ -96,26 +95,24 @@ class Runner:
         return asked_number(self.card["target_return"])
 
     def initial_state(self, batch_size: int, target_return: npt.ArrayLike | None = None) -> PolicyState:
-        """The state at the begin of an episode in which `target_return` is asked for, as `Policy.initial_state`.
+        """The state at the begin of an episode, as `Policy.initial_state`.
 
-        One number or (B,), in the environment's units; infinity for the best in reach, None for the card's.
+        `target_return` is asked for: one number or (B,), in the environment's units; infinity for the best in reach,
+        None for the card's.
 
         Raises:
-            ArgumentError: it is neither, not finite, or infinity is asked for and the policy holds no estimate of that.
+            ArgumentError: it is none of these, or infinity and the policy holds no estimate of the best in reach.
         """
         batch_size = CHECK.integer("batch_size", batch_size, ENVS)
-        wanted = self._targets(target_return, batch_size)
-        return PolicyState(0, wanted, None, np.zeros((batch_size, *self._memory_shape), self._memory_dtype))
+        memory = np.zeros((batch_size, *self._memory_shape), self._memory_dtype)
+        return PolicyState(0, self._targets(target_return, batch_size), None, memory)
 
     def restart(
         self, state: PolicyState, rows: npt.ArrayLike, target_return: npt.ArrayLike | None = None
     ) -> PolicyState:
-        """The state with new episodes begun in some environments; the others go on.
+        """The state with new episodes begun in the environments with the indices `rows` (R,); the others go on.
 
-        Args:
-            state: from `initial_state`, `act` or `restart`.
-            rows: the environments' indices, (R,).
-            target_return: asked for in their new episodes, one number or (R,); as in `initial_state`.
+        `target_return` is asked for in the new episodes, one number or (R,), as in `initial_state`.
 
         Raises:
             ArgumentError: as `initial_state`, or an index is none of the state's.

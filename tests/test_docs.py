@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
+import pkgutil
 import re
 import shlex
 import shutil
@@ -82,24 +82,6 @@ def test_code_compiles(page: Path) -> None:
             compile(step.text, str(page), "exec")
 
 
-def test_the_figures_are_drawn_from_what_the_pages_say(tmp_path: Path) -> None:
-    """Every number of a chart stands in the page; a table that is changed needs its chart drawn again."""
-    results = sorted((ROOT / "docs" / "results").glob("*.json"))
-    (tmp_path / "results").mkdir()
-    for file in results:
-        shutil.copy(file, tmp_path / "results")
-    subprocess.run([sys.executable, ROOT / "scripts" / "docs_figures", tmp_path], check=True)
-    drawn = {file.relative_to(tmp_path) for file in tmp_path.rglob("*.svg")}
-    assert drawn == {file.relative_to(ROOT / "docs") for file in (ROOT / "docs").glob("[rf][ei][sg]*/*.svg")}
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    said = {float(found) for found in re.findall(r"(?<![\w.])\d+\.\d+", page)}
-    for file in results:
-        assert f"](results/{file.stem}.svg)" in page
-        values: list[str] = []
-        json.loads(file.read_text(encoding="utf-8"), parse_float=values.append)
-        assert len(values) > 8 and not set(map(float, values)) - said, file
-
-
 def test_the_reference_is_complete() -> None:
     """Every command and every command of theirs, and every public name, under a heading of its own."""
     folder = ROOT / "docs" / "reference"
@@ -108,7 +90,7 @@ def test_the_reference_is_complete() -> None:
     subcommands = {*(f"bench {name}" for name in BENCHMARKS), *(f"datasets {name}" for name in of_datasets())}
     assert shown == {name.replace("-", "_") for name in COMMANDS_OF_THE_PACKAGE} | subcommands
     pages = "".join(file.read_text(encoding="utf-8") for file in folder.glob("*.md"))
-    documented = [resolve(name) for name in re.findall(r"^::: (\S+)$", pages, re.MULTILINE)]
+    documented = [pkgutil.resolve_name(name) for name in re.findall(r"^::: (\S+)$", pages, re.MULTILINE)]
     for module in ("aaren_rl", "aaren_rl.agents", "aaren_rl.envs", "aaren_rl.errors", "aaren_rl.hub"):
         for name in importlib.import_module(module).__all__:
             found = getattr(importlib.import_module(module), name)
@@ -118,11 +100,6 @@ def test_the_reference_is_complete() -> None:
 def of_datasets() -> set[str]:
     parser = datasets_parser()
     return {name for action in parser._actions if isinstance(action.choices, dict) for name in action.choices}
-
-
-def resolve(name: str) -> object:
-    module, _, attribute = name.rpartition(".")
-    return getattr(importlib.import_module(module), attribute)
 
 
 # Appended, the last of two options counts: what a page shows for a user's hour is done in seconds.

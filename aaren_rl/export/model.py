@@ -30,8 +30,7 @@ def checked_model(policy: Policy, card: PolicyCard, precision: str, seed: int) -
     """The ONNX model of a policy, and the largest difference of its actions from PyTorch's.
 
     Raises:
-        NumericsError: they differ.
-        SimulationError: the policy's environment cannot be made, or fails.
+        NumericsError, SimulationError: see `check`.
         UsageError: the mixer has no graph in this rollout mode, or the policy is guided.
         ResourcesError: a package is missing.
     """
@@ -55,12 +54,11 @@ def make_model(policy: Policy, card: PolicyCard, precision: str = "float32") -> 
 
 
 def _describe(model: onnx.ModelProto, card: PolicyCard, **how: object) -> None:
-    """Puts the policy's card and how the file was made into the model."""
-    import onnx
+    from onnx.helper import set_model_props
 
-    values = {"policy": dataclasses.asdict(card), "export": {"aaren-rl": __version__, **how}}
-    described = {name: json.dumps(value) for name, value in values.items()}
-    onnx.helper.set_model_props(model, {"aaren_rl_format": FORMAT, **described})
+    described = {"policy": dataclasses.asdict(card), "export": {"aaren-rl": __version__, **how}}
+    texts = {name: json.dumps(value) for name, value in described.items()}
+    set_model_props(model, {"aaren_rl_format": FORMAT, **texts})
 
 
 def make_runner(model: onnx.ModelProto) -> Runner:

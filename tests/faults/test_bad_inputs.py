@@ -83,38 +83,24 @@ def lines() -> Iterator[Case]:
 TOGETHER = """
 --width 7 --heads 2
 --rem-counts 1,2,3 --agent decision-rsa
---rem-counts 9,0,0,0,0,0 --agent decision-rsa
---rem-dilation 1 --agent decision-aaren-rsa
---ref-min-score 5
 --best-fraction 1e-30 --held-out 0.5 --max-episode-steps 0
---resume
 --width 1000000 --layers 1000
 --steps-per-update 9007199254740992
---context episode --steps-per-update 1000000000000
 --learning-rate 1e30 --updates 30 --precision float32
 --rollout window --rollout-context 9007199254740992
---env-id
---no-such
 """
 EVALUATED = """
---attention tree
 --video x.avi
 --video missing/x.gif --json missing/x.json
---record-minari nothing
 --record-minari ../x-v0
 --rollout window --rollout-context 9007199254740992
 --env-id CartPole-v1
---env-id gymnasium:Hopper-v4
---env-id Pendulum-v1
 """
 OTHERS = """
 compare --out c --agents nobody
-compare --out c --source a.hdf5 b.hdf5
 compare --out c --env a --source a b --env-id Good-v0
-bench
 bench rollout --modes x:y
 bench scan --lengths 0
-bench learning --plot x.xyz
 bench rollout --json /
 """
 

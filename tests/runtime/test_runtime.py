@@ -286,4 +286,4 @@ def test_episodes_with_numpy_and_onnxruntime_alone_have_pytorchs_returns(exporte
 @pytest.mark.slow
 def test_many_steps_do_not_drift() -> None:
     policy = make_policy()
-    assert_equal(in_float64(policy), runner_of(policy), 1, length=20_000)
+    assert_equal(in_float64(policy), runner_of(policy), 1, length=5_000)
