@@ -99,7 +99,7 @@ class SB3Policy:
         Args:
             observation: (B, O), what `env` handed out last.
             state: from the last call; None: every environment begins an episode.
-            episode_start: bool (B,), True where an episode begins: there the state is begun anew.
+            episode_start: bool (B,), True where an episode begins.
             deterministic: of no effect, these policies draw nothing.
 
         Returns:
@@ -109,10 +109,10 @@ class SB3Policy:
             ValueError: the observation is not the last one of `env`, so neither would the rewards be.
         """
         last = self._env.observations
-        if (
-            not isinstance(last, np.ndarray)
-            or not isinstance(observation, np.ndarray)
-            or not np.array_equal(observation, last, equal_nan=True)
+        if not (
+            isinstance(last, np.ndarray)
+            and isinstance(observation, np.ndarray)
+            and np.array_equal(observation, last, equal_nan=True)
         ):
             raise ValueError(
                 "the observation is not the last one of the environments whose rewards are read; give the loop the "

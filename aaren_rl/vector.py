@@ -26,19 +26,13 @@ CHECK = Arguments(ArgumentError)
 
 
 class SelectingPolicy(SequencePolicy[State], Protocol[State]):
-    """What is needed of a policy: `initial_state`, `act` and `select`, as of `aaren_rl.agents.Policy`.
-
-    Where it also has `restarts`, true, and `restart`, all environments are one batch.
-    """
+    """What is needed of a policy; where it also `restarts`, true, and has `restart`, all environments are one batch."""
 
     def select(self, state: State, rows: Rows) -> State: ...
 
 
 class Cohort(NamedTuple):
-    """Environments, their numbers (n,), and the state they share: of n rows, `padded`.
-
-    So an episode does not depend on how many others are played.
-    """
+    """Environments' numbers (n,) and state: `padded` rows, so no episode depends on how many others are played."""
 
     environments: Rows
     state: Any
@@ -65,9 +59,8 @@ class VectorPolicy:
         if not hasattr(policy, "act"):
             raise ArgumentError(f"policy: must have initial_state, act and select; a {type(policy).__name__} has not")
         self._policy, self._multiple = policy, row_multiple(policy)
-        self._restart: Callable[..., Any] | None = (
-            getattr(policy, "restart", None) if getattr(policy, "restarts", False) else None
-        )
+        restarts = getattr(policy, "restarts", False)
+        self._restart: Callable[..., Any] | None = getattr(policy, "restart", None) if restarts else None
         wanted = getattr(policy, "target_return", None) if target_return is None else target_return
         self._targets = CHECK.targets(wanted, CHECK.integer("n_envs", n_envs, ENVS))
 

@@ -20,12 +20,11 @@ from .fast.rollout import Stepper, for_rollout, for_windows
 from .fast.rollout_graph import GraphedCallable
 from .fast.rollout_step import CompiledStep
 from .mixers import CONSTANT
-from .model.decision import DecisionModel
-from .model.return_estimate import ReturnEstimate
+from .model.decision import DecisionModel, ReturnEstimate
 from .model.scaling import ReturnRange, Scaling, Step, to_array
-from .policy_state import CHECK, MEMORIES, Carry, Memory, PolicyState, Rolling, Window, check_state, where
+from .policy_state import CHECK, MEMORIES, Carry, Memory, PolicyState, Rolling, Window, where
 from .ranges import CONTEXT, ENVS
-from .scan.rows import each
+from .scan.rows import batch_size, each
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -45,17 +44,14 @@ class Policy:
 
     Attributes:
         model: put into evaluation mode; "carry" and "rolling" act with a copy of the weights that it has now.
-        observation_mean: (O,), of the training data.
-        observation_std: likewise.
+        observation_mean, observation_std: (O,), of the training data.
         return_scale: returns-to-go are divided by it, as in training.
         rollout: "carry": one state from the first step on, constant cost; train on long contexts for it. "rolling": two
             staggered states, ages K/2 to K, constant cost. "window": recompute the last K steps.
         context_length: K of "rolling" and "window".
-        action_low: the smallest actions of the environment, (A,) or one for all; the model's -1.
-        action_high: the largest actions, likewise; the model's 1.
+        action_low, action_high: the environment's limits, (A,) or one for all; the model's -1 and 1.
         return_range: of the training data's returns-to-go, by time step: the model is fed none outside of it.
-        compiled: act through the compiled step on a CPU, through recorded graphs on a GPU, where there are such for the
-            model; otherwise in PyTorch's operations.
+        compiled: act through the compiled step on a CPU and recorded graphs on a GPU, where the model has them.
         target_return: asked for where `initial_state` is told none, as there.
         card: how the policy was made, where it comes from a file: `aaren_rl.policies.card.PolicyCard`.
     """
@@ -91,13 +87,12 @@ class Policy:
     @cached_property
     def _scaling(self) -> Scaling:
         limits = (torch.as_tensor(x, device=self.observation_mean.device) for x in (self.action_low, self.action_high))
-        low, high = (x.expand(self.model.config.action_dim) for x in limits)
+        low, high = (x.expand(self._sizes[1]) for x in limits)
         statistics = self.observation_mean, self.observation_std, self.return_scale
         return Scaling(*statistics, (high + low) / 2, (high - low) / 2, self.return_range)
 
     @cached_property
     def _stepper(self) -> Stepper:
-        """Of the rollouts "carry" and "rolling"."""
         return for_rollout(self.model, self._scaling, compiled=self.compiled)
 
     @cached_property
@@ -142,9 +137,9 @@ class Policy:
         """The state with new episodes begun in some environments; the others' actions stay what they would have been.
 
         Args:
-            state: from `initial_state`, `act` or `restart`.
-            rows: the environments' indices, (R,).
-            target_return: asked for in their new episodes, one number or (R,); as in `initial_state`.
+            state: of all environments.
+            rows: the indices of some, (R,).
+            target_return: asked for in their new episodes, one number or (R,), as in `initial_state`.
 
         Raises:
             ValueError: as `initial_state`; an index is none of the state's; or the policy cannot (`restarts`).
@@ -190,9 +185,10 @@ class Policy:
         observed, rewards, previous = given.values()
         if not np.isfinite(rewards).all():  # infinity less infinity would be no number, or ask for the best
             raise NonFiniteActionError(blame(given, state.return_to_go, state.timestep))
-        return_to_go = state.return_to_go - rewards
-        step = Step(observed, self._asked(return_to_go, observed), state.timestep, previous)
-        action, memory = self._act(step, state.memory)
+        asked = return_to_go = state.return_to_go - rewards
+        if self._best_return is not None and math.isinf(np.add.reduce(return_to_go)):
+            asked = np.where(np.isposinf(return_to_go), self._estimate(self._best_return, observed), return_to_go)
+        action, memory = self._act(Step(observed, asked, state.timestep, previous), state.memory)
         if not np.isfinite(action).all():
             raise NonFiniteActionError(blame(given, state.return_to_go, state.timestep, action))
         # A copy: the caller may write to it.
@@ -210,11 +206,22 @@ class Policy:
             each(lambda parts: parts[0][places.to(parts[0].device)], [memory]),
         )
 
-    def _checked(self, state: PolicyState) -> PolicyState:
-        return check_state(state, self.rollout, self._sizes[1], self.runs)
+    def _checked(self, state: Any) -> PolicyState:  # noqa: ANN401  what a caller hands back, parts perhaps replaced
+        if not isinstance(state, PolicyState):
+            raise ValueError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
+        timestep, to_go, previous, memory = state
+        if not isinstance(memory, MEMORIES[self.rollout]):
+            other = type(memory).__name__.lower()
+            raise ValueError(f"state: is of the rollout mode {other}, and this policy's is {self.rollout}")
+        batch = batch_size(memory) // self.runs
+        if previous is not None:
+            previous = CHECK.array("previous_action", previous, np.float32, (batch, self._sizes[1]))
+        elif not (isinstance(timestep, int) and timestep == 0):
+            raise ValueError("previous_action: is None, and an action has been handed out before")
+        to_go = CHECK.array("state: return_to_go", to_go, np.float64, (batch,))
+        return PolicyState(CHECK.timestep(timestep, batch), to_go, previous, memory)
 
     def _targets(self, target_return: Numbers | None, count: int) -> npt.NDArray[np.float64]:
-        """Asked returns, (B,); the policy's own for None."""
         wanted = self.target_return if target_return is None else target_return
         return CHECK.targets(wanted, count, self.return_scale, infinite=self._best_return is not None)
 
@@ -222,15 +229,6 @@ class Policy:
     def _sizes(self) -> tuple[int, int]:
         """O and A."""
         return self.model.config.observation_dim, self.model.config.action_dim
-
-    def _asked(
-        self, return_to_go: npt.NDArray[np.float64], observation: npt.NDArray[np.float32]
-    ) -> npt.NDArray[np.float64]:
-        """What is asked for, (B,): the return-to-go, or the best in reach where that is infinite."""
-        if self._best_return is not None and math.isinf(np.add.reduce(return_to_go)):
-            best = self._estimate(self._best_return, observation)
-            return np.where(np.isposinf(return_to_go), best, return_to_go)
-        return return_to_go
 
     @torch.no_grad()
     def _estimate(self, estimate: ReturnEstimate, observation: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -5,7 +5,7 @@ Shape suffixes: B environments, O observation, A action, K steps of context.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from .arguments import Arguments
 from .model.scaling import ModelStep
 from .model.trunk import TrunkState
-from .scan.rows import State, batch_size, each
+from .scan.rows import State, each
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -43,10 +43,7 @@ class Window(NamedTuple):
     """The last K steps, the oldest first; zeros behind the newest while there are fewer, and for the newest action.
 
     Attributes:
-        observations: (B, K, O), normalised.
-        actions: (B, K, A).
-        returns_to_go: (B, K), scaled.
-        timesteps: (B, K).
+        observations: (B, K, O), normalised; likewise actions (B, K, A), scaled returns_to_go and timesteps (B, K).
     """
 
     observations: Tensor
@@ -57,11 +54,9 @@ class Window(NamedTuple):
     @staticmethod
     def empty(batch_size: int, sizes: tuple[int, int], context_length: int, device: torch.device) -> Window:
         """Before any step, for `sizes` O and A."""
-        shape = (batch_size, context_length)
-        parts = (torch.zeros(*shape, *size, device=device) for size in [(n,) for n in sizes] + [()])
-        observations, actions, returns_to_go = parts
-        times = torch.zeros(shape, dtype=torch.long, device=device)
-        return Window(observations, actions, returns_to_go, times)
+        observations, actions = (torch.zeros(batch_size, context_length, size, device=device) for size in sizes)
+        returns_to_go = torch.zeros(batch_size, context_length, device=device)
+        return Window(observations, actions, returns_to_go, torch.zeros_like(returns_to_go, dtype=torch.long))
 
     def push(self, step: ModelStep) -> tuple[Window, Tensor]:
         """The window with one more step, and its place in it, (B,); what came before an episode's first is not seen."""
@@ -100,26 +95,5 @@ class PolicyState(NamedTuple):
 
 
 def where(chosen: Tensor, part: State, other: State) -> State:
-    """The rows of a part of a state where `chosen`, bool (B,), and those of another elsewhere."""
+    """The rows of a part of a state where `chosen`, bool (B,), those of another elsewhere."""
     return each(lambda pair: torch.where(chosen.view(-1, *[1] * (pair[0].dim() - 1)), pair[0], pair[1]), [part, other])
-
-
-def check_state(state: Any, rollout: str, actions: int, runs: int) -> PolicyState:  # noqa: ANN401
-    """A state that a caller hands back, parts of it perhaps replaced, for a policy of this rollout mode and A actions.
-
-    Raises:
-        ValueError: it is something else, of another rollout mode, or its parts are not of one number of environments.
-    """
-    if not isinstance(state, PolicyState):
-        raise ValueError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
-    timestep, to_go, previous, memory = state
-    if not isinstance(memory, MEMORIES[rollout]):
-        other = type(memory).__name__.lower()
-        raise ValueError(f"state: is of the rollout mode {other}, and this policy's is {rollout}")
-    batch = batch_size(memory) // runs
-    if previous is not None:
-        previous = CHECK.array("previous_action", previous, np.float32, (batch, actions))
-    elif not (isinstance(timestep, int) and timestep == 0):
-        raise ValueError("previous_action: is None, and an action has been handed out before")
-    to_go = CHECK.array("state: return_to_go", to_go, np.float64, (batch,))
-    return PolicyState(CHECK.timestep(timestep, batch), to_go, previous, memory)

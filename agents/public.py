@@ -1,13 +1,11 @@
 """What `agents` offers to others."""
 
-from .guidance import GuidedPolicy, with_guidance
 from .mixers import CONSTANT, GROWING, MIXERS, Aaren, AarenRsa, Attention, Encoded, Mixer, Rsa
 from .mixers.rsa.encoding import RemConfig
 from .mixers.tree.mixer import TreeAttention, TreeConfig
 from .mixers.tree.samplers import SAMPLERS
 from .model.config import ModelConfig
-from .model.decision import DecisionModel
-from .model.return_estimate import ReturnEstimate, expectile_loss
+from .model.decision import DecisionModel, ReturnEstimate, expectile_loss
 from .model.scaling import ReturnRange
 from .model.trunk import Block, Trunk
 from .policy import ROLLOUTS, NonFiniteActionError, Policy
@@ -15,7 +13,14 @@ from .policy_state import PolicyState
 from .scan.cross_attention import CrossAttention, attend
 from .scan.prefix import prefix_scan, scan_step
 from .scan.state import ScanState, combine
-from .tree_policy import tree_config, tree_state, with_softmax_attention, with_tree_attention
+from .variants import (
+    GuidedPolicy,
+    tree_config,
+    tree_state,
+    with_guidance,
+    with_softmax_attention,
+    with_tree_attention,
+)
 
 __all__ = [
     "CONSTANT",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -31,21 +32,17 @@ class Range:
 
     def integer(self, text: str) -> int:
         """The type of an argument that is an integer of this range."""
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"must be an integer, not {text[:40]!r}") from None
-        return self._checked(value)
+        return self._read(int, "an integer", text)
 
     def number(self, text: str) -> float:
         """The type of an argument that is a number of this range."""
-        try:
-            value = float(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"must be a number, not {text[:40]!r}") from None
-        return self._checked(value)
+        return self._read(float, "a number", text)
 
-    def _checked(self, value: Number) -> Number:
+    def _read(self, kind: Callable[[str], Number], name: str, text: str) -> Number:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be {name}, not {text[:40]!r}") from None
         if problem := self.problem(value):
             raise argparse.ArgumentTypeError(problem)
         return value

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from aaren_rl.agents import ScanState, reference
+from aaren_rl.agents import ScanState
 
 METHODS = ("sequential", "blocked", "hillis_steele", "ladner_fischer", "numba")
 
@@ -65,9 +65,14 @@ def expected(
         values = torch.cat([(state.w / state.u.unsqueeze(-1)).unsqueeze(-2), values], -2)
         mask = torch.cat([torch.ones(*batch, 1, dtype=torch.bool), mask], -1)
         starts = torch.cat([torch.zeros(*batch, 1, dtype=torch.bool), starts], -1)
-    outputs = reference.masked_softmax(scores, values, mask, starts)
-    segments = starts.cumsum(-1)
-    counted = mask & (scores > -torch.inf) & (segments == segments[..., -1:])
+    segments, present = starts.cumsum(-1), mask & (scores > -torch.inf)
+    allowed = torch.ones_like(scores[..., None] + scores[..., None, :], dtype=torch.bool).tril()
+    allowed &= present.unsqueeze(-2) & (segments.unsqueeze(-1) == segments.unsqueeze(-2))
+    every = scores.masked_fill(~present, 0.0).unsqueeze(-2).masked_fill(~allowed, -torch.inf)
+    anything = allowed.any(-1, keepdim=True)
+    weights = torch.where(anything, every, 0.0).softmax(-1) * anything
+    outputs = weights @ values.masked_fill(~present.unsqueeze(-1), 0.0)
+    counted = present & (segments == segments[..., -1:])
     seen = counted.any(-1)
     # Rows that have seen nothing get a harmless 0, which the comparison leaves out.
     rows = torch.where(seen.unsqueeze(-1), scores.masked_fill(~counted, -torch.inf), torch.zeros_like(scores))

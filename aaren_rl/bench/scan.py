@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..agents import kernels, prefix_scan, reference
+from ..agents import kernels, prefix_scan
 from ..agents.scan.parallel import PARALLEL
 from ..cli import Parser, choose_device, positive
 from ..errors import UsageError
@@ -49,7 +49,7 @@ def check(method: str, device: torch.device, length: int = CHECKED_LENGTH) -> fl
     results = []
     for exact in (False, True):
         leaves = [(x.double() if exact else x).detach().requires_grad_() for x in (scores, values)]
-        outputs = reference.masked_softmax(*leaves) if exact else _apply(method, *leaves)
+        outputs = _softmax(*leaves) if exact else _apply(method, *leaves)
         results.append((outputs, *torch.autograd.grad(outputs, leaves, up.to(outputs.dtype))))
     difference = 0.0
     for mine, true in zip(*([x.detach() for x in result] for result in results), strict=True):
@@ -110,6 +110,11 @@ def _inputs(batch: tuple[int, ...], length: int, dim: int, device: torch.device)
     shapes = ((*batch, length), (*batch, length, dim), (*batch, length, dim))
     scores, values, up = (torch.randn(shape, generator=generator, device=device) for shape in shapes)
     return scores, values, up
+
+
+def _softmax(scores: Tensor, values: Tensor) -> Tensor:
+    later = torch.ones(2 * scores.shape[-1:], dtype=torch.bool, device=scores.device).triu(1)
+    return scores.unsqueeze(-2).masked_fill(later, -torch.inf).softmax(-1) @ values
 
 
 def _apply(method: str, scores: Tensor, values: Tensor) -> Tensor:

@@ -118,7 +118,7 @@ def encoding_maps(encoding: GatedEncoding, heads: int, tokens: int) -> tuple[Dou
     maps, gates = np.zeros((heads, tokens + count, count + tokens)), np.zeros((heads, 1, 1))
     head = 0
     for group in groups:
-        for own_row, z in zip(group.own_rows(), exact(group.powers(torch.ones(1))[:, 0]), strict=True):
+        for own_row, z in zip(group.own_rows, exact(group.powers(torch.ones(1))[:, 0]), strict=True):
             rows, dilation = group.rows, group.dilation
             sums = list(np.eye(count, count + tokens)[: rows * dilation].reshape(dilation, rows, -1))
             for token in range(tokens):

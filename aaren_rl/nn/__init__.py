@@ -27,8 +27,7 @@ from ..agents.mixers import Aaren, Attention, AttentionState, EncodedState
 from ..agents.mixers import AarenRsa as AarenRSA
 from ..agents.mixers import Rsa as RSA
 from ..agents.mixers.rsa.encoding import EncodingState, RemConfig
-from ..agents.mixers.tree.blocks import TreeState
-from ..agents.mixers.tree.mixer import TreeAttention, TreeConfig
+from ..agents.mixers.tree.mixer import TreeAttention, TreeConfig, TreeState
 from ..agents.mixers.tree.samplers import SAMPLERS
 from ..agents.model.trunk import Trunk
 from ..agents.scan.cross_attention import CrossAttention, attend

@@ -13,7 +13,7 @@ import torch
 import yaml
 
 from ..agents import Policy, ReturnEstimate, expectile_loss
-from ..agents.model.return_estimate import BEST, TYPICAL
+from ..agents.model.decision import BEST, TYPICAL
 from ..cli import StopRequest, progress_bar
 from ..envs import Episodes, Task
 from ..errors import CheckpointError, NumericsError

@@ -127,7 +127,7 @@ def _packed_encoding(blocks: list[Block]) -> tuple[Array, ...]:
     layers = [[cast("Recurrence", group) for group in encoding.groups] for encoding in own] or [[]] * len(blocks)
     gates = [encoding.mu.double().sigmoid() for encoding in own] or [torch.zeros((), dtype=STATE_DTYPE)] * len(blocks)
     columns = [torch.cat([torch.zeros(0, 2, dtype=STATE_DTYPE), *map(_first_column, groups)]) for groups in layers]
-    heads = [(group, row) for group in layers[0] for row in group.own_rows()]  # the same in every layer
+    heads = [(group, row) for group in layers[0] for row in group.own_rows]  # the same in every layer
     sizes = [group.dilation * group.rows * _aaren(blocks[0]).head_dim for group, _ in heads]
     numbers = list(accumulate(sizes, initial=0)), [group.rows for group, _ in heads], [row for _, row in heads]
     parts = (torch.stack(gates), torch.stack(columns), *(torch.tensor(part, dtype=torch.long) for part in numbers))

@@ -14,10 +14,9 @@ dimension of all its tensors; it is passed in and returned, never kept on the mo
   `RowModule` does both for every mixer.
 
 **To add a mixer** write a subclass of `Mixer` in a file of its own, with `run` (all tokens), `run_one` (one token) and
-`initial_state`, and put it into `MIXERS`. It declares there what it is: `state_size`, `compiled_step`, `recordable`,
-`exported`. What is not declared falls back: a step runs in PyTorch's operations, and `aaren_rl.export` says that there
-is no graph.
-An agent that is trained from the command line is one more line in `aaren_rl/policies/names.py`.
+`initial_state`, and put it into `MIXERS`. What it does not declare falls back: a step runs in PyTorch's operations, and
+`aaren_rl.export` says that there is no graph. An agent that is trained from the command line is one more line in
+`aaren_rl/policies/names.py`.
 """
 
 from .aaren import Aaren

@@ -24,8 +24,7 @@ class Aaren(HeadMixer):
     Args:
         width: C, channels of a token.
         heads: H, must divide C. Scores are scaled by 1 / sqrt(D).
-        dropout: of no effect: every mixer is built alike.
-        rems: likewise.
+        dropout, rems: of no effect: every mixer is built alike.
     """
 
     state_size, compiled_step, recordable, exported = CONSTANT, True, True, True

@@ -20,23 +20,18 @@ class ModelConfig:
         observation_dim: O.
         action_dim: A.
         mixer: a name in MIXERS.
-        width: C, channels of a token.
-        layers: number of blocks.
-        heads: heads of every mixer; must divide `width`.
-        dropout: probability, inside the blocks.
+        width, layers, heads, dropout: see their helps; `heads` must divide `width`.
         max_timestep: rows of the timestep embedding; later steps use the last row.
-        rem_counts, rem_dilation, rem_max_power, rem_gate: recurrence encoding, of the mixers that have one: as
-            `parse_counts` reads it and as in `RemConfig`; the dilation is in environment steps.
+        rem_counts, rem_dilation, rem_max_power, rem_gate: recurrence encoding, see `parse_counts` and `RemConfig`.
         block: "post-norm" (min-decision-transformer, the paper's code base) or "pre-norm" (GPT-2).
         activation: of the MLPs, "gelu", "gelu-tanh" or "relu".
         timestep_embedding: whether tokens carry the time step; without, the embedding is zero and is not trained.
         timestep_std: deviation of that embedding before training. At 1, as `nn.Embedding` draws it, it is noise on
             every token that takes half of the training to unlearn.
         return_conditioned: whether the return-to-go is seen; without, its token's weights are zero and not trained, and
-            the model clones behaviour.
+            the model clones behavior.
         tree_budget, tree_sampler: of the mixer "tree" at rollout, as in `TreeConfig`.
-        best_return: whether the model holds an estimate of the best return in reach, which a policy can ask for.
-        typical_return: whether it holds one of the return to expect, which guidance goes away from.
+        best_return, typical_return: whether the model holds a `ReturnEstimate` of either.
         tokens_per_step: J, 1 or 3.
     """
 

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import ModelConfig
-from .return_estimate import ReturnEstimate
 from .trunk import Trunk, TrunkState
 
 # Per number of tokens in a step: the tokens that actions are predicted from. With three, those of the observations.
 ACTED_ON = {1: slice(None), 3: slice(1, None, 3)}
+BEST, TYPICAL = 0.995, 0.5  # tau of both estimates of the return
+WIDTH = 128  # of their two hidden layers
 
 
 class DecisionModel(nn.Module):
@@ -70,7 +71,7 @@ class DecisionModel(nn.Module):
             observations: (B, T, O), normalised.
             actions: (B, T, A); the one of step t is seen from step t + 1 on.
             returns_to_go: (B, T), scaled.
-            timesteps: (B, T) integers, steps since the episode's begin.
+            timesteps: (B, T) integers, of the episode.
             state: of the trunk before these steps.
             starts: bool (B, T), True where a new sequence begins.
             previous_action: (B, A), of the step before the first; not read with three tokens, `state` has seen it.
@@ -110,8 +111,7 @@ class DecisionModel(nn.Module):
             timestep: t, one for all or integers (B,).
             previous_action: a_{t-1} as executed, (B, A); None at the first step the state sees.
             state: of the trunk after R_{t-1}, s_{t-1}.
-            begins: bool (B,), True where a sequence begins: neither its state nor its previous action counts. Of a
-                mixer whose state grows, a later step would have to be told too.
+            begins: bool (B,), True where a sequence begins: neither its state nor its previous action counts.
 
         Returns:
             The action (B, A) in (-1, 1), and the state of the trunk after s_t.
@@ -154,3 +154,32 @@ class DecisionModel(nn.Module):
             embedded: Tensor = self.embed_timestep(timestep.clamp(0, newest))
             return embedded
         return self.embed_timestep.weight[min(timestep, newest)]
+
+
+class ReturnEstimate(nn.Module):
+    """The return still to come, as the data know it: normalised observations (..., O) -> scaled returns-to-go (...).
+
+    An expectile (Newey & Powell 1987) of the returns-to-go G after an observation: the value v that minimises
+    E |tau - 1[G < v]| (G - v)^2. At tau = 1/2 it is their mean, the typical return, which guidance goes away from;
+    towards 1 it tends to the best in reach, which a policy can be asked for at every step, as in Reinformer (Zhuang et
+    al. 2024).
+    """
+
+    def __init__(self, observation_dim: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(observation_dim, WIDTH)
+        self.second = nn.Linear(WIDTH, WIDTH)
+        self.last = nn.Linear(WIDTH, 1)
+        self.requires_grad_(False)  # not the optimizer's: `aaren_rl.train` fits them to the data by themselves
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """The estimate, in the type of the weights."""
+        x = observations.to(self.last.weight.dtype)
+        estimate: Tensor = self.last(self.second(self.first(x).relu()).relu())
+        return estimate.squeeze(-1)
+
+
+def expectile_loss(predicted: Tensor, target: Tensor, expectile: float) -> Tensor:
+    """The mean of |tau - 1[target < predicted]| (target - predicted)^2 over tensors of one shape."""
+    error = target - predicted
+    return torch.where(error > 0, expectile, 1 - expectile).mul(error.square()).mean()

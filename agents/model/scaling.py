@@ -68,8 +68,7 @@ class Scaling:
     """How a policy's model sees its environment.
 
     Attributes:
-        observation_mean: (O,), of the training data.
-        observation_std: (O,), of the training data.
+        observation_mean, observation_std: (O,), of the training data.
         return_scale: returns-to-go are divided by it.
         action_middle: (A,), of the environment's actions; the model's 0.
         action_half: (A,), half of their range.
@@ -106,12 +105,7 @@ class Scaling:
 
 
 class PlainStep:
-    """`DecisionModel.step` in the environment's units.
-
-    Args:
-        model: in evaluation mode; not copied.
-        scaling: of its policy.
-    """
+    """`DecisionModel.step`, of a model in evaluation mode, in the environment's units."""
 
     def __init__(self, model: Any, scaling: Scaling) -> None:  # noqa: ANN401  what has a DecisionModel's `step`
         self.model, self.scaling = model, scaling

@@ -27,8 +27,8 @@ class Block(nn.Module):
 
     Args:
         mixer: a name in MIXERS.
-        width: C, channels of a token; the MLP has 4 C hidden units unless told otherwise.
-        heads: heads of the mixer.
+        width: C, channels of a token.
+        heads: of the mixer.
         dropout: probability, on the outputs of the mixer and of the MLP, and on attention's weights.
         rems: recurrence encoding, of the mixers that have one.
         activation: of the MLP, a name in ACTIVATIONS.
@@ -133,8 +133,7 @@ class Trunk(RowModule):
     def run_one(self, x: Tensor, state: TrunkState) -> tuple[Tensor, TrunkState]:
         states = []
         for block, old in zip(self.blocks, state, strict=True):
-            assert isinstance(block, Block)
-            x, new = block.step(x, old)
+            x, new = block.step(x, old)  # type: ignore[operator]
             states.append(new)
         return self.norm(x), tuple(states)
 

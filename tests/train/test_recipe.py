@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from aaren_rl import load_policy
 from aaren_rl.agents import ReturnEstimate
-from aaren_rl.agents.model.return_estimate import BEST, TYPICAL
+from aaren_rl.agents.model.decision import BEST, TYPICAL
 from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs import DataError, Episodes, get_task, load_episodes
 from aaren_rl.envs.behaviour.noise import mode_returns

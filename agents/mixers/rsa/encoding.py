@@ -38,7 +38,7 @@ class RemConfig:
     """How many of a layer's heads have which REM (section 3, "Hyperparameters"), and how they begin.
 
     Attributes:
-        counts: k1 to k6: regular, cosine, sine, dilated regular, dilated cosine, dilated sine.
+        counts: k1 to k6: regular, cosine, sine, and the same three dilated.
         dilation: d of the last three, in tokens.
         max_power: K; larger powers are masked. 0: none are. None: the mixer's own choice.
         gate: the gate-control parameter mu before training.
@@ -72,8 +72,6 @@ def parse_counts(text: str, heads: int) -> tuple[int, int, int, int, int, int]:
     Raises:
         ValueError: not six numbers, or more than there are heads.
     """
-    if not isinstance(text, str):  # it comes from a file
-        raise ValueError(f"the REMs' counts {text!r} are not text")
     if text == "auto":
         halves = (heads - heads // 2, heads // 2)
         (near, pairs), (far, far_pairs) = ((n - 2 * m, m) for n in halves for m in [max(0, (n - 1) // 2)])
@@ -103,15 +101,16 @@ class Recurrence(nn.Module):
     """REM heads of one kind and dilation; `Regular` and `Cyclical` say which powers.
 
     Args:
-        heads: R.
         rows: P.
+        own_rows: which row of its sums each head's output is, (R,).
         dilation: d, in tokens.
         max_power: K, or 0.
     """
 
-    def __init__(self, heads: int, rows: int, dilation: int, max_power: int) -> None:
+    def __init__(self, rows: int, own_rows: list[int], dilation: int, max_power: int) -> None:
         super().__init__()
-        self.heads, self.rows, self.dilation, self.max_power = heads, rows, dilation, max_power
+        self.heads, self.rows, self.own_rows = len(own_rows), rows, own_rows
+        self.dilation, self.max_power = dilation, max_power
 
     def powers(self, exponents: Tensor) -> Tensor:
         """Z to the power of integer exponents (M,), in float64: (R, M, P, P)."""
@@ -122,13 +121,8 @@ class Recurrence(nn.Module):
         raise NotImplementedError
 
     def scalars(self) -> dict[str, Tensor]:
-        """What was learnt: name -> one number a head or pair."""
+        """What was learned: name -> one number a head or pair."""
         raise NotImplementedError
-
-    def own_rows(self) -> list[int]:
-        """Which row of its sums each head's output is, (R,)."""
-        rows = torch.arange(self.rows).view(-1, 1).expand(1, self.heads, 1, -1, 1)
-        return [int(row) for row in self.outputs(rows).flatten()]
 
     def forward(
         self, values: Tensor, state: EncodingState | None, *, starts: Tensor | None = None, keep: slice | None = None
@@ -184,7 +178,7 @@ class Regular(Recurrence):
     """Heads with f_j = lambda^j, lambda = tanh(eta): Z = (lambda); eta starts in [-2, -1] and [1, 2]."""
 
     def __init__(self, heads: int, dilation: int, max_power: int) -> None:
-        super().__init__(heads, 1, dilation, max_power)
+        super().__init__(1, [0] * heads, dilation, max_power)
         self.eta = nn.Parameter(torch.linspace(2, 1, heads) * (1.0 - 2.0 * (torch.arange(heads) % 2)))
 
     def powers(self, exponents: Tensor) -> Tensor:
@@ -205,7 +199,7 @@ class Cyclical(Recurrence):
     """
 
     def __init__(self, cosines: int, sines: int, dilation: int, max_power: int) -> None:
-        super().__init__(cosines + sines, 2, dilation, max_power)
+        super().__init__(2, [0] * cosines + [1] * sines, dilation, max_power)
         self.cosines, self.sines = cosines, sines
         pairs = max(cosines, sines)
         self.nu = nn.Parameter(torch.linspace(2, 1, pairs))
@@ -236,7 +230,6 @@ class GatedEncoding(nn.Module):
     """
 
     def __init__(self, rems: RemConfig, heads: int) -> None:
-        """Raises ValueError if there are more REMs than heads."""
         super().__init__()
         if rems.heads > heads:
             raise ValueError(f"{rems.heads} REMs for {heads} heads")
@@ -266,7 +259,6 @@ class GatedEncoding(nn.Module):
             return torch.cat([gated.to(mixed.dtype), mixed[:, heads:]], 1), tuple(s for _, s in runs)
 
     def initial_state(self, batch_size: int, head_dim: int) -> tuple[EncodingState, ...]:
-        """The state before any token."""
         return tuple(group.initial_state(batch_size, head_dim, self.mu) for group in self.groups)  # type: ignore[operator]
 
     def scalars(self) -> dict[str, float]:

@@ -22,12 +22,7 @@ from .encoding import EncodingState, GatedEncoding, RemConfig, parse_counts
 
 
 class EncodedState(NamedTuple):
-    """What a mixer with recurrence encoding carries.
-
-    Attributes:
-        inner: the state of the mixer inside.
-        encoding: the REMs' recurrences, one state for every dilation.
-    """
+    """The state of the mixer inside, and those of the REMs' groups."""
 
     inner: ScanState | AttentionState
     encoding: tuple[EncodingState, ...]
@@ -83,8 +78,7 @@ class Rsa(Encoded):
 class AarenRsa(Encoded):
     """Aaren with recurrence encoding: content weights and exponential memory, in a small state of constant size.
 
-    By default no power is masked: that would take the last 200 values of every head (600 of a dilated one) into the
-    state. The paper masks against extreme numbers, which a recurrence with |lambda| < 1 does not meet.
+    By default no power is masked: that would take the last 200 values of every head, 600 of a dilated one, into it.
     """
 
     state_size, compiled_step, exported, MAX_POWER = CONSTANT, True, True, 0

@@ -1,8 +1,7 @@
 """How tree attention chooses the buds that it expands: the probability masses of section 2.3.
 
-All masses are not normalised, and are sums over the heads (section 2.4). A sampler may transform queries and keys to
-features; the sum of <phi(q), phi(k)> over a bud's tokens is then its transformed alignment. Queries and keys arrive
-scaled by D^(-1/4) each, so that their product is the attention score.
+Masses are not normalized, and are sums over the heads (section 2.4). A sampler may transform queries and keys, each
+scaled by D^(-1/4), to features; the sum of <phi(q), phi(k)> over a bud's tokens is then its transformed alignment.
 
 Signs: as printed, equations (4) and (7) have -(x)+ as their second half; equation (4)'s own right-hand side and the
 kernel of equation (8) follow from (-x)+, which is meant. The sum in equation (3) runs from l - t - 1 to l - s - 1.
@@ -18,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ...kernels import HORIZON, LARGEST, MEAN, POSITIVE, UNIFORM
-from .blocks import DTYPE
+
+DTYPE = torch.float64
 
 
 class Uniform:
@@ -73,10 +73,13 @@ class _RandomFeatures(Uniform):
 
     def __init__(self, dim: int, generator: torch.Generator) -> None:
         super().__init__(dim, generator)
-        self.directions = self._lengths(dim, generator) * _orthogonal(dim, generator)
+        lengths = self._lengths(dim, generator)
+        q, r = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=DTYPE))
+        # Uniform (Haar): QR's signs alone depend on its algorithm.
+        self.directions = lengths * (q * r.diagonal().sign())
 
     def _lengths(self, dim: int, generator: torch.Generator) -> Tensor:
-        """Of every direction, (D, 1): chi, so that each is standard normal."""
+        # Of every direction, (D, 1): chi, so that each is standard normal.
         return torch.randn(dim, dim, generator=generator, dtype=DTYPE).square().sum(1, keepdim=True).sqrt()
 
     def project(self, x: Tensor) -> Tensor:
@@ -110,13 +113,6 @@ class FavorRelu(_RandomFeatures):
     def transform(self, x: Tensor) -> Tensor:
         along = self.project(x)
         return torch.cat([along.clamp(min=0), (-along).clamp(min=0)], -1) / math.sqrt(self.features)
-
-
-def _orthogonal(dim: int, generator: torch.Generator) -> Tensor:
-    """A (D, D) orthogonal matrix, uniform (Haar)."""
-    q, r = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=DTYPE))
-    uniform: Tensor = q * r.diagonal().sign()  # QR's signs alone depend on its algorithm
-    return uniform
 
 
 SAMPLERS: dict[str, type[Uniform]] = {

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from aaren_rl.agents.kernels import load_kernels
 from aaren_rl.agents.mixers import Attention
-from aaren_rl.agents.mixers.tree.blocks import TreeState
-from aaren_rl.agents.mixers.tree.mixer import TreeAttention, TreeConfig
+from aaren_rl.agents.mixers.tree.mixer import TreeAttention, TreeConfig, TreeState
 from aaren_rl.agents.mixers.tree.samplers import SAMPLERS
 
 tree_attention = load_kernels("tree_attention")

@@ -1,7 +1,8 @@
-"""Guidance: a policy that acts on what asking for a return changes, more than it changes.
+"""Policies made of a trained one: with tree attention, and with guidance.
 
-A policy trained on the data of one behavior does nearly the same whatever is asked for. Here the model runs twice at
-every step, once asked for the return that is wanted and once for the one to expect (`ReturnEstimate`), and acts on
+Guidance acts on what asking for a return changes, more than it changes: a policy trained on the data of one behavior
+does nearly the same whatever is asked for. Here the model runs twice at every step, once asked for the return that is
+wanted and once for the one to expect (`ReturnEstimate`), and acts on
 
     a = a_expected + W (a_asked - a_expected),
 
@@ -11,15 +12,18 @@ from a model that sees no return. Both runs see the action that was taken, and t
 
 from __future__ import annotations
 
+import copy
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .model.return_estimate import ReturnEstimate
+from .mixers.tree.mixer import TreeAttention, TreeConfig, plant_trees
+from .model.decision import DecisionModel, ReturnEstimate
 from .model.scaling import Step
+from .model.trunk import TrunkState
 from .policy import Policy, _exact
 
 if TYPE_CHECKING:
@@ -72,3 +76,40 @@ class GuidedPolicy(Policy):
         wanted, expected = np.split(both, 2)
         middle, half = (x.cpu().numpy() for x in (self._scaling.action_middle, self._scaling.action_half))
         return np.clip(expected + np.float32(self.guidance) * (wanted - expected), middle - half, middle + half), memory
+
+
+def with_tree_attention(policy: Policy, config: TreeConfig) -> Policy:
+    """A copy of the policy whose layers attend through a tree of the episode so far; the weights stay as they are.
+
+    Raises:
+        ValueError: the model's mixer is not softmax attention over the tokens, or the rollout keeps no cache of them.
+    """
+    if policy.rollout == "window":
+        raise ValueError("tree attention needs a growing memory: use the rollout carry or rolling, not window")
+    model = copy.deepcopy(policy.model)
+    model.config = replace(model.config, mixer="attention")  # what it says of a tree of its own no longer holds
+    plant_trees(model.trunk, config)
+    return replace(policy, model=model)
+
+
+def with_softmax_attention(policy: Policy) -> Policy:
+    """A copy of the policy that attends exactly where it was trained to act with a tree; any other as it is."""
+    if policy.model.config.mixer != "tree":
+        return policy
+    model = copy.deepcopy(policy.model)
+    model.config = replace(model.config, mixer="attention")
+    return replace(policy, model=model)
+
+
+def tree_config(policy: Policy) -> TreeConfig | None:
+    """How the policy's tree attention is computed; None where it has none."""
+    mixer, config = policy.model.trunk.mixer, policy.model.config
+    if isinstance(mixer, TreeAttention):
+        return mixer.config
+    return config.tree() if config.mixer == "tree" and policy.rollout != "window" else None
+
+
+def tree_state(model: DecisionModel, caches: TrunkState) -> TrunkState:
+    """The state of a model with tree attention after the tokens in the key-value caches of the model it was made of."""
+    mixers = (block.get_submodule("mixer") for block in model.trunk.blocks)
+    return tuple(mixer.from_cache(cache) for mixer, cache in zip(mixers, caches, strict=True))  # type: ignore[operator]
