@@ -41,15 +41,13 @@ class Cohort(NamedTuple):
 class VectorPolicy:
     """Acts in B environments; each begins its episodes when it likes.
 
-    The state is a value: a tuple of `Cohort`, each of which costs a call of the policy. There is one where the policy
-    `restarts` some of a batch; of a policy whose memory grows with the episode, as attention's cache, there is one for
-    every step at which episodes going on have begun.
+    The state is a value: a tuple of `Cohort`, each of which costs a call of the policy: one where the policy `restarts`
+    some of a batch; where its memory grows with the episode, one for every step at which episodes going on have begun.
 
     Args:
         policy: acts for many environments in one call.
         n_envs: B.
-        target_return: asked for in every episode, one number or one for each environment, (B,); None: what the policy
-            asks for by itself, its `target_return`.
+        target_return: asked for in every episode, one number or (B,); None: the policy's own `target_return`.
     """
 
     def __init__(

@@ -227,7 +227,6 @@ class Policy:
 
     @property
     def _sizes(self) -> tuple[int, int]:
-        """O and A."""
         return self.model.config.observation_dim, self.model.config.action_dim
 
     @torch.no_grad()

@@ -68,7 +68,7 @@ class DecisionModel(nn.Module):
         """Predicts the action of every step from what came before it, in parallel.
 
         Args:
-            observations: (B, T, O), normalised.
+            observations: (B, T, O), normalized.
             actions: (B, T, A); the one of step t is seen from step t + 1 on.
             returns_to_go: (B, T), scaled.
             timesteps: (B, T) integers, of the episode.

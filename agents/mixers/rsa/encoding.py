@@ -120,10 +120,6 @@ class Recurrence(nn.Module):
         """Each head's own row of the sums (B, R, N, P, D): (B, R, N, D)."""
         raise NotImplementedError
 
-    def scalars(self) -> dict[str, Tensor]:
-        """What was learned: name -> one number a head or pair."""
-        raise NotImplementedError
-
     def forward(
         self, values: Tensor, state: EncodingState | None, *, starts: Tensor | None = None, keep: slice | None = None
     ) -> tuple[Tensor, EncodingState]:
@@ -155,9 +151,8 @@ class Recurrence(nn.Module):
 
     def initial_state(self, batch_size: int, head_dim: int, like: Tensor) -> EncodingState:
         """The state before any token, for values of `like`'s type and device."""
-        shape = (batch_size, self.heads)
+        shape, dtype = (batch_size, self.heads), torch.promote_types(like.dtype, torch.float32)
         sums = like.new_zeros(*shape, self.dilation, self.rows, head_dim, dtype=STATE_DTYPE)
-        dtype = torch.promote_types(like.dtype, torch.float32)
         return EncodingState(sums, like.new_zeros(*shape, 0, head_dim, dtype=dtype))
 
     def _inputs(self, values: Tensor, past: Tensor, segments: Tensor | None) -> Tensor:
@@ -265,8 +260,7 @@ class GatedEncoding(nn.Module):
         """What the layer has learnt: the gate sigmoid(mu), and every lambda, gamma and theta."""
         found = {"gate": float(self.mu.detach().sigmoid())}
         for group in self.groups:
-            assert isinstance(group, Recurrence)
             suffix = "" if group.dilation == 1 else f"_dilated{group.dilation}"
-            for name, values in group.scalars().items():
+            for name, values in group.scalars().items():  # type: ignore[operator]
                 found |= {f"{name}{suffix}_{i}": value for i, value in enumerate(values.tolist())}
         return found

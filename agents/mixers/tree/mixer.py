@@ -203,9 +203,8 @@ class TreeAttention(Mixer):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Algorithm 1: the outputs of R = B N queries, query n of which sees the first l_n tokens of those in `state`.
 
-        Takes the scaled queries with their features (B, N, H, F), the sums of the first l_n keys and features
-        (B, N, H, F) and values (B, N, H, D), and l_n, (N,). Returns outputs (R, H, D), and the first token and the
-        number of tokens of every bud, (R, S); 0 tokens: no bud.
+        Takes the scaled queries and the sums of the first l_n keys, with features (B, N, H, F), those of values
+        (B, N, H, D), and l_n, (N,). Returns outputs (R, H, D), and every bud's first token and size, (R, S), 0: no bud.
         """
         (batch, count), rows = queries.shape[:2], state.keys.shape[1]
         base, seen = torch.arange(batch).repeat_interleave(count) * rows, lengths.repeat(batch)

@@ -22,11 +22,7 @@ DTYPE = torch.float64
 
 
 class Uniform:
-    """The unselective baseline: every bud has the same mass.
-
-    Args:
-        dim: D.
-        generator: of the random directions, where there are some.
+    """The unselective baseline: every bud has the same mass. Random directions are drawn from the generator.
 
     Attributes:
         features: K.
