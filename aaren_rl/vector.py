@@ -103,7 +103,6 @@ class VectorPolicy:
         return np.concatenate(parts)[order], tuple(cohorts)
 
     def _begun(self, state: tuple[Cohort, ...], started: npt.NDArray[np.bool_]) -> tuple[Cohort, ...]:
-        """The state with the episodes begun that `started` says."""
         if self._restart is not None and not started.all():
             (cohort,) = state
             every = padded(cohort.environments, self._multiple)

@@ -59,7 +59,6 @@ class GuidedPolicy(Policy):
     runs = 2
 
     def __post_init__(self) -> None:
-        """Raises ValueError as `Policy`, or if the model holds no estimate of the return to expect."""
         super().__post_init__()
         if self._typical_return is None:
             raise ValueError("this policy holds no estimate of the return to expect, which guidance goes away from")

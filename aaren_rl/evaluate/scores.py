@@ -85,7 +85,7 @@ class Score(Origin):
     attention: str = "softmax"  # where it is not: how tree attention was computed
     action_error: ActionError | None = None  # on held-out episodes, where it was measured
     data_returns: dict[str, float] = field(default_factory=dict)
-    guidance: float = 1.0  # W, as in `agents.guidance`
+    guidance: float = 1.0  # W, as in `agents.variants`
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """A bootstrap interval of the mean return, over episodes; of one episode its return, twice."""

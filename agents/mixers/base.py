@@ -37,7 +37,6 @@ class HeadMixer(Mixer):
     """A mixer of heads over values, W_o mix(x), around whose heads recurrence encoding can be put."""
 
     def __init__(self, width: int, heads: int) -> None:
-        """Builds the projections; raises ValueError if `heads` does not divide `width`."""
         super().__init__()
         if width % heads:
             raise ValueError(f"width {width} is not a multiple of heads {heads}")

@@ -29,7 +29,7 @@ class EncodedState(NamedTuple):
 
 
 class Encoded(Mixer):
-    """A mixer with recurrence encoding; see the subclasses for which.
+    """A mixer with recurrence encoding; raises ValueError if there are more REMs than heads.
 
     Args:
         inner: the mixer inside.
@@ -39,7 +39,6 @@ class Encoded(Mixer):
     MAX_POWER: ClassVar[int]
 
     def __init__(self, inner: HeadMixer, rems: RemConfig | None = None) -> None:
-        """Raises ValueError if there are more REMs than heads."""
         super().__init__()
         self.inner = inner
         rems = rems or RemConfig(parse_counts("auto", inner.heads))
