@@ -35,15 +35,35 @@ for package in (aaren_rl, aaren_rl.agents, aaren_rl.envs):
         except ModuleNotFoundError as error:  # of an extra
             if error.name not in ("triton", "ray", "transformers", "torchrl", "onnx", "onnxruntime"):
                 raise
+
+from pathlib import Path
+from aaren_rl.errors import UsageError
+from aaren_rl.runs.folder import RunFolder
+with RunFolder(Path("held")):
+    try:
+        RunFolder(Path("held"))
+    except UsageError as error:
+        assert "in use" in str(error)
+    else:
+        raise AssertionError("two hold one folder")
 """
+SMALL = "--width 16 --layers 1 --heads 2 --steps-per-update 200"
+TRAIN = "-m aaren_rl.train --env hopper-medium"
+EVALUATE = "-m aaren_rl.evaluate runs/hopper-medium/decision-aaren/seed0 --episodes 33"  # by workers
+FIRST = f"{TRAIN} --source local --local-steps 1000 --updates 3 --eval-episodes 1 --final-episodes 1 {SMALL}"
+COMPARE = (
+    f"-m aaren_rl.compare --env hopper-medium --updates 8 --seeds 1 --episodes 2 --jobs 1 --out compared -- {SMALL}"
+)
+EXPORT = "-m aaren_rl.export runs/hopper-medium/decision-aaren/seed0 --out exported.onnx"
 
 
-def test_all_modules_import_and_a_model_trains(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "lines",
+    [[FIRST, EVALUATE], pytest.param([f"{TRAIN} --updates 60", EVALUATE, COMPARE, EXPORT], marks=pytest.mark.slow)],
+)
+def test_all_modules_import_and_the_first_commands_run(lines: list[str], tmp_path: Path) -> None:
     variables = {"PYTHONPATH": str(BARE), "AAREN_RL_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-    train = "-m aaren_rl.train --env hopper-medium --source local --local-steps 1000 --updates 3 --eval-episodes 1"
-    train += " --final-episodes 1 --width 16 --layers 1 --heads 2 --steps-per-update 200"
-    evaluate = "-m aaren_rl.evaluate runs/hopper-medium/decision-aaren/seed0 --episodes 33"  # by workers
-    for arguments in (["-c", IMPORT_ALL], train.split(), evaluate.split()):
+    for arguments in (["-c", IMPORT_ALL], *(line.split() for line in lines)):
         command = [sys.executable, "-W", "ignore", *arguments]
         done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
