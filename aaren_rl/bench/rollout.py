@@ -224,8 +224,8 @@ def plot(figures: Figures) -> Figure:
     logarithmic(memory, (1,))
     for axes in (since, size):
         axes.set(xlim=(0, None), ylim=(0, None))
-    titles = ("time of an action (µs)", "memory of the state (bytes)")
-    titles += ("time since the first action (s)", "memory of the state (MiB)")
+    titles = ["time of an action (µs)", "memory of the state (bytes)"]
+    titles += ["time since the first action (s)", "memory of the state (MiB)"]
     for axes, title in zip(panels.flat, titles, strict=True):
         axes.set(title=title, xlabel="environment step")
         axes.minorticks_off()

@@ -89,7 +89,7 @@ class Measured:
         """Floating-point operations of an update's matrix products, padding too, on average."""
         with FlopCounterMode(display=False) as counter:
             size = self.counted().numel()
-        return counter.get_total_flops() / size * mean(mask.numel() for mask in self.masks)
+        return float(counter.get_total_flops()) / size * mean(mask.numel() for mask in self.masks)
 
 
 def own_update(trainer: Trainer) -> Tensor:
