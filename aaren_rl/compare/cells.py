@@ -44,7 +44,6 @@ class Cell:
 
     Attributes:
         env: the task, e.g. "hopper-medium".
-        seed: the training seed.
         run: the run's folder.
         seconds_per_update: median over the run, on `device`: "cpu" or the GPU's name.
         device: where it was trained.
@@ -52,7 +51,6 @@ class Cell:
         last: the last update's score, which is reported; with the action error, where episodes were held out.
         best: the score of the weights that were best during training, on the same episodes; None where not asked for.
         mean_of_last: mean headline of the last `mean_of` evaluations during training.
-        curve: the evaluations during training, in order.
         sweep: scores for several asked returns, last update; none of an agent that sees no return-to-go.
         action_cost: at several steps of an episode, in order.
     """

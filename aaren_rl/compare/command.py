@@ -17,7 +17,7 @@ from ..ranges import GPUS, RETURN, SEED
 from ..sweep.processes import CellJob, make_job
 from ..sweep.schedule import run_cells
 from ..train.settings import preset_names
-from .cells import Cell, check_comparable, write_results
+from .cells import check_comparable, write_results
 
 COMPARED = ["decision-aaren", "decision-transformer"]  # where no others are asked for
 DESCRIPTION = """\
@@ -72,12 +72,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Trains what is missing, scores everything, writes the report; returns the exit code."""
-    # Late: matplotlib and scipy take a second, which --help and mistakes on the command line need not wait for.
+    # Late: these take seconds, which --help and mistakes on the command line need not wait for.
+    import torch
+
     from ..evaluate.scores import above_data
     from ..machine import Machine
     from ..policies.card import versions
     from ..policies.folder import read_card
     from .imitation import imitation, imitation_differences
+    from .measure import Evaluation, gather
     from .report.figures import NARROW, OVERVIEW, figures, overview
     from .report.write import format_comparison, write_report
     from .tensorboard import write_board
@@ -87,10 +90,14 @@ def compare(arguments: argparse.Namespace) -> int:
     if code := run_cells(jobs, jobs=arguments.jobs, ray_address=arguments.ray, gpus_per_cell=arguments.gpus_per_run):
         print("stopped; the same command goes on from here", file=sys.stderr)
         return code
-    cells = _gather(jobs, arguments)
+    returns = arguments.target_returns and tuple(arguments.target_returns)
+    how = Evaluation(arguments.episodes, arguments.eval_seed, max(1, arguments.episodes // 2), returns)
+    torch.set_num_threads(1)  # times of an action are taken on one, as a small robot's computer would have
+    with progress_bar(iterable=jobs, desc="scoring", unit="run") as bar:
+        cells = [gather(j.run, how, lambda step, _: bar.set_postfix_str(f"step {step}", refresh=False)) for j in bar]
     check_comparable(cells)
     for env, card in {card.env: card for card in (read_card(job.run) for job in jobs[::-1])}.items():
-        if note := above_data([card.target_return, *(arguments.target_returns or ())], card):
+        if note := above_data([card.target_return, *(returns or ())], card):
             print(f"{env}: {note}", file=sys.stderr)
     here = Machine.here()
     settings = {
@@ -103,7 +110,8 @@ def compare(arguments: argparse.Namespace) -> int:
         "processor": f"{here.processor}, {here.cores} cores",
         "versions": {name: version for name, version in versions("").items() if name != "device"},
     }
-    errors = {"imitation": imitation(cells), "imitation_differences": imitation_differences(cells)}
+    differences = imitation_differences(cells)
+    errors: dict[str, Sequence[object]] = {"imitation": imitation(cells), "imitation_differences": differences}
     out: Path = arguments.out
     write_results(out / "results.json", cells, settings, errors)
     write_report(out, cells, settings)
@@ -145,15 +153,3 @@ def _tasks(names: Sequence[str] | None, sources: Sequence[str], env_id: str | No
             "need a file and a name each"
         )
     return list(zip(names, sources, strict=True))
-
-
-def _gather(jobs: Sequence[CellJob], arguments: argparse.Namespace) -> list[Cell]:
-    import torch  # takes seconds
-
-    from .measure import Evaluation, gather
-
-    returns = arguments.target_returns and tuple(arguments.target_returns)
-    how = Evaluation(arguments.episodes, arguments.eval_seed, max(1, arguments.episodes // 2), returns)
-    torch.set_num_threads(1)  # times of an action are taken on one, as a small robot's computer would have
-    with progress_bar(iterable=jobs, desc="scoring", unit="run") as bar:
-        return [gather(j.run, how, lambda step, _: bar.set_postfix_str(f"step {step}", refresh=False)) for j in bar]

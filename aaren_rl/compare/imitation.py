@@ -95,7 +95,7 @@ def _episodes(error: ActionError, less: Sequence[float] | float = 0.0) -> Floats
 
 def _imitation(env: str, agent: str, errors: dict[int, ActionError]) -> Imitation:
     rng, found = np.random.default_rng(0), list(errors.values())
-    low, high = interval_of(np.mean([_means(_episodes(error), rng) for error in found], axis=0))
+    low, high = interval_of(np.mean([_mean(resample(_episodes(error), RESAMPLES, rng)) for error in found], axis=0))
     value = float(np.mean([error.mean for error in found]))
     floors = [error.floor for error in found if error.floor is not None]
     floor = float(np.mean(floors)) if len(floors) == len(found) else None
@@ -115,13 +115,10 @@ def _difference(env: str | None, first: str, second: str, tasks: Sequence[Errors
 
 def _over_seeds(seeds: Sequence[Floats], rng: np.random.Generator) -> Floats:
     """Means over as many seeds as there are, drawn with replacement; each has episodes of its own, (resamples,)."""
-    means = np.array([[_means(episodes, rng) for episodes in seeds] for _ in seeds])  # (drawn, seeds, resamples)
+    # (drawn, seeds, resamples)
+    means = np.array([[_mean(resample(episodes, RESAMPLES, rng)) for episodes in seeds] for _ in seeds])
     drawn = rng.integers(len(seeds), size=(len(seeds), 1, RESAMPLES))
     return np.asarray(np.take_along_axis(means, drawn, axis=1).mean(axis=(0, 1)))
-
-
-def _means(episodes: Floats, rng: np.random.Generator) -> Floats:
-    return _mean(resample(episodes, RESAMPLES, rng))
 
 
 def _mean(episodes: Floats) -> Floats:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from matplotlib.figure import Figure
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
@@ -21,15 +21,9 @@ from ..files import write_folder
 from ..policies.names import asked_words
 from .cells import Cell
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-FOLDER = "tensorboard"
 WHOLE = "comparison"  # the run of what belongs to no one cell
-
 # Smoothed, a state that grows to 10 kB seems to end at 5.
 SMOOTHING = "\n\nTensorBoard smooths curves: set *Smoothing* to 0 to see the measured values.\n"
-
 Points = Callable[[Cell], list[tuple[int, float]]]  # of a curve: x and y
 
 
@@ -95,7 +89,7 @@ def write_board(out: Path, cells: Sequence[Cell], figures: Mapping[str, Figure],
             with SummaryWriter(str(fresh / cell.env / cell.agent / f"seed{cell.seed}")) as writer:
                 _write_cell(writer, cell)
 
-    write_folder(out / FOLDER, fill)
+    write_folder(out / "tensorboard", fill)
 
 
 def _write_whole(writer: SummaryWriter, cells: Sequence[Cell], figures: Mapping[str, Figure], summary: str) -> None:

@@ -27,7 +27,6 @@ from .tables import TEXTS, Table
 from .words import NOTHING, answer, data_returns, joined
 
 PAGE = "report.html"
-WIDTH = 120
 
 
 def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) -> None:
@@ -49,7 +48,7 @@ def format_comparison(cells: Sequence[Cell]) -> str:
     over = "95 % intervals over training seeds, from three seeds on"
     if errors:
         over += "; of action errors over episodes, of their differences over both"
-    closing = textwrap.fill(f"{answer(cells)} In brackets: {over}.", WIDTH)
+    closing = textwrap.fill(f"{answer(cells)} In brackets: {over}.", 120)
     return "\n\n".join([*map(_to_text, tables.scores(cells)), *data_returns(cells), *map(_to_text, errors), closing])
 
 
