@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import interpreter
 import pytest
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from aaren_rl.agents import kernels, prefix_scan
 from aaren_rl.agents.scan import first_use
 
 triton = pytest.importorskip("triton", reason="pip install triton", exc_type=ImportError)
+interpreter.prepare()
 Run = Callable[[], list[Tensor]]
 
 
