@@ -42,7 +42,8 @@ class Linear(NamedTuple):
 _NODES = chebyshev.chebpts1(29)
 _T = (_NODES + 1) / 2
 # Of the polynomial P in y = 2 t - 1 with erfc(z) = t exp(P - z^2), t = 2 / (2 + z), for z >= 0; to 1e-15.
-ERFC: Doubles = chebyshev.cheb2poly(chebyshev.chebfit(_NODES, np.log(special.erfcx(2 / _T - 2) / _T), 28))
+_FITTED = chebyshev.chebfit(_NODES, np.log(special.erfcx(2 / _T - 2) / _T), 28)
+ERFC = np.asarray(chebyshev.cheb2poly(_FITTED), np.float64)
 
 
 def exact(tensor: Tensor | float, size: int | None = None) -> Doubles:

@@ -186,11 +186,6 @@ def environments() -> Iterator[Case]:
         trained = ["train", "--env-id", name, "--source", "DATA", "--out", "runs", *TINY, *REGISTER]
         yield case(trained, codes, f"train {kind}")
         yield case(["collect", "--env", name, *SAC, *REGISTER], codes, f"collect {kind}")
-    for kind in ("MakeRaises", "MakeExit", "MakeNoSpaces", "MakeDiscrete", "MakeOdd"):
-        own = ["--env-id", f"Odd{kind}-v0", *REGISTER]
-        yield case(["datasets", "info", "DATA", *own], {2, 3, 5}, f"info {kind}")
-        one = ["compare", *own, "--seeds", "1", "--out", "c", "--jobs", "1", "--source", "DATA", "--", *TINY]
-        yield case(one, name=f"compare {kind}")
 
 
 CASES = [*lines(), *paths(), *environments()]
