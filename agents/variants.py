@@ -16,7 +16,7 @@ import copy
 import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -70,7 +70,8 @@ class GuidedPolicy(Policy):
     def _act(self, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Memory]:
         assert self._typical_return is not None
         asked = step.return_to_go, self._estimate(self._typical_return, step.observation)
-        twice = (x if x is None or isinstance(x, int) else np.concatenate([x, x]) for x in step)
+        parts: Any = step
+        twice: Any = (x if x is None or isinstance(x, int) else np.concatenate([x, x]) for x in parts)
         both, memory = super()._act(Step(*twice)._replace(return_to_go=np.concatenate(asked)), memory)
         wanted, expected = np.split(both, 2)
         middle, half = (x.cpu().numpy() for x in (self._scaling.action_middle, self._scaling.action_half))

@@ -72,7 +72,7 @@ class _RandomFeatures(Uniform):
         lengths = self._lengths(dim, generator)
         q, r = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=DTYPE))
         # Uniform (Haar): QR's signs alone depend on its algorithm.
-        self.directions = lengths * (q * r.diagonal().sign())
+        self.directions: Tensor = lengths * (q * r.diagonal().sign())
 
     def _lengths(self, dim: int, generator: torch.Generator) -> Tensor:
         # Of every direction, (D, 1): chi, so that each is standard normal.
