@@ -48,7 +48,7 @@ ERFC = np.asarray(chebyshev.cheb2poly(_FITTED), np.float64)
 
 def exact(tensor: Tensor | float, size: int | None = None) -> Doubles:
     """A tensor in float64; a number is repeated `size` times."""
-    array = np.asarray(tensor.detach().cpu() if isinstance(tensor, Tensor) else tensor, np.float64)
+    array: Doubles = np.asarray(tensor.detach().cpu() if isinstance(tensor, Tensor) else tensor, np.float64)
     return array if size is None else np.broadcast_to(array, size)
 
 
