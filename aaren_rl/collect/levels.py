@@ -14,9 +14,8 @@ import numpy as np
 from ..cli import StopRequest, aligned, progress_bar
 from ..envs import normalized_score
 from ..envs.behaviour.local_sets import EPISODES_PER_JOB
-from ..envs.behaviour.policy import ActionUnits, Job, Track, join_tracks, simulate
-from ..envs.behaviour.pool import WorkerPool
-from ..envs.data.episodes import Episodes
+from ..envs.behaviour.policy import ActionUnits, Job, WorkerPool, simulate
+from ..envs.data.episodes import Episode, Episodes, join
 from ..envs.data.hdf5.d4rl import write_hdf5
 from ..envs.errors import DataError
 from ..envs.system import core_count
@@ -135,12 +134,12 @@ class Source:
         except (OSError, KeyError, ValueError, TypeError):
             return None
 
-    def write(self, level: str, path: Path, tracks: Mapping[Evaluation | None, list[Track]]) -> dict[str, float]:
+    def write(self, level: str, path: Path, tracks: Mapping[Evaluation | None, list[Episode]]) -> dict[str, float]:
         """Write a level in D4RL's layout from its policies' episodes, and return its statistics."""
         name, env_id = dataset_name(self.config, level), self.config.env_id
         if policies := self.choice.policies(level):
             joined = [track for policy in policies for track in tracks[policy]]
-            episodes = join_tracks(joined, dataset=name, source="file", env_id=env_id)
+            episodes = join(joined, dataset=name, source="file", env_id=env_id)
         else:
             rows = self.choice.medium.steps // self.config.envs
             experience = {key: array[:rows] for key, array in self.saved.experience.items()}
@@ -171,7 +170,7 @@ def write_levels(source: Source, files: Mapping[str, Path], stop: StopRequest) -
     # First what is made of experience alone: where there is too little, nothing is simulated in vain.
     missing = sorted((level for level, row in rows.items() if row is None), key=lambda level: bool(policies(level)))
     total = source.n_steps * len({policy for level in missing for policy in policies(level)})
-    tracks: dict[Evaluation | None, list[Track]] = {}
+    tracks: dict[Evaluation | None, list[Episode]] = {}
     with ExitStack() as stack, progress_bar(total=total, unit="step", unit_scale=True) as bar:
         pool: WorkerPool | None = None
         for level in missing:

@@ -27,7 +27,7 @@ from tqdm import tqdm
 from ..cli import StopRequest, progress_bar
 from ..envs import normalized_score
 from ..envs.files import write_whole
-from ..envs.simulation.answers import begin, take
+from ..envs.simulation.stepping import begin, take
 from ..envs.tasks.environment import make_env
 from ..errors import CheckpointError, NumericsError, one_line
 from ..runs.metrics import Metrics

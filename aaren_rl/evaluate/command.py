@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..cli import Parser, asked_return, choose_device, import_registering, positive, run
 from ..envs.data.hdf5.d4rl import read_hdf5
 from ..envs.data.minari.write import new_minari_folder, write_minari
-from ..envs.simulation.recording import Recorder
+from ..envs.simulation.rollout import Recorder
 from ..errors import CheckpointError, UsageError
 from ..files import check_writable, write_json
 from ..policies.card import PolicyCard, card_from_json

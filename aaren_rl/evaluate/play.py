@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from ..cli import progress_bar
 from ..envs import Reference, Rollouts, SequencePolicy, make_env, normalized_score, rollout
-from ..envs.simulation.recording import Recorder
-from ..envs.simulation.rollout import AT_ONCE, OnAction
+from ..envs.simulation.rollout import AT_ONCE, OnAction, Recorder
 from ..envs.tasks.environment import close_env
 from ..errors import CheckpointError, UsageError
 from ..policies.card import Origin, PolicyCard

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from ..data.episodes import Episodes
+from ..data.episodes import Episode, Episodes, join
 from ..data.hdf5.d4rl import write_hdf5
 from ..errors import DataError
 from ..files import alone
 from ..system import core_count
 from ..tasks.table import D4RLTask
-from .policy import Job, Track, join_tracks
-from .pool import WorkerPool
+from .policy import Job, WorkerPool
 
 RECIPE_VERSION = 3  # part of the cache's path: raise it whenever a change alters the data made
 LEAST_STEPS = 1_000  # fewer leave a policy of some recipes no more than one short episode
@@ -133,7 +132,7 @@ def make_local(task: D4RLTask, steps: int | None = None, progress: bool = True) 
 
 
 def _collect(task: D4RLTask, recipe: Recipe, progress: bool) -> Episodes:
-    tracks: list[Track] = []
+    made: list[Episode] = []
     title = f"making {task.name} (local)"
     bar = tqdm(total=recipe.steps, desc=title, unit="step", unit_scale=True, disable=not progress)
     with bar, WorkerPool(core_count()) as pool:
@@ -141,7 +140,7 @@ def _collect(task: D4RLTask, recipe: Recipe, progress: bool) -> Episodes:
             # Seeds are of (base seed, policy, episode), so medium-expert is made of the first episodes of both.
             weights = None if policy is None else str(weights_path(task, policy))
             job = Job(task.env_id, weights, task.horizon, (_SEED, policy or 0), 0, EPISODES_PER_JOB)
-            for track in pool.play(job, share):
-                tracks.append(track)
-                bar.update(min(len(track.rewards), recipe.steps - bar.n))
-    return join_tracks(tracks, dataset=task.name, source="local", env_id=task.env_id)
+            for episode in pool.play(job, share):
+                made.append(episode)
+                bar.update(min(len(episode), recipe.steps - bar.n))
+    return join(made, dataset=task.name, source="local", env_id=task.env_id)

@@ -1,18 +1,23 @@
-"""Behaviour policies and the episodes they make."""
+"""Behaviour policies and the episodes they make, on several processes."""
 
 import importlib
 import os
-from collections.abc import Sequence
+import queue
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import lru_cache
-from typing import Any, NamedTuple
+from itertools import count, islice
+from typing import Any, NamedTuple, Self
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file
 
-from ..data.episodes import Episodes
-from ..simulation.answers import begin, take
+from ..data.episodes import Episode
+from ..processes import Worker, serve
+from ..simulation.stepping import begin, take
 from ..tasks.environment import make_env
 
 _LOG_STD_RANGE = (-20.0, 2.0)
@@ -70,17 +75,6 @@ class Job(NamedTuple):
     register: str | None = None
 
 
-class Track(NamedTuple):
-    """One simulated episode: observations (T, O), actions (T, A) in the environment's units and rewards (T,), float32,
-    and whether it terminated.
-    """
-
-    observations: npt.NDArray[np.float32]
-    actions: npt.NDArray[np.float32]
-    rewards: npt.NDArray[np.float32]
-    terminated: bool
-
-
 class _Running:
     """An episode in the making; all its randomness comes from (seed, its number)."""
 
@@ -110,9 +104,9 @@ class _Running:
             self.observations[t + 1] = observation
         return going
 
-    def track(self) -> Track:
+    def episode(self) -> Episode:
         rows = slice(self.length)
-        return Track(self.observations[rows], self.actions[rows], self.rewards[rows], self.terminated)
+        return Episode(self.observations[rows], self.actions[rows], self.rewards[rows], self.terminated)
 
 
 class ActionUnits:
@@ -144,7 +138,7 @@ def _environments(env_id: str, count: int, register: str | None) -> list[gym.Env
     return [make_env(env_id) for _ in range(count)]
 
 
-def simulate(job: Job) -> list[Track]:
+def simulate(job: Job) -> list[Episode]:
     """Run a job's episodes side by side, so that one product of the policy's weights serves all of them."""
     policy = _policy(job.policy) if job.policy is not None else None
     numbers = range(job.first_episode, job.first_episode + job.n_episodes)
@@ -157,19 +151,75 @@ def simulate(job: Job) -> list[Track]:
         if policy is not None:
             drawn = policy.act(np.stack([run.observations[run.length] for run in active]), drawn)
         active = [run for run, action in zip(active, units(drawn), strict=True) if run.step(action)]
-    return [run.track() for run in runs]
+    return [run.episode() for run in runs]
 
 
-def join_tracks(tracks: Sequence[Track], *, dataset: str, source: str, env_id: str) -> Episodes:
-    """The episodes of a dataset, in order."""
-    lengths = [len(track.rewards) for track in tracks]
-    return Episodes(
-        observations=np.concatenate([track.observations for track in tracks]),
-        actions=np.concatenate([track.actions for track in tracks]),
-        rewards=np.concatenate([track.rewards for track in tracks]),
-        offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
-        terminated=np.array([track.terminated for track in tracks]),
-        dataset=dataset,
-        source=source,
-        env_id=env_id,
-    )
+def serve_requests() -> None:
+    """Body of a worker."""
+    serve(simulate)
+
+
+class WorkerPool:
+    """`size` worker processes for the body of a `with` statement, which end at once when it is left."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._workers: list[Worker] = []
+        self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        self._threads = ThreadPoolExecutor(size)
+
+    def __enter__(self) -> Self:
+        try:
+            while len(self._workers) < self._size:
+                self._workers.append(Worker(__name__, "simulates episodes"))
+                self._idle.put(self._workers[-1])
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
+            worker.kill()
+        self._threads.shutdown()
+        for worker in self._workers:
+            worker.close()
+
+    def play(self, job: Job, n_steps: int) -> Iterator[Episode]:
+        """Episodes of one policy from `job`'s first on, as many as it takes to reach `n_steps`, the last one whole.
+
+        Raises SimulationError where a worker died, or what it simulates raised.
+        """
+        jobs = (job._replace(first_episode=first) for first in count(job.first_episode, job.n_episodes))
+        pending = deque(self._threads.submit(self._run, job) for job in islice(jobs, 2 * self._size))
+        try:
+            while True:
+                _wait_for_first(pending)
+                for episode in pending.popleft().result():
+                    yield episode
+                    n_steps -= len(episode)
+                    if n_steps <= 0:
+                        return
+                pending.append(self._threads.submit(self._run, next(jobs)))
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def _run(self, job: Job) -> list[Episode]:
+        worker = self._idle.get()
+        try:
+            worker.send(job)
+            episodes: list[Episode] = worker.receive()
+        finally:
+            self._idle.put(worker)
+        return episodes
+
+
+def _wait_for_first(pending: deque[Future[list[Episode]]]) -> None:
+    """Wait for the first result; any failure is raised at once, for the jobs before it may take long."""
+    while not pending[0].done():
+        for future in pending:
+            if future.done():
+                future.result()
+        wait([future for future in pending if not future.done()], return_when=FIRST_COMPLETED)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,8 @@ _BLOCK_ROWS = 65536
 
 # A column whose spread is below this share of its size (or of 1) holds rounding noise, not a signal.
 _CONSTANT_STD = 1e-6
+
+_STEPS = ("observations", "actions", "rewards")
 
 # Of fewer, the mean over those held out says nothing; and fewer in all are needed for training.
 _LEAST_HELD_OUT, _LEAST_TO_SPLIT = 8, 40
@@ -142,7 +144,7 @@ class Episodes(Sequence[Episode]):
         """Copies of the episodes `indices` (K,), in that order; IndexError: no such one, ValueError: none is named."""
         chosen = np.asarray(indices, dtype=np.int64)
         rows = self.rows(chosen)
-        steps = {key: getattr(self, key)[rows] for key in ("observations", "actions", "rewards")}
+        steps = {key: getattr(self, key)[rows] for key in _STEPS}
         offsets = np.cumsum([0, *self.lengths[chosen]], dtype=np.int64)
         return replace(self, **steps, offsets=offsets, terminated=self.terminated[chosen])
 
@@ -178,6 +180,13 @@ class Episodes(Sequence[Episode]):
     def action_range(self) -> tuple[float, float]:
         """Smallest and largest action value of the whole dataset."""
         return float(self.actions.min()), float(self.actions.max())
+
+
+def join(parts: Sequence[Episode], **labels: Any) -> Episodes:  # noqa: ANN401  the other fields of `Episodes`
+    """The dataset of episodes in their order; `labels` are its `dataset`, `source`, `path`, `env_id` and `notes`."""
+    steps = {key: np.concatenate([getattr(part, key) for part in parts]) for key in _STEPS}
+    offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    return Episodes(**steps, offsets=offsets, terminated=np.array([part.terminated for part in parts]), **labels)
 
 
 def held_out(n_episodes: int, share: float, seed: int) -> npt.NDArray[np.int64]:

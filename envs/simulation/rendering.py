@@ -16,8 +16,7 @@ import numpy.typing as npt
 from ..errors import ResourcesError, SimulationError, one_line
 from ..processes import Worker, serve
 from ..tasks.environment import load_mujoco, make_env
-from .answers import begin, take
-from .stepping import register, registered
+from .stepping import begin, register, registered, take
 
 Picture = npt.NDArray[np.uint8]  # (height, width, 3)
 

@@ -30,8 +30,7 @@ from aaren_rl.collect.config import CollectConfig, Evaluation, read_config
 from aaren_rl.collect.levels import LEVELS, choose_checkpoints, split_experience
 from aaren_rl.collect.run import CollectRun, TrainingEnv, rhythm, write_actor
 from aaren_rl.envs import load_task
-from aaren_rl.envs.behaviour.policy import ActionUnits, BehaviourPolicy
-from aaren_rl.envs.behaviour.pool import WorkerPool
+from aaren_rl.envs.behaviour.policy import ActionUnits, BehaviourPolicy, WorkerPool
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 
 # An observation tells the time and the last action, so data can be checked line by line. Actions lie in [-2, 4]; one

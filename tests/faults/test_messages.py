@@ -16,8 +16,7 @@ from aaren_rl.collect.config import inspect_env
 from aaren_rl.envs import SimulationError, make_env
 from aaren_rl.envs.errors import one_line
 from aaren_rl.envs.files import write_whole
-from aaren_rl.envs.simulation.answers import take
-from aaren_rl.envs.simulation.stepping import LocalStepper
+from aaren_rl.envs.simulation.stepping import LocalStepper, take
 from aaren_rl.envs.tasks.environment import close_env, inspect_spaces
 from aaren_rl.errors import CommandError, UsageError
 from aaren_rl.evaluate.command import main as evaluate

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from ...files import alone, sha256
 from ...system import require_memory, sync
 from ...tasks.table import get_task
 from ..download import write_pin
-from ..episodes import Episode, Episodes
+from ..episodes import Episode, Episodes, join
 from ..hdf5 import opening
 from .spec import WAY_OUT, MinariSpec, minari_data_dir, read_spec
 
@@ -158,25 +159,11 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
         raise DataError(f"{path}: its only episode is unfinished: neither terminated nor truncated; use more data")
     if n_open := ended.count(False):  # it ended where the next one began
         notes.append(f"took {n_open:,} episodes without a mark at their end for cut by a time limit")
-    observations, actions, rewards = (
-        np.concatenate([getattr(episode, key) for episode in read]) for key in ("observations", "actions", "rewards")
-    )
+    episodes = join(read, dataset=dataset_id, source="minari", path=str(path), env_id=spec.env_id)
     if spec.action_low is not None and spec.action_high is not None:
         bounds = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
-        opening.hold_to_bounds(path, actions, bounds, clip_actions, notes)
-    episodes = Episodes(
-        observations,
-        actions,
-        rewards,
-        np.cumsum([0, *map(len, read)]),
-        np.array([episode.terminated for episode in read]),
-        dataset=dataset_id,
-        source="minari",
-        path=str(path),
-        env_id=spec.env_id,
-        notes=tuple(notes),
-    )
-    return MinariData(episodes, spec)
+        opening.hold_to_bounds(path, episodes.actions, bounds, clip_actions, notes)
+    return MinariData(replace(episodes, notes=tuple(notes)), spec)
 
 
 def _parts(group: h5py.Group, columns: tuple[int | None, int | None]) -> list[h5py.Dataset]:

@@ -17,8 +17,7 @@ from aaren_rl.envs import DataError, UsageError, get_task, load_episodes, make_e
 from aaren_rl.envs.behaviour import local_sets as local_module
 from aaren_rl.envs.behaviour.local_sets import RECIPES, Recipe, cache_dir, local_levels, make_local, weights_path
 from aaren_rl.envs.behaviour.noise import policy_rows
-from aaren_rl.envs.behaviour.policy import BehaviourPolicy, Job, simulate
-from aaren_rl.envs.behaviour.pool import WorkerPool
+from aaren_rl.envs.behaviour.policy import BehaviourPolicy, Job, WorkerPool, simulate
 from aaren_rl.envs.errors import SimulationError
 
 BEHAVIOUR = Path(local_module.__file__).parent

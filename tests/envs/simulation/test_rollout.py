@@ -19,8 +19,7 @@ from small_policy import HOPPER, TARGET, make_policy
 from aaren_rl.agents import Policy
 from aaren_rl.envs import SimulationError, make_env
 from aaren_rl.envs.simulation import rollout as simulation
-from aaren_rl.envs.simulation.recording import Recorder
-from aaren_rl.envs.simulation.rollout import Rollouts, rollout
+from aaren_rl.envs.simulation.rollout import Recorder, Rollouts, rollout
 
 Register = Callable[..., str]
 
