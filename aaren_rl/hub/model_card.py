@@ -10,23 +10,17 @@ from ..evaluate.scores import Score, describe_rollout, format_table
 from ..policies.card import PolicyCard
 from ..policies.names import SOURCES, asked_words, label
 
-REPOSITORY = "aaren-rl"
-
 
 def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: str) -> str:
-    """The text of README.md.
+    """The text of README.md of the model `name`; `scores`, which may be none, are of the policy's default weights.
 
-    Args:
-        card: how the policy was made.
-        scores: of its default weights; may be empty.
-        name: of the model.
-        license: of the weights, an identifier that the hub knows.
+    `license` is that of the weights, an identifier that the hub knows.
     """
     header = ModelCardData(
         license=license,
-        library_name=REPOSITORY,
+        library_name="aaren-rl",
         pipeline_tag="reinforcement-learning",
-        tags=["reinforcement-learning", "offline-rl", card.agent, card.env_id, card.dataset, REPOSITORY],
+        tags=["reinforcement-learning", "offline-rl", card.agent, card.env_id, card.dataset, "aaren-rl"],
         model_name=name,
         eval_results=[result for score in scores for result in _results(score, card)] or None,
     )

@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +23,6 @@ from ..policies.folder import save_policy
 from ..ranges import RETURN, RETURN_SCALE
 from ..typed import read
 from .decision_transformers import import_model
-
-Vector: TypeAlias = npt.NDArray[np.float32]
 
 DESCRIPTION = """\
 Make a policy of a Decision Transformer that min-decision-transformer or Hugging Face's transformers has trained.
@@ -45,24 +42,18 @@ def make_parser() -> Parser:
     """The command line."""
     parser = Parser("import_weights", DESCRIPTION)
     parser.usage = "python -m aaren_rl.import_weights SOURCE FOLDER [options]"
-    parser.add_argument("weights", type=Path, metavar="SOURCE", help="file or folder with the weights")
-    parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="policy folder to write; must not exist, or be empty"
-    )
-    parser.add_argument(
-        "--env", metavar="NAME", default="hopper-medium", help="task it was trained for [hopper-medium]"
-    )
-    parser.add_argument("--source", metavar="NAME", default="auto", help="data of the statistics, as in train [auto]")
-    parser.add_argument("--statistics", type=Path, metavar="FILE", help='JSON {"mean": [...], "std": [...]} instead')
-    parser.add_argument("--env-id", metavar="ID", help="your own Gymnasium environment; --env then names the data")
-    parser.add_argument(
-        "--heads", type=positive, metavar="N", help="of min-decision-transformer, which does not say [1]"
-    )
-    parser.add_argument("--context", type=positive, metavar="K", help="context in steps (as in the file, else 20)")
-    parser.add_argument("--target-return", type=RETURN.number, metavar="R", help="return to ask for (the task's)")
-    parser.add_argument(
-        "--return-scale", type=RETURN_SCALE.number, metavar="X", default=1000.0, help="returns are divided by it [1000]"
-    )
+    add = parser.add_argument
+    add("weights", type=Path, metavar="SOURCE", help="file or folder with the weights")
+    add("folder", type=Path, metavar="FOLDER", help="policy folder to write; must not exist, or be empty")
+    add("--env", metavar="NAME", default="hopper-medium", help="task it was trained for [hopper-medium]")
+    add("--source", metavar="NAME", default="auto", help="data of the statistics, as in train [auto]")
+    add("--statistics", type=Path, metavar="FILE", help='JSON {"mean": [...], "std": [...]} instead')
+    add("--env-id", metavar="ID", help="your own Gymnasium environment; --env then names the data")
+    add("--heads", type=positive, metavar="N", help="of min-decision-transformer, which does not say [1]")
+    add("--context", type=positive, metavar="K", help="context in steps (as in the file, else 20)")
+    add("--target-return", type=RETURN.number, metavar="R", help="return to ask for (the task's)")
+    scale = "returns are divided by it [1000]"
+    add("--return-scale", type=RETURN_SCALE.number, metavar="X", default=1000.0, help=scale)
     parser.add_shared()
     return parser
 
@@ -110,7 +101,7 @@ def take_over(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _statistics(arguments: argparse.Namespace) -> tuple[Task, Vector, Vector]:
+def _statistics(arguments: argparse.Namespace) -> tuple[Task, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """The task, and mean and standard deviation of its observations, (O,) each."""
     file = arguments.statistics
     if file is None:

@@ -86,7 +86,14 @@ def import_model(source: Path, *, heads: int | None = None) -> Imported:
 
 
 def _hugging_face(folder: Path) -> Imported:
-    config = _read_config(folder / "config.json")
+    described = folder / "config.json"
+    try:
+        tree = json.loads(read_small(described))
+        if isinstance(tree, dict):
+            tree = {name: value for name, value in tree.items() if name in _Config.__annotations__}
+        config = read(_Config, tree)
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{described}: not readable: {one_line(error)}") from error
     file = next((file for name in _WEIGHT_FILES if (file := folder / name).is_file()), None)
     if file is None:
         raise CheckpointError(f"{folder}: no {' or '.join(_WEIGHT_FILES)} here")
@@ -116,11 +123,6 @@ class _Config:
         if self.n_head < 1:
             raise ValueError(f"n_head is {self.n_head}; at least 1")
 
-    def score_scale(self, width: int, layer: int) -> float:
-        """What the queries are multiplied with, for attention scores that are not scaled by 1 / sqrt(D)."""
-        scale = 1.0 if self.scale_attn_weights else math.sqrt(width // self.n_head)
-        return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
-
 
 # What our model can express.
 _ALLOWED: dict[str, Collection[object]] = {
@@ -130,16 +132,6 @@ _ALLOWED: dict[str, Collection[object]] = {
     "layer_norm_epsilon": (1e-5,),
     "add_cross_attention": (False,),
 }
-
-
-def _read_config(file: Path) -> _Config:
-    try:
-        tree = json.loads(read_small(file))
-        if isinstance(tree, dict):
-            tree = {name: value for name, value in tree.items() if name in _Config.__annotations__}
-        return read(_Config, tree)
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file}: not readable: {one_line(error)}") from error
 
 
 def _plain(tensors: Mapping[str, Tensor], config: _Config) -> dict[str, Tensor]:
@@ -152,7 +144,9 @@ def _plain(tensors: Mapping[str, Tensor], config: _Config) -> dict[str, Tensor]:
             plain[name] = tensor.t().contiguous()
         if ".attn.c_attn." in name:
             query, key, value = plain.pop(name).chunk(3)
-            query = config.score_scale(len(query), int(name.split(".")[2])) * query
+            # Their attention scores may not be scaled by 1 / sqrt(D), as ours are.
+            scale = 1.0 if config.scale_attn_weights else math.sqrt(len(query) // config.n_head)
+            query = query * (scale / (int(name.split(".")[2]) + 1 if config.scale_attn_by_inverse_layer_idx else 1))
             for part, own in (("query", query), ("key", key), ("value", value)):
                 plain[name.replace("attn.c_attn", f"mixer.{part}")] = own
     return plain

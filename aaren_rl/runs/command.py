@@ -7,7 +7,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +26,6 @@ List the training runs below folders, with what each has come to.
 LEGEND = "score: normalised, or the mean return where it says so; error: held-out action error; of the last evaluation"
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A run in a listing; what is not known is None."""
-
-    path: str  # its folder
-    env: str
-    agent: str
-    seed: int  # of training
-    update: int  # of the last line of its metrics
-    updates: int  # it is to have
-    state: str  # "running", "finished" or "stopped"
-    score: float | None  # of the last evaluation: the normalised score, else the mean return
-    normalised: bool  # which of the two
-    best: float | None  # the best evaluation's
-    action_error: float | None  # on held-out episodes
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     parser = Parser("runs", DESCRIPTION)
@@ -57,25 +39,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     check_writable("--json", arguments.json)
-    found = [listed for folder in arguments.folders for listed in find_runs(folder)]
+    found = [one for folder in arguments.folders for one in find_runs(folder)]
     if arguments.sort == "score":
-        found.sort(key=lambda listed: (listed.env, -(listed.score if listed.score is not None else float("-inf"))))
+        found.sort(key=lambda one: (one["env"], -(one["score"] if one["score"] is not None else float("-inf"))))
     if not found:
         raise UsageError(f"no runs below {', '.join(map(str, arguments.folders))}; give the folders that --out named")
-    print(format_runs(found))
+    rows = [("run", "updates", "state", "score", "best", "error")]
+    for one in found:
+        unit = "" if one["normalised"] or one["score"] is None else " return"
+        error = "-" if one["action_error"] is None else f"{one['action_error']:.4f}"
+        score, best = ("-" if value is None else f"{value:.1f}" for value in (one["score"], one["best"]))
+        rows.append((one["path"], f"{one['update']:,}/{one['updates']:,}", one["state"], score + unit, best, error))
+    print("\n".join([*aligned(rows), "", LEGEND]))
     if arguments.json is not None:
-        write_json(arguments.json, [asdict(listed) for listed in found])
+        write_json(arguments.json, found)
     return 0
 
 
-def find_runs(folder: Path) -> Iterator[Listed]:
-    """The training runs below a folder, by their paths; raises UsageError where there is no such folder."""
+def find_runs(folder: Path) -> Iterator[dict[str, Any]]:
+    """The training runs below a folder, by their paths; None is not known. UsageError: there is no such folder."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: is not a folder")
     for file in sorted(folder.rglob("config.yaml")):
         try:
             tree = yaml.safe_load(read_small(file))
-            config = {"agent": tree["agent"], "seed": tree["seed"], "env": tree["data"]["env"]}
+            config = {"env": tree["data"]["env"], "agent": tree["agent"], "seed": tree["seed"]}
             updates = int(tree["optimizer"]["updates"])
         except (OSError, ValueError, RecursionError, LookupError, TypeError, yaml.YAMLError):
             continue  # something else's file
@@ -85,17 +73,17 @@ def find_runs(folder: Path) -> Iterator[Listed]:
         normalised, update = values["eval/normalized_score"], int(max(values["update"], default=0))
         scores, errors = normalised or values["eval/return_mean"], values["eval/action_error"]
         state = "finished" if update >= updates and scores else "stopped"
-        yield Listed(
+        yield {
+            "path": str(file.parent),
             **config,
-            path=str(file.parent),
-            update=update,
-            updates=updates,
-            state="running" if is_held(file.parent) else state,
-            score=scores[-1] if scores else None,
-            normalised=bool(normalised),
-            best=max(scores, default=None),
-            action_error=errors[-1] if errors else None,
-        )
+            "update": update,  # of the last line of its metrics
+            "updates": updates,  # it is to have
+            "state": "running" if is_held(file.parent) else state,
+            "score": scores[-1] if scores else None,  # of the last evaluation: normalised, else the mean return
+            "normalised": bool(normalised),  # which of the two
+            "best": max(scores, default=None),  # the best evaluation's
+            "action_error": errors[-1] if errors else None,  # on held-out episodes
+        }
 
 
 def _metrics(file: Path) -> Iterator[dict[str, Any]]:
@@ -107,14 +95,3 @@ def _metrics(file: Path) -> Iterator[dict[str, Any]]:
             tree = json.loads(line)
             if isinstance(tree.get("update"), int) and all(isinstance(value, int | float) for value in tree.values()):
                 yield tree
-
-
-def format_runs(found: Sequence[Listed]) -> str:
-    """A table, a line a run."""
-    rows = [("run", "updates", "state", "score", "best", "error")]
-    for one in found:
-        unit = "" if one.normalised or one.score is None else " return"
-        error = "-" if one.action_error is None else f"{one.action_error:.4f}"
-        numbers = ["-" if value is None else f"{value:.1f}" for value in (one.score, one.best)]
-        rows.append((one.path, f"{one.update:,}/{one.updates:,}", one.state, numbers[0] + unit, numbers[1], error))
-    return "\n".join([*aligned(rows), "", LEGEND])
