@@ -152,7 +152,6 @@ def measure(arguments: argparse.Namespace) -> Figures:
 
 
 def _check(learner: Learner, episodes: Episodes) -> None:
-    """Holds the error on one episode, played step by step, against the model's own in parallel."""
     shortest, policy = episodes.take([int(episodes.lengths.argmin())]), learner.policy()
     played = action_error(policy, HeldOut(shortest)).mean
     episode = shortest.observations, shortest.actions, shortest.returns_to_go()

@@ -51,19 +51,19 @@ def hugging_face(sizes: dict[str, int], horizon: int) -> tuple[nn.Module, Predic
     names |= {"layers": "n_layer", "heads": "n_head"}
     theirs: dict[str, Any] = {name: sizes[our] for our, name in names.items()}
     model = DecisionTransformerModel(DecisionTransformerConfig(**theirs, max_ep_len=horizon + 1))
-
-    def predict(batch: Batch) -> Tensor:
-        predicted: Tensor = model(
-            states=batch.observations,
-            actions=batch.actions,
-            returns_to_go=batch.returns_to_go.unsqueeze(-1),
-            timesteps=batch.timesteps,
-            attention_mask=batch.mask.long(),
-            return_dict=True,
-        ).action_preds
-        return predicted
-
-    return model, predict
+    return (
+        model,
+        lambda batch: (
+            model(
+                states=batch.observations,
+                actions=batch.actions,
+                returns_to_go=batch.returns_to_go.unsqueeze(-1),
+                timesteps=batch.timesteps,
+                attention_mask=batch.mask.long(),
+                return_dict=True,
+            ).action_preds
+        ),
+    )
 
 
 def torchrl(sizes: dict[str, int], horizon: int) -> tuple[nn.Module, Predict]:
@@ -76,12 +76,7 @@ def torchrl(sizes: dict[str, int], horizon: int) -> tuple[nn.Module, Predict]:
     config.n_embd, config.n_layer, config.n_head = sizes["width"], sizes["layers"], sizes["heads"]
     config.n_inner = 4 * sizes["width"]
     model: nn.Module = DTActor(sizes["observation_dim"], sizes["action_dim"], config)
-
-    def predict(batch: Batch) -> Tensor:
-        predicted: Tensor = model(batch.observations, batch.actions, batch.returns_to_go.unsqueeze(-1))
-        return predicted
-
-    return model, predict
+    return model, lambda batch: model(batch.observations, batch.actions, batch.returns_to_go.unsqueeze(-1))
 
 
 PEERS = {"transformers DecisionTransformerModel": hugging_face, "torchrl DTActor": torchrl}

@@ -105,7 +105,6 @@ def measure(arguments: argparse.Namespace) -> Figures:
 
 
 def _inputs(batch: tuple[int, ...], length: int, dim: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores, values and upstream gradients, N(0, 1)."""
     generator = torch.Generator(device).manual_seed(length)
     shapes = ((*batch, length), (*batch, length, dim), (*batch, length, dim))
     scores, values, up = (torch.randn(shape, generator=generator, device=device) for shape in shapes)

@@ -122,7 +122,6 @@ def compare(arguments: argparse.Namespace) -> int:
 
 
 def _jobs(arguments: argparse.Namespace) -> list[CellJob]:
-    """One training run a task, agent and seed."""
     options = ("env_id", "ref_min_score", "ref_max_score", "updates")
     shared = {name: value for name in options if (value := getattr(arguments, name)) is not None}
     more = [*([] if arguments.register is None else ["--register", arguments.register]), *arguments.settings]
@@ -136,7 +135,6 @@ def _jobs(arguments: argparse.Namespace) -> list[CellJob]:
 
 
 def _tasks(names: Sequence[str] | None, sources: Sequence[str], env_id: str | None) -> list[tuple[str, str]]:
-    """The name and the source of every task: tasks of the table share one source, each of your own has one."""
     own = [is_own(source, env_id) for source in sources]
     if not any(own):
         if names is None:

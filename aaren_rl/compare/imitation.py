@@ -77,7 +77,6 @@ def _action_errors(runs: list[Cell]) -> dict[int, ActionError]:
 
 
 def _paired(first: list[Cell], second: list[Cell]) -> Errors:
-    """The differences of the episodes' errors, for seeds of which both have the same episodes."""
     ours, theirs = _action_errors(first), _action_errors(second)
     both = {seed: (error, theirs[seed]) for seed, error in ours.items() if seed in theirs}
     return {seed: _episodes(a, b.sums) for seed, (a, b) in both.items() if _of_same_episodes(a, b)}
@@ -105,7 +104,6 @@ def _imitation(env: str, agent: str, errors: dict[int, ActionError]) -> Imitatio
 
 
 def _difference(env: str | None, first: str, second: str, tasks: Sequence[Errors]) -> ImitationDifference:
-    """The mean over tasks of the mean over seeds of what their episodes give a step."""
     rng = np.random.default_rng(0)
     value = np.mean([np.mean([_mean(episodes) for episodes in task.values()]) for task in tasks])
     drawn = interval_of(np.mean([_over_seeds(list(task.values()), rng) for task in tasks], axis=0))
@@ -122,5 +120,4 @@ def _over_seeds(seeds: Sequence[Floats], rng: np.random.Generator) -> Floats:
 
 
 def _mean(episodes: Floats) -> Floats:
-    """Over the steps of episodes (..., E, 2)."""
     return np.asarray(episodes[..., 0].sum(axis=-1) / episodes[..., 1].sum(axis=-1))

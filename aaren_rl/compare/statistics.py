@@ -169,7 +169,6 @@ def interval_of(resamples: Floats) -> tuple[float, float]:
 
 
 def _shared_scores(cells: Sequence[Cell]) -> tuple[list[str], dict[str, list[Floats]]]:
-    """The tasks that all agents have normalised scores of, and every agent's scores on them, a task after another."""
     groups, agents = group(cells), agents_of(cells)
     envs = [env for env, of in groups.items() if len(of) == len(agents) and all(map(_normalized, of.values()))]
     return envs, {agent: [_scores(groups[env][agent]) for env in envs] for agent in agents}
@@ -252,5 +251,4 @@ def _superiority(strata: Sequence[Floats]) -> Floats:
 
 
 def _shares(thresholds: Floats, strata: Sequence[Floats]) -> Floats:
-    """Of every task's scores those above the thresholds, (..., T)."""
     return np.asarray(np.mean([(scores[..., None] > thresholds).mean(axis=-2) for scores in strata], axis=0))

@@ -28,7 +28,6 @@ Points = Callable[[Cell], list[tuple[int, float]]]  # of a curve: x and y
 
 
 def _once(name: str) -> Points:
-    """A number of the whole run, by its name: one point, at the last update; none for None."""
     number = attrgetter(name)
     return lambda cell: [] if number(cell) is None else [(cell.updates, number(cell))]
 
@@ -126,7 +125,6 @@ def _write_cell(writer: SummaryWriter, cell: Cell) -> None:
 
 
 def _layout(cells: Sequence[Cell]) -> dict[str, dict[str, tuple[str, list[str]]]]:
-    """One category an environment, one chart a title; the charts take every run that has the tags."""
     layout: dict[str, dict[str, tuple[str, list[str]]]] = {cell.env: {} for cell in cells}
     for env, (tag, (title, _, points)) in product(layout, QUANTITIES.items()):
         if any(points(cell) for cell in cells if cell.env == env):

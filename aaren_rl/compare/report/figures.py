@@ -153,7 +153,6 @@ def _agent(axes: Axes, row: int, summary: Summary, color: str, marker: str) -> N
 
 
 def _legend(data: Mapping[str, Mapping[str, float]], intervals: bool) -> list[Line2D]:
-    """What dots and lines are; of a single task the data's lines with their numbers."""
     handles = [
         Line2D([], [], marker="o", linestyle="", markersize=7, label="a training seed", color=SOFT),
         Line2D([], [], marker="|", linestyle="", markersize=13, markeredgewidth=2.6, label="mean", color=SOFT),
@@ -168,7 +167,6 @@ def _legend(data: Mapping[str, Mapping[str, float]], intervals: bool) -> list[Li
 
 
 def _curves(kind: str, env: str, runs: Runs, styles: Styles) -> Figure | None:
-    """A line for every agent and every seed; None where no agent has a point."""
     x_label, y_label, points = _KINDS[kind]
     data = {agent: curve for agent, cells in runs.items() if (curve := _shared([dict(points(c)) for c in cells]))}
     if not data:

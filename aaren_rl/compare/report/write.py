@@ -53,7 +53,6 @@ def format_comparison(cells: Sequence[Cell]) -> str:
 
 
 def _content(cells: Sequence[Cell], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the templates show."""
     tasks = joined(list(group(cells)))
     found = {source for cell in cells for source in tables.published_beside(cell.last, cell.agent)}
     # What stands behind the command's -- is in the command.
@@ -99,7 +98,6 @@ def _escape(value: object) -> Markup:
 
 
 def _image(figure: Figure) -> dict[str, str]:
-    """The figure as the source of an image, for a light page and for a dark one."""
     file = io.StringIO()
     # Without a date and with a salt of its own the same results give the same page.
     with matplotlib.rc_context({"svg.hashsalt": "aaren-rl"}):
@@ -111,7 +109,6 @@ def _image(figure: Figure) -> dict[str, str]:
 
 
 def _to_text(table: Table) -> str:
-    """A table for a terminal, under a line that names its data; published scores stand below it."""
     mark = next(iter(table.marks.values()), "")
     padded = []
     for name in (name for name in table.heads if name not in PUBLISHED):
