@@ -44,7 +44,6 @@ Play episodes with a trained policy and print its returns and D4RL-normalised sc
 
 # As in aaren_rl.agents, which imports torch; an exported policy is scored without it.
 SAMPLERS = ("uniform", "edh", "align", "pos-align", "rff", "favor", "favor-relu")
-FIXED = {"rollout": "--rollout", "rollout_context": "--rollout-context", "weights": "--weights"}
 
 
 def make_parser() -> Parser:
@@ -99,7 +98,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if len(runs) > 1:
         print(format_overview(scores))
     if arguments.json is not None:
-        write_json(arguments.json, [score.to_json() for _, score in scores])
+        write_json(arguments.json, [dataclasses.asdict(score) for _, score in scores])
     if arguments.csv is not None:
         write_episodes(arguments.csv, scores)
     return 0
@@ -149,7 +148,8 @@ def _open(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any],
 
 
 def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
-    if fixed := [option for name, option in FIXED.items() if getattr(arguments, name) is not None]:
+    options = {"--rollout": arguments.rollout, "--rollout-context": arguments.rollout_context}
+    if fixed := [name for name, asked in {**options, "--weights": arguments.weights}.items() if asked is not None]:
         raise UsageError(f"{', '.join(fixed)}: fixed in {path}; export it again with what you want")
     if arguments.attention == "tree" or arguments.guidance != 1:
         raise UsageError("--attention tree, --guidance: are for a run folder, not for an exported policy")

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cli import progress_bar
-from ..envs import Reference, Rollouts, SequencePolicy, make_env, normalized_score, rollout
+from ..envs import Reference, SequencePolicy, make_env, normalized_score, rollout
 from ..envs.simulation.rollout import AT_ONCE, OnAction, Recorder
 from ..envs.tasks.environment import close_env
 from ..errors import CheckpointError, UsageError
@@ -68,7 +68,37 @@ def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePla
     watchers: dict[str, Any] = {name: getattr(plan, name) for name in ("on_step", "on_action", "recorder")}
     played = {"env_kwargs": card.env_kwargs, "episodes": plan.episodes, "seed": plan.seed, **watchers}
     out = rollout(policy, card.env_id, target_return=asked, **played)
-    return [_score(policy, card, plan, target, i, out) for i, target in enumerate(plan.target_returns)]
+    origin: dict[str, Any] = {each.name: getattr(card, each.name) for each in fields(Origin)}
+    origin |= {"rollout": policy.rollout, "rollout_context": policy.context_length, "weights": plan.weights}
+    attention = "softmax"
+    if hasattr(policy, "model"):  # an exported policy has no tree, nor torch to ask with
+        from ..agents import tree_config
+
+        attention = str(tree_config(cast("Policy", policy)) or attention)
+    made = []
+    for i, target in enumerate(plan.target_returns):
+        part = slice(i * plan.episodes, (i + 1) * plan.episodes)
+        returns, lengths, scores = out.returns[part], out.lengths[part], None
+        if card.reference is not None and card.reference_returns is not None:
+            scores = normalized_score(Reference(card.reference, *card.reference_returns), returns)
+        score = Score(
+            **origin | {"target_return": target},
+            training_seed=card.seed,
+            episodes=plan.episodes,
+            seed=plan.seed,
+            return_mean=float(returns.mean()),
+            return_std=float(returns.std()),
+            normalized_score_mean=None if scores is None else float(scores.mean()),
+            normalized_score_std=None if scores is None else float(scores.std()),
+            length_mean=float(lengths.mean()),
+            actions_per_second=out.actions_per_second,
+            returns=returns.tolist(),
+            lengths=lengths.tolist(),
+            attention=attention,
+            guidance=getattr(policy, "guidance", 1.0),
+        )
+        made.append(score)
+    return made
 
 
 def guided(policy: Policy, guidance: float) -> Policy:
@@ -92,40 +122,6 @@ def check_fits(card: PolicyCard) -> None:
             f"the policy was trained on {card.dataset} with {sizes[0]} observations and {sizes[1]} actions, "
             f"{card.env_id} has {found[0]} and {found[1]}; choose another environment"
         )
-
-
-def _score(
-    policy: ScoredPolicy[Any], card: PolicyCard, plan: EpisodePlan, target_return: float | None, i: int, out: Rollouts
-) -> Score:
-    """The score of the episodes of the i-th asked return."""
-    part = slice(i * plan.episodes, (i + 1) * plan.episodes)
-    returns, lengths, scores = out.returns[part], out.lengths[part], None
-    if card.reference is not None and card.reference_returns is not None:
-        scores = normalized_score(Reference(card.reference, *card.reference_returns), returns)
-    origin: dict[str, Any] = {each.name: getattr(card, each.name) for each in fields(Origin)}
-    origin |= {"rollout": policy.rollout, "rollout_context": policy.context_length}
-    origin |= {"weights": plan.weights, "target_return": target_return}
-    attention = "softmax"
-    if hasattr(policy, "model"):  # an exported policy has no tree, nor torch to ask with
-        from ..agents import tree_config
-
-        attention = str(tree_config(cast("Policy", policy)) or attention)
-    return Score(
-        **origin,
-        training_seed=card.seed,
-        episodes=plan.episodes,
-        seed=plan.seed,
-        return_mean=float(returns.mean()),
-        return_std=float(returns.std()),
-        normalized_score_mean=None if scores is None else float(scores.mean()),
-        normalized_score_std=None if scores is None else float(scores.std()),
-        length_mean=float(lengths.mean()),
-        actions_per_second=out.actions_per_second,
-        returns=returns.tolist(),
-        lengths=lengths.tolist(),
-        attention=attention,
-        guidance=getattr(policy, "guidance", 1.0),
-    )
 
 
 def play(policy: ScoredPolicy[Any], card: PolicyCard, plan: EpisodePlan, *, name: str = "") -> list[Score]:

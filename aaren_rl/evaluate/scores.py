@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +17,6 @@ from ..envs import Reference, normalized_score
 from ..files import write_text
 from ..policies.card import Origin, PolicyCard
 from ..policies.names import SOURCES, asked_words
-from ..typed import read
 
 
 @dataclass(frozen=True)
@@ -118,7 +115,6 @@ class Score(Origin):
         return {key: self.data_returns[key] if score is None else score for key, score in scores.items()}
 
     def _shown(self, key: str) -> str:
-        """A return of the data, and its score in brackets where there is a reference."""
         value = self.data_returns[key]
         score, shown = self.normalised(value), f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}"
         return shown if score is None else f"{shown} ({score:.1f})"
@@ -138,18 +134,9 @@ class Score(Origin):
             **({} if self.action_error is None else self.action_error.scalars(prefix)),
         }
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return dataclasses.asdict(self)
-
-    @staticmethod
-    def of(tree: object) -> Score:
-        """The inverse of `to_json`; ValueError where something is missing, unknown or no finite number."""
-        return read(Score, tree)
-
 
 def _draws(count: int, draws: int = 2000) -> npt.NDArray[np.int64]:
-    """The episodes of every resampling, (draws, count): the same for the same number of them."""
+    # The same for the same number of episodes.
     return np.random.default_rng(0).integers(count, size=(draws, count))
 
 

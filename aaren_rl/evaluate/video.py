@@ -39,22 +39,24 @@ class Video:
     """One episode: its actions are noted while it is scored, then taken again before a camera.
 
     `seed` is the first episode's; `which` is a name in EPISODES: but for "first", the actions of all are noted.
+
+    Raises, before anything is scored, UsageError: neither MP4 nor GIF; ResourcesError: nothing here draws the
+    environment, or MP4 cannot be written.
     """
 
     def __init__(self, file: Path, env_id: str, env_kwargs: Mapping[str, Any], seed: int, which: str = "first") -> None:
-        """Looks for what it needs, before anything is scored; nothing is written yet.
-
-        Raises:
-            UsageError: neither MP4 nor GIF.
-            ResourcesError: nothing here draws the environment, or MP4 cannot be written.
-        """
         suffix = file.suffix.lower()
         if suffix not in (".mp4", ".gif"):
             raise UsageError(f"--video {file}: neither .mp4 nor .gif")
         if suffix == ".mp4":
-            _require_ffmpeg()
-        self._is_mp4 = suffix == ".mp4"
-        self.file, self._which = file, which
+            try:
+                import imageio_ffmpeg
+
+                imageio_ffmpeg.get_ffmpeg_exe()
+            except (ImportError, RuntimeError) as error:
+                way_out = "pip install 'aaren-rl[video]', or ask for a .gif"
+                raise ResourcesError(f"MP4 needs ffmpeg ({one_line(error, 100)}): {way_out}") from error
+        self.file, self._which, self._is_mp4 = file, which, suffix == ".mp4"
         self._played = env_id, env_kwargs
         self._renderer = open_renderer(*self._played, seed)
         self._noted: dict[int, list[npt.NDArray[np.float32]]] = defaultdict(list)
@@ -80,9 +82,14 @@ class Video:
             self._renderer = open_renderer(*self._played, score.seed + index)
         # The run folder that `run` is or lies in: the video joins what TensorBoard shows of it.
         board = next((folder for folder in (run, run.resolve().parent) if (folder / "config.yaml").is_file()), None)
-        caption = _caption(score, index, len(self._noted[index]))
+        noted, earned = self._noted[index], score.returns[index]
+        caption = (
+            f"{score.env}, {score.agent}, training seed {score.training_seed}, {score.updates} updates, "
+            f"{score.weights} weights, rollout {score.acting()}, {score.env_id} from seed {score.seed + index}, "
+            f"asked return {asked_words(score.target_return)}, return {earned}, {len(noted)} steps"
+        )
         try:
-            small = self._film(self._noted[index], score.returns[index], caption)
+            small = self._film(noted, earned, caption)
             if board is not None:
                 _write_events(board, score.updates, small, caption)
         except OSError as error:
@@ -163,25 +170,21 @@ class Gif:
 
     def __init__(self, fps: float, limit: float, shrink: int = 1) -> None:
         self._fps, self._shrink, self.stride = fps, shrink, max(1, math.ceil(fps / limit))
-        self._pictures: list[Image] = []
+        self.pictures: list[Image] = []
 
     def add(self, picture: Picture) -> None:
         """Keeps it in 256 colors, a byte a pixel."""
         from PIL import Image
 
         image = Image.fromarray(picture)
-        self._pictures.append((image.reduce(self._shrink) if self._shrink > 1 else image).quantize())
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self._pictures[0].size
+        self.pictures.append((image.reduce(self._shrink) if self._shrink > 1 else image).quantize())
 
     def encode(self, caption: str) -> bytes:
         """The file's content."""
         # GIF counts in 0.01 s. Rounding the times, not the pauses between them, keeps the speed right on the whole.
-        times = [round(100 * i * self.stride / self._fps) for i in range(len(self._pictures))]
+        times = [round(100 * i * self.stride / self._fps) for i in range(len(self.pictures))]
         pauses = [10 * (after - before) for before, after in itertools.pairwise(times)]
-        file, (first, *others) = io.BytesIO(), self._pictures
+        file, (first, *others) = io.BytesIO(), self.pictures
         shown = [*pauses, 1000]  # ms; the last picture stays a moment before it begins again
         said = caption.encode()
         first.save(file, "GIF", save_all=True, append_images=others, duration=shown, loop=0, comment=said)
@@ -195,29 +198,10 @@ def _write_events(board: Path, step: int, gif: Gif, caption: str) -> None:
 
     earlier = list(board.glob(f"events.out.tfevents.*{_SUFFIX}"))
     # By hand: SummaryWriter has no place for pictures that are encoded already, nor for a description.
-    width, height = gif.size
+    width, height = gif.pictures[0].size
     image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=gif.encode(caption))
     value = Summary.Value(tag=TAG, image=image, metadata=SummaryMetadata(summary_description=caption))
     with closing(FileWriter(str(board), filename_suffix=_SUFFIX)) as writer:
         writer.add_summary(Summary(value=[value]), step)
     for file in earlier:
         file.unlink()
-
-
-def _caption(score: Score, index: int, steps: int) -> str:
-    return (
-        f"{score.env}, {score.agent}, training seed {score.training_seed}, {score.updates} updates, {score.weights} "
-        f"weights, rollout {score.acting()}, {score.env_id} from seed {score.seed + index}, "
-        f"asked return {asked_words(score.target_return)}, return {score.returns[index]}, {steps} steps"
-    )
-
-
-def _require_ffmpeg() -> None:
-    try:
-        import imageio_ffmpeg
-
-        imageio_ffmpeg.get_ffmpeg_exe()
-    except (ImportError, RuntimeError) as error:
-        raise ResourcesError(
-            f"MP4 needs ffmpeg ({one_line(error, 100)}): pip install 'aaren-rl[video]', or ask for a .gif"
-        ) from error

@@ -11,6 +11,7 @@ from ..errors import CheckpointError, UsageError, one_line
 from ..evaluate.scores import Score
 from ..files import check_free, read_small
 from ..policies.folder import load_policy, save_policy
+from ..typed import read
 
 
 def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Score] = (), license: str = "mit") -> Path:
@@ -47,6 +48,6 @@ def read_scores(file: Path) -> list[Score]:
         trees = json.loads(read_small(file))
         if not isinstance(trees, list) or not trees:
             raise ValueError("not a list with a score in it")
-        return [Score.of(tree) for tree in trees]
+        return [read(Score, tree) for tree in trees]
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{file}: not what evaluate --json writes ({one_line(error)})") from error

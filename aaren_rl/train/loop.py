@@ -22,6 +22,7 @@ from ..evaluate.scores import Score, above_data, format_table, mismatch
 from ..policies.folder import load_policy
 from ..policies.names import SOURCES
 from ..runs.metrics import Metrics
+from ..typed import read
 from .acceleration import keep_freed_memory
 from .config import RunConfig
 from .contexts.batches import StepData
@@ -167,7 +168,7 @@ def restore(run: Run) -> None:
     run.recent = list(checkpoint.states["recent"].to(run.trainer.data.device).unbind())
     scores = (checkpoint.progress.get(name) for name in ("last", "best"))
     try:
-        run.last, run.best = (None if tree is None else Score.of(tree) for tree in scores)
+        run.last, run.best = (None if tree is None else read(Score, tree) for tree in scores)
     except ValueError as error:
         raise CheckpointError(f"the checkpoint's scores are not readable: {error}") from error
 

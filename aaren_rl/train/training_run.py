@@ -164,7 +164,7 @@ def evaluate(run: Run) -> None:
 def save(run: Run) -> None:
     """Adds a checkpoint, or raises NumericsError where a loss since the last log is not finite."""
     recent = finite_losses(run)
-    progress = {name: score and score.to_json() for name, score in (("last", run.last), ("best", run.best))}
+    progress = {name: score and dataclasses.asdict(score) for name, score in (("last", run.last), ("best", run.best))}
     states = run.trainer.states() | {"recent": recent}
     add_checkpoint(run.path / "checkpoints", run.trainer.update, progress, states)
 

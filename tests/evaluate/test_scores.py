@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from aaren_rl.errors import CheckpointError
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.scores import ActionError, Score, format_table
 from aaren_rl.policies.folder import load_policy
+from aaren_rl.typed import read
 
 DATA = {"mean": 1383.0, "best_tenth": 2871.0, "mode": 1336.0}
 LINE = "data: mean 1383 (43.1), best tenth 2871 (88.8); behaviour without noise 1336 (41.7)"
@@ -34,7 +36,7 @@ def test_the_table_says_what_the_data_return(changes, line: str) -> None:
 
 def test_scores_are_read_as_they_were_written() -> None:
     score = make_score(data_returns=DATA, action_error=ActionError([1.0, 2.0], [10, 20], 0.5))
-    assert Score.of(json.loads(json.dumps(score.to_json()))) == score
+    assert read(Score, json.loads(json.dumps(asdict(score)))) == score
 
 
 def test_evaluate_needs_no_data_for_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
