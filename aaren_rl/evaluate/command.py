@@ -105,7 +105,6 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _evaluate_one(path: Path, arguments: argparse.Namespace) -> list[Score]:
-    """Scores one policy at every target return, and prints the table."""
     policy, card, weights = _open(path, arguments)
     held_out = None if arguments.held_out is None else _held_out(path, arguments.held_out, card)
     if arguments.env_id is not None and arguments.env_id != card.env_id:
@@ -136,15 +135,14 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace) -> list[Score]:
 
 
 def _open(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
-    """The policy, its card, and which weights it has."""
     if path.is_file():
         return _open_exported(path, arguments)
     from ..policies.folder import load_policy
 
-    rollout, weights = {"rollout": arguments.rollout, "rollout_context": arguments.rollout_context}, arguments.weights
-    policy = load_policy(path, **rollout, weights=weights, device=choose_device(arguments.device))
-    card = policy.card
-    return guided(_attention(arguments, policy), arguments.guidance), card, weights or card.weights
+    chosen = {name: getattr(arguments, name) for name in ("rollout", "rollout_context", "weights")}
+    policy = load_policy(path, **chosen, device=choose_device(arguments.device))
+    attending = guided(_attention(arguments, policy), arguments.guidance)
+    return attending, policy.card, arguments.weights or policy.card.weights
 
 
 def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
@@ -179,7 +177,6 @@ def _held_out(run: Path, file: str, card: PolicyCard) -> HeldOut:
 
 
 def _record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Sequence[Score]) -> str:
-    """Writes the episodes that were scored as a Minari dataset, which says how they were made; returns a line."""
     episodes, finals = recorder.episodes(dataset_id, card.env_id)
     asked = ", ".join(asked_words(score.target_return) for score in scores)
     references = card.reference_returns

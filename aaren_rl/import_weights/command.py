@@ -102,7 +102,7 @@ def take_over(arguments: argparse.Namespace) -> int:
 
 
 def _statistics(arguments: argparse.Namespace) -> tuple[Task, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """The task, and mean and standard deviation of its observations, (O,) each."""
+    # And mean and standard deviation of its observations, (O,) each.
     file = arguments.statistics
     if file is None:
         task, episodes = load_task(arguments.env, arguments.source, env_id=arguments.env_id)

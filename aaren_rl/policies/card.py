@@ -6,7 +6,6 @@ import importlib.metadata
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ..envs.tasks.environment import is_plain_argument, is_safe_name
@@ -114,20 +113,17 @@ def card_from_json(tree: object) -> PolicyCard:
         ValueError: a key is missing or unknown, or a value is not what it should be; the message names it.
     """
     card = read(PolicyCard, tree)
-    for problem in chain(_problems_of_words(card), _problems_of_numbers(card)):
-        raise ValueError(problem)
-    return card
-
-
-def _problems_of_words(card: PolicyCard) -> Iterator[str]:
     for name, value in card.env_kwargs.items():
         if not is_plain_argument(name, value):
-            yield f"env_kwargs has {name!r:.80} = {value!r:.80}, which may name a file or a module"
+            raise ValueError(f"env_kwargs has {name!r:.80} = {value!r:.80}, which may name a file or a module")
     if not is_safe_name(card.env):
-        yield f"env is no name: {card.env!r:.80}"
+        raise ValueError(f"env is no name: {card.env!r:.80}")
     for name in ("agent", "env_id", "dataset", "source", "context", "rollout", "reference"):
         if not (getattr(card, name) or "").isprintable():  # it is shown on the terminal
-            yield f"{name} is not a line of text: {getattr(card, name)!r:.80}"
+            raise ValueError(f"{name} is not a line of text: {getattr(card, name)!r:.80}")
+    if problem := next(_problems_of_numbers(card), None):
+        raise ValueError(problem)
+    return card
 
 
 def _problems_of_numbers(card: PolicyCard) -> Iterator[str]:

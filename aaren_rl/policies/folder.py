@@ -164,7 +164,6 @@ def load_tensors(file: Path, digest: str | None = None) -> dict[str, Tensor]:
 
 
 def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:
-    """The card, and the SHA-256 of the other files."""
     file = folder / CARD
     try:
         tree = json.loads(read_small(file))
@@ -179,7 +178,7 @@ def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:
 
 
 def _make_model(config: ModelConfig, tensors: dict[str, Tensor]) -> DecisionModel:
-    """Refuses a description that the weights do not fit before memory is taken for the model described."""
+    # What the weights do not fit is refused before memory is taken for the model described.
     if config.layers > len(tensors):
         raise ValueError(f"the model has {config.layers} layers, its weights are {len(tensors)} tensors")
     with torch.device("meta"):
@@ -195,8 +194,7 @@ def _naming_the_other(folder: Path) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        for name in FOLDERS:
-            other = folder.with_name(name)
-            if folder.name in FOLDERS and other != folder and is_there(other / CARD):
-                raise CheckpointError(f"{error}; its run has {other}, too") from error
+        others = [folder.with_name(name) for name in FOLDERS if folder.name in FOLDERS and name != folder.name]
+        if other := next((other for other in others if is_there(other / CARD)), None):
+            raise CheckpointError(f"{error}; its run has {other}, too") from error
         raise

@@ -76,7 +76,6 @@ def newest_whole(parent: Path, needed: Mapping[str, type], read: Callable[[Saved
 
 
 def _files(parent: Path) -> list[Path]:
-    """The checkpoints, oldest first."""
     return sorted((p for p in parent.glob("*.pt") if p.stem.isdecimal()), key=lambda p: int(p.stem))
 
 
