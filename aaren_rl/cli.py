@@ -28,15 +28,12 @@ positive = COUNT.integer  # the type of an argument that counts something
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line with a way out, exit code 2."""
+    """An argument parser whose errors are one line with a way out, exit code 2; of a command, or of a part of one."""
 
-    def __init__(self, command: str, description: str) -> None:
-        super().__init__(
-            prog=f"python -m aaren_rl.{command}",
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
+    def __init__(self, command: str = "", description: str = "", usage: str = "", **options: Any) -> None:  # noqa: ANN401
+        prog = f"python -m aaren_rl.{command}"
+        options = {"prog": prog, "usage": f"{prog} {usage}" if usage else None, "allow_abbrev": False, **options}
+        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # noqa: ANN401
         """As argparse's; what is no text, such as a path in another encoding, could not be written anywhere."""
@@ -56,7 +53,6 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
     def _suggestion(self, message: str) -> str:
-        """The option, of this parser or of its commands' own, that a mistyped one is nearest to."""
         _, unknown, rest = message.partition("unrecognized arguments: ")
         mistyped = [word.partition("=")[0] for word in rest.split() if word.startswith("--")]
         own = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
@@ -71,14 +67,6 @@ class Parser(argparse.ArgumentParser):
         if device is not None:
             self.add_argument("--device", metavar="NAME", default=device, help=f"auto, cpu or cuda [{device}]")
         self.add_argument("--debug", action="store_true", help="show the traceback of an error")
-
-
-class Subparser(Parser):
-    """What `add_subparsers` of a `Parser` makes of each of a command's own commands."""
-
-    def __init__(self, *, prog: str, description: str, epilog: str | None = None) -> None:
-        super().__init__(prog.removeprefix("python -m aaren_rl."), description)
-        self.epilog = epilog
 
 
 def run(parser: Parser, command: Callable[[argparse.Namespace], int], argv: Sequence[str] | None) -> int:

@@ -49,7 +49,6 @@ def _value(value: object, hint: Any, where: str) -> Any:  # noqa: ANN401  a type
 
 
 def _as(kind: Any, value: Any) -> Any:  # noqa: ANN401
-    """The value as one of a kind; raises TypeError where it is none."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is list and isinstance(value, list):
         return [_as(parts[0], item) for item in value]

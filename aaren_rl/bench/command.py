@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ..cli import Parser, Subparser, run
+from ..cli import Parser, run
 from ..files import check_writable, write_json
 from ..machine import Machine
 from ..ranges import THREADS
@@ -27,7 +27,7 @@ BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in (learning
 
 def _parser() -> Parser:
     parser = Parser("bench", "Measure time and memory. Each benchmark has its own --help.")
-    benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK", parser_class=Subparser)
+    benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
     for name, benchmark in BENCHMARKS.items():
         texts = {"help": benchmark.HELP, "description": benchmark.DESCRIPTION, "epilog": benchmark.EPILOG}
         own = benchmarks.add_parser(name, **texts)

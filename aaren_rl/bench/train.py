@@ -25,7 +25,7 @@ from ..cli import Parser, choose_device, positive
 from ..envs import Episodes, get_task
 from ..errors import UsageError
 from ..machine import device_name
-from ..train.acceleration import autocast, keep_freed_memory, uses_bfloat16
+from ..train.acceleration import keep_freed_memory, uses_bfloat16
 from ..train.config import RunConfig
 from ..train.contexts.batches import Batch, StepData, part
 from ..train.settings import make_config
@@ -92,7 +92,7 @@ def check_gradients(config: RunConfig, data: StepData, precisions: Iterable[str]
     found = {}
     for precision in precisions:
         fast.zero_grad()
-        with autocast(replace(config.optimizer, precision=precision), data.device):
+        with torch.autocast(data.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
             predicted = _forward(fast, batch)
         masked_mse(predicted, batch.actions, batch.mask).backward()
         found[precision] = difference = _largest_difference(fast, slow)

@@ -41,9 +41,7 @@ SETTINGS = [field for field in dataclasses.fields(CollectConfig) if "shown" in f
 
 def make_parser() -> Parser:
     """The command line."""
-    parser = Parser("collect", DESCRIPTION)
-    parser.epilog = EPILOG
-    parser.usage = "python -m aaren_rl.collect --env ID [options]"
+    parser = Parser("collect", DESCRIPTION, "--env ID [options]", epilog=EPILOG)
     add = parser.add_argument
     add("--env", metavar="ID", required=True, help="Gymnasium environment with continuous actions, such as Hopper-v4")
     for field in SETTINGS:

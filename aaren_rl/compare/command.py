@@ -16,7 +16,7 @@ from ..policies.names import AGENTS
 from ..ranges import GPUS, RETURN, SEED
 from ..sweep.processes import CellJob, make_job
 from ..sweep.schedule import run_cells
-from ..train.settings import preset_names
+from ..train.settings import presets
 from .cells import check_comparable, write_results
 
 COMPARED = ["decision-aaren", "decision-transformer"]  # where no others are asked for
@@ -36,9 +36,7 @@ Settings that train has and compare has not go behind a --: compare --env hopper
 
 def make_parser() -> Parser:
     """The command line."""
-    parser = Parser("compare", DESCRIPTION)
-    parser.epilog = EPILOG
-    parser.usage = "python -m aaren_rl.compare --env NAME [NAME ...] [options] [-- settings of train]"
+    parser = Parser("compare", DESCRIPTION, "--env NAME [NAME ...] [options] [-- settings of train]", epilog=EPILOG)
     add = parser.add_argument
     add("--env", nargs="+", metavar="NAME", help="tasks, such as hopper-medium; with --env-id names for the data")
     agents = f"of {', '.join(AGENTS)} [first two]"
@@ -49,7 +47,7 @@ def make_parser() -> Parser:
     add("--env-id", metavar="ID", help="your own Gymnasium environment, with --source FILE ...")
     add("--ref-min-score", type=RETURN.number, metavar="X", help="return that scores 0, with --env-id")
     add("--ref-max-score", type=RETURN.number, metavar="X", help="return that scores 100, with --env-id")
-    add("--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(preset_names())}")
+    add("--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(presets())}")
     add("--episodes", type=positive, metavar="N", default=20, help="episodes a score [20]")
     add("--eval-seed", type=SEED.integer, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
     add("--target-returns", type=RETURN.number, nargs="+", metavar="R", help="returns to ask for in the sweep")

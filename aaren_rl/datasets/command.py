@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..cli import Parser, Subparser, import_registering, positive, run
+from ..cli import Parser, import_registering, positive, run
 from ..envs import DataError, EnvsError
 from ..envs.behaviour.local_sets import cache_dir, local_levels
 from ..envs.data.download import pin_path
@@ -34,13 +34,10 @@ Look after data sets. NAME is a task such as hopper-medium, minari:ID, or the pa
 
 def make_parser() -> Parser:
     """The command line."""
-    parser = Parser("datasets", DESCRIPTION)
-    parser.usage = "python -m aaren_rl.datasets COMMAND ..."
-    commands = parser.add_subparsers(
-        required=True, metavar="COMMAND", prog="python -m aaren_rl.datasets", parser_class=Subparser
-    )
+    parser = Parser("datasets", DESCRIPTION, "COMMAND ...")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog=parser.prog)
 
-    def add(name: str, work: Callable[[argparse.Namespace], int], text: str, *, register: bool = True) -> Subparser:
+    def add(name: str, work: Callable[[argparse.Namespace], int], text: str, *, register: bool = True) -> Parser:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.add_shared(register=register)
         command.set_defaults(work=work)

@@ -48,8 +48,7 @@ SAMPLERS = ("uniform", "edh", "align", "pos-align", "rff", "favor", "favor-relu"
 
 def make_parser() -> Parser:
     """The command line."""
-    parser = Parser("evaluate", DESCRIPTION)
-    parser.usage = "python -m aaren_rl.evaluate RUN [RUN ...] [options]"
+    parser = Parser("evaluate", DESCRIPTION, "RUN [RUN ...] [options]")
     add = parser.add_argument
     runs = "run folder, policy folder in it such as RUN/policy_best, or exported file"
     add("runs", nargs="+", type=Path, metavar="RUN", help=runs)

@@ -41,8 +41,7 @@ RUN is a run folder, or a policy folder in it such as RUN/policy_best.
 
 def make_parser() -> Parser:
     """The command line."""
-    parser = Parser("export", DESCRIPTION)
-    parser.usage = "python -m aaren_rl.export RUN --out FILE [options]"
+    parser = Parser("export", DESCRIPTION, "RUN --out FILE [options]")
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder or policy folder")
     parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="the file to write, e.g. policy.onnx")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")

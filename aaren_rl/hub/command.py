@@ -31,8 +31,7 @@ Nothing is sent anywhere; `hf upload USER/NAME FOLDER` does that. FOLDER is a po
 
 def make_parser() -> Parser:
     """The command line."""
-    parser = Parser("hub", DESCRIPTION)
-    parser.usage = "python -m aaren_rl.hub RUN FOLDER [options]"
+    parser = Parser("hub", DESCRIPTION, "RUN FOLDER [options]")
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder or policy folder")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="what to write; must not exist, or be empty")
     parser.add_argument("--license", metavar="NAME", default="mit", help="licence of the weights [mit]")

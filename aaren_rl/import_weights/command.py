@@ -40,8 +40,7 @@ the numbers of a Hugging Face model card. Nothing in SOURCE is executed.
 
 def make_parser() -> Parser:
     """The command line."""
-    parser = Parser("import_weights", DESCRIPTION)
-    parser.usage = "python -m aaren_rl.import_weights SOURCE FOLDER [options]"
+    parser = Parser("import_weights", DESCRIPTION, "SOURCE FOLDER [options]")
     add = parser.add_argument
     add("weights", type=Path, metavar="SOURCE", help="file or folder with the weights")
     add("folder", type=Path, metavar="FOLDER", help="policy folder to write; must not exist, or be empty")

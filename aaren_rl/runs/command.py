@@ -28,8 +28,7 @@ LEGEND = "score: normalised, or the mean return where it says so; error: held-ou
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    parser = Parser("runs", DESCRIPTION)
-    parser.usage = "python -m aaren_rl.runs [FOLDER ...] [options]"
+    parser = Parser("runs", DESCRIPTION, "[FOLDER ...] [options]")
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", default=[Path("runs")], help="[runs]")
     parser.add_argument("--sort", choices=("path", "score"), metavar="HOW", default="path", help="path or score [path]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the list here too")

@@ -28,22 +28,17 @@ Train a grid of runs, several at once; call it again to go on where it was stopp
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     own, more = split_at_dashes(argv)
-    parser = Parser("sweep", DESCRIPTION)
-    parser.usage = "python -m aaren_rl.sweep GRID [options] [-- arguments of aaren_rl.train for every run]"
-    parser.add_argument(
-        "grid",
-        metavar="GRID",
-        help="a YAML file; paper: the 120 runs of the paper's Table 1; local: the same table on local sets",
-    )
-    parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
-    parser.add_argument("--jobs", type=positive, metavar="N", help="runs at once (default: one a core; all Ray has)")
-    parser.add_argument(
-        "--ray", nargs="?", const="local", metavar="ADDRESS", help="run on Ray: of its own, or the cluster at ADDRESS"
-    )
-    parser.add_argument(
-        "--jobs-per-gpu", type=positive, metavar="N", help="runs at once on every GPU here, each of which sees one GPU"
-    )
-    parser.add_argument("--gpus-per-run", type=GPUS.number, metavar="X", default=0.0, help="with --ray: of a GPU [0]")
+    parser = Parser("sweep", DESCRIPTION, "GRID [options] [-- arguments of aaren_rl.train for every run]")
+    add = parser.add_argument
+    grids = "a YAML file; paper: the 120 runs of the paper's Table 1; local: the same table on local sets"
+    add("grid", metavar="GRID", help=grids)
+    add("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
+    add("--jobs", type=positive, metavar="N", help="runs at once (default: one a core; all Ray has)")
+    on_ray = "run on Ray: of its own, or the cluster at ADDRESS"
+    add("--ray", nargs="?", const="local", metavar="ADDRESS", help=on_ray)
+    shared = "runs at once on every GPU here, each of which sees one GPU"
+    add("--jobs-per-gpu", type=positive, metavar="N", help=shared)
+    add("--gpus-per-run", type=GPUS.number, metavar="X", default=0.0, help="with --ray: of a GPU [0]")
     parser.add_shared()
     return run(parser, lambda arguments: _sweep(arguments, more), own)
 
@@ -51,10 +46,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _sweep(arguments: argparse.Namespace, more: list[str]) -> int:
     registering = [] if arguments.register is None else ["--register", arguments.register]
     cells = read_grid(arguments.grid).cells(arguments.out, [*registering, *more])
-    return run_cells(
-        cells,
-        jobs=arguments.jobs,
-        ray_address=arguments.ray,
-        gpus_per_cell=arguments.gpus_per_run,
-        jobs_per_gpu=arguments.jobs_per_gpu,
-    )
+    on_gpus = {"gpus_per_cell": arguments.gpus_per_run, "jobs_per_gpu": arguments.jobs_per_gpu}
+    return run_cells(cells, jobs=arguments.jobs, ray_address=arguments.ray, **on_gpus)

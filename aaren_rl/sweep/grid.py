@@ -25,7 +25,7 @@ from ..errors import UsageError, one_line
 from ..files import read_small
 from ..policies.names import AGENTS
 from ..train.config import SETTINGS
-from ..train.settings import preset_names
+from ..train.settings import presets
 from ..typed import read
 from .processes import CellJob, make_job
 
@@ -47,7 +47,7 @@ class Grid:
     def __post_init__(self) -> None:
         known = sorted(SETTINGS)
         for what, given, allowed in (
-            ("preset", [self.preset], preset_names()),
+            ("preset", [self.preset], list(presets())),
             ("agents", self.agents, list(AGENTS)),
             ("agent_seeds", self.agent_seeds, self.agents),
             ("settings", self.settings, known),

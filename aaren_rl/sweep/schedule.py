@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,8 @@ def run_cells(
     Args:
         cells: the runs.
         jobs: how many at once, one thread each; by default one a core, and what Ray has room for.
-        ray_address: None: processes of this machine, without Ray; "local": a Ray of its own on this machine; else the
-            address of a Ray cluster, whose machines share this folder and have the package installed.
+        ray_address: None: no Ray; "local": a Ray of its own on this machine; else the address of a Ray cluster, whose
+            machines share this folder and have the package installed.
         gpus_per_cell: share of a GPU that a run takes, on Ray.
         jobs_per_gpu: how many at once on every GPU of this machine, each of which sees that one alone.
 
@@ -122,15 +122,13 @@ def is_finished(job: CellJob) -> bool:
 
 @dataclass(eq=False)
 class _Task:
-    """A cell on its way; `process` has `poll` and `terminate`."""
-
     job: CellJob
     done: bool
     tries: int = 0
     problem: str | None = None
     code: int = 0
     gpu: str | None = None
-    process: Any = field(default=None, repr=False)
+    process: Any = None  # has `poll` and `terminate`
 
 
 def _play(
@@ -142,7 +140,7 @@ def _play(
     stop: StopRequest,
     bar: tqdm[Any],
 ) -> bool:
-    """Until all have ended; whether a signal has stopped them."""
+    # Until all have ended; returns whether a signal has stopped them.
     running: list[_Task] = []
     asked, shown = False, 0.0
     while running or (waiting and not asked):
@@ -184,7 +182,6 @@ def _note_end(task: _Task, code: int, waiting: deque[_Task], bar: tqdm[Any]) -> 
 
 
 def _updates(tasks: list[_Task]) -> int:
-    """How far all are, by their logs."""
     return sum(task.job.config.optimizer.updates if task.done else _logged(task.job.run) for task in tasks)
 
 

@@ -9,12 +9,10 @@ import ctypes
 import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..agents.kernels.cuda_graphs import call_aside, capture
 from ..errors import UsageError
@@ -43,13 +41,8 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, KEPT)
 
 
-def autocast(config: OptimizerConfig, device: torch.device) -> AbstractContextManager[object]:
-    """bfloat16 where `uses_bfloat16` says so."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=uses_bfloat16(config, device))
-
-
 def uses_bfloat16(config: OptimizerConfig, device: torch.device) -> bool:
-    """Whether it is asked for or, with "auto", the processor computes in it."""
+    """Whether bfloat16 is asked for or, with "auto", the processor computes in it."""
     if config.precision != "auto":
         return config.precision == "bfloat16"
     if device.type == "cuda":
@@ -65,12 +58,6 @@ def check_compiler() -> None:
             f"--compile needs torch {MIN_TORCH_TO_COMPILE} or newer, here is {torch.__version__}; "
             "upgrade it, or train without --compile"
         )
-
-
-def compile_model(model: nn.Module, device: torch.device) -> nn.Module:
-    """`model` through torch.compile; on a GPU its launches are replayed as CUDA graphs."""
-    mode = "reduce-overhead" if device.type == "cuda" else "default"
-    return cast("nn.Module", torch.compile(model, mode=mode))
 
 
 class DeviceRates:
@@ -90,7 +77,10 @@ class DeviceRates:
 
 
 class Graphs:
-    """Calls a function of a size, and from the third call of one size on replays what it launched as a CUDA graph."""
+    """Calls a function of a size, and from the third call of one size on replays what it launched as a CUDA graph.
+
+    The tensors that a replay returns are overwritten by the next one.
+    """
 
     def __init__(self, update: Callable[[int], Found], generator: torch.Generator) -> None:
         self._update, self._generator = update, generator
@@ -98,7 +88,6 @@ class Graphs:
         self._recorded: dict[int, tuple[torch.cuda.CUDAGraph, Found]] = {}
 
     def __call__(self, size: int) -> Found:
-        """What the function returns; of a replay, tensors that the next one overwrites."""
         if size not in self._recorded:
             self._calls[size] += 1
             if self._calls[size] <= EAGER or len(self._recorded) == MOST:

@@ -6,27 +6,16 @@ import typing
 from dataclasses import dataclass, field, fields, replace
 
 from ..agents.model.config import ModelConfig
-from ..agents.ranges import setting
+from ..agents.ranges import check_limits, setting
 from ..policies.names import AGENTS, AUTO, CONTEXTS, ROLLOUTS, UNCONDITIONED
-from ..ranges import (
-    BELOW_1,
-    CONTEXT,
-    COUNT,
-    COUNT_FROM_0,
-    FROM_0,
-    HALF,
-    POSITIVE,
-    RETURN,
-    RETURN_SCALE,
-    SEED,
-    SOME,
-    check_limits,
-)
+from ..ranges import BELOW_1, CONTEXT, COUNT, COUNT_FROM_0, FROM_0, HALF, POSITIVE, RETURN, RETURN_SCALE, SEED, SOME
 
 
-def _choice(name: str, value: str, allowed: typing.Iterable[str]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name}: {value!r} is not one of {', '.join(allowed)}")
+def _check(section: object, **choices: typing.Iterable[str]) -> None:
+    check_limits(section)
+    for name, allowed in choices.items():
+        if (value := getattr(section, name)) not in allowed:
+            raise ValueError(f"{name}: {value!r} is not one of {', '.join(allowed)}")
 
 
 @dataclass(frozen=True)
@@ -51,8 +40,7 @@ class DataConfig:
     best_fraction: float = setting(1.0, "train on this share of the episodes, the best (0.1: 10 percent BC)", SOME)
 
     def __post_init__(self) -> None:
-        check_limits(self)
-        _choice("context", self.context, (AUTO, *CONTEXTS))
+        _check(self, context=(AUTO, *CONTEXTS))
         if (self.ref_min_score is None) != (self.ref_max_score is None):
             raise ValueError("ref_min_score, ref_max_score: give both or none")
 
@@ -74,11 +62,8 @@ class OptimizerConfig:
     non_finite: str = setting("stop", "update with a loss or gradient that is not finite: stop, or skip and count it")
 
     def __post_init__(self) -> None:
-        check_limits(self)
-        _choice("optimizer", self.optimizer, ("adamw", "muon"))
-        _choice("schedule", self.schedule, ("cosine", "constant"))
-        _choice("precision", self.precision, ("auto", "bfloat16", "float32"))
-        _choice("non_finite", self.non_finite, ("stop", "skip"))
+        either = {"optimizer": ("adamw", "muon"), "schedule": ("cosine", "constant"), "non_finite": ("stop", "skip")}
+        _check(self, precision=("auto", "bfloat16", "float32"), **either)
 
 
 @dataclass(frozen=True)
@@ -96,10 +81,7 @@ class EvaluationConfig:
     eval_seed: int = setting(1000, "environment i is reset with this seed + i", SEED)
 
     def __post_init__(self) -> None:
-        check_limits(self)
-        _choice("rollout", self.rollout, ROLLOUTS)
-        if isinstance(self.target_return, str):
-            _choice("target_return", self.target_return, (AUTO,))
+        _check(self, rollout=ROLLOUTS, **({"target_return": (AUTO,)} if isinstance(self.target_return, str) else {}))
 
 
 def _network() -> ModelConfig:
@@ -119,8 +101,7 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
-        check_limits(self)
-        _choice("agent", self.agent, AGENTS)
+        _check(self, agent=AGENTS)
         if self.evaluation.target_return == AUTO and not (self.network.best_return and self.agent not in UNCONDITIONED):
             raise ValueError("target_return: auto needs best_return, and an agent that sees returns")
         if self.data.context == "stream" and not self.constant_state:

@@ -49,7 +49,10 @@ def train(run: Run, stop: StopRequest, save_every: int | None) -> int:
     trainer, ranks, updates = run.trainer, run.trainer.ranks, run.config.optimizer.updates
     ranks.share(partial(announce, run))
     if trainer.update == 0 and run.config.data.start_from is None:
-        fit_returns(trainer)
+        for name, expectile in (("best_return", BEST), ("typical_return", TYPICAL)):
+            if (estimate := getattr(trainer.model, name)) is not None:  # fitted no longer than the policy itself
+                fit_return(estimate, trainer.data, expectile, run.config.seed, min(FIT_UPDATES, updates))
+                getattr(trainer.average, name).load_state_dict(estimate.state_dict())
     hidden = not ranks.is_writer
     run.bar = progress_bar(total=updates, initial=trainer.update, desc=run.task.name, unit="update", disable=hidden)
     try:
@@ -115,19 +118,11 @@ def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
     differing = [name for name, value in there.items() if name not in free and own[name] != value]
     if differing := [f"{name} ({there[name]}, here {own[name]})" for name in differing]:
         raise CheckpointError(f"--from {config.data.start_from}: the policy's model has another {', '.join(differing)}")
-    trainer.data.normalise_as(policy.card.observation_mean, policy.card.observation_std)
+    data, card = trainer.data, policy.card
+    data.observation_mean = torch.tensor(card.observation_mean, device=data.device)
+    data.observation_std = torch.tensor(card.observation_std, device=data.device)
     for model in (trainer.model, trainer.average):
         model.load_state_dict(policy.model.state_dict())
-
-
-def fit_returns(trainer: Trainer) -> None:
-    """Fits the model's estimates of the best return in reach and of the typical one, apart from its training."""
-    updates = min(FIT_UPDATES, trainer.config.optimizer.updates)  # no more than the policy has itself
-    for name, expectile in (("best_return", BEST), ("typical_return", TYPICAL)):
-        estimate, average = getattr(trainer.model, name), getattr(trainer.average, name)
-        if estimate is not None:
-            fit_return(estimate, trainer.data, expectile, trainer.config.seed, updates)
-            average.load_state_dict(estimate.state_dict())
 
 
 def fit_return(model: ReturnEstimate, data: StepData, expectile: float, seed: int, updates: int = FIT_UPDATES) -> None:

@@ -102,11 +102,7 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     next is Q G Q) and their product multiplies X: 0.7 of the time of 128 x 512. Not all of them: the smallest singular
     values of G are rounding, which the iterations would raise.
 
-    Args:
-        matrices: (n, R, C), R <= C, in the type to compute in; bfloat16 does where the processor has it.
-
-    Returns:
-        (n, R, C). A matrix of zeros stays one.
+    Takes and returns (n, R, C), R <= C, in the type to compute in: bfloat16 where the processor has it. Zeros stay zeros.
     """
     a, _, _ = QUINTIC
     x: Tensor = matrices / matrices.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
@@ -120,13 +116,12 @@ def orthogonalize(matrices: Tensor) -> Tensor:
 
 
 def _without_a(gram: Tensor) -> Tensor:
-    """Q - a I: Q itself has fewer digits in bfloat16."""
+    # Q - a I: Q itself has fewer digits in bfloat16.
     _, b, c = QUINTIC
     return torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
 
 
 def _iterated(gram: Tensor, iterations: int) -> Tensor:
-    """What some iterations multiply X by, from G."""
     a, _, _ = QUINTIC
     rest = _without_a(gram)
     product = rest.clone()

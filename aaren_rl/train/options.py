@@ -13,7 +13,7 @@ from ..cli import Parser
 from ..policies.names import AGENTS, AUTO, UNCONDITIONED
 from ..ranges import COUNT, SEED, THREADS, Range
 from .config import SECTIONS, SETTINGS, RunConfig
-from .settings import RUN, Job, preset_names
+from .settings import RUN, Job, presets
 
 # Settings that --help lists.
 SHOWN = {"start_from", "env", "source", "env_id", "context", "rollout", "target_return", "updates"}
@@ -38,18 +38,17 @@ score it with python -m aaren_rl.evaluate. Exit codes: 2 usage, 3 data, 4 checkp
 
 def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> Parser:
     """The command line; its help lists every setting where it is given the `defaults` of a preset to show."""
-    parser = Parser("train", DESCRIPTION)
+    parser = Parser("train", DESCRIPTION, "--env NAME [options]")
     parser.epilog = EPILOG
     if defaults is not None:
         parser.epilog = f"In brackets: the values of {defaults.agent} in the preset {preset}.\n\n{EPILOG}"
-    parser.usage = "python -m aaren_rl.train --env NAME [options]"
     add = parser.add_argument
     add("--config", metavar="FILE", help="settings: a run's config.yaml, or a part of one")
     _add_settings(parser, defaults)
     agents = f"{', '.join(AGENTS)} [the first; --from's or --config's]"
     add("--agent", choices=AGENTS, metavar="NAME", default=argparse.SUPPRESS, help=agents)
-    presets = f"settings to start from: {' or '.join(preset_names())}"
-    add("--preset", metavar="NAME", default="default", help=presets)
+    shipped = f"settings to start from: {' or '.join(presets())}"
+    add("--preset", metavar="NAME", default="default", help=shipped)
     training = "training seed [0; --config's]"
     add("--seed", type=SEED.integer, metavar="N", default=argparse.SUPPRESS, help=training)
     add("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
@@ -77,7 +76,6 @@ def _add_settings(parser: argparse.ArgumentParser, defaults: RunConfig | None) -
 
 
 def _typed(kinds: tuple[Any, ...], limits: Range | None) -> dict[str, Any]:
-    """How argparse reads a value of these types."""
     if bool in kinds:
         return {"action": argparse.BooleanOptionalAction}
     if limits is None:

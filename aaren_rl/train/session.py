@@ -51,19 +51,18 @@ def _train_together(job: Job, asked: RunConfig, ranks: Ranks) -> int:
 def require_room(config: RunConfig, device: torch.device) -> None:
     """Raises ResourcesError where a run needs more memory than is free, before anything is made for it."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-    for needed, what in ((model_bytes(config), "the model"), (batch_bytes(config), "a batch")):
+    for what, needed in needed_bytes(config).items():
         require_memory(needed, what, SMALLER, free=free)
 
 
-def model_bytes(config: RunConfig) -> int:
-    """Of the blocks' matrices, at least 10 of width x width each, with gradient, moving average and one moment."""
-    return 4 * 4 * 10 * config.network.layers * config.network.width**2
+def needed_bytes(config: RunConfig) -> dict[str, int]:
+    """What a run takes at least: of a block's 10 matrices, in float32, with gradient, moving average and one moment.
 
-
-def batch_bytes(config: RunConfig) -> int:
-    """Of an update's activations, kept for the backward: a block's input and its MLP's hidden layer, in bfloat16."""
+    Of an update's activations, kept for the backward: a block's input and its MLP's hidden layer, in bfloat16.
+    """
+    width, layers = config.network.width, config.network.layers
     steps = max(config.data.steps_per_update, config.data.context_length if config.data.context == "window" else 0)
-    return 2 * (1 + 4) * 3 * steps * config.network.layers * config.network.width
+    return {"the model": 4 * 4 * 10 * layers * width**2, "a batch": 2 * (1 + 4) * 3 * steps * layers * width}
 
 
 def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:

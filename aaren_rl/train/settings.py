@@ -41,11 +41,11 @@ def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
         card = read_card(given["start_from"])
         network = {name: value for name, value in card.model.items() if name in SETTINGS}
         settings = {"agent": card.agent, "return_scale": card.return_scale, **network, **given}
-    presets, agent = _presets(), settings.get("agent", RunConfig.agent)
-    if preset not in presets:
-        raise UsageError(f"preset {preset!r} is not one of {', '.join(presets)}")
-    own = presets[preset]
-    settings = {**presets["default"].get(agent, {}), **own.get("all", {}), **own.get(agent, {}), **settings}
+    known, agent = presets(), settings.get("agent", RunConfig.agent)
+    if preset not in known:
+        raise UsageError(f"preset {preset!r} is not one of {', '.join(known)}")
+    own = known[preset]
+    settings = {**known["default"].get(agent, {}), **own.get("all", {}), **own.get(agent, {}), **settings}
     # K of the rollout follows the training windows where these alone were given another length.
     if "context_length" in given and "rollout_context" not in given and settings.get("context") == "window":
         settings["rollout_context"] = given["context_length"]
@@ -69,15 +69,10 @@ def build_config(settings: Mapping[str, Any]) -> RunConfig:
         raise UsageError(f"configuration: {error}") from error
 
 
-def preset_names() -> list[str]:
-    """The presets that ship with the package."""
-    return list(_presets())
-
-
-def _presets() -> dict[str, dict[str, dict[str, Any]]]:
+def presets() -> dict[str, dict[str, dict[str, Any]]]:
+    """The presets that ship with the package: of each the settings by agent, or of "all"."""
     text = resources.files("aaren_rl.configs").joinpath("presets.yaml").read_text(encoding="utf-8")
-    presets: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(text)
-    return presets
+    return dict(yaml.safe_load(text))
 
 
 def run_folder(config: RunConfig, out: Path) -> Path:

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from ..agents import Block, DecisionModel, Encoded
-from ..agents.model.trunk import TrunkState
 from ..agents.scan.first_use import gpu_is_right
 from ..envs.errors import one_line
 from ..errors import CheckpointError
-from .acceleration import DeviceRates, Found, Graphs, autocast, compile_model, uses_bfloat16
+from .acceleration import DeviceRates, Found, Graphs, uses_bfloat16
 from .config import RunConfig
-from .contexts.batches import Batch, StepData, part, part_of_rows
+from .contexts.batches import StepData, part, part_of_rows
 from .contexts.sampling import Carried, StreamSampler, make_sampler
 from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
@@ -49,12 +48,10 @@ class Trainer:
     """Updates a decision model; everything that decides the next update is in `states`.
 
     Args:
-        config: the run's configuration.
         data: the steps to train on, on the training device.
-        action_dim: A.
         horizon: the environment's time limit, in steps.
-        ranks: the processes that share every batch. While dropout is 0, the weights are those of one process, to
-            rounding; with dropout each draws its own masks. GPUs are of one type: other types draw other numbers.
+        ranks: the processes that share every batch, on GPUs of one type. While dropout is 0, the weights are those of
+            one process, to rounding; with dropout each draws its own masks.
         compiled: run the model through torch.compile: the same numbers to rounding, other dropout masks.
         on_device: nothing in an update waits for the device, and a GPU replays it as a CUDA graph. By default where one
             process trains a model, not `compiled`, on a GPU whose passes wait for nothing. On a CPU, for tests.
@@ -81,10 +78,12 @@ class Trainer:
         # Modules look their parameters up every time, for a percent of a small model's update.
         self._parameters: list[Tensor] = list(self.model.parameters())
         self._averages: list[Tensor] = list(self.average.parameters())
-        wrapped = ranks.wrap(self.model, data.device)
-        self._forward = compile_model(wrapped, data.device) if compiled else wrapped
-        dtype = torch.bfloat16 if uses_bfloat16(config.optimizer, data.device) else torch.float32
-        self.optimizers = Optimizers(self.model, config.optimizer, dtype)
+        self._forward: Any = ranks.wrap(self.model, data.device)
+        if compiled:  # on a GPU its launches are replayed as CUDA graphs
+            mode = "reduce-overhead" if data.device.type == "cuda" else "default"
+            self._forward = torch.compile(self._forward, mode=mode)
+        self._bfloat16 = uses_bfloat16(config.optimizer, data.device)
+        self.optimizers = Optimizers(self.model, config.optimizer, torch.bfloat16 if self._bfloat16 else torch.float32)
         self.sampler = make_sampler(config.data, data, horizon)
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
         if on_device is None:
@@ -100,7 +99,6 @@ class Trainer:
         self._start_over()
 
     def _start_over(self) -> None:
-        """Makes what depends on the number of the next update, and on the tensors that it changes."""
         config, device, on_device = self.config.optimizer, self.data.device, self._on_device
         self._rates = DeviceRates(config, device, self.update) if on_device else None
         recorded = on_device and device.type == "cuda"
@@ -124,13 +122,16 @@ class Trainer:
         return loss, norm
 
     def _update(self, size: int) -> Found:
-        """Updates the weights and their average, on steps that are the same on every rank, as one process draws them.
-
-        On the device it is a function of nothing but what is there.
-        """
+        # On the device a function of nothing but what is there. The steps are those that one process draws.
         whole = self.sampler.draw(self.generator, size)
         rates = rates_at(self.update, self.config.optimizer) if self._rates is None else self._rates.take()
-        loss, after = self._loss(part(whole, self.ranks.rank, self.ranks.size), whole)
+        batch = part(whole, self.ranks.rank, self.ranks.size)
+        before = None if self.carried is None else self.carried.state
+        with torch.autocast(self.data.device.type, torch.bfloat16, enabled=self._bfloat16):
+            rows = batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
+            begun = {"starts": batch.starts, "previous_action": batch.previous_action}
+            actions, after = self._forward(*rows, before, **begun)
+        loss = masked_mse(actions, batch.actions, batch.mask, None if batch is whole else whole.mask.sum())
         for parameter in self._parameters:  # as the optimiser's zero_grad, in a tenth of its time
             parameter.grad = None
         # The ranks' gradients are averaged, and their losses are to be added up.
@@ -149,16 +150,6 @@ class Trainer:
         if self.carried is not None:
             self.carried.keep(after, bad)
         return loss, norm, whole.mask
-
-    def _loss(self, batch: Batch, whole: Batch) -> tuple[Tensor, TrunkState]:
-        """This rank's part of the error, and the model's state after the steps."""
-        before = None if self.carried is None else self.carried.state
-        with autocast(self.config.optimizer, self.data.device):
-            rows = batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
-            begun = {"starts": batch.starts, "previous_action": batch.previous_action}
-            actions, after = self._forward(*rows, before, **begun)
-        count = None if batch is whole else whole.mask.sum()
-        return masked_mse(actions, batch.actions, batch.mask, count), after
 
     @torch.no_grad()
     def _average(self, rates: Rates, bad: Tensor | None) -> None:
@@ -184,20 +175,16 @@ class Trainer:
         if self.carried is not None:
             self._gathered = self.ranks.gather(self.carried.tensors())
 
-    def _stream(self) -> dict[str, Any]:
-        """Where every row of a stream goes on, and the state with which."""
-        if not isinstance(self.sampler, StreamSampler):
-            return {}
-        size = self.ranks.size
-        rows = [part_of_rows(len(self.sampler.next), rank, size) for rank in range(size)]
-        whole = [parts for mine, parts in zip(rows, self._gathered, strict=True) if mine.stop > mine.start]
-        return {"stream": [self.sampler.next, *map(torch.cat, zip(*whole, strict=True))]}
-
     def states(self) -> dict[str, Any]:
         """Everything that `restore` needs."""
         states: dict[str, Any] = {"raw": dict(self.model.state_dict()), "average": dict(self.average.state_dict())}
         states |= {"optimizer": self.optimizers.state_dict(), "sampler": self.generator.get_state()}
-        states |= {"torch": torch.get_rng_state(), "skipped": self.skipped} | self._stream()
+        states |= {"torch": torch.get_rng_state(), "skipped": self.skipped}
+        if isinstance(self.sampler, StreamSampler):  # where every row goes on, and the state with which
+            size = self.ranks.size
+            rows = [part_of_rows(len(self.sampler.next), rank, size) for rank in range(size)]
+            whole = [parts for mine, parts in zip(rows, self._gathered, strict=True) if mine.stop > mine.start]
+            states["stream"] = [self.sampler.next, *map(torch.cat, zip(*whole, strict=True))]
         if self.data.device.type == "cuda":
             states["cuda"] = torch.cuda.get_rng_state(self.data.device)
         return states

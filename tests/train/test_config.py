@@ -23,12 +23,12 @@ from aaren_rl.train.config import SETTINGS
 from aaren_rl.train.optimizers import schedule
 from aaren_rl.train.options import make_job
 from aaren_rl.train.options import make_parser as train_parser
-from aaren_rl.train.session import batch_bytes, model_bytes
+from aaren_rl.train.session import needed_bytes
 from aaren_rl.train.settings import (
     as_text,
     build_config,
     make_config,
-    preset_names,
+    presets,
     read_settings,
     run_folder,
     settings_of,
@@ -38,7 +38,7 @@ CONFIGS = ROOT / "configs"
 LARGE = str(2**70)
 
 
-@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("preset", presets())
 @pytest.mark.parametrize("agent", AGENTS)
 def test_every_preset_loads_and_comes_back(preset: str, agent: str) -> None:
     config = make_config({"agent": agent, "seed": 3}, preset)
@@ -129,7 +129,8 @@ def test_what_fits_is_let_through() -> None:
     """The paper's preset, the largest that ships, takes less than a GB by this estimate; the model alone more."""
     config = make_config({}, "paper")
     model = DecisionModel(config.model(17, 6, 1000))
-    assert model_bytes(config) < 16 * sum(map(torch.numel, model.parameters())) < 1e9 > batch_bytes(config)
+    needed = needed_bytes(config)
+    assert needed["the model"] < 16 * sum(map(torch.numel, model.parameters())) < 1e9 > needed["a batch"]
 
 
 @pytest.mark.defect(28)

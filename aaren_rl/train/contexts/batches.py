@@ -64,7 +64,7 @@ def part_of_rows(rows: int, index: int, count: int) -> slice:
 
 
 def _cut_near(starts: Tensor, index: int, count: int) -> int:
-    """The start (T,) nearest to `index` / `count` of a row; the row's end where that is nearer."""
+    # The start (T,) nearest to this share of a row; the row's end where that is nearer.
     steps = len(starts)
     cuts = torch.cat([starts.nonzero().flatten(), torch.tensor([steps], device=starts.device)])
     return int(cuts[(cuts * count - index * steps).abs().argmin()])
@@ -73,7 +73,8 @@ def _cut_near(starts: Tensor, index: int, count: int) -> int:
 class StepData:
     """All steps of a data set on the training device; observations are normalized as they are drawn, not copied.
 
-    Returns-to-go are divided by `return_scale`; the smallest actions, (A,) or one for all, become -1, the largest 1.
+    Returns-to-go are divided by `return_scale`; the smallest actions, (A,) or one for all, become -1, the largest 1. On
+    a CPU it shares the data set's memory. Raises DataError where a scaled return-to-go is too large.
     """
 
     def __init__(
@@ -85,7 +86,6 @@ class StepData:
         action_low: float | Sequence[float] = -1.0,
         action_high: float | Sequence[float] = 1.0,
     ) -> None:
-        """Shares the data set's memory on a CPU; raises DataError where a scaled return-to-go is too large."""
         mean, std = (torch.from_numpy(a) for a in episodes.observation_statistics())
         self.observation_mean, self.observation_std = mean.to(device), std.to(device)
         self.observations = torch.from_numpy(episodes.observations).to(device)
@@ -109,12 +109,6 @@ class StepData:
 
     def __len__(self) -> int:
         return len(self.timesteps)
-
-    def normalise_as(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        """Normalises observations by other statistics than those of the data, (O,) each: by those of a policy."""
-        self.observation_mean, self.observation_std = (
-            torch.tensor(values, dtype=torch.float32, device=self.device) for values in (mean, std)
-        )
 
     def rows(self, index: Tensor, mask: Tensor) -> Batch:
         """The steps at `index` (B, T), one sequence a row, normalised here, so that no second copy is kept."""
