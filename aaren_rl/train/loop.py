@@ -119,8 +119,8 @@ def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
     if differing := [f"{name} ({there[name]}, here {own[name]})" for name in differing]:
         raise CheckpointError(f"--from {config.data.start_from}: the policy's model has another {', '.join(differing)}")
     data, card = trainer.data, policy.card
-    data.observation_mean = torch.tensor(card.observation_mean, device=data.device)
-    data.observation_std = torch.tensor(card.observation_std, device=data.device)
+    data.observation_mean = torch.tensor(card.observation_mean, dtype=torch.float32, device=data.device)
+    data.observation_std = torch.tensor(card.observation_std, dtype=torch.float32, device=data.device)
     for model in (trainer.model, trainer.average):
         model.load_state_dict(policy.model.state_dict())
 

@@ -102,7 +102,7 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     next is Q G Q) and their product multiplies X: 0.7 of the time of 128 x 512. Not all of them: the smallest singular
     values of G are rounding, which the iterations would raise.
 
-    Takes and returns (n, R, C), R <= C, in the type to compute in: bfloat16 where the processor has it. Zeros stay zeros.
+    Takes and returns (n, R, C), R <= C, in the type to compute in, bfloat16 where the processor has it. Zeros stay.
     """
     a, _, _ = QUINTIC
     x: Tensor = matrices / matrices.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
