@@ -79,11 +79,11 @@ def profile(cells: Sequence[Cell]) -> Figure:
     styles = styles_of(cells)
     figure = Figure(figsize=(7.6, 3.8), layout="constrained")
     axes = figure.add_subplot()
-    for p in profiles(cells, THRESHOLDS):
-        color = styles[p.agent][0]
-        axes.plot(p.thresholds, p.shares, color=color, linewidth=2, label=label(p.agent))
-        if (p.low != p.high).any():
-            axes.fill_between(p.thresholds, p.low, p.high, color=color, alpha=0.15, linewidth=0)
+    for agent, (shares, low, high) in profiles(cells, THRESHOLDS).items():
+        color = styles[agent][0]
+        axes.plot(THRESHOLDS, shares, color=color, linewidth=2, label=label(agent))
+        if (low != high).any():
+            axes.fill_between(THRESHOLDS, low, high, color=color, alpha=0.15, linewidth=0)
     axes.set(xlabel="normalised score", ylabel="share of runs above it", xlim=(0, THRESHOLDS[-1]), ylim=(0, 1))
     paint(axes)
     axes.legend(frameon=False, fontsize=9, labelcolor=INK)

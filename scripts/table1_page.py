@@ -21,7 +21,7 @@ from table1_figures import OURS, THEIRS, figures, on_all_sets
 from aaren_rl.compare.cells import Cell, read_results
 from aaren_rl.compare.imitation import imitation, imitation_difference_over_tasks, imitation_differences
 from aaren_rl.compare.published import PAPER, published
-from aaren_rl.compare.report.words import costs, ends_of, interval, listed, memory, number
+from aaren_rl.compare.report.tables import costs, ends_of, interval, listed, memory, number
 from aaren_rl.compare.statistics import agents_of, aggregate, differences, group, improvements, summarize
 from aaren_rl.errors import UsageError
 from aaren_rl.files import write_text

@@ -38,6 +38,10 @@ BLOCK = 100  # actions timed at a stretch
 REPEATS = 11  # blocks at every step, taken in turns
 POINTS = 24  # of figure 5
 CHECKED_STEPS, TOLERANCE = 200, 1e-5
+LENGTH = 1024  # steps after which the episode's random numbers begin again
+_RNG = np.random.default_rng(0)
+OBSERVATIONS: Array = _RNG.standard_normal((LENGTH, 1, OBSERVATION_DIM)).astype(np.float32)
+REWARDS: Array = _RNG.uniform(0, 4, (LENGTH, 1)).astype(np.float32)
 
 HELP = "cost of an action against the environment step, for every rollout mode"
 DESCRIPTION = f"""\
@@ -52,23 +56,17 @@ example:
   python -m aaren_rl.bench rollout --steps 1000 --modes decision-{aaren,transformer}:carry --plot figure5.png"""
 
 
-class Episode:
-    """An endless episode with observations and rewards drawn at random; no environment takes time or memory."""
+def step(t: int) -> tuple[Array, Array]:
+    """The random observation of step t and the reward of the step before it, which is 0 at the first."""
+    t %= LENGTH
+    return OBSERVATIONS[t], REWARDS[t - 1] if t else np.zeros(1, np.float32)
 
-    def __init__(self, length: int = 1024) -> None:
-        rng = np.random.default_rng(0)
-        self.observations: Array = rng.standard_normal((length, 1, OBSERVATION_DIM)).astype(np.float32)
-        self.rewards: Array = rng.uniform(0, 4, (length, 1)).astype(np.float32)
 
-    def play(self, policy: Policy, state: PolicyState, steps: int) -> PolicyState:
-        for t in range(int(state.timestep), int(state.timestep) + steps):
-            _, state = policy.act(*self.step(t), state)
-        return state
-
-    def step(self, t: int) -> tuple[Array, Array]:
-        """The observation of step t and the reward of the step before it, which is 0 at the first."""
-        t %= len(self.rewards)
-        return self.observations[t], self.rewards[t - 1] if t else np.zeros(1, np.float32)
+def play(policy: Policy, state: PolicyState, steps: int) -> PolicyState:
+    """The state some steps on in an endless episode: no environment takes time or memory."""
+    for t in range(int(state.timestep), int(state.timestep) + steps):
+        _, state = policy.act(*step(t), state)
+    return state
 
 
 def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
@@ -84,25 +82,25 @@ def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
     return Policy(DecisionModel(config), mean, std, RETURN_SCALE, rollout, CONTEXT)
 
 
-def check(policy: Policy, episode: Episode, steps: int = CHECKED_STEPS) -> float:
+def check(policy: Policy) -> float:
     """The largest difference between acting step by step and the model run in float64 over those steps in parallel.
 
     Raises NumericsError where it is above 1e-5, or not a number.
     """
     state, actions, to_go = policy.initial_state(1, TARGET_RETURN), [], []
-    for t in range(steps):
-        action, state = policy.act(*episode.step(t), state)
+    for t in range(CHECKED_STEPS):
+        action, state = policy.act(*step(t), state)
         actions.append(torch.tensor(action[0]))
         to_go.append(float(state.return_to_go[0]))
-    taken, observations = torch.stack(actions).double(), torch.from_numpy(episode.observations[:steps, 0])
+    taken, observations = torch.stack(actions).double(), torch.from_numpy(OBSERVATIONS[:CHECKED_STEPS, 0])
     wanted = parallel_actions(policy, observations, taken, torch.tensor(to_go, dtype=torch.float64))
     difference = float((taken - wanted).abs().max())  # not a number if one is not
     return require("the policy's actions differ from the float64 reference", difference, TOLERANCE)
 
 
-def states(policy: Policy, episode: Episode, stops: list[int]) -> list[PolicyState]:
+def states(policy: Policy, stops: list[int]) -> list[PolicyState]:
     """The policy's states at step 10 and at `stops`, as far as a state that grows is followed."""
-    found = [episode.play(policy, policy.initial_state(1, TARGET_RETURN), EARLY)]
+    found = [play(policy, policy.initial_state(1, TARGET_RETURN), EARLY)]
     for stop in stops:
         newest = found[-1]
         # At step 100 every window is full: what grows after it grows on.
@@ -110,21 +108,21 @@ def states(policy: Policy, episode: Episode, stops: list[int]) -> list[PolicySta
             break
         if policy.rollout == "window":  # nothing before the last K steps is in the state: they are skipped
             newest = newest._replace(timestep=stop - CONTEXT)
-        found.append(episode.play(policy, newest, stop - int(newest.timestep)))
+        found.append(play(policy, newest, stop - int(newest.timestep)))
     return found
 
 
-def grow(policies: dict[str, Policy], episode: Episode, steps: int) -> dict[str, Figures]:
+def grow(policies: dict[str, Policy], steps: int) -> dict[str, Figures]:
     """Figure 5: memory and time since the first action, a stretch of steps of one policy after one of the other's."""
     stops = sorted({round(steps * k / POINTS) for k in range(1, POINTS + 1)} - {0})
     found: dict[str, Figures] = {name: {"steps": stops, "state_bytes": [], "seconds": []} for name in policies}
     now = {name: policy.initial_state(1, TARGET_RETURN) for name, policy in policies.items()}
 
-    def play(name: str, stop: int) -> None:
-        now[name] = episode.play(policies[name], now[name], stop - int(now[name].timestep))
+    def go_on(name: str, stop: int) -> None:
+        now[name] = play(policies[name], now[name], stop - int(now[name].timestep))
 
     for stop, (name, growth) in itertools.product(stops, found.items()):
-        taken = seconds(partial(play, name, stop), CPU)
+        taken = seconds(partial(go_on, name, stop), CPU)
         growth["seconds"].append(taken + (growth["seconds"][-1] if growth["seconds"] else 0.0))
         growth["state_bytes"].append(state_bytes(now[name]))
     middle = (len(stops) - 1) // 2
@@ -146,13 +144,12 @@ def measure(arguments: argparse.Namespace) -> Figures:
         policies = {name: make_policy(name, **sizes) for name in arguments.modes}
     except ValueError as error:
         raise UsageError(str(error)) from error
-    episode = Episode()
-    checked = {name: check(policy, episode) for name, policy in policies.items()}
-    growths = grow(policies, episode, min(steps, CACHED))
+    checked = {name: check(policy) for name, policy in policies.items()}
+    growths = grow(policies, min(steps, CACHED))
     stops = sorted({s for s in (100, 1000, 10_000, 100_000, CACHED) if s < steps} | {steps})
-    at = {name: states(policy, episode, stops) for name, policy in policies.items()}
+    at = {name: states(policy, stops) for name, policy in policies.items()}
     works = {
-        (name, int(state.timestep)): partial(episode.play, policies[name], state, BLOCK)
+        (name, int(state.timestep)): partial(play, policies[name], state, BLOCK)
         for name, found in at.items()
         for state in found
     }

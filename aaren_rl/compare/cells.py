@@ -92,11 +92,7 @@ def write_results(
 
 
 def read_results(file: Path) -> tuple[list[Cell], dict[str, Any]]:
-    """The cells and settings that `write_results` wrote.
-
-    Raises:
-        UsageError: not readable, or not of this format.
-    """
+    """The cells and settings that `write_results` wrote; UsageError where unreadable or not of this format."""
     try:
         tree = json.loads(file.read_text(encoding="utf-8"))
         if tree["format"] != FORMAT:
@@ -107,11 +103,10 @@ def read_results(file: Path) -> tuple[list[Cell], dict[str, Any]]:
 
 
 def check_comparable(cells: Sequence[Cell]) -> None:
-    """Refuses a comparison whose runs differ in more than they may.
+    """Raises UsageError, which names the runs and what differs, where runs differ in more than they may.
 
-    Raises:
-        UsageError: there are none, one is there twice, or two runs of a task differ in data, updates or evaluation, or
-            two of one agent in how it is trained or rolled out; names the runs and what differs.
+    There are none, one is there twice, or two of a task differ in data, updates or evaluation, or two of one agent in
+    how it is trained or rolled out.
     """
     if not cells:
         raise UsageError("nothing to compare: no runs")

@@ -47,11 +47,8 @@ class Evaluation:
 def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | None = None) -> Cell:
     """Everything a comparison shows of a run; kept in its comparison.json, and read from there the next time.
 
-    Raises:
-        CheckpointError: the run has no policy, or its metrics cannot be read.
-        UsageError: its configuration cannot be read.
-        DataError: the data that it kept episodes of cannot be read, or are other ones by now.
-        SimulationError: the environment fails.
+    Raises CheckpointError where the run has no policy or readable metrics, UsageError where its configuration cannot be
+    read, DataError where its data cannot be, or are other ones by now, and SimulationError where the environment fails.
     """
     card, file = read_card(run), run / "comparison.json"
     asked = {"format": FORMAT, "how": json.loads(json.dumps(asdict(how))), "updates": card.updates}

@@ -82,20 +82,6 @@ class Pair:
     estimate: Estimate
 
 
-@dataclass(frozen=True)
-class Profile:
-    """The share of an agent's runs that score above a threshold, over tasks of equal weight; a performance profile.
-
-    All are (T,); `low` and `high`: a pointwise 95 % interval, the shares themselves where seeds are too few for one.
-    """
-
-    agent: str
-    thresholds: Floats
-    shares: Floats
-    low: Floats
-    high: Floats
-
-
 def group(cells: Sequence[Cell]) -> dict[str, dict[str, list[Cell]]]:
     """Task -> agent -> runs by training seed; tasks in order of appearance, the package's agents before others."""
     known = [*AGENTS, *(cell.agent for cell in cells)]
@@ -145,15 +131,19 @@ def improvements(cells: Sequence[Cell]) -> list[Pair]:
     return _pairs(cells, _superiority)
 
 
-def profiles(cells: Sequence[Cell], thresholds: Floats) -> list[Profile]:
-    """Every agent's performance profile over the tasks that `aggregate` takes; nothing where there are none."""
+def profiles(cells: Sequence[Cell], thresholds: Floats) -> dict[str, tuple[Floats, Floats, Floats]]:
+    """Every agent's performance profile over the tasks that `aggregate` takes; nothing where there are none.
+
+    The share of its runs that score above each threshold, over tasks of equal weight, and the ends of a pointwise 95 %
+    interval, the shares themselves where seeds are too few for one; all are (T,).
+    """
     envs, by_agent = _shared_scores(cells)
-    found = []
+    found = {}
     for agent, scores in by_agent.items() if envs else ():
         low = high = shares = _shares(thresholds, scores)
         if min(map(len, scores)) >= MIN_SEEDS:
             low, high = np.quantile(_shares(thresholds, _resampled(scores, PROFILE_RESAMPLES)), ENDS, axis=0)
-        found.append(Profile(agent, thresholds, shares, low, high))
+        found[agent] = shares, low, high
     return found
 
 

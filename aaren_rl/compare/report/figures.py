@@ -14,7 +14,7 @@ from matplotlib.patheffects import withStroke
 from ...policies.names import MARKS, label
 from ..cells import Cell
 from ..statistics import Summary, group, summarize
-from .words import interval, number
+from .tables import interval, number
 
 INK, SOFT, LINE = "#1c1f23", "#5a6270", "#d9dde3"  # text, what stands behind it, grids
 PAGE = "#fffffe"  # the page's own, around a text that lines run behind

@@ -23,8 +23,7 @@ from ..published import PUBLISHED
 from ..statistics import MIN_SEEDS, RESAMPLES, agents_of, group
 from . import tables
 from .figures import DARK, NARROW, OVERVIEW, figures, overview
-from .tables import TEXTS, Table
-from .words import NOTHING, answer, data_returns, joined
+from .tables import NOTHING, TEXTS, Table, answer, data_returns, joined
 
 PAGE = "report.html"
 
