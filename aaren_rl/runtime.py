@@ -95,13 +95,10 @@ class Runner:
         return asked_number(self.card["target_return"])
 
     def initial_state(self, batch_size: int, target_return: npt.ArrayLike | None = None) -> PolicyState:
-        """The state at the begin of an episode, as `Policy.initial_state`.
-
-        `target_return` is asked for: one number or (B,), in the environment's units; infinity for the best in reach,
-        None for the card's.
+        """The state at the begin of an episode in which `target_return` is asked for, as `Policy.initial_state`.
 
         Raises:
-            ArgumentError: it is none of these, or infinity and the policy holds no estimate of the best in reach.
+            ArgumentError: it is no number or (B,), or infinity and the policy holds no estimate of the best in reach.
         """
         batch_size = CHECK.integer("batch_size", batch_size, ENVS)
         memory = np.zeros((batch_size, *self._memory_shape), self._memory_dtype)
@@ -126,15 +123,9 @@ class Runner:
     def act(
         self, observation: npt.ArrayLike, reward: npt.ArrayLike, state: PolicyState
     ) -> tuple[npt.NDArray[np.float32], PolicyState]:
-        """The next action of every environment.
+        """The next action of every environment, float32 (B, A) in the environment's units, and the new state.
 
-        Args:
-            observation: (B, O), raw.
-            reward: (B,), of the step before; 0 at the first.
-            state: from `initial_state` or the last `act`.
-
-        Returns:
-            float32 actions (B, A) in the environment's units, and the new state.
+        Takes raw observations (B, O), rewards (B,) of the step before, 0 at the first, and the last call's state.
 
         Raises:
             ArgumentError: the shapes are not the policy's and the state's.
@@ -171,7 +162,6 @@ class Runner:
         return PolicyState(timestep, return_to_go[index], previous, memory[index])
 
     def _checked(self, state: PolicyState) -> PolicyState:
-        """A state that a caller hands back, parts of it perhaps replaced, as arrays."""
         if not isinstance(state, PolicyState):
             raise ArgumentError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
         timestep, return_to_go, previous, memory = state

@@ -231,11 +231,9 @@ class Policy:
 
     @torch.no_grad()
     def _estimate(self, estimate: ReturnEstimate, observation: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """An estimate of returns-to-go, (B,), in the environment's units."""
         seen = torch.tensor(observation, device=self.observation_mean.device)
-        scaled = estimate((seen - self.observation_mean) / self.observation_std)
-        found: npt.NDArray[np.float64] = (scaled * self.return_scale).cpu().numpy()
-        return found
+        scaled: Tensor = estimate((seen - self.observation_mean) / self.observation_std)
+        return (scaled * self.return_scale).cpu().numpy()
 
     def _act(self, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Memory]:
         if isinstance(memory, Window):
@@ -278,5 +276,5 @@ class Policy:
 
 
 def _exact(estimate: ReturnEstimate | None) -> ReturnEstimate | None:
-    """A copy in float64, whose sums, rounded, do not depend on how many environments there are."""
+    # In float64 sums, rounded, do not depend on how many environments there are.
     return None if estimate is None else copy.deepcopy(estimate).double()

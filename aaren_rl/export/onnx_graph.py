@@ -77,14 +77,9 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     return model
 
 
-class _Graph(Layers):
-    """The whole step; `window` or `recurrent` once."""
-
+class _Graph(Layers):  # the whole step; `window` or `recurrent` once
     def recurrent(self) -> tuple[str, list[int]]:
-        """The rollouts "carry" and "rolling": the scan's states, memory (B, S, L, H, D + 1), mean and level.
-
-        With recurrence encoding, the sums of every head stand behind them, F D numbers more.
-        """
+        """Memory (B, S, L, H, D + 1): the scan's mean and level, and with recurrence encoding a head's F D sums."""
         states, tokens = 2 if self.policy.rollout == "rolling" else 1, self.tokens
         layers, heads, size = len(self.blocks), self.heads, self.size
         encodings = [block.mixer.encoding for block in self.blocks if isinstance(block.mixer, Encoded)]
@@ -94,7 +89,7 @@ class _Graph(Layers):
         first = self.add("Equal", times, np.array(0))
         if states == 2:
             first, memory = self._stagger(first)
-            rows = self.reshape(self.add("Concat", rows, rows, axis=1), -1, self._feature_count)
+            rows = self.reshape(self.add("Concat", rows, rows, axis=1), -1, self.features)
             times = self.reshape(self.add("Concat", times, times, axis=1), -1, 1)
         x = self._embed(rows, first, times)
         fresh = self.reshape(first, -1, 1, 1, 1)
@@ -134,7 +129,7 @@ class _Graph(Layers):
         rows = self.add("Concat", "memory", self.add("Unsqueeze", self._features(), np.array([1])), axis=1)
         times = self.add("Add", self.reshape("timestep", -1, 1), np.arange(1 - length, 1))
         first = self.add("Or", self.add("Equal", times, np.array(0)), np.arange(length) == 0)
-        x = self._embed(self.reshape(rows, -1, self._feature_count), first, self.reshape(times, -1, 1))
+        x = self._embed(self.reshape(rows, -1, self.features), first, self.reshape(times, -1, 1))
         seen = self.reshape(self.add("GreaterOrEqual", times, np.array(0)), -1, length, 1)
         if self.tokens == 3:
             # Not the action before the window's or the episode's first step.
@@ -151,40 +146,31 @@ class _Graph(Layers):
             x = self.rest(i, queried, mixed)
         self.add("Slice", rows, *(np.array([i]) for i in (1, length, 1)), out="next_memory")
         self._act(x)
-        return "float32", [length - 1, self._feature_count]
-
-    @property
-    def _feature_count(self) -> int:
-        config = self.policy.model.config
-        return config.action_dim + 1 + config.observation_dim
+        return "float32", [length - 1, self.features]
 
     def _features(self) -> str:
-        """The step's row (B, F); also hands out the next return-to-go and timestep."""
+        # The step's row (B, F); also hands out the next return-to-go and timestep.
         to_go = self.add("Sub", "return_to_go", "reward", out="next_return_to_go")
         self.add("Add", "timestep", np.array(1), out="next_timestep")
-        scaled = self.add("Div", self._clamped(self._asked(to_go)), np.array(self.policy.return_scale))
-        scaled = self.reshape(self.cast(scaled, "float32"), -1, 1)
+        to_go = self._asked(to_go)
+        if (limits := self.policy.return_range) is not None:  # as `ReturnRange.clamp`
+            interval = self.add("Div", "timestep", np.array(limits.every))
+            row = self.add("Min", interval, np.array(len(limits.bounds) - 1))
+            low, high = (self.add("Gather", bounds, row, axis=0) for bounds in exact(limits.bounds).T)
+            to_go = self.add("Min", self.add("Max", to_go, low), high)
+        scaled = self.add("Div", to_go, np.array(self.policy.return_scale))
+        scaled = self.reshape(self.as_type(scaled, "float32", "float64"), -1, 1)
         return self.add("Concat", "previous_action", scaled, "observation", axis=1)
 
-    def _clamped(self, to_go: str) -> str:
-        """As `ReturnRange.clamp`."""
-        limits = self.policy.return_range
-        if limits is None:
-            return to_go
-        interval = self.add("Div", "timestep", np.array(limits.every))
-        row = self.add("Min", interval, np.array(len(limits.bounds) - 1))
-        low, high = (self.add("Gather", bounds, row, axis=0) for bounds in exact(limits.bounds).T)
-        return self.add("Min", self.add("Max", to_go, low), high)
-
     def _asked(self, to_go: str) -> str:
-        """What is asked for, (B,): the return-to-go, or the estimate of the best in reach where that is infinite."""
+        # What is asked for, (B,): the return-to-go, or the estimate of the best in reach where that is infinite.
         best = self.policy.model.best_return
         if best is None:
             return to_go
 
         def best_in_reach() -> str:
             mean, std = (x.cpu().numpy() for x in (self.policy.observation_mean, self.policy.observation_std))
-            x = self.cast(self.add("Div", self.add("Sub", "observation", mean), std), "float64")
+            x = self.as_type(self.add("Div", self.add("Sub", "observation", mean), std), "float64", "float32")
             for module in (best.first, best.second, best.last):
                 weight, bias = layer(module)
                 x = self.add("Add", self.add("MatMul", x, weight), bias)  # in float64, as `Policy` has it
@@ -199,11 +185,8 @@ class _Graph(Layers):
         return self.either(self.add("IsInf", largest, detect_negative=0), best_in_reach, as_it_is, "float64")
 
     def _embed(self, rows: str, first: str, times: str) -> str:
-        """Rows (R, F) of the time steps (R, 1) to normalised tokens (R J, C).
-
-        If a step is one token, the action has no effect on it where `first`, bool of R elements. If it is three, the
-        action's own is ignored later.
-        """
+        # Rows (R, F) of the time steps (R, 1) to normalised tokens (R J, C). If a step is one token, the action has no
+        # effect on it where `first`, bool of R elements. If it is three, the action's own is ignored later.
         model = self.policy.model
         center, weights = embedding(self.policy)
         if self.tokens == 1:
@@ -222,12 +205,8 @@ class _Graph(Layers):
         return self.norm(x, model.norm, self.shift(0))
 
     def _stagger(self, begin: str) -> tuple[str, str]:
-        """The rollout "rolling": every K / 2 steps the younger state takes the older's place, and a fresh one begins.
-
-        Returns:
-            Which states begin, (B, 2), and the memory to start from. The younger state of the first K / 2 steps, which
-            `Policy` leaves out, is a copy of the older and takes its place without effect.
-        """
+        # Which states begin, (B, 2), and the memory to start from: every K / 2 steps the younger takes the older's
+        # place. That of the first K / 2, which `Policy` leaves out, is a copy of the older and does so without effect.
         half = self.policy.context_length // 2
         turn = self.add("Equal", self.add("Mod", "timestep", np.array(half)), np.array(0))
         fresh = self.add("Concat", begin, self.reshape(turn, -1, 1), axis=1)
@@ -236,7 +215,6 @@ class _Graph(Layers):
         return fresh, self.add("Concat", older, younger, axis=1)
 
     def _act(self, x: str) -> None:
-        """The action from the observation's token (B, C), in the environment's units."""
         middle, half = action_range(self.policy)
         action = self.add("Tanh", self.gemm(x, layer(self.policy.model.head)))
         scaled = self.add("Mul", self.as_type(action, "float32"), half.astype(np.float32))

@@ -23,17 +23,7 @@ from torch import nn
 from ..agents import Aaren, Attention, Block, Encoded, Policy
 from ..agents.mixers import HeadMixer
 from ..agents.mixers.rsa.encoding import GatedEncoding
-from .onnx_weights import (
-    ERFC,
-    Doubles,
-    Linear,
-    beside,
-    encoding_maps,
-    exact,
-    in_blocks,
-    layer,
-    scores_and_values,
-)
+from .onnx_weights import ERFC, Doubles, Linear, beside, encoding_maps, exact, in_blocks, layer, scores_and_values
 
 Array: TypeAlias = npt.NDArray[Any]
 Value: TypeAlias = str | Array  # the name of a computed value, or a constant
@@ -46,12 +36,7 @@ NOTHING = -1e300  # the level of no tokens, and a score beside which every other
 
 
 class Layers:
-    """Collects a graph's nodes in the order they are computed; what adds some returns the name of what they compute.
-
-    Args:
-        policy: whose layers.
-        precision: see `onnx_graph.step_graph`.
-    """
+    """Collects a graph's nodes in the order they are computed; what adds some returns the name of what they compute."""
 
     def __init__(self, policy: Policy, precision: str) -> None:
         self._nodes: list[onnx.NodeProto] = []
@@ -62,7 +47,7 @@ class Layers:
         self.dtype = "float64" if precision == "float64" else "float32"
         model = policy.model
         self.width, self.heads, self.tokens = model.config.width, model.config.heads, model.config.tokens_per_step
-        self.size = self.width // self.heads
+        self.size, self.features = self.width // self.heads, model.config.action_dim + 1 + model.config.observation_dim
         self.blocks = [cast(Block, block) for block in model.trunk.blocks]
 
     def add(self, op: str, *inputs: Value, out: str | None = None, **attributes: Any) -> str:  # noqa: ANN401  any of ONNX's
@@ -70,16 +55,11 @@ class Layers:
         return self._add(op, *inputs, outputs=[out], **attributes)[0]
 
     def split(self, x: Value, sizes: Sequence[int], axis: int) -> list[str]:
-        """Cuts a value into parts of these sizes."""
         return self._add("Split", x, np.array(sizes, np.int64), outputs=[None] * len(sizes), axis=axis)
 
     def reshape(self, x: Value, *shape: int, out: str | None = None) -> str:
         """0 keeps a size, -1 is what is left."""
         return self.add("Reshape", x, np.array(shape, np.int64), out=out)
-
-    def cast(self, x: Value, dtype: str) -> str:
-        """The value in another type."""
-        return self.add("Cast", x, to=DTYPES[dtype])
 
     def either(self, condition: str, then: Callable[[], str], otherwise: Callable[[], str], dtype: str) -> str:
         """What `then` adds, or `otherwise`: only one of them is computed. A value of this type each."""
@@ -92,7 +72,6 @@ class Layers:
         return self.add("If", condition, then_branch=branches[0], else_branch=branches[1])
 
     def model(self, inputs: Sizes, outputs: Sizes, producer: str) -> onnx.ModelProto:
-        """The finished model."""
         taken, given = (
             [helper.make_tensor_value_info(name, DTYPES[kind], ["batch", *size]) for name, (kind, size) in side.items()]
             for side in (inputs, outputs)
@@ -145,10 +124,7 @@ class Layers:
         return outputs, values, level
 
     def encode(self, encoding: GatedEncoding, outputs: list[str], values: str, sums: str) -> tuple[list[str], str]:
-        """The gate of recurrence encoding around the scan's outputs; also its sums (N, H, F, D) after the tokens.
-
-        A head's outputs and next sums are linear in its sums and values.
-        """
+        """The gate of recurrence encoding around the scan's outputs; also its sums (N, H, F, D) after the tokens."""
         tokens = self.tokens
         of_sums, of_values, gates = encoding_maps(encoding, self.heads, tokens)
         values = self.add("Transpose", values, perm=[0, 2, 1, 3])
@@ -174,9 +150,8 @@ class Layers:
             pairs = self.reshape(pairs, -1, length, 2 * heads, size)
             keys, values = self.split(self.add("Transpose", pairs, perm=[0, 2, 1, 3]), [heads, heads], 1)
             scaled = Linear(*(part / math.sqrt(size) for part in layer(mixer.query)))
-            queries = self.reshape(
-                self.linear(queried, scaled.less(shift)), -1, length if queried == x else 1, heads, size
-            )
+            queries = self.linear(queried, scaled.less(shift))
+            queries = self.reshape(queries, -1, length if queried == x else 1, heads, size)
             queries = self.add("Transpose", queries, perm=[0, 2, 1, 3])
             scores = self.add("MatMul", queries, self.add("Transpose", keys, perm=[0, 1, 3, 2]))
         mixed = self.add("MatMul", self.add("Softmax", self.add("Add", scores, mask), axis=-1), values)
@@ -212,10 +187,9 @@ class Layers:
 
     def as_type(self, x: str, dtype: str, given: str | None = None) -> str:
         """The value in another type; `given` is its own, the graph's unless said."""
-        return x if dtype == (given or self.dtype) else self.cast(x, dtype)
+        return x if dtype == (given or self.dtype) else self.add("Cast", x, to=DTYPES[dtype])
 
     def constant(self, array: npt.ArrayLike) -> Array:
-        """Numbers in the graph's type."""
         return np.array(array, self.dtype, order="C")
 
     def last_token(self, x: str, length: int, position: int = -1) -> str:

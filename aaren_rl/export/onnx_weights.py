@@ -24,12 +24,7 @@ Doubles: TypeAlias = npt.NDArray[np.float64]
 
 
 class Linear(NamedTuple):
-    """x @ weight + bias.
-
-    Attributes:
-        weight: (inputs, outputs).
-        bias: (outputs,).
-    """
+    """x @ weight + bias, (inputs, outputs) and (outputs,)."""
 
     weight: Doubles
     bias: Doubles
@@ -134,10 +129,9 @@ def encoding_maps(encoding: GatedEncoding, heads: int, tokens: int) -> tuple[Dou
 
 
 def in_blocks(weight: Doubles) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-    """Weights (inputs, outputs) as 8-bit integers in blocks of inputs that share a scale; the last is padded with 0.
+    """Weights (inputs, outputs) in blocks of inputs that share a scale; the last is padded with 0.
 
-    Returns:
-        The integers (outputs, blocks, size), of which 128 stands for 0, and the scales (outputs * blocks,).
+    Gives 8-bit integers (outputs, blocks, size), of which 128 stands for 0, and the scales (outputs * blocks,).
     """
     inputs, outputs = weight.shape
     size = min(BLOCK, max(16, 1 << (inputs - 1).bit_length()))

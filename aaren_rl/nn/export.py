@@ -112,8 +112,7 @@ def _exported(module: nn.Module, x: Tensor) -> bytes:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"{type(module).__name__}.step has no ONNX graph: {reason}") from error
     assert program is not None
-    content: bytes = program.model_proto.SerializeToString()
-    return content
+    return program.model_proto.SerializeToString()  # type: ignore[no-any-return]
 
 
 @torch.no_grad()

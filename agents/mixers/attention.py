@@ -42,10 +42,9 @@ class Attention(HeadMixer):
     ) -> tuple[Tensor, Tensor, AttentionState]:
         keep = keep if keep is not None else slice(None)
         queries = self.split(self.query(x[:, keep]))
-        keys, values = self.split(self.key(x)), self.split(self.value(x))
-        cache = AttentionState(keys, values)
+        cache = own = AttentionState(self.split(self.key(x)), self.split(self.value(x)))
         if state is not None:
-            cache = AttentionState(torch.cat([state.keys, keys], -2), torch.cat([state.values, values], -2))
+            cache = AttentionState(torch.cat([state.keys, own.keys], -2), torch.cat([state.values, own.values], -2))
         plain = state is None and starts is None and keep == slice(None)
         mixed = F.scaled_dot_product_attention(
             queries,
@@ -54,7 +53,7 @@ class Attention(HeadMixer):
             is_causal=plain,
             dropout_p=self.dropout if self.training else 0.0,
         )
-        return mixed, values, cache
+        return mixed, own.values, cache
 
     def initial_state(self, batch_size: int) -> AttentionState:
         empty = self.key.weight.new_zeros(batch_size, self.heads, 0, self.head_dim)
@@ -62,7 +61,7 @@ class Attention(HeadMixer):
 
 
 def _causal_mask(n: int, total: int, starts: Tensor | None, device: torch.device) -> Tensor:
-    """True where attended to, (..., N, M + N): cached tokens and own ones up to itself, of the same sequence."""
+    # True where attended to, (..., N, M + N): cached tokens and own ones up to itself, of the same sequence.
     cached = total - n
     causal = torch.ones(n, total, dtype=torch.bool, device=device).tril(cached)
     if starts is None:

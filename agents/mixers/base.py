@@ -65,10 +65,8 @@ class HeadMixer(Mixer):
 
     def project(self, mixed: Tensor) -> Tensor:
         """The heads' outputs (..., H, D) joined, through W_o: (..., C)."""
-        out: Tensor = self.output(mixed.flatten(-2))
-        return out
+        return self.output(mixed.flatten(-2))  # type: ignore[no-any-return]
 
     def split(self, x: Tensor) -> Tensor:
         """The heads' channels apart, (B, N, C) -> (B, H, N, D)."""
-        heads: Tensor = x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-        return heads
+        return x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)  # type: ignore[no-any-return]

@@ -17,8 +17,7 @@ class ModelConfig:
     """Everything that decides the model's shape; stored with its weights. Fields with a help are settings of a run.
 
     Attributes:
-        observation_dim: O.
-        action_dim: A.
+        observation_dim, action_dim: O and A.
         mixer: a name in MIXERS.
         width, layers, heads, dropout: see their helps; `heads` must divide `width`.
         max_timestep: rows of the timestep embedding; later steps use the last row.

@@ -135,13 +135,11 @@ class DecisionModel(nn.Module):
         return actions[:, 0], state
 
     def initial_state(self, batch_size: int) -> TrunkState:
-        """The trunk's state before any step."""
         return self.trunk.initial_state(batch_size)
 
     def _act(
         self, tokens: Tensor, state: TrunkState | None, starts: Tensor | None, keep: slice
     ) -> tuple[Tensor, TrunkState]:
-        """The actions that follow from the kept ones of the embedded tokens (B, N, C)."""
         with torch.autocast(tokens.device.type, enabled=False):
             tokens = self.norm(tokens)
         x, state = self.trunk(tokens, state, starts=starts, keep=keep)
@@ -151,8 +149,7 @@ class DecisionModel(nn.Module):
         """The embedding of time steps (...), (..., C): (C,) of one number."""
         newest = self.config.max_timestep - 1
         if isinstance(timestep, Tensor):
-            embedded: Tensor = self.embed_timestep(timestep.clamp(0, newest))
-            return embedded
+            return self.embed_timestep(timestep.clamp(0, newest))  # type: ignore[no-any-return]
         return self.embed_timestep.weight[min(timestep, newest)]
 
 
@@ -175,8 +172,7 @@ class ReturnEstimate(nn.Module):
     def forward(self, observations: Tensor) -> Tensor:
         """The estimate, in the type of the weights."""
         x = observations.to(self.last.weight.dtype)
-        estimate: Tensor = self.last(self.second(self.first(x).relu()).relu())
-        return estimate.squeeze(-1)
+        return self.last(self.second(self.first(x).relu()).relu()).squeeze(-1)  # type: ignore[no-any-return]
 
 
 def expectile_loss(predicted: Tensor, target: Tensor, expectile: float) -> Tensor:

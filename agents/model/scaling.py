@@ -123,5 +123,4 @@ class PlainStep:
 
 def to_array(action: Tensor) -> Array:
     """Actions as float32 in the processor's memory."""
-    array: Array = action.detach().cpu().numpy().astype(np.float32, copy=False)
-    return array
+    return action.detach().cpu().numpy().astype(np.float32, copy=False)

@@ -69,21 +69,18 @@ class Block(nn.Module):
 
     def _rest(self, x: Tensor, y: Tensor) -> Tensor:
         x = self.norm1(x + self.dropout(y))
-        out: Tensor = self.norm2(x + self.dropout(self.mlp(x)))
-        return out
+        return self.norm2(x + self.dropout(self.mlp(x)))  # type: ignore[no-any-return]
 
 
 class PreNormBlock(Block):
     """x = x + mixer(LN1(x)); x = x + MLP(LN2(x)): the block of GPT-2 and of Hugging Face's Decision Transformer."""
 
     def _read(self, x: Tensor) -> Tensor:
-        normalised: Tensor = self.norm1(x)
-        return normalised
+        return self.norm1(x)  # type: ignore[no-any-return]
 
     def _rest(self, x: Tensor, y: Tensor) -> Tensor:
         x = x + self.dropout(y)
-        out: Tensor = x + self.dropout(self.mlp(self.norm2(x)))
-        return out
+        return x + self.dropout(self.mlp(self.norm2(x)))  # type: ignore[no-any-return]
 
 
 BLOCKS: dict[str, type[Block]] = {"post-norm": Block, "pre-norm": PreNormBlock}

@@ -37,8 +37,10 @@ from .recurrence import fold, latest, scan, unfold, with_inputs
 class RemConfig:
     """How many of a layer's heads have which REM (section 3, "Hyperparameters"), and how they begin.
 
+    Raises ValueError for what lies outside the paper's range.
+
     Attributes:
-        counts: k1 to k6: regular, cosine, sine, and the same three dilated.
+        counts: k1 to k6: regular, cosine, sine, and the same three dilated; not all 0.
         dilation: d of the last three, in tokens.
         max_power: K; larger powers are masked. 0: none are. None: the mixer's own choice.
         gate: the gate-control parameter mu before training.
@@ -50,27 +52,21 @@ class RemConfig:
     gate: float = setting(0.0, limits=Range(-3, 3))
 
     def __post_init__(self) -> None:
-        """Raises ValueError for counts below 0 or all 0, and for what lies outside the paper's range."""
         if len(self.counts) != 6 or min(self.counts) < 0 or sum(self.counts) < 1:
             raise ValueError(f"REM counts must be six numbers from 0 on, not all 0: {self.counts}")
         check_limits(self)
 
     @property
     def heads(self) -> int:
-        """R, heads that have a REM; the layer's others are attention alone."""
+        """R, heads that have a REM."""
         return sum(self.counts)
 
 
 def parse_counts(text: str, heads: int) -> tuple[int, int, int, int, int, int]:
-    """k1 to k6 of a layer with `heads` heads.
+    """k1 to k6 of a layer with H `heads`, of six numbers with commas between them or of "auto".
 
-    Args:
-        text: six numbers with commas between them, or "auto": every head has a REM, half of them a dilated one, and of
-            either half all but one or two are pairs of cosine and sine: (2, 1, 1, 2, 1, 1) for 8 heads.
-        heads: H of the layer.
-
-    Raises:
-        ValueError: not six numbers, or more than there are heads.
+    "auto" gives every head a REM, half of them a dilated one, and of either half all but one or two are pairs of cosine
+    and sine: (2, 1, 1, 2, 1, 1) for 8 heads. Raises ValueError: not six numbers, or more than there are heads.
     """
     if text == "auto":
         halves = (heads - heads // 2, heads // 2)
@@ -100,11 +96,7 @@ class EncodingState(NamedTuple):
 class Recurrence(nn.Module):
     """REM heads of one kind and dilation; `Regular` and `Cyclical` say which powers.
 
-    Args:
-        rows: P.
-        own_rows: which row of its sums each head's output is, (R,).
-        dilation: d, in tokens.
-        max_power: K, or 0.
+    Takes P `rows`, the row of its sums that each head's output is (R,), the dilation d in tokens, and K, or 0.
     """
 
     def __init__(self, rows: int, own_rows: list[int], dilation: int, max_power: int) -> None:
@@ -123,11 +115,7 @@ class Recurrence(nn.Module):
     def forward(
         self, values: Tensor, state: EncodingState | None, *, starts: Tensor | None = None, keep: slice | None = None
     ) -> tuple[Tensor, EncodingState]:
-        """P V of every head, all tokens (B, R, N, D) in parallel; the arguments are those of `RowModule.forward`.
-
-        Returns:
-            Outputs (B, R, N or fewer, D) in float32 at least, and the state after the last token.
-        """
+        """P V of every head: values (B, R, N, D) -> (B, R, N or fewer, D), float32 at least; and the state."""
         n, dilation = values.shape[-2], self.dilation
         values = values.to(torch.promote_types(values.dtype, torch.float32))
         segments = None if starts is None else starts.cumsum(-1).unsqueeze(1)  # (B, 1, N); the state is of segment 0
@@ -150,7 +138,6 @@ class Recurrence(nn.Module):
         return self.outputs(kept).to(values.dtype), after
 
     def initial_state(self, batch_size: int, head_dim: int, like: Tensor) -> EncodingState:
-        """The state before any token, for values of `like`'s type and device."""
         shape, dtype = (batch_size, self.heads), torch.promote_types(like.dtype, torch.float32)
         sums = like.new_zeros(*shape, self.dilation, self.rows, head_dim, dtype=STATE_DTYPE)
         return EncodingState(sums, like.new_zeros(*shape, 0, head_dim, dtype=dtype))
@@ -218,10 +205,6 @@ class GatedEncoding(nn.Module):
     """The gate of equation (4) around a mixer's heads: (1 - sigmoid(mu)) attention + sigmoid(mu) P V, one mu a layer.
 
     Heads beyond the REMs' number are attention alone, without a gate (appendix E.3).
-
-    Args:
-        rems: the heads' REMs.
-        heads: H of the mixer.
     """
 
     def __init__(self, rems: RemConfig, heads: int) -> None:

@@ -29,11 +29,9 @@ class EncodedState(NamedTuple):
 
 
 class Encoded(Mixer):
-    """A mixer with recurrence encoding; raises ValueError if there are more REMs than heads.
+    """A mixer with recurrence encoding, by default "auto" counts and the paper's rest.
 
-    Args:
-        inner: the mixer inside.
-        rems: counts, dilation, mask and gate of the REMs; by default "auto" counts and the paper's rest.
+    Raises ValueError if there are more REMs than heads.
     """
 
     MAX_POWER: ClassVar[int]

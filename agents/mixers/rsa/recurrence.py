@@ -72,7 +72,7 @@ def _blocked(powers: Powers, table: Tensor, inputs: Tensor, segments: Tensor | N
 
 
 def _dense(table: Tensor, inputs: Tensor, segments: Tensor | None) -> Tensor:
-    """The same for a few tokens (..., M, Q, D) as one strictly triangular product; powers 0 to M, segments (..., M)."""
+    # The same for a few tokens (..., M, Q, D) as one strictly triangular product; powers 0 to M, segments (..., M).
     m, q = inputs.shape[-3:-1]
     p = table.shape[-1]
     if m == 1:  # every step of an episode comes here, where each operation counts
@@ -98,8 +98,7 @@ def fold(x: Tensor, dilation: int) -> Tensor:
     """(B, R, N, ...) -> (B, R, d, M, ...): every d-th token in a row of its own; padded with zeros."""
     if extra := -x.shape[2] % dilation:
         x = torch.cat([x, x.new_zeros(*x.shape[:2], extra, *x.shape[3:])], 2)
-    folded: Tensor = x.unflatten(2, (-1, dilation)).transpose(2, 3)
-    return folded
+    return x.unflatten(2, (-1, dilation)).transpose(2, 3)  # type: ignore[no-any-return]
 
 
 def unfold(x: Tensor, n: int) -> Tensor:

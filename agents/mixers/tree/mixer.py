@@ -61,7 +61,6 @@ class TreeState(NamedTuple):
 
     @staticmethod
     def empty(batch: int, heads: int, key_dim: int, dim: int) -> TreeState:
-        """The tree before any token."""
         keys, values = (torch.zeros(batch, 2, heads, size, dtype=DTYPE) for size in (key_dim, dim))
         totals = torch.zeros_like(keys[:, 0]), torch.zeros_like(values[:, 0])
         return TreeState(keys, values, *totals, torch.zeros(batch, dtype=torch.long), 0)
@@ -83,7 +82,6 @@ class TreeState(NamedTuple):
         )
 
     def _writable(self) -> TreeState:
-        """A state whose memory has room for a token: a copy where this one's is full or has been written on."""
         rows = self.keys.shape[1]
         full = 2 * self.length == rows
         if not full and bool((self.written == self.length).all()):
@@ -93,12 +91,10 @@ class TreeState(NamedTuple):
 
 
 def _row(rows: int, level: int, position: int) -> int:
-    """Where a block of 2^level tokens lies among 2 M rows."""
     return rows - (rows >> level) + position
 
 
 def _resized(nodes: Tensor, rows: int) -> Tensor:
-    """A copy with 2 M = `rows` rows, every level in its new place."""
     fresh, old = nodes.new_zeros(nodes.shape[0], rows, *nodes.shape[2:]), nodes.shape[1]
     for level in range(old.bit_length() - 1):
         begin, source, count = _row(rows, level, 0), _row(old, level, 0), old >> (level + 1)
@@ -108,7 +104,7 @@ def _resized(nodes: Tensor, rows: int) -> Tensor:
 
 @dataclass(frozen=True)
 class TreeConfig:
-    """How tree attention is computed.
+    """How tree attention is computed; raises ValueError naming the field that does not fit.
 
     Attributes:
         budget: E; with l tokens, attention is approximated by T = ceil(l^E) terms. 1 is exact.
@@ -121,13 +117,11 @@ class TreeConfig:
     seed: int = setting(0, limits=Range(0, 2**63 - 1))
 
     def __post_init__(self) -> None:
-        """Raises ValueError naming the field that does not fit."""
         check_limits(self)
         if self.sampler not in SAMPLERS:
             raise ValueError(f"sampler {self.sampler!r} is not one of {', '.join(SAMPLERS)}")
 
     def __str__(self) -> str:
-        """One line for beside a score."""
         return f"tree attention, E = {self.budget:g}, sampler {self.sampler}, seed {self.seed}"
 
     def terms(self, length: int) -> int:
@@ -141,7 +135,7 @@ class TreeConfig:
 
 
 class TreeAttention(Mixer):
-    """The mixer contract of `Attention`, with its weights, for evaluation; the state is a tree of block sums.
+    """The mixer contract of `Attention`, with its weights, for evaluation; raises ValueError without Numba.
 
     Args:
         attention: the trained mixer; its weights are used, not copied.
@@ -150,7 +144,6 @@ class TreeAttention(Mixer):
     """
 
     def __init__(self, attention: Attention, config: TreeConfig, layer: int = 0) -> None:
-        """Draws the sampler's random features from the seed; raises ValueError where Numba is not installed."""
         super().__init__()
         if not kernels.INSTALLED["numba"]:
             raise ValueError("tree attention is computed by Numba: pip install numba")
@@ -167,19 +160,16 @@ class TreeAttention(Mixer):
         if starts is not None:
             raise ValueError("tree attention is for rollout: one sequence a row")
         mixer = self.attention
-        query, key, value = (
-            mixer.split(layer(x)).transpose(1, 2).cpu() for layer in (mixer.query, mixer.key, mixer.value)
-        )
+        layers = mixer.query, mixer.key, mixer.value
+        query, key, value = (mixer.split(layer(x)).transpose(1, 2).cpu() for layer in layers)
         keys, states = self._with_features(key), [self.initial_state(len(x)) if state is None else state]
         for n in range(x.shape[1]):
             states.append(states[-1].append(keys[:, n], value[:, n]))
         state, seen = states[-1], states[1:][keep if keep is not None else slice(None)]
         query = query if keep is None else query[:, keep]
         queries = torch.cat([query / math.sqrt(mixer.head_dim), self._features(query)], -1)
-        key_totals, value_totals = (
-            torch.stack(parts, 1) for parts in zip(*((s.key_total, s.value_total) for s in seen), strict=True)
-        )
-        mixed, _, _ = self.attend(state, queries, key_totals, value_totals, torch.tensor([s.length for s in seen]))
+        totals = torch.stack([s.key_total for s in seen], 1), torch.stack([s.value_total for s in seen], 1)
+        mixed, _, _ = self.attend(state, queries, *totals, torch.tensor([s.length for s in seen]))
         return mixer.output(mixed.unflatten(0, (len(x), -1)).flatten(-2).to(x.device, value.dtype)), state
 
     def run_one(self, x: Tensor, state: TreeState) -> tuple[Tensor, TreeState]:
