@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -86,24 +86,18 @@ def collect(arguments: argparse.Namespace) -> int:
             folder.require_new()
         saved = load_run(path)
         if trains:
-            saved = _train(config, folder, saved, device, stop)
+            # Imports stable-baselines3, which takes seconds: not before all arguments are known to be right.
+            from .run import CollectRun
+
+            training = CollectRun(config, path, saved, device)
+            write_config(folder.config_file, config)
+            print(f"run folder: {path}", file=sys.stderr)
+            training.play(stop)
+            saved = training.saved()
         if stop.signal is not None:
             print(f"stopped at step {saved.steps if saved else 0:,}; --resume goes on from here", file=sys.stderr)
             return stop.exit_code
         return _write_levels(arguments, config, path, saved, stop)
-
-
-def _train(
-    config: CollectConfig, folder: RunFolder, saved: Saved | None, device: torch.device, stop: StopRequest
-) -> Saved:
-    # Imports stable-baselines3, which takes seconds: not before all arguments are known to be right.
-    from .run import CollectRun
-
-    run = CollectRun(config, folder.path, saved, device)
-    write_config(folder.config_file, config)
-    print(f"run folder: {folder.path}", file=sys.stderr)
-    run.play(stop)
-    return run.saved()
 
 
 def _write_levels(
@@ -122,14 +116,7 @@ def _write_levels(
     except Stopped:
         print("stopped; the same command with --levels makes what is missing", file=sys.stderr)
         return stop.exit_code
-    if arguments.minari:
-        _write_minari(config, files)
-    return 0
-
-
-def _write_minari(config: CollectConfig, files: Mapping[str, Path]) -> None:
-    """The data sets as Minari datasets too; one that is there already is left alone, with a line that says so."""
-    for level, file in files.items():
+    for level, file in files.items() if arguments.minari else ():
         dataset_id = f"collected/{env_name(config.env_id).lower()}/{level}-v0"
         folder = minari_data_dir(dataset_id).parent
         if folder.exists():
@@ -139,3 +126,4 @@ def _write_minari(config: CollectConfig, files: Mapping[str, Path]) -> None:
         _, episodes = load_task(name, str(file), env_id=config.env_id, max_episode_steps=horizon)
         description = f"made by aaren-rl's collect, not D4RL's; {'; '.join(episodes.notes)}"
         print(write_minari(dataset_id, episodes, env_id=config.env_id, description=description))
+    return 0

@@ -92,7 +92,6 @@ def inspect_env(env_id: str, max_episode_steps: int | None = None) -> int:
     Raises UsageError where it is not registered, has no 1-d Box to see or no bounded 1-d Box to act in, or its horizon
     is not known; SimulationError where it cannot be made.
     """
-    env_name(env_id)
     try:
         gym.spec(env_id)
     except gym.error.UnregisteredEnv as error:
@@ -156,7 +155,6 @@ class Evaluation:
     length_mean: float
 
     def __str__(self) -> str:
-        """The policy in words."""
         return f"SAC at {self.steps:,} steps, stochastic, mean return {self.return_mean:.1f}"
 
 

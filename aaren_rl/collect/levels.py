@@ -37,7 +37,6 @@ class Choice:
     expert: Evaluation
 
     def __str__(self) -> str:
-        """The choice in words, with what is odd about it."""
         medium, expert, odd = self.medium, self.expert, ""
         if expert.return_mean <= self.random_return:
             odd = "; expert is no better than random actions: train longer"
@@ -151,13 +150,6 @@ class Source:
             write_hdf5(path, episodes, {**self.recipe(level), **statistics, "notes": "; ".join(episodes.notes)})
         return statistics
 
-    def job(self, policy: Evaluation | None) -> Job:
-        """The first episodes of a policy."""
-        steps = policy.steps if policy else 0
-        weights = str(self.folder / "actors" / f"{steps}.safetensors") if policy else None
-        seed = (self.config.seed, DATA, steps)
-        return Job(self.config.env_id, weights, self.config.horizon, seed, 0, EPISODES_PER_JOB, self.register)
-
 
 def write_levels(source: Source, files: Mapping[str, Path], stop: StopRequest) -> str:
     """Makes the data sets, level -> file, that are not there yet; returns a table of all of them.
@@ -165,7 +157,7 @@ def write_levels(source: Source, files: Mapping[str, Path], stop: StopRequest) -
     Raises Stopped at a signal, DataError where no episode is there to write or the disk is full, SimulationError where
     a simulation failed.
     """
-    policies = source.choice.policies
+    config, policies = source.config, source.choice.policies
     rows = {level: source.made(level, file) for level, file in files.items()}
     # First what is made of experience alone: where there is too little, nothing is simulated in vain.
     missing = sorted((level for level, row in rows.items() if row is None), key=lambda level: bool(policies(level)))
@@ -174,13 +166,16 @@ def write_levels(source: Source, files: Mapping[str, Path], stop: StopRequest) -
     with ExitStack() as stack, progress_bar(total=total, unit="step", unit_scale=True) as bar:
         pool: WorkerPool | None = None
         for level in missing:
-            bar.set_description(f"{source.config.env_id}, {level}")
+            bar.set_description(f"{config.env_id}, {level}")
             for policy in policies(level):
                 if policy in tracks:
                     continue
                 pool = pool or stack.enter_context(WorkerPool(core_count()))
                 tracks[policy] = []
-                for track in pool.play(source.job(policy), source.n_steps):
+                trained, actors = policy.steps if policy else 0, source.folder / "actors"
+                weights, seed = str(actors / f"{trained}.safetensors") if policy else None, (config.seed, DATA, trained)
+                job = Job(config.env_id, weights, config.horizon, seed, 0, EPISODES_PER_JOB, source.register)
+                for track in pool.play(job, source.n_steps):
                     tracks[policy].append(track)
                     bar.set_postfix_str(f"return {track.rewards.sum():.0f}", refresh=False)
                     bar.update(min(len(track.rewards), total - bar.n))
@@ -191,8 +186,7 @@ def write_levels(source: Source, files: Mapping[str, Path], stop: StopRequest) -
     for level, row in rows.items():
         assert row is not None
         episodes, steps, mean_return, length = (row[name] for name in _STATISTICS)
-        family = source.config.family
-        score = f"{normalized_score(family, mean_return):.1f}" if family else "-"  # without reference returns
+        score = f"{normalized_score(config.family, mean_return):.1f}" if config.family else "-"  # no reference returns
         numbers = (f"{episodes:.0f}", f"{steps:.0f}", f"{mean_return:.1f}", score, f"{length:.1f}")
         table.append((level, *numbers, str(files[level])))
     return "\n".join(aligned(table))

@@ -76,11 +76,11 @@ class CollectRun:
         Raises CheckpointError where `saved` does not fit, SimulationError where an environment cannot be made.
         """
         self.config, self.path, self.evaluations = config, path, list[Evaluation]()
-        rows_per_update, updates = rhythm(config)
+        (rows_per_update, updates), limit = rhythm(config), config.horizon
         units = -(-max(config.steps, saved.steps if saved else 0) // (rows_per_update * config.envs))
         self.model = SAC(
             "MlpPolicy",
-            DummyVecEnv([self._make_env] * config.envs),
+            DummyVecEnv([lambda: Monitor(TrainingEnv(make_env(config.env_id, max_episode_steps=limit)))] * config.envs),
             learning_rate=config.learning_rate,
             # One row more than needed: at the last row the buffer would turn round to its first.
             buffer_size=(units * rows_per_update + 1) * config.envs,
@@ -100,9 +100,6 @@ class CollectRun:
             except (KeyError, ValueError, TypeError, RuntimeError) as error:
                 raise CheckpointError(f"{path}: its checkpoint does not fit: {one_line(error)}") from error
         self._saved_rows = self.rows
-
-    def _make_env(self) -> gym.Env[Any, Any]:
-        return Monitor(TrainingEnv(make_env(self.config.env_id, max_episode_steps=self.config.horizon)))
 
     @property
     def steps(self) -> int:
@@ -139,7 +136,7 @@ class CollectRun:
         return Saved(self.steps, state, self.experience(), self.evaluations)
 
     def _restore(self, saved: Saved) -> None:
-        """Environments cannot be stored: they start new episodes. All seeds are others than before."""
+        # Environments cannot be stored: they start new episodes. All seeds are others than before.
         model, buffer = self.model, self.model.replay_buffer
         state = copy.deepcopy(saved.trainer)  # the optimizers would go on in the very tensors they are given
         assert buffer is not None and model.log_ent_coef is not None
@@ -224,7 +221,6 @@ class CollectRun:
         return values
 
     def _evaluate(self, bar: tqdm[Any], metrics: Metrics) -> None:
-        """Writes the actor and plays a few episodes with it."""
         steps, tensors = self.steps, self.actor()
         path = self.path / "actors" / f"{steps}.safetensors"
         metadata = {"env_id": self.config.env_id, "steps": str(steps), "algorithm": "SAC"}

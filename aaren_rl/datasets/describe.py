@@ -63,15 +63,6 @@ def size_text(n_bytes: int) -> str:
     return f"{n_bytes} B"
 
 
-def _histogram(values: npt.NDArray[Any]) -> list[str]:
-    """One line a bin: its lower edge, a bar and the number of values."""
-    counts, edges = np.histogram(values, bins=_BINS)
-    return [
-        f"{edge:>10.1f} |{'#' * round(_BAR_WIDTH * count / counts.max()):<{_BAR_WIDTH}} {count:,}"
-        for edge, count in zip(edges[:-1], counts, strict=True)
-    ]
-
-
 def format_description(d: dict[str, Any], episodes: Episodes) -> str:
     """The table of `info`, from what `describe` returns."""
     constant = ", ".join(map(str, d["constant_columns"])) or "none"
@@ -79,6 +70,9 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
     if d["reference"] is not None:
         score = f"{d['score_mean']:.1f} ({d['reference']}: 100 (R - random) / (expert - random))"
     low, high = d["action_range"]
+    counts, edges = np.histogram(episodes.returns, bins=_BINS)
+    bars = ("#" * round(_BAR_WIDTH * count / counts.max()) for count in counts)
+    bins = zip(edges[:-1], bars, counts, strict=True)
     columns = sorted(d["returns"], key="mean".__eq__)  # the mean last
     spreads = [("return", d["returns"]), ("length", d["lengths"])]
     return "\n".join(
@@ -98,7 +92,7 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
             *(f"{name:8}" + "".join(f"{of[column]:>10.1f}" for column in columns) for name, of in spreads),
             "",
             "episodes by return",
-            *_histogram(episodes.returns),
+            *(f"{edge:>10.1f} |{bar:<{_BAR_WIDTH}} {count:,}" for edge, bar, count in bins),
         ]
     )
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from ..cli import aligned
 from ..envs import Reference, normalized_score
@@ -39,9 +38,7 @@ class ActionError:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """A bootstrap interval of the mean, over episodes."""
-        chosen = _draws(len(self.sums))
-        means = np.asarray(self.sums)[chosen].sum(1) / np.asarray(self.lengths)[chosen].sum(1)
-        return _bounds(means, level)
+        return _interval(self.sums, self.lengths, level)
 
     def scalars(self, prefix: str) -> dict[str, float]:
         """What is logged of it, under the same tags for every agent."""
@@ -53,7 +50,6 @@ class ActionError:
         return f"{self.mean:.4f}" + ("" if self.above_floor is None else f" ({self.above_floor:.4f} above the noise)")
 
     def __str__(self) -> str:
-        """One line with the floor, where it is known."""
         low, high = self.interval()
         own = "" if self.above_floor is None else f"; {self.above_floor:.4f} above the behaviour's noise"
         of = f"{len(self.sums)} episodes, {sum(self.lengths):,} steps"
@@ -86,7 +82,7 @@ class Score(Origin):
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """A bootstrap interval of the mean return, over episodes; of one episode its return, twice."""
-        return _bounds(np.asarray(self.returns)[_draws(len(self.returns))].mean(1), level)
+        return _interval(self.returns, [1] * len(self.returns), level)
 
     def normalised(self, value: float) -> float | None:
         """A return as a score; None where there is no reference."""
@@ -135,12 +131,10 @@ class Score(Origin):
         }
 
 
-def _draws(count: int, draws: int = 2000) -> npt.NDArray[np.int64]:
-    # The same for the same number of episodes.
-    return np.random.default_rng(0).integers(count, size=(draws, count))
-
-
-def _bounds(means: npt.NDArray[np.float64], level: float) -> tuple[float, float]:
+def _interval(sums: Sequence[float], counts: Sequence[int], level: float) -> tuple[float, float]:
+    # Resampled alike for the same number of episodes.
+    chosen = np.random.default_rng(0).integers(len(sums), size=(2000, len(sums)))
+    means = np.asarray(sums)[chosen].sum(1) / np.asarray(counts)[chosen].sum(1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 

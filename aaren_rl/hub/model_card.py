@@ -24,33 +24,16 @@ def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: st
         model_name=name,
         eval_results=[result for score in scores for result in _results(score, card)] or None,
     )
-    return f"---\n{header.to_yaml()}\n---\n\n{_body(card, scores)}"
-
-
-def _results(score: Score, card: PolicyCard) -> Iterator[EvalResult]:
-    data = f"{card.dataset} ({SOURCES.get(card.source, card.source)})"
-    said = f"asked return {asked_words(score.target_return)}, {score.episodes} episodes from seed {score.seed}"
-    values = {"mean_reward": ("mean return", score.return_mean)}
-    if score.normalized_score_mean is not None:
-        values["normalized_score"] = f"normalised score ({score.reference})", score.normalized_score_mean
-    for kind, (name, value) in values.items():
-        yield EvalResult(
-            task_type="reinforcement-learning",
-            dataset_type=score.env_id,
-            dataset_name=f"{score.env_id}, trained on {data}",
-            metric_type=kind,
-            metric_name=f"{name}, {said}",
-            metric_value=round(value, 2),
-        )
-
-
-def _body(card: PolicyCard, scores: Sequence[Score]) -> str:
     table = f"```text\n{format_table(scores, speed=False)}\n```" if scores else "None were recorded."
     versions = ", ".join(f"{package} {version}" for package, version in card.versions.items() if package != "device")
     windows = f"s of {card.context_length} steps" if card.context == "window" else ""
     shape = card.model
     asked = 'float("inf")' if card.target_return is None else f"{card.target_return:g}"  # inf: auto
     return f"""\
+---
+{header.to_yaml()}
+---
+
 # {label(card.agent)} for {card.env}
 
 Plays `{card.env_id}`. Trained offline for {card.updates:,} updates (seed {card.seed}).
@@ -82,3 +65,20 @@ action, state = policy.act(observation, reward, state)  # observation (1, O), la
 
 `config.json` holds the data's statistics and all else that the policy needs; loading executes nothing.
 """
+
+
+def _results(score: Score, card: PolicyCard) -> Iterator[EvalResult]:
+    data = f"{card.dataset} ({SOURCES.get(card.source, card.source)})"
+    said = f"asked return {asked_words(score.target_return)}, {score.episodes} episodes from seed {score.seed}"
+    values = {"mean_reward": ("mean return", score.return_mean)}
+    if score.normalized_score_mean is not None:
+        values["normalized_score"] = f"normalised score ({score.reference})", score.normalized_score_mean
+    for kind, (name, value) in values.items():
+        yield EvalResult(
+            task_type="reinforcement-learning",
+            dataset_type=score.env_id,
+            dataset_name=f"{score.env_id}, trained on {data}",
+            metric_type=kind,
+            metric_name=f"{name}, {said}",
+            metric_value=round(value, 2),
+        )

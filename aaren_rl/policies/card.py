@@ -160,9 +160,5 @@ def task_fields(task: Task) -> dict[str, Any]:
 
 def versions(device: str) -> dict[str, str]:
     """The packages in use, and the device named."""
-    packages = ("aaren-rl", "torch", "gymnasium", "mujoco")
-    return {
-        "python": platform.python_version(),
-        "device": device,
-        **{name: importlib.metadata.version(name) for name in packages},
-    }
+    packages = {name: importlib.metadata.version(name) for name in ("aaren-rl", "torch", "gymnasium", "mujoco")}
+    return {"python": platform.python_version(), "device": device, **packages}
