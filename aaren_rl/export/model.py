@@ -27,13 +27,7 @@ TOLERANCE = 1e-5  # of half an action's range
 
 
 def checked_model(policy: Policy, card: PolicyCard, precision: str, seed: int) -> tuple[onnx.ModelProto, float]:
-    """The ONNX model of a policy, and the largest difference of its actions from PyTorch's.
-
-    Raises:
-        NumericsError, SimulationError: see `check`.
-        UsageError: the mixer has no graph in this rollout mode, or the policy is guided.
-        ResourcesError: a package is missing.
-    """
+    """The ONNX model of a policy, and the largest difference of its actions; raises as `make_model` and `check`."""
     model = make_model(policy, card, precision)
     difference = check(policy, make_runner(model), card, seed)
     _describe(model, card, precision=precision, checked_steps=CHECKED_STEPS, largest_difference=difference)
@@ -41,7 +35,12 @@ def checked_model(policy: Policy, card: PolicyCard, precision: str, seed: int) -
 
 
 def make_model(policy: Policy, card: PolicyCard, precision: str = "float32") -> onnx.ModelProto:
-    """The ONNX model of a policy, unchecked; raises UsageError and ResourcesError as `checked_model`."""
+    """The ONNX model of a policy, unchecked.
+
+    Raises:
+        UsageError: the mixer has no graph in this rollout mode, or the policy is guided.
+        ResourcesError: a package is missing.
+    """
     if isinstance(policy, GuidedPolicy):
         raise UsageError("a guided policy has no graph: export the policy that it was made of")
     try:
