@@ -17,9 +17,8 @@ from .system import sync
 def write_whole(path: Path, content: bytes | memoryview) -> None:
     """Write a file beside its place, flush, sync and rename it.
 
-    Raises:
-        OSError: the disk is full or the folder cannot be written, and nothing is left behind; or what is there is no
-            file (/dev/null).
+    OSError: the disk is full or the folder cannot be written, and nothing is left behind; or what is there is no file
+    (/dev/null).
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "is there already, and is no file that could be replaced", str(path))

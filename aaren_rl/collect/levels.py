@@ -142,7 +142,7 @@ class Source:
         else:
             rows = self.choice.medium.steps // self.config.envs
             experience = {key: array[:rows] for key, array in self.saved.experience.items()}
-            episodes = split_experience(experience, ActionUnits(inspect_spaces(env_id).action), name, env_id)
+            episodes = split_experience(experience, ActionUnits(inspect_spaces(env_id)[1]), name, env_id)
         values = (len(episodes), episodes.n_steps, float(episodes.returns.mean()), float(episodes.lengths.mean()))
         statistics: dict[str, float] = dict(zip(_STATISTICS, values, strict=True))
         with saving(self.folder):

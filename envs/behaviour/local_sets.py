@@ -117,7 +117,6 @@ def make_local(task: D4RLTask, steps: int | None = None, progress: bool = True) 
         if not path.is_file():
             for leftover in path.parent.glob(f".{path.name}.*.tmp"):
                 leftover.unlink()
-            episodes = _collect(task, recipe, progress)
             attributes: dict[str, str | int | float] = {
                 "env_id": task.env_id,
                 "origin": "made locally by aaren-rl; not the D4RL file",
@@ -127,7 +126,7 @@ def make_local(task: D4RLTask, steps: int | None = None, progress: bool = True) 
                 "gymnasium": version("gymnasium"),
                 "mujoco": version("mujoco"),
             }
-            write_hdf5(path, episodes, attributes)
+            write_hdf5(path, _collect(task, recipe, progress), attributes)
     return path
 
 

@@ -5,6 +5,7 @@ appendix C). The variance of that action is what no model that sees the state al
 """
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -97,11 +98,10 @@ def mode_returns(task: D4RLTask, episodes: int = 20, seed: int = 1000) -> npt.ND
     return rollout(policy, task.env_id, episodes=episodes, target_return=0.0, seed=seed).returns
 
 
-class _Mode:
+class _Mode(NamedTuple):
     """A behaviour policy without noise, in the form that `rollout` plays; it has no state."""
 
-    def __init__(self, behaviour: BehaviourPolicy) -> None:
-        self._behaviour = behaviour
+    behaviour: BehaviourPolicy
 
     def initial_state(self, batch_size: int, target_return: npt.NDArray[np.float64]) -> None:
         pass
@@ -109,5 +109,5 @@ class _Mode:
     def act(
         self, observation: npt.NDArray[np.float32], reward: npt.NDArray[np.float32], state: None
     ) -> tuple[npt.NDArray[np.float32], None]:
-        noise = np.zeros((len(observation), self._behaviour.action_dim), np.float32)
-        return self._behaviour.act(observation, noise), None
+        noise = np.zeros((len(observation), self.behaviour.action_dim), np.float32)
+        return self.behaviour.act(observation, noise), None

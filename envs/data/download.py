@@ -69,7 +69,6 @@ def fetch(url: str, target: Path, *, check: Callable[[Path], object], progress: 
 
 
 def _complete(url: str, target: Path, part: Path, note: Path, progress: bool) -> None:
-    """Fill `part`, in several attempts if need be."""
     reason, by_hand = "", f"put the file at {target} by hand"
     for attempt in range(_ATTEMPTS):
         if attempt:
@@ -113,7 +112,6 @@ def _begun(url: str, part: Path, note: Path) -> tuple[int, str | None, int | Non
 
 
 def _receive(response: HTTPResponse, url: str, part: Path, note: Path, progress: bool) -> None:
-    """Append an answer to the part if it continues it; if not, start over with it."""
     size, validator, total = _begun(url, part, note)
     etag = response.headers.get("ETag")
     # RFC 9110, section 13.1.5, does not admit weak ETags for ranges.
@@ -151,8 +149,7 @@ def write_pin(path: Path, digest: str) -> None:
 def verify_pin(path: Path, pin: Path | None = None) -> bool:
     """Compare a file with its pin, by default `FILE.sha256`; False where it has none.
 
-    Raises:
-        DataError: the file is not the one that was pinned, or one of both cannot be read.
+    DataError: the file is not the one that was pinned, or one of both cannot be read.
     """
     pin = pin or pin_path(path)
     if not pin.exists():

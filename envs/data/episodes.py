@@ -62,9 +62,7 @@ class Episodes(Sequence[Episode]):
     observations (N, O), actions (N, A) and rewards (N,) are float32; episode e has the rows offsets[e]:offsets[e + 1],
     with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl", "local" (made here from shipped policies),
     "minari" or "file", `env_id` the environment that the data name, `notes` what reading left out or changed.
-
-    Raises:
-        ValueError: the arrays do not fit together.
+    ValueError: the arrays do not fit together.
     """
 
     observations: npt.NDArray[np.float32]
@@ -184,7 +182,7 @@ class Episodes(Sequence[Episode]):
 
 def join(parts: Sequence[Episode], **labels: Any) -> Episodes:  # noqa: ANN401  the other fields of `Episodes`
     """The dataset of episodes in their order; `labels` are its `dataset`, `source`, `path`, `env_id` and `notes`."""
-    steps = {key: np.concatenate([getattr(part, key) for part in parts]) for key in _STEPS}
+    steps: dict[str, Any] = {key: np.concatenate([getattr(part, key) for part in parts]) for key in _STEPS}
     offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
     return Episodes(**steps, offsets=offsets, terminated=np.array([part.terminated for part in parts]), **labels)
 

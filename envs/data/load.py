@@ -85,8 +85,7 @@ def is_own(source: str, env_id: str | None) -> bool:
 def task_name(name: str, source: str, env_id: str | None) -> str:
     """The name to file a task under, which is safe as a part of a path; for the arguments of `load_task`.
 
-    Raises:
-        UsageError: a name that must be the table's is not, or one of your own is the table's or not fit for a path.
+    UsageError: a name that must be the table's is not, or one of your own is the table's or not fit for a path.
     """
     return check_own_name(name) if is_own(source, env_id) else get_task(name).name
 
@@ -179,16 +178,9 @@ def _read(task: Task, path: Path, reading: Reading, *, made_here: bool = False) 
     """A file in D4RL's layout, held to its pin and to the task's sizes, bounds, environment and horizon."""
     if not made_here:
         check_file(path)
-    episodes = read_hdf5(
-        path,
-        dataset=task.name,
-        observation_dim=task.observation_dim,
-        action_dim=task.action_dim,
-        action_low=task.action_low,
-        action_high=task.action_high,
-        max_episode_steps=reading.max_episode_steps,
-        clip_actions=reading.clip_actions,
-    )
+    sizes = {key: getattr(task, key) for key in ("observation_dim", "action_dim", "action_low", "action_high")}
+    options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **sizes}
+    episodes = read_hdf5(path, dataset=task.name, **options)
     numbers = _SAME_DYNAMICS if isinstance(task, D4RLTask) else ()
     same = [f"{task.env_id.rsplit('-v', 1)[0]}-v{number}" for number in numbers]
     if episodes.env_id not in (None, task.env_id, *same):

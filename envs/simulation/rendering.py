@@ -49,8 +49,8 @@ class Renderer:
     def step(self, action: npt.NDArray[np.float32], *, draw: bool) -> tuple[float, bool, Picture | None]:
         """Takes an action (A,): the reward, whether the episode has ended, and the picture where it was asked for."""
         self._worker.send((action, draw))
-        reward, ended, picture = self._worker.receive()
-        return reward, ended, picture
+        answer: tuple[float, bool, Picture | None] = self._worker.receive()
+        return answer
 
     def close(self) -> None:
         self._worker.close()
@@ -107,8 +107,8 @@ def serve_requests() -> None:
             begin(env, seed=seed)
             return float(env.metadata.get("render_fps") or DEFAULT_FPS), _draw(env)
         action, draw = request
-        taken = take(env, action)
-        return taken.reward, taken.terminated or taken.truncated, _draw(env) if draw else None
+        _, reward, terminated, truncated, _ = take(env, action)
+        return reward, terminated or truncated, _draw(env) if draw else None
 
     serve(answer)
 
@@ -126,10 +126,7 @@ def _make(env_id: str, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
 
 
 def _follow(env: gym.Env[Any, Any], mujoco: Any, model: Any) -> None:  # noqa: ANN401  a module, and its model
-    """Draws through the model's camera that goes along with the robot, from where all of it fits.
-
-    Gymnasium's own camera stands still. Nothing is changed where the model has none, or the user chose a camera.
-    """
+    """Draws through the model's camera that goes along, all of the robot in view; not if the user chose one."""
     camera = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
     renderer = getattr(env.unwrapped, "mujoco_renderer", None)
     if camera < 0 or getattr(renderer, "camera_id", None) != -1:

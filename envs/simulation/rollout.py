@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..data.episodes import Episodes
+from ..data.episodes import Episode, Episodes, join
 from .stepping import Floats, Indices, Steps, make_stepper
 
 State = TypeVar("State")
@@ -34,10 +34,7 @@ AT_ONCE = 256
 
 
 class SequencePolicy(Protocol[State]):
-    """What a rollout needs of a policy.
-
-    With a method `select(state, rows)` too, ended episodes cost nothing more; see also `ROWS`.
-    """
+    """What a rollout needs of a policy; with `select(state, rows)` too, ended episodes cost nothing (see `ROWS`)."""
 
     def initial_state(self, batch_size: int, target_return: npt.NDArray[np.float64]) -> State:
         """The state at the begin of episodes in which `target_return` (B,) is asked for."""
@@ -84,20 +81,12 @@ class Recorder:
 
     def episodes(self, dataset: str, env_id: str) -> tuple[Episodes, Floats]:
         """The episodes, one an environment, and the observations (E, O) behind their last steps."""
-        actions, after, rewards, _ = zip(*(step for steps in self._steps for step in steps), strict=True)
-        offsets = np.cumsum([0, *map(len, self._steps)], dtype=np.int64)
-        before = np.roll(np.array(after), 1, axis=0)
-        before[offsets[:-1]] = self._first
-        recorded = Episodes(
-            observations=before,
-            actions=np.array(actions),
-            rewards=np.array(rewards, np.float32),
-            offsets=offsets,
-            terminated=np.array([steps[-1][-1] for steps in self._steps]),
-            dataset=dataset,
-            env_id=env_id,
-        )
-        return recorded, np.array(after)[offsets[1:] - 1]
+        parts = []
+        for first, steps in zip(self._first, self._steps, strict=True):
+            actions, after, rewards, terminated = zip(*steps, strict=True)
+            before = np.array([first, *after[:-1]])
+            parts.append(Episode(before, np.array(actions), np.array(rewards, np.float32), terminated[-1]))
+        return join(parts, dataset=dataset, env_id=env_id), np.array([steps[-1][1] for steps in self._steps])
 
 
 def rollout(
@@ -130,8 +119,7 @@ def rollout(
         on_action: called with every action, see `OnAction`.
         recorder: keeps the episodes.
 
-    Raises:
-        SimulationError: the environment is unknown, or raised (the message is its own), or a worker process died.
+    SimulationError: the environment is unknown, or raised (the message is its own), or a worker process died.
     """
     targets = np.repeat(np.atleast_1d(np.asarray(target_return, dtype=np.float64)), episodes)
     seeds = [seed + i for i in range(episodes)] * (len(targets) // episodes)

@@ -25,23 +25,12 @@ Floats = npt.NDArray[np.float32]
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-class Answer(NamedTuple):
-    """The answer to a step: observation (O,), reward, whether the episode terminated or was truncated, and `info`."""
-
-    observation: Floats
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
-
-
 def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Floats, dict[str, Any]]:  # noqa: ANN401
     """Resets an environment: the first observation (O,), and `info`.
 
     `where` says which one it is and how far ("reset with seed 1003, step 3"); `options` are of `gymnasium.Env.reset`.
 
-    Raises:
-        SimulationError: it raised, or what it gave is not a finite vector of its observation space's shape.
+    SimulationError: it raised, or what it gave is not a finite vector of its observation space's shape.
     """
     try:
         observation, info = env.reset(**options)
@@ -50,11 +39,13 @@ def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Floa
     return _observation(env, where, observation), info
 
 
-def take(env: gym.Env[Any, Any], action: npt.NDArray[Any], where: str = "") -> Answer:
-    """Takes a step with an action (A,); the arguments are those of `begin`.
+def take(
+    env: gym.Env[Any, Any], action: npt.NDArray[Any], where: str = ""
+) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
+    """Takes a step with an action (A,): observation (O,), reward, whether the episode terminated or was truncated, and
+    `info`. The arguments are those of `begin`.
 
-    Raises:
-        SimulationError: as in `begin`, or the reward is no finite number, or an end neither true nor false.
+    SimulationError: as in `begin`, or the reward is no finite number, or an end neither true nor false.
     """
     try:
         observation, reward, terminated, truncated, info = env.step(action)
@@ -69,7 +60,7 @@ def take(env: gym.Env[Any, Any], action: npt.NDArray[Any], where: str = "") -> A
         raise _fault(env, where, f"gave the reward {one_line(repr(reward), 60)}, which is not a number")
     if not math.isfinite(number) or abs(number) > _LARGEST:
         raise _fault(env, where, f"gave a reward that is not finite{' in float32' * math.isfinite(number)}: {number}")
-    return Answer(_observation(env, where, observation), number, bool(ended), bool(cut), info)
+    return _observation(env, where, observation), number, bool(ended), bool(cut), info
 
 
 def _number(value: Any) -> float | None:  # noqa: ANN401  whatever it returned
@@ -110,9 +101,7 @@ def _fault(env: gym.Env[Any, Any], where: str, what: str, way_out: str = "; repa
 
 
 class Steps(NamedTuple):
-    """What n environments answer to a step: observations (n, O), rewards (n,), whether the episode ended (n,), and
-    whether it terminated (n,), a fall rather than a time limit.
-    """
+    """What n environments answer to a step, (n, O) and (n,); terminated means a fall rather than a time limit."""
 
     observations: Floats
     rewards: npt.NDArray[np.float64]
@@ -202,8 +191,7 @@ def make_stepper(env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int], w
     `workers` is the number of processes, 0 for this one. None: one a core, but this one for fewer than 32 environments,
     which are done before processes have started, or where no other process can make the environment.
 
-    Raises:
-        SimulationError: the environment is unknown or cannot be made, or not in the processes asked for.
+    SimulationError: the environment is unknown or cannot be made, or not in the processes asked for.
     """
     spec = registered(env_id)
     if workers is None:

@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -26,16 +26,8 @@ RAISED = (Exception, SystemExit, GeneratorExit)
 _SHIPPED = ("Hopper", "HalfCheetah", "Walker2d", "Ant-", "Pendulum")  # of these a name is mistyped, not forgotten
 
 
-class Spaces(NamedTuple):
-    """Vectors to see (O,) and bounded ones to act (A,); `horizon` is the time limit in steps, None without one."""
-
-    observation: gym.spaces.Box
-    action: gym.spaces.Box
-    horizon: int | None
-
-
-def inspect_spaces(env_id: str, **kwargs: Any) -> Spaces:  # noqa: ANN401  whatever gymnasium.make takes
-    """Make an environment and look at it.
+def inspect_spaces(env_id: str, **kwargs: Any) -> tuple[gym.spaces.Box, gym.spaces.Box, int | None]:  # noqa: ANN401
+    """The vectors to see (O,) and the bounded ones to act (A,) of an environment, and its time limit in steps, if any.
 
     Raises:
         SimulationError: Gymnasium cannot make the environment.
@@ -52,13 +44,11 @@ def inspect_spaces(env_id: str, **kwargs: Any) -> Spaces:  # noqa: ANN401  whate
     assert isinstance(observation, gym.spaces.Box) and isinstance(action, gym.spaces.Box)
     if not action.is_bounded():
         raise UsageError(f"{env_id}: actions are not bounded ({action}); wrap the environment in RescaleAction")
-    return Spaces(observation, action, env.spec.max_episode_steps if env.spec is not None else None)
+    return observation, action, env.spec.max_episode_steps if env.spec is not None else None
 
 
 def load_mujoco() -> Any:  # noqa: ANN401  a module
-    """MuJoCo, imported as if MUJOCO_GL were not set: simulation draws nothing and needs no renderer. Gymnasium reads
-    the variable when it draws, which happens in a process of its own.
-    """
+    """MuJoCo, imported as if MUJOCO_GL were not set: what draws, and needs a renderer, is a process of its own."""
     chosen = os.environ.pop("MUJOCO_GL", None)
     try:
         return importlib.import_module("mujoco")
@@ -70,8 +60,7 @@ def load_mujoco() -> Any:  # noqa: ANN401  a module
 def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  gym.make takes whatever the environment does
     """Make a Gymnasium environment; keyword arguments go to `gymnasium.make`.
 
-    Raises:
-        SimulationError: the id is unknown to Gymnasium, the environment's packages are missing, or it raised.
+    SimulationError: the id is unknown to Gymnasium, the environment's packages are missing, or it raised.
     """
     if ":" in env_id:
         # Gymnasium would import the module named before the colon, and the id may come from a file.
@@ -165,9 +154,7 @@ def own_task(
     reference: Reference | None = None,
     max_episode_steps: int | None = None,
 ) -> Task:
-    """The task of an environment that Gymnasium knows; its target returns are left empty.
-
-    `max_episode_steps` replaces the environment's own time limit.
+    """The task of an environment that Gymnasium knows, without target returns; `max_episode_steps` is a new time limit.
 
     Raises:
         SimulationError: Gymnasium cannot make the environment.

@@ -108,8 +108,7 @@ TASKS: dict[str, D4RLTask] = {
 def get_task(name: str) -> D4RLTask:
     """Look a task up by its exact name; every name that becomes part of a path goes through here first.
 
-    Raises:
-        UnknownTaskError: the name is not in `TASKS`; the message has the nearest name, or all of them.
+    UnknownTaskError: the name is not in `TASKS`; the message has the nearest name, or all of them.
     """
     if name in TASKS:
         return TASKS[name]

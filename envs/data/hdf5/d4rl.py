@@ -27,10 +27,7 @@ def d4rl_dataset_dir() -> Path:
 
 
 def d4rl_url(task: D4RLTask) -> str:
-    """Where a task's file is fetched from: D4RL's server, or the mirror `$D4RL_BASE_URL`.
-
-    The variable replaces `http://rail.eecs.berkeley.edu/datasets/offline_rl`; `gym_mujoco_v2/FILE` follows.
-    """
+    """Where a task's file is fetched from: `gym_mujoco_v2/FILE` of D4RL's server, or of the mirror `$D4RL_BASE_URL`."""
     base = os.environ.get("D4RL_BASE_URL") or D4RL_SERVER
     return base.rstrip("/") + task.d4rl_url.removeprefix(D4RL_SERVER)
 
@@ -137,9 +134,7 @@ def write_hdf5(path: str | os.PathLike[str], episodes: Episodes, attrs: Mapping[
     """Write episodes in D4RL's layout, gzip-compressed, with `attrs` on the root group; complete or not at all.
 
     The last step of an episode is marked in `terminals` where the environment ended it, in `timeouts` where not.
-
-    Raises:
-        OSError: the disk is full or the folder cannot be written; nothing is left behind.
+    OSError: the disk is full or the folder cannot be written; nothing is left behind.
     """
     arrays = {key: getattr(episodes, key) for key in _REQUIRED}
     for key, ended in zip(_FLAGS, (episodes.terminated, ~episodes.terminated), strict=True):

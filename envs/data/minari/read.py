@@ -133,7 +133,6 @@ def _download(dataset_id: str, folder: Path, progress: bool) -> str | None:
 
 
 def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> MinariData:
-    """Read the dataset in `folder`, its `data` folder, wherever that is."""
     path = folder / "main_data.hdf5"
     opening.check_file(path)
     spec = read_spec(folder / "metadata.json")

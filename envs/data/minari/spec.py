@@ -71,9 +71,8 @@ def minari_data_dir(dataset_id: str) -> Path:
 def read_spec(path: Path) -> MinariSpec:
     """Read a dataset's `metadata.json`; nothing is imported.
 
-    Raises:
-        DataError: it is missing or damaged; the data are not in HDF5; a space is not a vector of numbers; or the
-            environment is not Gymnasium's of that entry point, has wrappers, or arguments that may name files or code.
+    DataError: it is missing or damaged; the data are not in HDF5; a space is not a vector of numbers; or the
+    environment is not Gymnasium's of that entry point, has wrappers, or arguments that may name files or code.
     """
     try:
         metadata = _object(str(path), path.read_text(encoding="utf-8"))

@@ -128,11 +128,8 @@ def _environment(
 
 
 def _image(episodes: Episodes, finals: npt.NDArray[np.float32]) -> memoryview:
-    """The content of `main_data.hdf5`: a group for each episode, whose arrays minari can lengthen.
-
-    Built in memory, as D4RL's are: on a full disk HDF5 would fail again in every later call.
-    """
-    image = io.BytesIO()
+    """The content of `main_data.hdf5`: a group for each episode, whose arrays minari can lengthen."""
+    image = io.BytesIO()  # as in `write_hdf5`
     with h5py.File(image, "w", track_order=True) as file:
         for e, episode in enumerate(episodes):
             ended = np.arange(1, len(episode) + 1) == len(episode)
