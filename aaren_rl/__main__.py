@@ -28,21 +28,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     listing = "\n".join(f"  {name:<14} {text}" for name, text in COMMANDS.items())
     usage = f"usage: aaren-rl COMMAND [options]\n\n{listing}"
-    given = argv[0] if argv else None
+    given = argv[0] if argv else ""
     if given in ("-h", "--help"):
         print(f"{usage}\n\nEach command has its own --help.")
         return 0
     if given in ("-V", "--version"):
         print(f"aaren-rl {__version__}")
         return 0
-    command = None if given is None else given.replace("_", "-")  # as its module is called, too
+    command = given.replace("_", "-")  # as its module is called, too
     if command in COMMANDS:
         # Imported on demand: --help of one command need not wait for the others' imports.
         return start(f"{__package__}.{command.replace('-', '_')}", argv[1:])
-    if given is None:
-        print(f"error: which command?\n{usage}", file=sys.stderr)
-    else:
-        print(f"error: unknown command {given!r}{did_you_mean(given, COMMANDS)}\n{usage}", file=sys.stderr)
+    problem = f"unknown command {given!r}{did_you_mean(given, COMMANDS)}" if argv else "which command?"
+    print(f"error: {problem}\n{usage}", file=sys.stderr)
     return 2
 
 

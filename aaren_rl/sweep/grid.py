@@ -64,10 +64,8 @@ class Grid:
                 raise ValueError(f"{name}: must be integers from 0")
 
     def cells(self, out: Path, more: Sequence[str] = ()) -> list[CellJob]:
-        """A run a combination, in folders under `out`; `more` are arguments for every run.
-
-        Seeds vary slowest, so that a sweep that is stopped early has every task and agent.
-        """
+        """A run a combination, in folders under `out`; `more` are arguments for every run."""
+        # Seeds vary slowest, so that a sweep that is stopped early has every task and agent.
         seeds = dict.fromkeys(chain(self.seeds, *self.agent_seeds.values()))
         return [
             make_job({"env": e, "agent": a, "seed": s, **self.settings, **self.data.get(e, {})}, out, more, self.preset)

@@ -52,10 +52,9 @@ def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), pres
 
 
 def launch(job: CellJob, resume: bool, gpu: str | None = None, *, saves: bool = True) -> subprocess.Popen[bytes]:
-    """Starts a run as a process; its output is appended to the run's train.log.
+    """Starts a run as a process that sees one `gpu`, by CUDA's number or name; its output goes to the run's train.log.
 
-    It ends with this process, however that ends, or it would keep its folder from the one that takes its place; where
-    it `saves`, it gets SIGTERM then, and time. `gpu`, by CUDA's number or name, is the only one that it sees.
+    It ends with this process, which would leave the folder locked; where it `saves`, by SIGTERM, with time for that.
     """
     # Not torchrun's, where a sweep is started under it: a run is one process.
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}

@@ -24,11 +24,9 @@ OBJECT_STORE = 80 * 2**20  # bytes; tasks return an exit code, and Ray's default
 
 
 def train_cell(job: CellJob, folder: str) -> int:
-    """Body of a task: a run as a process of the worker's, in `folder`; returns its exit code.
-
-    Ray starts a task again whose worker died, and its process with it: what there is to resume is seen at every start.
-    """
+    """Body of a task: a run as a process of the worker's, in `folder`; returns its exit code."""
     os.chdir(folder)
+    # At every start: Ray starts a task again whose worker died, and its process with it.
     process = launch(job, holds_training(job.run), saves=False)
     try:
         # Not wait(): Ray's cancel raises KeyboardInterrupt between two Python instructions.
@@ -59,16 +57,14 @@ class RayTask:
             return -9  # SIGKILL, which not every system has
 
     def terminate(self) -> None:
-        """Cancels a task that waits, interrupts one that runs."""
         self._ray.cancel(self._reference, force=False)
 
 
 @contextmanager
 def connect(address: str, gpus: float) -> Iterator[Callable[..., RayTask]]:
-    """What starts a run as a task of one CPU and a share of a GPU; how many run at once is up to Ray.
+    """What starts a run as a task of one CPU and a share of a GPU; "local" is a Ray of its own, which ends with the body.
 
-    The address "local" stands for a Ray of its own, which ends with the body. Raises UsageError where Ray is not
-    installed, or there is none at the address.
+    Raises UsageError where Ray is not installed, or there is none at the address.
     """
     try:
         import ray

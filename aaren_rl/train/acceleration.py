@@ -1,7 +1,4 @@
-"""What makes an update quick: bfloat16, torch.compile, freed memory that is kept, and no wait for the device.
-
-Updates that never wait read their rates on the device, and GPUs replay them as CUDA graphs.
-"""
+"""What makes an update quick: bfloat16, freed memory that is kept, rates on the device, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -31,10 +28,7 @@ Found = tuple[Tensor, Tensor, Tensor]  # loss, norm of the gradient, mask
 
 
 def keep_freed_memory() -> None:
-    """Lets glibc keep up to 1 GiB of freed memory for this process; does nothing elsewhere.
-
-    Every update frees what the next one takes again; to map and zero its pages takes 3 to 8 % of a default update.
-    """
+    """Lets glibc keep up to 1 GiB of freed memory, which the next update takes again: 3 to 8 % of a default update."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:  # musl has none
         mallopt(M_MMAP_MAX, 0)
@@ -54,10 +48,8 @@ def uses_bfloat16(config: OptimizerConfig, device: torch.device) -> bool:
 def check_compiler() -> None:
     """Raises UsageError where torch is older than what its compiler was tried with."""
     if torch.__version__ < MIN_TORCH_TO_COMPILE:
-        raise UsageError(
-            f"--compile needs torch {MIN_TORCH_TO_COMPILE} or newer, here is {torch.__version__}; "
-            "upgrade it, or train without --compile"
-        )
+        needed = f"--compile needs torch {MIN_TORCH_TO_COMPILE} or newer, here is {torch.__version__}"
+        raise UsageError(f"{needed}; upgrade it, or train without --compile")
 
 
 class DeviceRates:

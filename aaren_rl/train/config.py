@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 
 from ..agents.model.config import ModelConfig
 from ..agents.ranges import check_limits, setting
@@ -84,9 +85,8 @@ class EvaluationConfig:
         _check(self, rollout=ROLLOUTS, **({"target_return": (AUTO,)} if isinstance(self.target_return, str) else {}))
 
 
-def _network() -> ModelConfig:
-    # How large an observation and an action are is the data's; 1 until these are read.
-    return ModelConfig(1, 1, dropout=0.0, timestep_embedding=False, best_return=True, typical_return=True)
+# The sizes of an observation and an action are the data's; 1 until these are read.
+_network = partial(ModelConfig, 1, 1, dropout=0.0, timestep_embedding=False, best_return=True, typical_return=True)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,6 @@ class RunConfig:
 
     @property
     def mixer(self) -> str:
-        """The agent's token mixer."""
         return AGENTS[self.agent]
 
     @property

@@ -42,8 +42,7 @@ FIT_DECAY = 1e-4
 def train(run: Run, stop: StopRequest, save_every: int | None) -> int:
     """Trains to the last update, or until a signal, which saves a checkpoint; returns the exit code.
 
-    The writer alone logs, evaluates and saves, while the other processes wait. Raises NumericsError where a loss or
-    gradient is not finite, SimulationError where an evaluation failed; --resume does that again.
+    Raises NumericsError where a loss or gradient is not finite, SimulationError where an evaluation failed.
     """
     keep_freed_memory()
     trainer, ranks, updates = run.trainer, run.trainer.ranks, run.config.optimizer.updates

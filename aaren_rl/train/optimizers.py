@@ -137,8 +137,8 @@ def _iterated(gram: Tensor, iterations: int) -> Tensor:
 class Muon:
     """Nesterov momentum, orthogonalized in `dtype`, with decoupled weight decay; all matrices of one shape at once.
 
-    torch.optim.Muon takes one matrix after another, always in bfloat16, which takes a processor without bfloat16
-    several times as long as the update itself. Every matrix (R, C) has a gradient at every step.
+    torch.optim.Muon takes one matrix after another, always in bfloat16, which is slow on processors without it. Every
+    matrix (R, C) has a gradient at every step.
     """
 
     def __init__(self, matrices: list[Tensor], weight_decay: float, dtype: torch.dtype) -> None:

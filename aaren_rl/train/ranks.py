@@ -43,7 +43,6 @@ class Ranks:
 
     @property
     def is_writer(self) -> bool:
-        """Whether this process logs, evaluates, saves and prints."""
         return self.rank == 0
 
     def share(self, work: Callable[[], T]) -> T:
@@ -62,7 +61,7 @@ class Ranks:
         return box[0][0]
 
     def in_turn(self, work: Callable[[], T]) -> T:
-        """`work` on every process, on the writer first: what it makes is there for the others, what it says is said."""
+        """`work` on every process: on the writer first, which makes what the others find, and alone prints."""
         done: list[T] = []
         self.share(lambda: done.append(work()))
         if not self.is_writer:
@@ -79,7 +78,6 @@ class Ranks:
         return int(highest) or None
 
     def sum(self, value: Tensor) -> Tensor:
-        """The sum of all processes' values, in place."""
         if self.size > 1:
             dist.all_reduce(value)
         return value

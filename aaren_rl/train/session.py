@@ -66,10 +66,7 @@ def needed_bytes(config: RunConfig) -> dict[str, int]:
 
 
 def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:
-    """What is asked for or, on a resume, what the run that is there has, if it has saved anything yet.
-
-    Raises CheckpointError where a setting that is given is not the run's; the message names each.
-    """
+    # On a resume it is what the run has that is there, if it has saved anything yet.
     if not job.resume:
         folder.require_new()
         return asked

@@ -137,8 +137,8 @@ def differences(there: RunConfig, asked: Mapping[str, Any]) -> list[str]:
     """Where a configuration differs, of the settings asked for: "network.width (run: 16, asked: 32)"."""
     settings = settings_of(there)
     differing = {name: value for name, value in asked.items() if settings[name] != value}
-    sections = {name: f"{SETTINGS[name][0]}." if name in SETTINGS else "" for name in differing}
-    return [f"{sections[name]}{name} (run: {settings[name]}, asked: {value})" for name, value in differing.items()]
+    full = {name: f"{SETTINGS[name][0]}.{name}" if name in SETTINGS else name for name in differing}
+    return [f"{full[name]} (run: {settings[name]}, asked: {value})" for name, value in differing.items()]
 
 
 @dataclass(frozen=True)

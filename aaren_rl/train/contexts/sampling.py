@@ -1,13 +1,11 @@
 """The ways to choose a training context, drawn on the training device with no Python loop over samples.
 
-* "window": K steps from a start drawn uniformly over all steps (tails included, padded on the right). For rollouts that
-  never show the model an older context: "window" and "rolling".
-* "episode": whole episodes from their first step, end to end in one row, so that nothing is padded. For "carry".
-* "mixed": random starts and lengths log-uniform from 10 steps to the horizon, end to end in one row of fixed length.
-  One set of weights for every mode.
-* "stream": every row plays whole episodes, one after the other, a few steps an update; the model's state goes from an
-  update to the next: truncated backpropagation through time. An update holds steps of as many episodes as it has rows,
-  each with all of its episode behind it, but what is carried is of earlier updates' weights. For "carry".
+* "window": K steps from a start drawn uniformly over all steps, padded on the right. For the rollouts "window" and
+  "rolling", which never show the model an older context.
+* "episode": whole episodes, end to end in one row, so that nothing is padded. For "carry".
+* "mixed": random starts and lengths log-uniform from 10 steps to the horizon, end to end in one row. For every rollout.
+* "stream": every row plays whole episodes, one after the other, a few steps an update. The model's state, of earlier
+  updates' weights, goes from an update to the next: truncated backpropagation through time. For "carry".
 
 Shape suffixes: S stretches, B rows, T steps a row of an update.
 """
@@ -43,10 +41,8 @@ def settle_context(config: RunConfig, episodes: Episodes) -> RunConfig:
     if config.data.context != AUTO:
         return config
     held = round(config.data.steps_per_update * len(episodes) / episodes.n_steps)
-    context = "episode" if held >= ENOUGH_EPISODES else "stream"
-    if not config.constant_state:
-        context = "window"
-    return replace(config, data=replace(config.data, context=context))
+    of_constant = "episode" if held >= ENOUGH_EPISODES else "stream"
+    return replace(config, data=replace(config.data, context=of_constant if config.constant_state else "window"))
 
 
 class Sampler(ABC):
@@ -64,7 +60,6 @@ class Sampler(ABC):
         """The batch; of the same size, always the same operations in the same shapes."""
 
     def sample(self, generator: torch.Generator) -> Batch:
-        """The next batch."""
         return self.draw(generator, self.prepare(generator))
 
 
@@ -88,9 +83,8 @@ class WindowSampler(Sampler):
 class EpisodeSampler(Sampler):
     """A fixed number of whole episodes, `steps` steps on average; each is equally likely, and so is every step.
 
-    The row is filled up to a multiple of 128 steps with the begin of further episodes: kernels are prepared, and graphs
-    recorded, for every new shape, which doubled an update's time when every row had its own length. The episodes are
-    chosen on the CPU: their lengths decide the row's shape.
+    The row is filled up to a multiple of 128 steps with the begin of further episodes: to prepare kernels for every new
+    shape doubled an update's time. The episodes are chosen on the CPU: their lengths decide the shape.
     """
 
     def __init__(self, data: StepData, steps: int) -> None:
@@ -122,7 +116,6 @@ class MixedSampler(Sampler):
         return self.steps
 
     def draw(self, generator: torch.Generator, steps: int) -> Batch:
-        """Exactly `steps` steps; the last stretch is cut to fit."""
         # A stretch has at least one step, so `steps` candidates always suffice.
         device = self.data.device
         begins = torch.randint(len(self.data), (steps,), generator=generator, device=device)
