@@ -62,7 +62,7 @@ class RayTask:
 
 @contextmanager
 def connect(address: str, gpus: float) -> Iterator[Callable[..., RayTask]]:
-    """What starts a run as a task of one CPU and a share of a GPU; "local" is a Ray of its own, which ends with the body.
+    """What starts a run as a task of one CPU and a share of a GPU; "local" is a Ray that ends with the body.
 
     Raises UsageError where Ray is not installed, or there is none at the address.
     """
