@@ -105,10 +105,10 @@ def missing(cells: Sequence[Cell], grid: Grid) -> str:
     there = {(cell.env, cell.agent, cell.seed) for cell in cells}
     lines = []
     for env in grid.envs:
-        lacking = {a: [s for s in grid.seeds_of(a) if (env, a, s) not in there] for a in grid.agents}
+        lacking = {a: [s for s in grid.agent_seeds.get(a, grid.seeds) if (env, a, s) not in there] for a in grid.agents}
         told = [f"{label(agent)} {listed(seeds)}" for agent, seeds in lacking.items() if seeds]
         lines += [f"* {env}: seeds of {'; '.join(told)}"] if told else []
-    whole = sum(len(grid.seeds_of(agent)) for agent in grid.agents) * len(grid.envs)
+    whole = sum(len(grid.agent_seeds.get(agent, grid.seeds)) for agent in grid.agents) * len(grid.envs)
     return "\n".join([f"Of {whole} runs {len(there)} are here. Not run yet:\n", *lines]) if lines else ""
 
 
