@@ -7,18 +7,21 @@ wrong result is not fast.
 from __future__ import annotations
 
 import argparse
+import io
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 
 from ..cli import Parser, run
+from ..envs.files import write_whole
+from ..errors import UsageError
 from ..files import check_writable, write_json
 from ..machine import Machine
 from ..ranges import THREADS
 from . import learning, rollout, scan, steering, train
-from .harness import check_plot, save_plot
 
 # Each has HELP, DESCRIPTION and EPILOG, `add_arguments(parser)`, `measure(arguments)`, which returns figures, and
 # `show(figures)` and `plot(figures)`, which return the lines to print and a matplotlib figure of them.
@@ -42,8 +45,9 @@ def _parser() -> Parser:
 def _run(arguments: argparse.Namespace) -> int:
     check_writable("--json", arguments.json)
     check_writable("--plot", arguments.plot)
-    if arguments.plot is not None:
-        check_plot(arguments.plot)  # before minutes of measuring
+    plot, form = arguments.plot, "" if arguments.plot is None else arguments.plot.suffix.lstrip(".").lower()
+    if plot is not None and form not in Figure().canvas.get_supported_filetypes():  # before minutes of measuring
+        raise UsageError(f"--plot {plot}: cannot draw a {form or 'file without an ending'}; use .png, .svg or .pdf")
     benchmark = BENCHMARKS[arguments.benchmark]
     threads = torch.get_num_threads()
     torch.set_num_threads(arguments.threads)
@@ -57,8 +61,10 @@ def _run(arguments: argparse.Namespace) -> int:
     print("\n".join([f"{machine}{'' if device == 'cpu' else f'; {device}'}", *benchmark.show(figures)]))
     if arguments.json is not None:
         write_json(arguments.json, figures)
-    if arguments.plot is not None:
-        save_plot(benchmark.plot(figures), arguments.plot)
+    if plot is not None:
+        drawn = io.BytesIO()
+        benchmark.plot(figures).savefig(drawn, format=form, dpi=150)
+        write_whole(plot, drawn.getvalue())
     return 0
 
 

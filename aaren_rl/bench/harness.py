@@ -1,26 +1,22 @@
-"""What the benchmarks share: the check before the figures, timing in turns, sizes, pictures."""
+"""What the benchmarks share: the check before the figures, timing in turns, tables, axes of pictures."""
 
 from __future__ import annotations
 
 import copy
 import gc
-import io
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias, TypeVar
 
 import torch
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from torch import Tensor
 
 from ..agents import Policy
 from ..cli import aligned
-from ..envs.files import write_whole
-from ..errors import NumericsError, UsageError
+from ..errors import NumericsError
 
 Figures: TypeAlias = dict[str, Any]  # what a benchmark measured, as its JSON has it
 Work: TypeAlias = Callable[[], object]
@@ -30,10 +26,7 @@ WRONG = "no figures are given for a result that is wrong"
 
 
 def require(what: str, difference: float, allowed: float) -> float:
-    """Returns a difference from a reference; NumericsError where it is above `allowed`, or not a number.
-
-    `what` says of which result it is.
-    """
+    """A difference from a reference; NumericsError, which says of `what`, where it is above `allowed` or no number."""
     if not difference <= allowed:
         raise NumericsError(f"{what} by {difference:.2g} (more than {allowed:g}); {WRONG}")
     return difference
@@ -108,20 +101,6 @@ def parallel_actions(policy: Policy, observations: Tensor, actions: Tensor, retu
 def table(head: str, form: str, rows: Iterable[Figures]) -> list[str]:
     """The lines of a table; columns are separated by | in its head and in the form of a row."""
     return aligned([head.split("|"), *(form.format(**row).split("|") for row in rows)])
-
-
-def check_plot(path: Path) -> None:
-    """Raises UsageError if matplotlib has no format of the file's ending."""
-    ending = path.suffix.lstrip(".").lower()
-    if ending not in Figure().canvas.get_supported_filetypes():
-        raise UsageError(f"--plot {path}: cannot draw a {ending or 'file without an ending'}; use .png, .svg or .pdf")
-
-
-def save_plot(figure: Figure, path: Path) -> None:
-    """Writes the picture, in the format of the file's ending, whole or not at all."""
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=path.suffix.lstrip(".").lower(), dpi=150)
-    write_whole(path, drawn.getvalue())
 
 
 def logarithmic(axes: Axes, decades: tuple[int, ...] = (1, 2, 5)) -> None:

@@ -1,8 +1,7 @@
 """The benchmark "learning": held-out action error against seconds and updates, recipes side by side.
 
-What a user waits for is a policy that imitates, so this is the headline, and updates a second are not. The error of
-every recipe is that of its policy played step by step over the same held-out episodes, which is first held against the
-model's own on one of them in parallel.
+Every recipe's policy is played step by step over the same held-out episodes. On one of them its error is first held
+against the model's own in parallel.
 """
 
 from __future__ import annotations
@@ -52,10 +51,7 @@ example:
 
 
 def read_recipe(recipe: str, updates: int, seed: int) -> RunConfig:
-    """The configuration that PRESET:AGENT,SETTING=VALUE,... means; a setting is named as `train` has it.
-
-    Raises UsageError where there is no such preset, agent or setting, or the value does not fit it.
-    """
+    """The configuration of PRESET:AGENT,SETTING=VALUE,... with `train`'s names; UsageError where a part is none."""
     name, *changes = recipe.split(",")
     preset, _, agent = name.partition(":")
     given = {"updates": updates, "seed": seed, "agent": agent}

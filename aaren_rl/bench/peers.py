@@ -23,10 +23,7 @@ Update = Callable[[], Tensor]  # returns which steps of its batch are real and n
 def make_update(
     model: nn.Module, predict: Predict, batches: list[Batch], *, bfloat16: bool, device: torch.device
 ) -> Update:
-    """An update of a peer on batches drawn beforehand, so that it pays nothing for its data.
-
-    With `bfloat16` the forward pass runs under autocast, as ours.
-    """
+    """A peer's update on batches drawn beforehand, so that data cost it no time; `bfloat16`: with autocast, as ours."""
     optimizer = torch.optim.AdamW(model.to(device).train().parameters(), lr=1e-4, weight_decay=1e-4)
     drawn = itertools.cycle(batches)
 

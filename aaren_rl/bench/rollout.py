@@ -70,10 +70,7 @@ def play(policy: Policy, state: PolicyState, steps: int) -> PolicyState:
 
 
 def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
-    """The policy of "agent:rollout", made as `train` does; ValueError where no such agent can be made.
-
-    The weights are drawn: they do not change an action's cost.
-    """
+    """The policy of "agent:rollout" as `train` makes it, of drawn weights; ValueError where none can be made."""
     agent, rollout = name.split(":")
     tokens = make_config({"agent": agent}).network.tokens_per_step
     config = ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[agent], width, layers, heads, tokens_per_step=tokens)
@@ -83,10 +80,7 @@ def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
 
 
 def check(policy: Policy) -> float:
-    """The largest difference between acting step by step and the model run in float64 over those steps in parallel.
-
-    Raises NumericsError where it is above 1e-5, or not a number.
-    """
+    """The largest difference of actions step by step from float64 in parallel; NumericsError above 1e-5 or for NaN."""
     state, actions, to_go = policy.initial_state(1, TARGET_RETURN), [], []
     for t in range(CHECKED_STEPS):
         action, state = policy.act(*step(t), state)
@@ -148,11 +142,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
     growths = grow(policies, min(steps, CACHED))
     stops = sorted({s for s in (100, 1000, 10_000, 100_000, CACHED) if s < steps} | {steps})
     at = {name: states(policy, stops) for name, policy in policies.items()}
-    works = {
-        (name, int(state.timestep)): partial(play, policies[name], state, BLOCK)
-        for name, found in at.items()
-        for state in found
-    }
+    works = {(n, int(s.timestep)): partial(play, policies[n], s, BLOCK) for n, found in at.items() for s in found}
     times = in_turns(works, repeats=REPEATS, device=CPU)
 
     def cost(name: str, state: PolicyState) -> Figures:

@@ -131,10 +131,7 @@ def _token_by_token(model: DecisionModel, batch: Batch) -> Tensor:
 
 
 class Measured:
-    """An update, and the masks that it returned: which steps of its batches are real and no padding.
-
-    `counted` makes one in a form that torch's counter of operations can see into, where `update` is compiled.
-    """
+    """An update and its masks, true for real steps; `counted` is one not compiled, for torch's counter."""
 
     def __init__(self, update: Callable[[], Tensor], counted: Callable[[], Tensor] | None = None) -> None:
         self.update, self.counted, self.masks = update, counted or update, list[Tensor]()

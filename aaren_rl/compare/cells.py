@@ -44,7 +44,6 @@ class Cell:
 
     Attributes:
         env: the task, e.g. "hopper-medium".
-        run: the run's folder.
         seconds_per_update: median over the run, on `device`: "cpu" or the GPU's name.
         device: where it was trained.
         loss: of the last updates that were logged together, on the agent's own training contexts.
@@ -81,11 +80,7 @@ class Cell:
 def write_results(
     file: Path, cells: Sequence[Cell], settings: Mapping[str, Any], statistics: Mapping[str, Sequence[Any]]
 ) -> None:
-    """Writes results.json, whole or not at all.
-
-    `settings` say how the comparison was made. `statistics`, lists of dataclasses, follow from the cells:
-    `read_results` leaves them.
-    """
+    """Writes results.json, whole or not at all: cells, how they were made, and statistics (dataclasses) of them."""
     derived = {name: [dataclasses.asdict(item) for item in items] for name, items in statistics.items()}
     runs = [dataclasses.asdict(cell) for cell in cells]
     write_json(file, {"format": FORMAT, "settings": settings, "statistics": derived, "cells": runs})

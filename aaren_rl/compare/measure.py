@@ -113,10 +113,7 @@ def _metrics(file: Path) -> list[dict[str, Any]]:
 
 
 def action_cost(policy: Policy, card: PolicyCard) -> list[ActionCost]:
-    """Time of one action and size of the state at COST_STEPS, up to the environment's time limit.
-
-    One environment of random observations; of each step and its neighbours the median.
-    """
+    """Time of an action, median of a step and its neighbours, and size of the state; observations are random."""
     probes = [step for step in COST_STEPS if step <= card.horizon]
     shape = max(probes, default=0) + COST_NEIGHBOURS + 1, 1, policy.model.config.observation_dim
     observations = np.random.default_rng(0).standard_normal(shape).astype(np.float32)

@@ -118,10 +118,7 @@ def aggregate(cells: Sequence[Cell]) -> list[Aggregate]:
 
 
 def differences(cells: Sequence[Cell]) -> list[Pair]:
-    """The mean score of the first agent less that of the second, where there are normalised scores of both.
-
-    By task, then over the tasks where there are several; above 0, the first is better.
-    """
+    """The first agent's mean normalised score less the second's, by task and over all; above 0 the first is better."""
     normalized = [cell for cell in cells if cell.last.normalized_score_mean is not None]
     return _pairs(normalized, _mean_difference)
 

@@ -29,10 +29,7 @@ PAGE = "report.html"
 
 
 def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) -> None:
-    """Writes report.html, which needs no other file, and report.md into the folder `out`, made where it is not there.
-
-    `cells` can be compared; `settings`, how the comparison was made, are shown as they are.
-    """
+    """Writes report.html, which needs no other file, and report.md into the folder `out`; shows all `settings`."""
     drawn = figures(cells) | {"narrow": overview(cells, NARROW)}
     said = _content(cells, settings) | {"images": {name: _image(figure) for name, figure in drawn.items()}}
     out.mkdir(parents=True, exist_ok=True)
