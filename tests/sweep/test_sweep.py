@@ -207,7 +207,10 @@ def test_runs_are_spread_over_gpus_each_of_which_sees_one(
 
     def watched(*given: Any) -> subprocess.Popen[bytes]:
         process = launch(*given)
-        environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        place = Path(f"/proc/{process.pid}/environ")
+        while not (text := place.read_bytes()) and process.poll() is None:  # empty while the interpreter is loaded
+            time.sleep(0.01)
+        environment = text.split(b"\0")
         started.append((next(part[len(VISIBLE) :].decode() for part in environment if VISIBLE in part), process))
         at_once.append(Counter(gpu for gpu, p in started if p.poll() is None))
         return process
