@@ -46,6 +46,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
+        """Prints the message and leaves with exit code 2."""
         if launched() == 1 or os.environ["RANK"] == "0":  # of several processes one says it
             said = one_line(f"{message}{self._suggestion(message)}", 600)
             print(f"error: {said}; see {self.prog} --help", file=sys.stderr)
@@ -160,6 +161,7 @@ class StopRequest:
 
     @property
     def exit_code(self) -> int:
+        """128 plus the signal's number: 130 for SIGINT, 143 for SIGTERM."""
         return 128 + (self.signal or 0)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

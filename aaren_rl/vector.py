@@ -28,7 +28,8 @@ CHECK = Arguments(ArgumentError)
 class SelectingPolicy(SequencePolicy[State], Protocol[State]):
     """What is needed of a policy; where it also `restarts`, true, and has `restart`, all environments are one batch."""
 
-    def select(self, state: State, rows: Rows) -> State: ...
+    def select(self, state: State, rows: Rows) -> State:
+        """The state of some rows, (R,), in their order."""
 
 
 class Cohort(NamedTuple):

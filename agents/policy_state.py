@@ -53,6 +53,7 @@ class Window(NamedTuple):
 
     @staticmethod
     def empty(batch_size: int, sizes: tuple[int, int], context_length: int, device: torch.device) -> Window:
+        """Before any step, for `sizes` O and A."""
         observations, actions = (torch.zeros(batch_size, context_length, size, device=device) for size in sizes)
         returns_to_go = torch.zeros(batch_size, context_length, device=device)
         return Window(observations, actions, returns_to_go, torch.zeros_like(returns_to_go, dtype=torch.long))

@@ -170,6 +170,7 @@ class Worker:
         return answer
 
     def kill(self) -> None:
+        """End the process, whatever it is doing."""
         self._process.kill()
         self._process.wait()
 

@@ -76,6 +76,7 @@ class Learner:
         self.watch, self.points = Stopwatch(), list[Figures]()
 
     def train(self, updates: int) -> None:
+        """Some more updates."""
         with self.watch:
             for _ in range(updates):
                 self.trainer.step()
@@ -87,6 +88,7 @@ class Learner:
         return Policy(model, mean, std, scale, how.rollout, how.rollout_context)
 
     def evaluate(self, held_out: HeldOut) -> None:
+        """Adds a point."""
         error = action_error(self.policy(), held_out)
         low, high = error.interval()
         point = {"updates": self.trainer.update, "seconds": self.watch.seconds, "error": error.mean}

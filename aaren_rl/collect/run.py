@@ -235,6 +235,7 @@ class CollectRun:
         bar.write(f"step {steps:,}: mean return {evaluation.return_mean:.1f}", file=sys.stderr)
 
     def close(self) -> None:
+        """Closes the environments."""
         self.model.get_env().close()  # type: ignore[union-attr]
 
 

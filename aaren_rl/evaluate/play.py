@@ -28,12 +28,15 @@ class ScoredPolicy(SequencePolicy[State], Protocol[State]):
     """What is scored: `agents.Policy`, or `runtime.Runner`; see there."""
 
     @property
-    def rollout(self) -> str: ...
+    def rollout(self) -> str:
+        """The rollout mode."""
 
     @property
-    def context_length(self) -> int: ...
+    def context_length(self) -> int:
+        """K of the modes rolling and window, in steps."""
 
-    def select(self, state: State, rows: npt.NDArray[np.int64]) -> State: ...
+    def select(self, state: State, rows: npt.NDArray[np.int64]) -> State:
+        """The state of the environments `rows` (R,) alone, in their order."""
 
 
 @dataclass(frozen=True)

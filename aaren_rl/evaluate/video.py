@@ -62,6 +62,7 @@ class Video:
         self._noted: dict[int, list[npt.NDArray[np.float32]]] = defaultdict(list)
 
     def close(self) -> None:
+        """Ends the renderer."""
         self._renderer.close()
 
     def note(self, environments: npt.NDArray[np.int64], actions: npt.NDArray[np.float32]) -> None:

@@ -190,6 +190,7 @@ class Layers:
         return x if dtype == (given or self.dtype) else self.add("Cast", x, to=DTYPES[dtype])
 
     def constant(self, array: npt.ArrayLike) -> Array:
+        """Numbers in the graph's type."""
         return np.array(array, self.dtype, order="C")
 
     def last_token(self, x: str, length: int, position: int = -1) -> str:

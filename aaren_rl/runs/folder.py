@@ -67,6 +67,7 @@ class RunFolder:
 
     @property
     def config_file(self) -> Path:
+        """config.yaml."""
         return self.path / "config.yaml"
 
     def require_new(self) -> None:

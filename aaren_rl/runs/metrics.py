@@ -49,8 +49,10 @@ class Metrics:
             self._board.add_scalar(_BOARD.get(tag, tag), value, now)
 
     def text(self, tag: str, text: str) -> None:
+        """Writes a text to TensorBoard."""
         self._board.add_text(tag, text)
 
     def close(self) -> None:
+        """Flushes both."""
         self._file.close()
         self._board.close()

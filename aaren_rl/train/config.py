@@ -118,6 +118,7 @@ class RunConfig:
 
     @property
     def mixer(self) -> str:
+        """The agent's token mixer."""
         return AGENTS[self.agent]
 
     @property

@@ -43,6 +43,7 @@ class Ranks:
 
     @property
     def is_writer(self) -> bool:
+        """Whether this process logs, evaluates, saves and prints."""
         return self.rank == 0
 
     def share(self, work: Callable[[], T]) -> T:
@@ -78,6 +79,7 @@ class Ranks:
         return int(highest) or None
 
     def sum(self, value: Tensor) -> Tensor:
+        """The sum of all processes' values, in place."""
         if self.size > 1:
             dist.all_reduce(value)
         return value

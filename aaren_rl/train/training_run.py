@@ -63,6 +63,7 @@ class Run:
 
     @property
     def headline(self) -> str:
+        """What a score's one number is."""
         return "return" if self.task.reference is None else "normalised score"
 
     def is_due(self, every: int) -> bool:
@@ -70,11 +71,13 @@ class Run:
         return self.trainer.update % every == 0 or self.trainer.update == self.config.optimizer.updates
 
     def tell(self, values: dict[str, float]) -> None:
+        """Logs values, tag -> value, at the update that is done."""
         self.metrics.log(self.trainer.update, values)
         if self.on_log is not None:
             self.on_log(self.trainer.update, values)
 
     def due(self, save_every: int | None) -> list[Callable[[Run], None]]:
+        """What is to be done after the update that is done."""
         if self.is_due(self.config.evaluation.eval_every):
             return [complete]
         works = [(log, LOG_EVERY), (save, save_every)]

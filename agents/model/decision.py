@@ -135,6 +135,7 @@ class DecisionModel(nn.Module):
         return actions[:, 0], state
 
     def initial_state(self, batch_size: int) -> TrunkState:
+        """The trunk's state before any step."""
         return self.trunk.initial_state(batch_size)
 
     def _act(

@@ -135,6 +135,7 @@ class Trunk(RowModule):
         return self.norm(x), tuple(states)
 
     def initial_state(self, batch_size: int) -> TrunkState:
+        """The state before any token."""
         return tuple(block.mixer.initial_state(batch_size) for block in self.blocks)  # type: ignore[union-attr,operator]
 
     def with_trees(self, config: TreeConfig) -> Trunk:

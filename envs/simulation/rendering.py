@@ -53,6 +53,7 @@ class Renderer:
         return answer
 
     def close(self) -> None:
+        """Ends the process."""
         self._worker.close()
 
 

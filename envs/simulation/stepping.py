@@ -139,6 +139,7 @@ class LocalStepper:
         return self._answers.pop(0)
 
     def close(self) -> None:
+        """Close the environments."""
         for env in self._envs:
             close_env(env)
 
@@ -178,6 +179,7 @@ class ProcessStepper:
         return Steps(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def close(self) -> None:
+        """End the processes."""
         for worker in self._workers:
             worker.close()
 

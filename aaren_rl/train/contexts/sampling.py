@@ -60,6 +60,7 @@ class Sampler(ABC):
         """The batch; of the same size, always the same operations in the same shapes."""
 
     def sample(self, generator: torch.Generator) -> Batch:
+        """The next batch."""
         return self.draw(generator, self.prepare(generator))
 
 

@@ -138,6 +138,7 @@ class Recurrence(nn.Module):
         return self.outputs(kept).to(values.dtype), after
 
     def initial_state(self, batch_size: int, head_dim: int, like: Tensor) -> EncodingState:
+        """The state before any token, for values of `like`'s type and device."""
         shape, dtype = (batch_size, self.heads), torch.promote_types(like.dtype, torch.float32)
         sums = like.new_zeros(*shape, self.dilation, self.rows, head_dim, dtype=STATE_DTYPE)
         return EncodingState(sums, like.new_zeros(*shape, 0, head_dim, dtype=dtype))
@@ -237,6 +238,7 @@ class GatedEncoding(nn.Module):
             return torch.cat([gated.to(mixed.dtype), mixed[:, heads:]], 1), tuple(s for _, s in runs)
 
     def initial_state(self, batch_size: int, head_dim: int) -> tuple[EncodingState, ...]:
+        """The state before any token."""
         return tuple(group.initial_state(batch_size, head_dim, self.mu) for group in self.groups)  # type: ignore[operator]
 
     def scalars(self) -> dict[str, float]:

@@ -61,6 +61,7 @@ class TreeState(NamedTuple):
 
     @staticmethod
     def empty(batch: int, heads: int, key_dim: int, dim: int) -> TreeState:
+        """The tree before any token."""
         keys, values = (torch.zeros(batch, 2, heads, size, dtype=DTYPE) for size in (key_dim, dim))
         totals = torch.zeros_like(keys[:, 0]), torch.zeros_like(values[:, 0])
         return TreeState(keys, values, *totals, torch.zeros(batch, dtype=torch.long), 0)
