@@ -24,7 +24,8 @@ class Aaren(HeadMixer):
     Args:
         width: C, channels of a token.
         heads: H, must divide C. Scores are scaled by 1 / sqrt(D).
-        dropout, rems: of no effect: every mixer is built alike.
+        dropout: without effect: every mixer takes the same arguments.
+        rems: likewise.
     """
 
     state_size, compiled_step, recordable, exported = CONSTANT, True, True, True

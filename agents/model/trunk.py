@@ -90,9 +90,15 @@ class Trunk(RowModule):
     """A stack of blocks with one state: a tuple of the mixers' states.
 
     Args:
-        mixer, width, heads, dropout, rems, activation, mlp_width: as in `Block`.
+        mixer: a name in MIXERS.
+        width: C, channels of a token.
         layers: number of blocks.
+        heads: of every mixer.
+        dropout: probability.
+        rems: recurrence encoding of every layer, where the mixer has one.
         block: a name in BLOCKS; after "pre-norm" blocks there is one more layer norm, as in GPT-2.
+        activation: of the MLPs, a name in ACTIVATIONS.
+        mlp_width: hidden units of the MLPs; 4 C by default.
     """
 
     def __init__(
