@@ -90,9 +90,16 @@ def compare(arguments: argparse.Namespace) -> int:
         return code
     returns = arguments.target_returns and tuple(arguments.target_returns)
     how = Evaluation(arguments.episodes, arguments.eval_seed, max(1, arguments.episodes // 2), returns)
-    torch.set_num_threads(1)  # times of an action are taken on one, as a small robot's computer would have
-    with progress_bar(iterable=jobs, desc="scoring", unit="run") as bar:
-        cells = [gather(j.run, how, lambda step, _: bar.set_postfix_str(f"step {step}", refresh=False)) for j in bar]
+    # Times of an action are taken on one thread, as a small robot's computer would have.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with progress_bar(iterable=jobs, desc="scoring", unit="run") as bar:
+            cells = [
+                gather(j.run, how, lambda step, _: bar.set_postfix_str(f"step {step}", refresh=False)) for j in bar
+            ]
+    finally:
+        torch.set_num_threads(threads)
     check_comparable(cells)
     for env, card in {card.env: card for card in (read_card(job.run) for job in jobs[::-1])}.items():
         if note := above_data([card.target_return, *(returns or ())], card):
