@@ -97,7 +97,7 @@ def prepare(
     config = settle_context(config, training)
     data = StepData(training, config.data.return_scale, device, action_low=low, action_high=high)
     start = None if config.data.start_from is None else load_policy(config.data.start_from)  # before torch is seeded
-    trainer = Trainer(config, data, training.action_dim, task.horizon, ranks, compiled=job.compile)
+    trainer = Trainer(config, data, training.action_dim, task.data_horizon, ranks, compiled=job.compile)
     if start is not None:
         start_from(trainer, start, config)
     run = Run(config, task, training, held_out, data_returns(episodes), path, trainer, job.on_log)
