@@ -21,11 +21,12 @@ from ..errors import UsageError
 from ..files import check_writable, write_json
 from ..machine import Machine
 from ..ranges import THREADS
-from . import learning, rollout, scan, steering, train
+from . import learning, memory, rollout, scan, steering, train
 
 # Each has HELP, DESCRIPTION and EPILOG, `add_arguments(parser)`, `measure(arguments)`, which returns figures, and
 # `show(figures)` and `plot(figures)`, which return the lines to print and a matplotlib figure of them.
-BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in (learning, steering, rollout, train, scan)}
+MODULES = learning, steering, rollout, memory, train, scan
+BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 
 
 def _parser() -> Parser:
