@@ -3,7 +3,6 @@
 In a page, `<!-- help: train -->` becomes the command's --help, `<!-- file: examples/x.py -->` that file,
 `<!-- benchmark: scan -->` what `python -m aaren_rl.bench scan` printed (docs/benchmarks/scan.txt), folded where a chart
 of it is drawn, and formulas between dollars become MathML.
-docs/faults.md, where it is there, joins the navigation.
 """
 
 from __future__ import annotations
@@ -35,10 +34,8 @@ _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTALL)
 
 @event_priority(100)  # before mkdocstrings reads its settings
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Tells mkdocstrings where the package is, and adds pages that other commands write."""
+    """Tells mkdocstrings where the package is."""
     config.plugins["mkdocstrings"].config["handlers"]["python"]["paths"] = [str(_package())]
-    if (Path(config.docs_dir) / "faults.md").is_file() and config.nav is not None:
-        config.nav.append({"Faults": "faults.md"})
     return config
 
 

@@ -68,7 +68,7 @@ class CollectConfig:
     def family(self) -> str | None:
         """The D4RL family whose reference returns hold for this environment, or None."""
         name, _, version = self.env_id.rpartition("-v")
-        # -v5 is another task: see specs.ENV_VERSION.
+        # -v5 is another task: see ENV_VERSION in envs/tasks/table.py.
         return name.lower() if name.lower() in REFERENCE_RETURNS and version in ("2", "3", "4") else None
 
     def reached(self, return_mean: float) -> bool:

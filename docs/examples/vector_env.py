@@ -15,7 +15,7 @@ def play(run: str, episodes: int, n_envs: int = 4, seed: int = 0) -> list[float]
     # The observation that comes back from an episode's last step is the next episode's first.
     same_step = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}
     envs = gym.make_vec(policy.card.env_id, num_envs=n_envs, vectorization_mode="sync", vector_kwargs=same_step)
-    agent = VectorPolicy(policy, n_envs=n_envs)  # asks for what the policy's card says
+    agent = VectorPolicy(policy, n_envs=n_envs)  # the target return is the one on the policy's card
     observations, _ = envs.reset(seed=seed)
     rewards, started, state = np.zeros(n_envs), np.ones(n_envs, bool), None
     returns, so_far = [], np.zeros(n_envs)
