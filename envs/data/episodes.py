@@ -59,7 +59,7 @@ class Episode:
 class Episodes(Sequence[Episode]):
     """A dataset: a sequence of `Episode` over flat arrays of all N steps.
 
-    observations (N, O), actions (N, A) and rewards (N,) are float32; episode e has the rows offsets[e]:offsets[e + 1],
+    observations (N, O), actions (N, A) and rewards (N,) are float32, discrete actions int64 (N,); episode e has the rows offsets[e]:offsets[e + 1],
     with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl", "local" (made here from shipped policies),
     "minari" or "file", `env_id` the environment that the data name, `notes` what reading left out or changed.
     ValueError: the arrays do not fit together.
@@ -77,7 +77,8 @@ class Episodes(Sequence[Episode]):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        kinds = {"observations": "2-d float32", "actions": "2-d float32", "rewards": "1-d float32"}
+        actions = "1-d int64" if self.discrete else "2-d float32"
+        kinds = {"observations": "2-d float32", "actions": actions, "rewards": "1-d float32"}
         for name, wanted in {**kinds, "offsets": "1-d int64", "terminated": "1-d bool"}.items():
             array = getattr(self, name)
             if f"{array.ndim}-d {array.dtype}" != wanted:
@@ -120,6 +121,11 @@ class Episodes(Sequence[Episode]):
     def n_steps(self) -> int:
         """Number of steps N of all episodes."""
         return len(self.rewards)
+
+    @property
+    def discrete(self) -> bool:
+        """Whether an action is one of the environment's integers."""
+        return bool(self.actions.dtype == np.int64)
 
     @property
     def observation_dim(self) -> int:
