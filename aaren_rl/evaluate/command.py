@@ -18,7 +18,7 @@ from ..errors import CheckpointError, UsageError
 from ..files import check_writable, write_json
 from ..policies.card import PolicyCard, card_from_json
 from ..policies.names import ROLLOUTS, WEIGHTS, asked_words
-from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED
+from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED, TEMPERATURE
 from ..runtime import load
 from .held_out import HeldOut, action_error, kept_episodes
 from .play import EpisodePlan, ScoredPolicy, guided, play
@@ -63,6 +63,8 @@ def make_parser() -> Parser:
     add("--sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
     guidance = "act W times on what asking for a return changes; 1.5 suits data of one policy [1]"
     add("--guidance", type=GUIDANCE.number, metavar="W", default=1.0, help=guidance)
+    sampled = "sample discrete actions from softmax(logits / T) (the most likely one)"
+    add("--temperature", type=TEMPERATURE.number, metavar="T", help=sampled)
     add("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
     add("--seed", type=SEED.integer, metavar="S", default=1000, help="of the first episode [1000]")
     add("--env-id", metavar="ID", help="play in another environment, such as Hopper-v5: raw returns")
@@ -125,7 +127,7 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace) -> list[Score]:
         if held_out is not None:
             error = action_error(policy, held_out, card.action_low, card.action_high)
             scores = [dataclasses.replace(score, action_error=error) for score in scores]
-            print(f"held-out action error: {error}")
+            print(f"held-out {error.measure}: {error}")
         if video is not None:
             print(video.write(scores[0], path))
     if recorder is not None:
@@ -140,8 +142,13 @@ def _open(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any],
 
     chosen = {name: getattr(arguments, name) for name in ("rollout", "rollout_context", "weights")}
     policy = load_policy(path, **chosen, device=choose_device(arguments.device))
-    attending = guided(_attention(arguments, policy), arguments.guidance)
-    return attending, policy.card, arguments.weights or policy.card.weights
+    acting = guided(_attention(arguments, policy), arguments.guidance)
+    if arguments.temperature is not None:
+        try:
+            acting = dataclasses.replace(acting, temperature=arguments.temperature)
+        except ValueError as error:
+            raise UsageError(f"--{error}") from error
+    return acting, policy.card, arguments.weights or policy.card.weights
 
 
 def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
@@ -152,7 +159,7 @@ def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPol
         raise UsageError("--attention tree, --guidance: are for a run folder, not for an exported policy")
     if arguments.device not in ("auto", "cpu"):
         raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
-    runner = load(path)
+    runner = load(path, temperature=arguments.temperature)
     try:
         card = card_from_json(runner.card)
     except ValueError as error:

@@ -36,13 +36,13 @@ def returns_to_go(rewards: npt.ArrayLike) -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """One episode: observations (T, O), actions (T, A) and rewards (T,), float32 views of the dataset's arrays.
+    """One episode: observations (T, O), actions (T, A), or (T,), and rewards (T,), views of the dataset's arrays.
 
     `terminated` is true where the environment ended the episode (a fall), false where a time limit cut it.
     """
 
     observations: npt.NDArray[np.float32]
-    actions: npt.NDArray[np.float32]
+    actions: npt.NDArray[Any]
     rewards: npt.NDArray[np.float32]
     terminated: bool
 
@@ -59,14 +59,14 @@ class Episode:
 class Episodes(Sequence[Episode]):
     """A dataset: a sequence of `Episode` over flat arrays of all N steps.
 
-    observations (N, O), actions (N, A) and rewards (N,) are float32, discrete actions int64 (N,); episode e has the rows offsets[e]:offsets[e + 1],
-    with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl", "local" (made here from shipped policies),
-    "minari" or "file", `env_id` the environment that the data name, `notes` what reading left out or changed.
-    ValueError: the arrays do not fit together.
+    observations (N, O), actions (N, A) and rewards (N,) are float32, discrete actions int64 (N,); episode e has the
+    rows offsets[e]:offsets[e + 1], with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl", "local" (made
+    here from shipped policies), "minari" or "file", `env_id` the environment that the data name, `notes` what reading
+    left out or changed. ValueError: the arrays do not fit together.
     """
 
     observations: npt.NDArray[np.float32]
-    actions: npt.NDArray[np.float32]
+    actions: npt.NDArray[Any]
     rewards: npt.NDArray[np.float32]
     offsets: npt.NDArray[np.int64]
     terminated: npt.NDArray[np.bool_]

@@ -134,7 +134,12 @@ def rollout(
                 recorder.begin(observations)
             # Two halves: the processes simulate one while the policy thinks about the other.
             halves = np.split(turn, [_round_up(len(turn) // 2, row_multiple(policy))])
-            groups = [_Group(policy, half, observations[half - first], targets[half]) for half in halves if half.size]
+            drawn = np.array(seeds)
+            groups = [
+                _Group(policy, half, observations[half - first], targets[half], drawn[half])
+                for half in halves
+                if half.size
+            ]
             step = 0
             while any(group.running.size for group in groups):
                 for group in groups:
@@ -164,14 +169,21 @@ class _Group(Generic[State]):
     actions: Floats  # the last ones of those, (n, A)
 
     def __init__(
-        self, policy: SequencePolicy[State], which: Indices, observations: Floats, targets: npt.NDArray[np.float64]
+        self,
+        policy: SequencePolicy[State],
+        which: Indices,
+        observations: Floats,
+        targets: npt.NDArray[np.float64],
+        seeds: Indices,
     ) -> None:
         self._policy, self.running, self.seconds = policy, which, 0.0
         self._multiple = row_multiple(policy)
         rows = padded(np.arange(len(which)), self._multiple)
         self._places = np.arange(len(which))  # the running environments' rows
         self._observations, self._rewards = observations[rows], np.zeros(len(rows), np.float32)
-        self._state = policy.initial_state(len(rows), targets[rows])
+        # What samples its actions draws from the episode's seed.
+        drawing = {} if getattr(policy, "temperature", None) is None else {"seed": seeds[rows]}
+        self._state = policy.initial_state(len(rows), targets[rows], **drawing)
 
     def act(self) -> None:
         began = time.perf_counter()
