@@ -10,10 +10,13 @@ if TYPE_CHECKING:
     from .data.load import is_own, load_episodes, load_task, task_name
     from .errors import DataError, EnvsError, SimulationError, UnknownTaskError, UsageError
     from .simulation.rollout import Rollouts, SequencePolicy, rollout
+    from .tasks.built_in import BUILT_IN, LocalTask
     from .tasks.environment import make_env
-    from .tasks.table import REFERENCE_RETURNS, TASKS, D4RLTask, Reference, Task, get_task, normalized_score
+    from .tasks.names import find_task, get_task, normalized_score
+    from .tasks.table import REFERENCE_RETURNS, TASKS, D4RLTask, Reference, Task
 
 __all__ = [
+    "BUILT_IN",
     "REFERENCE_RETURNS",
     "TASKS",
     "D4RLTask",
@@ -21,6 +24,7 @@ __all__ = [
     "EnvsError",
     "Episode",
     "Episodes",
+    "LocalTask",
     "Reference",
     "Rollouts",
     "SequencePolicy",
@@ -28,6 +32,7 @@ __all__ = [
     "Task",
     "UnknownTaskError",
     "UsageError",
+    "find_task",
     "get_task",
     "is_own",
     "load_episodes",
@@ -40,7 +45,7 @@ __all__ = [
 ]
 
 # Those that import little first: a name is looked for in them in this order.
-_HOMES = "errors tasks.table data.episodes tasks.environment data.load simulation.rollout"
+_HOMES = "errors tasks.table tasks.built_in tasks.names data.episodes tasks.environment data.load simulation.rollout"
 
 
 def __getattr__(name: str) -> object:

@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..cli import Parser, import_registering, positive, run
-from ..envs import DataError, EnvsError
+from ..envs import BUILT_IN, TASKS, D4RLTask, DataError, EnvsError, LocalTask, find_task, get_task
 from ..envs.behaviour.local_sets import cache_dir, local_levels
 from ..envs.data.download import pin_path
 from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
 from ..envs.data.load import Origin, Reading, data_files, is_own, resolve
 from ..envs.data.minari.spec import check_minari_id, minari_dataset_dir, read_spec
-from ..envs.tasks.table import TASKS
 from ..errors import UsageError
 from ..files import check_writable, write_json
 from .describe import describe, draw, format_description, size_text
@@ -87,14 +86,15 @@ def _reading(arguments: argparse.Namespace) -> Reading:
 def _list(arguments: argparse.Namespace) -> int:
     print(f"D4RL's files: {d4rl_dataset_dir()}\nlocal sets:   {cache_dir()}\nMinari:       {minari_dataset_dir()}\n")
     print(f"{'task':<26}{'D4RL file':<20}{'local set':<16}Minari")
-    for task in TASKS.values():
+    for task in map(get_task, (*TASKS, *BUILT_IN)):
         files = data_files(task)
         d4rl, local, minari = (_size(files.get(kind)) for kind in ("d4rl", "local", "minari"))
         if d4rl:
             d4rl += ", pinned" if pin_path(files["d4rl"]).is_file() else ", no pin"
-        local = local or ("can be made" if task.level in local_levels(task.family) else "-")
+        ships = not isinstance(task, D4RLTask) or task.level in local_levels(task.family)
+        local = local or ("can be made" if ships else "-")
         minari = minari or ("can be fetched" if "minari" in files else "-")
-        print(f"{task.name:<26}{d4rl or 'can be fetched':<20}{local:<16}{minari}")
+        print(f"{task.name:<26}{d4rl or ('can be fetched' if 'd4rl' in files else '-'):<20}{local:<16}{minari}")
     root = minari_dataset_dir()
     folders = sorted(data.parent for data in root.rglob("data") if data.is_dir())
     shown = [folder for folder in folders if not any(part.startswith(".") for part in folder.relative_to(root).parts)]
@@ -174,7 +174,7 @@ def _remote(text: str, source: str) -> Origin:
         name = parse_name(text)
         if name.kind != "auto":
             raise UsageError(f"{text}: D4RL has tasks only; Minari's data sets go with --source minari")
-        return name
+        return resolve(text, "local") if isinstance(find_task(text), LocalTask) else name
     if text in TASKS:
         return resolve(text, "minari")
     return parse_name(text if is_own(text, None) else f"minari:{text}")

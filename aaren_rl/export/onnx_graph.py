@@ -25,7 +25,7 @@ import onnx
 from .._version import __version__
 from ..agents import CONSTANT, Aaren, Encoded, Policy
 from ..errors import UsageError
-from .onnx_layers import NOTHING, Layers, Sizes, inner
+from .onnx_layers import GATED, NOTHING, Layers, Sizes, inner
 from .onnx_weights import action_range, embedding, encoding_maps, exact, layer
 
 # Finite, unlike -inf: a position that may attend to nothing, and that nobody reads, then gives a number and not NaN.
@@ -47,6 +47,11 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     if not mixer.exported:
         raise UsageError(f"the mixer {config.mixer} has no ONNX graph yet")
     constant = mixer.state_size == CONSTANT
+    if isinstance(mixer, GATED) and (policy.rollout == "window" or config.tokens_per_step == 3):
+        raise UsageError(
+            f"the mixer {config.mixer} has an ONNX graph in the rollouts carry and rolling, with one token per step; "
+            "choose --rollout carry, of a policy trained with --tokens-per-step 1"
+        )
     if isinstance(mixer, Encoded) and (policy.rollout == "window" or not constant):
         raise UsageError(
             "recurrence encoding has an ONNX graph without a mask (rem_max_power), in the rollouts carry and rolling; "
@@ -82,12 +87,18 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
 
 class _Graph(Layers):  # the whole step; `window` or `recurrent` once
     def recurrent(self) -> tuple[str, list[int]]:
-        """Memory (B, S, L, H, D + 1): the scan's mean and level, and with recurrence encoding a head's F D sums."""
+        """Memory (B, S, L, H, D + 1): the scan's mean and level, and with recurrence encoding a head's F D sums.
+
+        That of a gated unit is its h, (B, S, L, 1, C).
+        """
         states, tokens = 2 if self.policy.rollout == "rolling" else 1, self.tokens
-        layers, heads, size = len(self.blocks), self.heads, self.size
+        gated = isinstance(self.blocks[0].mixer, GATED)
+        layers, heads, size = len(self.blocks), 1 if gated else self.heads, self.width if gated else self.size
         encodings = [block.mixer.encoding for block in self.blocks if isinstance(block.mixer, Encoded)]
         sums = encoding_maps(encodings[0], heads, tokens)[0].shape[-1] if encodings else 0
-        kept = size + 1 + sums * size  # numbers a head
+        # The parts of a head's memory: their numbers, and what these are where an episode begins, if that matters.
+        kinds = [(size, 0.0)] if gated else [(size, None), (1, NOTHING), *([(sums * size, 0.0)] if sums else [])]
+        kept = sum(numbers for numbers, _ in kinds)
         rows, times, memory = self._features(), self.reshape("timestep", -1, 1), "memory"
         first = self.add("Equal", times, np.array(0))
         if states == 2:
@@ -98,17 +109,18 @@ class _Graph(Layers):  # the whole step; `window` or `recurrent` once
         fresh = self.reshape(first, -1, 1, 1, 1)
         ignored = self.add("And", fresh, np.eye(3, 1, dtype=bool).reshape(3, 1, 1)) if tokens == 3 else None
 
-        sizes = [size, 1, *([sums * size] if sums else [])]
-        parts = self.split(self.reshape(memory, -1, layers, heads, kept), sizes, -1)
-        parts[1] = self.add("Where", fresh, np.array(NOTHING), parts[1])
-        if sums:
-            parts[2] = self.add("Where", fresh, np.array(0.0), parts[2])
+        parts = self.split(self.reshape(memory, -1, layers, heads, kept), [numbers for numbers, _ in kinds], -1)
+        for k, (_, begin) in enumerate(kinds):
+            parts[k] = parts[k] if begin is None else self.add("Where", fresh, np.array(begin), parts[k])
         old = [self.split(part, [1] * layers, 1) if layers > 1 else [part] for part in parts]
         new: list[tuple[str, ...]] = []
         for i, block in enumerate(self.blocks):
             mixer = block.mixer
-            outputs, values, level = self.scan(cast(Aaren, inner(block)), x, old[0][i], old[1][i], ignored)
-            after = [outputs[-1], level]
+            if isinstance(mixer, GATED):
+                outputs = after = [self.gated(mixer, x, old[0][i])]
+            else:
+                outputs, values, level = self.scan(cast(Aaren, inner(block)), x, old[0][i], old[1][i], ignored)
+                after = [outputs[-1], level]
             if isinstance(mixer, Encoded):
                 before = self.reshape(old[2][i], -1, heads, sums, size)
                 if ignored is not None:

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from ..agents import Aaren, Attention, Block, Encoded, Policy
-from ..agents.mixers import HeadMixer
+from ..agents.mixers import Gru, HeadMixer, MinGru
 from ..agents.mixers.rsa.encoding import GatedEncoding
 from .onnx_weights import ERFC, Doubles, Linear, beside, encoding_maps, exact, in_blocks, layer, scores_and_values
 
@@ -32,6 +32,7 @@ Sizes: TypeAlias = dict[str, tuple[str, list[int]]]  # name -> type, and shape b
 OPSET = 20  # the first with Gelu
 IR_VERSION = 9  # ONNX Runtime refuses files of a newer one than its own
 DTYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "int64": TensorProto.INT64}
+GATED = Gru, MinGru  # mixers without heads, whose output is their state
 NOTHING = -1e300  # the level of no tokens, and a score beside which every other is larger; finite, unlike -inf
 
 
@@ -123,6 +124,25 @@ class Layers:
             outputs.append(mean)
         return outputs, values, level
 
+    def gated(self, mixer: Gru | MinGru, x: str, h: str) -> str:
+        """A step of a gated unit in float64: tokens (N, C) and h (N, 1, 1, C) to the h after them."""
+        size, old = self.width, self.reshape(h, -1, self.width)
+        if isinstance(mixer, MinGru):
+            keeps = Linear(*(-part for part in layer(mixer.gate)))
+            of_token = self.linear(x, beside(keeps, layer(mixer.candidate)))
+            gate, new = self.split(self.as_type(of_token, "float64"), [size, size], 1)
+            kept = self.add("Sigmoid", gate)
+        else:
+            weights, biases = mixer.gru.all_weights[0][:2], mixer.gru.all_weights[0][2:]
+            maps = (Linear(exact(weight).T, exact(bias)) for weight, bias in zip(weights, biases, strict=True))
+            sides = zip((x, self.as_type(old, self.dtype, "float64")), maps, strict=True)
+            products = (self.as_type(self.linear(side, of), "float64") for side, of in sides)
+            (gate, new), (its_gate, its_new) = (self.split(product, [2 * size, size], 1) for product in products)
+            reset, kept = self.split(self.add("Sigmoid", self.add("Add", gate, its_gate)), [size, size], 1)
+            new = self.add("Tanh", self.add("Add", new, self.add("Mul", reset, its_new)))
+        after = self.add("Add", new, self.add("Mul", kept, self.add("Sub", old, new)))
+        return self.reshape(after, -1, 1, 1, size)
+
     def encode(self, encoding: GatedEncoding, outputs: list[str], values: str, sums: str) -> tuple[list[str], str]:
         """The gate of recurrence encoding around the scan's outputs; also its sums (N, H, F, D) after the tokens."""
         tokens = self.tokens
@@ -162,13 +182,19 @@ class Layers:
         block = self.blocks[number]
         widen, _, narrow = cast(tuple[nn.Linear, nn.Module, nn.Linear], tuple(block.mlp))
         shift = exact(narrow.bias)
-        x = self.norm(self.linear(mixed, layer(inner(block).output), x), block.norm1, shift)
+        if isinstance(block.mixer, GATED):
+            x = self.add("Add", x, mixed)
+        else:
+            x = self.linear(mixed, layer(inner(block).output), x)
+        x = self.norm(x, block.norm1, shift)
         hidden = self.gelu(self.linear(x, layer(widen).less(shift)))
         return self.norm(self.linear(hidden, layer(narrow), x), block.norm2, self.shift(number + 1))
 
     def shift(self, number: int) -> Doubles:
-        """What is added to the input of a block, and of none to what follows the last."""
-        return exact(inner(self.blocks[number]).output.bias) if number < len(self.blocks) else np.zeros(self.width)
+        """What is added to the input of a block; nothing where no layer follows its mixer, and behind the last."""
+        if number == len(self.blocks) or isinstance(self.blocks[number].mixer, GATED):
+            return np.zeros(self.width)
+        return exact(inner(self.blocks[number]).output.bias)
 
     def gelu(self, x: str) -> str:
         """x (1 + erf(x / sqrt(2))) / 2."""

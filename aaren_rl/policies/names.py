@@ -12,6 +12,8 @@ AGENTS = {
     "decision-transformer-1token": "attention",
     "decision-rsa": "rsa",
     "decision-transformer-tree": "tree",
+    "decision-gru": "gru",
+    "decision-mingru": "mingru",
     "bc": "aaren",
     "bc-10": "aaren",
 }
@@ -37,6 +39,8 @@ LABELS = {
     "decision-transformer-1token": "Decision Transformer, one token per step",
     "decision-rsa": "Decision-RSA",
     "decision-transformer-tree": "Decision Transformer with a tree",
+    "decision-gru": "Decision-GRU",
+    "decision-mingru": "Decision-minGRU",
     "bc": "Behaviour cloning",
     "bc-10": "10 % BC",
 }

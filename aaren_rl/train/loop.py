@@ -98,7 +98,7 @@ def prepare(
     config = settle_context(config, training)
     data = StepData(training, config.data.return_scale, device, **actions)
     start = None if config.data.start_from is None else load_policy(config.data.start_from)  # before torch is seeded
-    trainer = Trainer(config, data, task.action_dim, task.horizon, ranks, compiled=job.compile)
+    trainer = Trainer(config, data, task.action_dim, task.data_horizon, ranks, compiled=job.compile)
     if start is not None:
         start_from(trainer, start, config)
     run = Run(config, task, training, held_out, data_returns(episodes), path, trainer, job.on_log)

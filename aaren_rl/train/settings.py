@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from ..cli import import_registering
-from ..envs import is_own, task_name
+from ..envs import LocalTask, find_task, is_own, task_name
 from ..envs.data.load import default_name
 from ..errors import UsageError, one_line
 from ..files import read_small
@@ -30,7 +30,8 @@ OnLog = Callable[[int, dict[str, float]], object]  # is given the update and wha
 
 
 def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
-    """The configuration with these settings; others are a start policy's, the preset's for the agent or the defaults.
+    """The configuration with these settings; others are a start policy's, the preset's for the agent, a built-in
+    task's, those of the preset default, or the defaults.
 
     Raises UsageError as `build_config` or for an unknown preset, CheckpointError for an unreadable start policy.
     """
@@ -45,7 +46,9 @@ def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
     if preset not in known:
         raise UsageError(f"preset {preset!r} is not one of {', '.join(known)}")
     own = known[preset]
-    settings = {**known["default"].get(agent, {}), **own.get("all", {}), **own.get(agent, {}), **settings}
+    task = find_task(settings.get("env", ""))
+    of_task = task.settings if isinstance(task, LocalTask) else {}
+    settings = {**known["default"].get(agent, {}), **of_task, **own.get("all", {}), **own.get(agent, {}), **settings}
     # K of the rollout follows the training windows where these alone were given another length.
     if "context_length" in given and "rollout_context" not in given and settings.get("context") == "window":
         settings["rollout_context"] = given["context_length"]

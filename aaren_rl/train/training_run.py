@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..envs import Episodes, Task, get_task
+from ..envs import D4RLTask, Episodes, Task, get_task
 from ..envs.behaviour.noise import mode_returns
 from ..errors import NumericsError
 from ..evaluate.held_out import HeldOut, action_error
@@ -241,9 +241,10 @@ def data_returns(episodes: Episodes) -> dict[str, float]:
 
 
 def behaviour_mode(episodes: Episodes, seed: int) -> dict[str, float]:
-    """The "mode" of `PolicyCard.data_returns`, from an evaluation's first states; nothing for data of unknown policies.
+    """The "mode" of `PolicyCard.data_returns`, from an evaluation's first states; nothing where no policy ships.
 
     Raises SimulationError where the environment fails.
     """
-    returns = mode_returns(get_task(episodes.dataset), seed=seed) if episodes.source == "local" else None
+    task = get_task(episodes.dataset) if episodes.source == "local" else None
+    returns = mode_returns(task, seed=seed) if isinstance(task, D4RLTask) else None
     return {} if returns is None else {"mode": float(returns.mean())}

@@ -22,6 +22,8 @@ dimension of all its tensors; it is passed in and returned, never kept on the mo
 from .aaren import Aaren
 from .attention import Attention, AttentionState
 from .base import CONSTANT, GROWING, HeadMixer, Mixer
+from .gru import Gru
+from .mingru import MinGru
 from .rsa.mixer import AarenRsa, Encoded, EncodedState, Rsa
 
 MIXERS: dict[str, type[Mixer]] = {
@@ -29,6 +31,8 @@ MIXERS: dict[str, type[Mixer]] = {
     "attention": Attention,
     "aaren-rsa": AarenRsa,
     "rsa": Rsa,
+    "gru": Gru,
+    "mingru": MinGru,
     "tree": Attention,  # as it is trained; at rollout `fast/rollout.py` puts trees in its place
 }
 
@@ -42,7 +46,9 @@ __all__ = [
     "AttentionState",
     "Encoded",
     "EncodedState",
+    "Gru",
     "HeadMixer",
+    "MinGru",
     "Mixer",
     "Rsa",
 ]

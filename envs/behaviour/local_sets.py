@@ -1,7 +1,10 @@
 """Datasets made on this machine from behaviour policies that ship with the package: D4RL-like, but not D4RL's files."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,9 +13,10 @@ from tqdm import tqdm
 
 from ..data.episodes import Episode, Episodes, join
 from ..data.hdf5.d4rl import write_hdf5
-from ..errors import DataError
+from ..errors import DataError, UsageError
 from ..files import alone
 from ..system import core_count
+from ..tasks.built_in import LocalTask
 from ..tasks.table import D4RLTask
 from .policy import Job, WorkerPool
 
@@ -80,11 +84,16 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aaren_rl"
 
 
-def local_path(task: D4RLTask, steps: int | None = None) -> Path:
-    """Where a task's local set is kept once it is made; `steps` are those of `make_local`."""
+def local_path(task: D4RLTask | LocalTask, steps: int | None = None) -> Path:
+    """Where a task's local set is kept once it is made; arguments and UsageError are those of `make_local`."""
+    folder = cache_dir() / "datasets" / str(RECIPE_VERSION)
+    if isinstance(task, LocalTask):
+        if steps is not None:
+            raise UsageError(f"--local-steps {steps}: the data of {task.name} have one size; leave it out")
+        return folder / f"{task.dataset}-local.hdf5"
     recipe = RECIPES.get(task.family, {}).get(task.level)
     size = "" if steps is None or (recipe is not None and steps == recipe.steps) else f"-{steps}"
-    return cache_dir() / "datasets" / str(RECIPE_VERSION) / f"{task.name}{size}-local.hdf5"
+    return folder / f"{task.name}{size}-local.hdf5"
 
 
 def weights_path(task: D4RLTask, policy: int) -> Path:
@@ -101,15 +110,15 @@ def recipe_of(task: D4RLTask, steps: int | None = None) -> Recipe:
     return recipe if steps is None else replace(recipe, steps=steps)
 
 
-def make_local(task: D4RLTask, steps: int | None = None, progress: bool = True) -> Path:
+def make_local(task: D4RLTask | LocalTask, steps: int | None = None, progress: bool = True) -> Path:
     """The HDF5 file of a task's local set, in D4RL's layout; made on the first call, then kept in the cache.
 
     The data depend on the recipe and on the versions of MuJoCo and Gymnasium, not on the processor or the number of
     processes. Of each policy a smaller set (`steps`; None: the recipe's) has the first episodes of a larger one.
-    `progress` shows a bar on stderr. Raises DataError where no behavior policy ships for the task or the cache cannot
-    be written, SimulationError where a simulation failed.
+    `progress` shows a bar on stderr. Raises UsageError where a built-in task's data have no other size, DataError where
+    no behavior policy ships for the task or the cache cannot be written, SimulationError where a simulation failed.
     """
-    recipe, path = recipe_of(task, steps), local_path(task, steps)
+    (about, make), path = _how(task, steps, progress), local_path(task, steps)
     if path.is_file():
         return path
     with alone(path, "making", _WAY_OUT):
@@ -117,17 +126,27 @@ def make_local(task: D4RLTask, steps: int | None = None, progress: bool = True) 
         if not path.is_file():
             for leftover in path.parent.glob(f".{path.name}.*.tmp"):
                 leftover.unlink()
-            attributes: dict[str, str | int | float] = {
-                "env_id": task.env_id,
-                "origin": "made locally by aaren-rl; not the D4RL file",
-                "policy": recipe.description,
-                "steps": recipe.steps,
-                "seed": _SEED,
-                "gymnasium": version("gymnasium"),
-                "mujoco": version("mujoco"),
-            }
-            write_hdf5(path, _collect(task, recipe, progress), attributes)
+            used = {package: version(package) for package in ("gymnasium", "mujoco")}
+            write_hdf5(path, make(), {"env_id": task.env_id, **about, **used})
     return path
+
+
+def _how(
+    task: D4RLTask | LocalTask, steps: int | None, progress: bool
+) -> tuple[dict[str, str | int], Callable[[], Episodes]]:
+    """What the file says of the data, and what makes them."""
+    if isinstance(task, LocalTask):
+        module, name = task.maker.split(":")
+        make = getattr(import_module(f"{__name__.split('.behaviour')[0]}.{module}"), name)
+        return {"origin": "made locally by aaren-rl", "policy": task.policy}, partial(make, task, progress)
+    recipe = recipe_of(task, steps)
+    about: dict[str, str | int] = {
+        "origin": "made locally by aaren-rl; not the D4RL file",
+        "policy": recipe.description,
+        "steps": recipe.steps,
+        "seed": _SEED,
+    }
+    return about, partial(_collect, task, recipe, progress)
 
 
 def _collect(task: D4RLTask, recipe: Recipe, progress: bool) -> Episodes:

@@ -14,7 +14,8 @@ from ..data.episodes import Episodes, row_blocks
 from ..data.hdf5.opening import open_hdf5
 from ..errors import DataError
 from ..simulation.rollout import rollout
-from ..tasks.table import D4RLTask, get_task
+from ..tasks.names import get_task
+from ..tasks.table import D4RLTask
 from .local_sets import RECIPES, recipe_of, weights_path
 from .policy import BehaviourPolicy
 
@@ -42,12 +43,12 @@ def squashed_moments(
 def action_noise_variance(episodes: Episodes) -> npt.NDArray[np.float64] | None:
     """Variance of the behaviour's own action in the state of every step, mean over action dimensions, (N,).
 
-    For a whole local set, as `load_episodes` gives it: take the `rows` of a part. None for data from elsewhere.
-    Raises DataError where the episodes are not those of the recipe, all of them and in order.
+    For a whole local set, as `load_episodes` gives it: take the `rows` of a part. None for data from elsewhere, and for
+    built-in tasks. Raises DataError where the episodes are not those of the recipe, all of them and in order.
     """
-    if episodes.source != "local":
+    task = get_task(episodes.dataset) if episodes.source == "local" else None
+    if not isinstance(task, D4RLTask):
         return None
-    task = get_task(episodes.dataset)
     variance = np.full(episodes.n_steps, _UNIFORM_VARIANCE)
     for policy, (first, last) in policy_rows(task, episodes):
         if policy is None:

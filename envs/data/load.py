@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 from ..behaviour.local_sets import LEAST_STEPS, local_levels, local_path, make_local
 from ..errors import DataError, UsageError
+from ..tasks.built_in import LocalTask
 from ..tasks.environment import check_own_name, own_task
-from ..tasks.table import TASKS, D4RLTask, Reference, Task, get_task
+from ..tasks.names import get_task
+from ..tasks.table import TASKS, D4RLTask, Reference, Task
 from .download import fetch
 from .episodes import Episodes
 from .hdf5.d4rl import d4rl_dataset_dir, d4rl_url, read_hdf5
@@ -66,6 +68,8 @@ def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
     """
     text = os.fspath(source)
     if source in OF_THE_TABLE:
+        if source == "d4rl" and not isinstance(get_task(name), D4RLTask):
+            raise UsageError(f"{name}: D4RL has no such data, they are made here; leave --source out")
         return Origin(text, get_task(name).name)
     if source == "minari":
         return Origin("minari", minari_id(name))
@@ -96,8 +100,10 @@ def default_name(source: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-._") or "data"
 
 
-def data_files(task: D4RLTask, local_steps: int | None = None) -> dict[str, Path]:
+def data_files(task: D4RLTask | LocalTask, local_steps: int | None = None) -> dict[str, Path]:
     """The file of each source that a task has ("d4rl", "local", "minari"), whether it is there or not."""
+    if isinstance(task, LocalTask):
+        return {"local": local_path(task, local_steps)}
     files = {"d4rl": d4rl_dataset_dir() / task.d4rl_file, "local": local_path(task, local_steps)}
     if task.level in MINARI_LEVELS:
         files["minari"] = minari_data_dir(minari_id(task.name)) / "main_data.hdf5"
@@ -135,28 +141,36 @@ def load_episodes(
     return load_of_table(task, origin, Reading(clip_actions, max_episode_steps, local_steps, progress))
 
 
-def load_of_table(task: D4RLTask, origin: Origin, reading: Reading) -> Episodes:
+def load_of_table(task: D4RLTask | LocalTask, origin: Origin, reading: Reading) -> Episodes:
     """`load_episodes` of an origin that is not Minari."""
     reading.check_kind(origin.kind)
-    kind, steps, path = origin.kind, reading.local_steps, data_files(task)["d4rl"]
+    kind = origin.kind
     if kind == "auto":
-        if steps is not None and path.is_file():
-            raise UsageError(f"--local-steps {steps}: {path} is there and comes first; add --source local")
-        ships = task.level in local_levels(task.family)
-        kind = "local" if steps is not None or (ships and not path.is_file()) else "d4rl"
-        if kind == "local":
-            print(
-                f"{task.name}: using the local set made from the shipped behaviour policies; it is not D4RL's file "
-                f"({path} is not there; --source d4rl fetches it)",
-                file=sys.stderr,
-            )
+        kind = "local" if isinstance(task, LocalTask) else _first_source(task, reading.local_steps)
     if kind == "local":
-        path = make_local(task, steps, progress=reading.progress)
+        path = make_local(task, reading.local_steps, progress=reading.progress)
     elif kind == "file":
         path = Path(origin.name)
-    elif not path.is_file():
-        _fetch(task, path, reading.progress)
+    else:
+        assert isinstance(task, D4RLTask)  # `resolve` takes no "d4rl" of others
+        path = data_files(task)["d4rl"]
+        if not path.is_file():
+            _fetch(task, path, reading.progress)
     return replace(_read(task, path, reading, made_here=kind == "local"), source=kind)
+
+
+def _first_source(task: D4RLTask, steps: int | None) -> str:
+    path = data_files(task)["d4rl"]
+    if steps is not None and path.is_file():
+        raise UsageError(f"--local-steps {steps}: {path} is there and comes first; add --source local")
+    if steps is None and (path.is_file() or task.level not in local_levels(task.family)):
+        return "d4rl"
+    print(
+        f"{task.name}: using the local set made from the shipped behaviour policies; it is not D4RL's file "
+        f"({path} is not there; --source d4rl fetches it)",
+        file=sys.stderr,
+    )
+    return "local"
 
 
 def _fetch(task: D4RLTask, path: Path, progress: bool) -> None:
@@ -180,7 +194,8 @@ def _read(task: Task, path: Path, reading: Reading, *, made_here: bool = False) 
         check_file(path)
     sizes = {key: getattr(task, key) for key in ("observation_dim", "action_dim", "action_low", "action_high")}
     options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **sizes}
-    episodes = read_hdf5(path, dataset=task.name, **options)
+    dataset = task.dataset if isinstance(task, LocalTask) else task.name
+    episodes = read_hdf5(path, dataset=dataset, **options)
     numbers = _SAME_DYNAMICS if isinstance(task, D4RLTask) else ()
     same = [f"{task.env_id.rsplit('-v', 1)[0]}-v{number}" for number in numbers]
     if episodes.env_id not in (None, task.env_id, *same):
@@ -188,7 +203,8 @@ def _read(task: Task, path: Path, reading: Reading, *, made_here: bool = False) 
             f"{path}:env_id is {episodes.env_id}, {task.name} is simulated on {task.env_id}; choose the task the file "
             "was made for"
         )
-    return _held_to_horizon(task, episodes)
+    # The data of a built-in task may be longer than the episodes that it is evaluated on.
+    return episodes if made_here else _held_to_horizon(task, episodes)
 
 
 def _held_to_horizon(task: Task, episodes: Episodes) -> Episodes:

@@ -11,8 +11,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from .. import memory as memory  # registers the built-in environments
 from ..errors import SimulationError, UsageError, one_line
-from .table import TASKS, Reference, Task
+from .names import find_task
+from .table import Reference, Task
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -139,9 +141,9 @@ def check_own_name(name: str) -> str:
         raise UsageError(
             f"name {name[:60]!r}: use letters, digits, '.', '_' and '-', up to 100, a letter or digit first"
         )
-    if name in TASKS:
+    if (task := find_task(name)) is not None:
         raise UsageError(
-            f"{name} is simulated on {TASKS[name].env_id}; give data of another environment a name of their own (--env)"
+            f"{name} is simulated on {task.env_id}; give data of another environment a name of their own (--env)"
         )
     return name
 

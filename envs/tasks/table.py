@@ -1,14 +1,8 @@
 """The task table: environment, sizes, target returns, D4RL file and scores of a name like `hopper-medium`."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, overload
-
-import numpy as np
-import numpy.typing as npt
-
-from ..errors import UnknownTaskError
+from typing import Any, NamedTuple
 
 LEVELS = ("random", "medium", "medium-replay", "full-replay", "medium-expert", "expert")
 
@@ -65,6 +59,11 @@ class Task:
     n_actions: int | None = None
     action_start: int = 0
 
+    @property
+    def data_horizon(self) -> int:
+        """Steps of the longest episode that its data may have."""
+        return self.horizon
+
 
 @dataclass(frozen=True, kw_only=True)
 class D4RLTask(Task):
@@ -106,36 +105,3 @@ TASKS: dict[str, D4RLTask] = {
     **_family_tasks("Walker2d", 17, 6, (5000.0, 2500.0)),
     **_family_tasks("Ant", ANT_OBSERVATION_DIM, 8, (6000.0, 3000.0)),
 }
-
-
-def get_task(name: str) -> D4RLTask:
-    """Look a task up by its exact name; every name that becomes part of a path goes through here first.
-
-    UnknownTaskError: the name is not in `TASKS`; the message has the nearest name, or all of them.
-    """
-    if name in TASKS:
-        return TASKS[name]
-    shown = repr(name if len(name) <= 60 else name[:57] + "...")
-    spelled = name[:60].lower().replace("_", "-")
-    near = difflib.get_close_matches(spelled, TASKS, n=1, cutoff=0.75)
-    of_family = [task.name for task in TASKS.values() if task.family == spelled.split("-")[0]]
-    hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(of_family or TASKS)}"
-    raise UnknownTaskError(f"unknown task {shown}; {hint}")
-
-
-@overload
-def normalized_score(name: str | Reference, returns: float) -> float: ...
-@overload
-def normalized_score(name: str | Reference, returns: npt.ArrayLike) -> npt.NDArray[np.float64]: ...
-def normalized_score(name: str | Reference, returns: npt.ArrayLike) -> float | npt.NDArray[np.float64]:
-    """Normalise undiscounted episode returns: 100 * (return - random) / (expert - random), as D4RL does.
-
-    `name` is a family ("hopper") or a task ("hopper-medium") of D4RL's, or a `Reference` of your own. A number gives a
-    float, an array of any shape a float64 array of that shape. UnknownTaskError: the name is neither.
-    """
-    if isinstance(name, Reference):
-        low, high = name.low, name.high
-    else:
-        low, high = REFERENCE_RETURNS[name if name in REFERENCE_RETURNS else get_task(name).family]
-    scores = 100.0 * (np.asarray(returns, dtype=np.float64) - low) / (high - low)
-    return float(scores) if np.ndim(returns) == 0 else scores

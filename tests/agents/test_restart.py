@@ -11,7 +11,7 @@ from policies import ACTION, OBSERVATION, make_policy
 from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, NonFiniteActionError, Policy, PolicyState
 
 STEPS, BATCH = 40, 16
-CONSTANT = [("aaren", rollout) for rollout in ROLLOUTS] + [("aaren-rsa", rollout) for rollout in ROLLOUTS]
+CONSTANT = [(mixer, rollout) for mixer in ("aaren", "aaren-rsa", "gru", "mingru") for rollout in ROLLOUTS]
 ONE_BATCH = [*CONSTANT, *((mixer, "window") for mixer in ("attention", "rsa", "tree"))]
 STARTS = {0: range(BATCH), 1: [3], 2: [3, 5], 7: [0, 1, 2], 9: [15], 13: range(4, 12), 14: [4], 31: [0, 15]}
 TARGETS = np.random.default_rng(1).uniform(50, 300, (STEPS, BATCH))

@@ -40,6 +40,8 @@ MODULES = {
     "Trunk of Aaren": lambda: trunk("aaren"),
     "Trunk of AarenRSA": lambda: trunk("aaren-rsa"),
     "Trunk of Attention": lambda: trunk("attention", block="pre-norm"),
+    "Trunk of GRU": lambda: trunk("gru"),
+    "Trunk of minGRU": lambda: trunk("mingru"),
     "Trunk with trees": lambda: trunk("attention").with_trees(TreeConfig(0.5, "edh")),
 }
 EVERY = pytest.mark.parametrize("make", MODULES.values(), ids=MODULES.keys())
@@ -133,7 +135,7 @@ def test_rows_of_a_state_can_be_taken_put_together_and_saved(make):
     assert same(torch.load(file), state)  # which reads data alone
 
 
-@pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa"])
+@pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa", "gru", "mingru"])
 def test_states_of_constant_size_stay_tensors(mixer):
     _, state = made(lambda: trunk(mixer))(batch(), lengths=LENGTHS)
     assert not isinstance(state, Ragged)

@@ -40,6 +40,7 @@ STEPS = 30
 MODES = [("aaren", "carry", 8), *(("aaren", "rolling", k) for k in (2, 3, 8)), ("aaren", "window", 8)]
 MODES += [("attention", "window", k) for k in (2, 8)]
 MODES += [("aaren-rsa", "carry", 8), ("aaren-rsa", "rolling", 8)]
+GATED = [(mixer, rollout, 8, 1) for mixer in ("gru", "mingru") for rollout in ("carry", "rolling")]
 every_mode = pytest.mark.parametrize(("mixer", "rollout", "context_length"), MODES)
 tokens = pytest.mark.parametrize("tokens_per_step", [1, 3])
 
@@ -75,8 +76,9 @@ def assert_equal(policy: Policy, runner: Runner, batch: int, *, tolerance: float
             exported = exported._replace(previous_action=executed)
 
 
-@every_mode
-@tokens
+@pytest.mark.parametrize(
+    ("mixer", "rollout", "context_length", "tokens_per_step"), [*((*mode, j) for mode in MODES for j in (1, 3)), *GATED]
+)
 @pytest.mark.parametrize("batch", [1, 3, 16])
 def test_the_exported_step_is_the_policy(
     mixer: str, rollout: str, context_length: int, batch: int, tokens_per_step: int
@@ -122,9 +124,17 @@ def test_recurrence_encoding_that_has_no_graph_is_refused() -> None:
             runner_of(policy)
 
 
-def test_in_float64_actions_are_equal_to_the_last_bit() -> None:
+@pytest.mark.parametrize("mixer", ["gru", "mingru"])
+def test_gated_units_have_a_graph_of_one_token_and_a_state(mixer: str) -> None:
+    for policy in (make_policy(mixer, "window"), make_policy(mixer, tokens_per_step=3)):
+        with pytest.raises(UsageError, match=f"the mixer {mixer} .* choose --rollout carry, of a policy trained with"):
+            runner_of(policy)
+
+
+@pytest.mark.parametrize("mixer", ["aaren", "gru", "mingru"])
+def test_in_float64_actions_are_equal_to_the_last_bit(mixer: str) -> None:
     """Sums in another order differ by 1e-16, which float32 rounds away: long episodes stay the same, falls included."""
-    policy = Policy(make_model(), MEAN, STD, SCALE, "carry", 8)
+    policy = Policy(make_model(mixer), MEAN, STD, SCALE, "carry", 8)
     runner = make_runner(make_onnx(policy, make_card(policy.model), "float64"))
     assert_equal(in_float64(policy), runner, 3, tolerance=0)
 

@@ -59,7 +59,7 @@ def predict(model: DecisionModel, b: Batch, state: TrunkState | None) -> tuple[T
 
 
 @pytest.mark.parametrize("tokens_per_step", [1, 3])
-@pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa"])
+@pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa", "gru", "mingru"])
 def test_carried_updates_see_what_the_whole_episode_shows(mixer: str, tokens_per_step: int) -> None:
     """With weights that stand still: all updates of a row, and the row at once."""
     torch.manual_seed(0)

@@ -11,10 +11,11 @@ import h5py
 import numpy as np
 from tqdm import tqdm
 
-from ...errors import DataError, one_line
+from ...errors import DataError, UsageError, one_line
 from ...files import alone, sha256
 from ...system import require_memory, sync
-from ...tasks.table import get_task
+from ...tasks.names import get_task
+from ...tasks.table import D4RLTask
 from ..download import write_pin
 from ..episodes import Episode, Episodes, join
 from ..hdf5 import opening
@@ -40,10 +41,12 @@ def minari_id(name: str) -> str:
     These were recorded on the -v5 environments by other policies than D4RL's: scores are not comparable with D4RL's.
 
     Raises:
-        UnknownTaskError: no such task.
+        UsageError: no such task, or one whose data are made here.
         DataError: Minari has no dataset of the task's level.
     """
     task = get_task(name)
+    if not isinstance(task, D4RLTask):
+        raise UsageError(f"{name}: Minari has no such data, they are made here; leave --source out")
     ids = {level: f"mujoco/{task.family}/{level}-v0" for level in MINARI_LEVELS}
     if task.level not in ids:
         raise DataError(f"{task.name}: Minari has no {task.level} dataset; it has {', '.join(ids.values())}")

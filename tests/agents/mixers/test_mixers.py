@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
 import torch
 from rem_matrices import matrices
 from torch import Tensor
+from torch.nn import functional as F
 
 from aaren_rl.agents import MIXERS, Aaren, Attention, Block, Encoded, RemConfig, ScanState, Trunk
+from aaren_rl.agents.mixers import Gru, MinGru
 
 WIDTH, HEADS = 16, 4
 every_mixer = pytest.mark.parametrize("name", MIXERS)
-Mixer = Aaren | Attention | Encoded
+Mixer = Aaren | Attention | Encoded | Gru | MinGru
 
 # Every kind of REM but the plain ones, which are the default; and a mask that 70 tokens meet.
 REMS = RemConfig((0, 1, 1, 1, 0, 1), max_power=20)
@@ -73,12 +76,31 @@ def test_keep_is_slicing(name: str, keep: slice) -> None:
         torch.testing.assert_close(comparable(same), comparable(last), rtol=0, atol=1e-13)
 
 
+def recurrence(mixer: Gru | MinGru, x: Tensor, starts: Tensor) -> Tensor:
+    """h_t of a GRU or minGRU, token by token, straight from the parameters."""
+    h, outputs = torch.zeros_like(x[:, 0]), []
+    for token, begins in zip(x.unbind(1), starts.unbind(1), strict=True):
+        h = h * ~begins.unsqueeze(1)
+        if isinstance(mixer, MinGru):
+            z, new = torch.sigmoid(mixer.gate(token)), mixer.candidate(token)
+            h = (1 - z) * h + z * new
+        else:
+            of_token = (token @ mixer.gru.weight_ih_l0.T + mixer.gru.bias_ih_l0).chunk(3, 1)
+            of_h = (h @ mixer.gru.weight_hh_l0.T + mixer.gru.bias_hh_l0).chunk(3, 1)
+            reset, z = torch.sigmoid(of_token[0] + of_h[0]), torch.sigmoid(of_token[1] + of_h[1])
+            h = (1 - z) * torch.tanh(of_token[2] + reset * of_h[2]) + z * h
+        outputs.append(h)
+    return torch.stack(outputs, 1)
+
+
 def plain(mixer: Mixer, x: Tensor, starts: Tensor) -> Tensor:
     """W_o of weights times values, straight from the parameters, every matrix of weights written out.
 
     Softmax of q k^T / sqrt(D) over the same sequence's earlier tokens, where Aaren's q is W_q of its query token; with
     recurrence encoding equation (4): {[1 - sigmoid(mu)] softmax + sigmoid(mu) P} V.
     """
+    if isinstance(mixer, Gru | MinGru):
+        return recurrence(mixer, x, starts)
     inner, n = (mixer.inner if isinstance(mixer, Encoded) else mixer), x.shape[1]
 
     def split(y: Tensor) -> Tensor:
@@ -151,7 +173,35 @@ def test_dropout_only_in_training(name: str) -> None:
     assert torch.equal(module(x, None)[0], module(x, None)[0])
 
 
-@every_mixer
+@pytest.mark.parametrize(("name", "scale"), [("gru", 1), ("mingru", 8)])
+@torch.no_grad()
+def test_gated_units_over_long_rows_of_sequences(name: str, scale: float) -> None:
+    """10,000 tokens from a state on, under bfloat16 autocast too, which must not add up.
+
+    minGRU's gates open and shut: the sum of log(1 - z), of which its scan takes exponentials, is below -10,000. A GRU
+    of such weights is chaotic.
+    """
+    mixer, x, starts = make(name), tokens(10_000), torch.zeros(2, 10_000, dtype=torch.bool)
+    starts[0, 17] = starts[0, 18] = starts[1, 0] = starts[1, 9000] = True
+    for weight in mixer.parameters():
+        weight *= scale
+    given, exact = tokens(1)[:, 0].to(mixer.initial_state(2).dtype), copy.deepcopy(mixer).double()
+    h, outputs = given.double(), []
+    for token, begins in zip(x.double().unbind(1), starts.unbind(1), strict=True):
+        y, h = exact.step(token, h * ~begins.unsqueeze(1))
+        outputs.append(y)
+    true, largest = torch.stack(outputs, 1), max(1.0, float(h.abs().max()))
+    if name == "mingru":
+        assert float(F.logsigmoid(-exact.gate(x.double())).sum(1).max()) < -10_000
+    torch.testing.assert_close(exact(x.double(), given.double(), starts=starts)[0], true, rtol=0, atol=1e-11)
+    for bfloat16, tolerance in ((False, 1e-5), (True, 2**-7)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            y, after = mixer(x, given, starts=starts)
+        torch.testing.assert_close(y.double(), true, rtol=0, atol=tolerance * largest)
+        torch.testing.assert_close(after.double(), h, rtol=0, atol=tolerance * largest)
+
+
+@pytest.mark.parametrize("name", [name for name, mixer in MIXERS.items() if mixer not in (Gru, MinGru)])
 def test_heads_must_divide_the_width(name: str) -> None:
     with pytest.raises(ValueError, match="width 16 is not a multiple of heads 3"):
         MIXERS[name](16, 3)

@@ -1,0 +1,40 @@
+"""MuJoCo's robots without their velocities: the position-only tasks of Ni et al. 2022 (arXiv:2110.05038)."""
+
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from ..behaviour.local_sets import make_local
+from ..data.episodes import Episodes
+from ..data.hdf5.d4rl import read_hdf5
+from ..tasks.built_in import LocalTask
+from ..tasks.table import TASKS
+
+Array = npt.NDArray[Any]
+
+
+class Positions(gym.ObservationWrapper[Array, Array, Array]):
+    """Shows the first `count` numbers of an observation, which in MuJoCo's robots are positions and angles."""
+
+    def __init__(self, env: gym.Env[Array, Array], count: int) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        assert isinstance(space, gym.spaces.Box)
+        self.observation_space = gym.spaces.Box(space.low[:count], space.high[:count], dtype=space.dtype.type)
+        self._count = count
+
+    def observation(self, observation: Array) -> Array:
+        return observation[: self._count]
+
+
+def make_episodes(task: LocalTask, progress: bool) -> Episodes:
+    """The local set of the same robot and level, "hopper-medium" of "hopper-p-medium", without velocities.
+
+    Raises as `make_local`.
+    """
+    full = TASKS[task.name.replace("-p-", "-")]
+    episodes = read_hdf5(make_local(full, progress=progress))
+    return replace(episodes, observations=np.ascontiguousarray(episodes.observations[:, : task.observation_dim]))

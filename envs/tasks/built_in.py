@@ -1,0 +1,88 @@
+"""Built-in tasks, whose data are made on first use: how to add one, see `BUILT_IN`."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .table import TASKS, Reference, Task
+
+# Steps of a T-maze's corridor: those of its data, and the most that it may be evaluated at.
+CORRIDORS = (20, 200)
+LONGEST = 1_000_000
+
+_CORRIDOR = re.compile(r"tmaze-([1-9][0-9]{0,6})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTask(Task):
+    """A built-in task.
+
+    Its data are those of the task `dataset`, its own or another's. `maker` is the function that makes them, as
+    MODULE:FUNCTION below `aaren_rl.envs`: (task, progress) -> Episodes, where `progress` shows bars. `policy` says in a
+    line what acts in them. `settings` are those of `train` that differ from the preset `default`, by name.
+    """
+
+    dataset: str
+    maker: str
+    policy: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def data_horizon(self) -> int:
+        """The time limit of the task whose data these are."""
+        return BUILT_IN[self.dataset].horizon
+
+
+def _tmaze() -> LocalTask:
+    return LocalTask(
+        name="tmaze",
+        env_id="aaren_rl/TMaze-v0",
+        observation_dim=3,
+        action_dim=1,
+        horizon=CORRIDORS[1],
+        target_returns=(1.0,),
+        action_low=(-1.0,),
+        action_high=(1.0,),
+        env_kwargs={},
+        reference=Reference("success in percent, chance is 50", 0.0, 1.0),
+        dataset="tmaze",
+        maker="memory.tmaze:make_episodes",
+        policy="uniform random actions up to 0.3 in the corridor, right or wrong by chance at the junction",
+        settings={"return_scale": 1.0, "updates": 400},
+    )
+
+
+def _positions(env: str, observation_dim: int) -> LocalTask:
+    full = TASKS[f"{env.lower()}-medium"]
+    name = f"{full.family}-p-{full.level}"
+    return LocalTask(
+        name=name,
+        env_id=f"aaren_rl/{env}-P-v4",
+        observation_dim=observation_dim,
+        action_dim=full.action_dim,
+        horizon=full.horizon,
+        target_returns=full.target_returns,
+        action_low=full.action_low,
+        action_high=full.action_high,
+        env_kwargs={},
+        reference=full.reference,
+        dataset=name,
+        maker="memory.positions:make_episodes",
+        policy=f"that of the local set {full.name}, whose velocities are left out",
+    )
+
+
+# To add a task: a LocalTask here, its environment in envs/memory with a line in envs/memory/__init__.py that registers
+# it, and beside it the function `make_episodes(task, progress)`. Everything else finds it by its name.
+BUILT_IN: dict[str, LocalTask] = {
+    task.name: task for task in (_tmaze(), _positions("Hopper", 5), _positions("Walker2d", 8))
+}
+
+
+def corridor(name: str) -> LocalTask | None:
+    """The T-maze of N steps that "tmaze-N" names, N from 2 to LONGEST; None for another name."""
+    match = _CORRIDOR.fullmatch(name)
+    if match is None or not 2 <= (steps := int(match[1])) <= LONGEST:
+        return None
+    return replace(BUILT_IN["tmaze"], name=name, horizon=steps, env_kwargs={"length": steps})
