@@ -109,7 +109,7 @@ class Policy:
     def _best_return(self) -> ReturnEstimate | None:
         return _exact(self.model.best_return)
 
-    @property
+    @cached_property
     def discrete(self) -> bool:
         """Whether an action is an integer."""
         return self.model.config.discrete
