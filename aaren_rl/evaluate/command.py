@@ -172,8 +172,9 @@ def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPol
 def _held_out(run: Path, file: str, card: PolicyCard) -> HeldOut:
     """The episodes of a file, or those that the run kept from its training; what is raised is as in `kept_episodes`."""
     if file:
-        sizes = {name: card.model[name] for name in ("observation_dim", "action_dim")}
-        return HeldOut(read_hdf5(file, **sizes, action_low=card.action_low, action_high=card.action_high))
+        held: dict[str, Any] = {name: card.model[name] for name in ("observation_dim", "action_dim")}
+        held |= {name: getattr(card, name) for name in ("action_low", "action_high", "n_actions", "action_start")}
+        return HeldOut(read_hdf5(file, **held))
     try:
         if (held_out := kept_episodes(run, card)) is None:
             raise UsageError(f"{run} kept no episodes")

@@ -134,8 +134,8 @@ class Episodes(Sequence[Episode]):
 
     @property
     def action_dim(self) -> int:
-        """Number of action columns A."""
-        return int(self.actions.shape[1])
+        """Number of action columns A, 1 of discrete actions."""
+        return 1 if self.discrete else int(self.actions.shape[1])
 
     def rows(self, indices: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """The rows of the flat arrays that belong to the episodes `indices`, one episode after another."""

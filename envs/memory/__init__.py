@@ -11,5 +11,6 @@ def _positions(env: str, count: int) -> None:
 
 
 gym.register("aaren_rl/TMaze-v0", f"{__name__}.tmaze:TMaze")
+gym.register("aaren_rl/TMazeDiscrete-v0", f"{__name__}.tmaze:DiscreteTMaze")
 _positions("Hopper", 5)
 _positions("Walker2d", 8)
