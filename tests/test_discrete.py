@@ -33,9 +33,11 @@ from aaren_rl.export import model as exporting
 from aaren_rl.export.command import main as export
 from aaren_rl.export.model import make_model as make_onnx
 from aaren_rl.export.model import make_runner
+from aaren_rl.hub.model_card import model_card
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.policies.folder import load_policy
 from aaren_rl.policies.folder import make_policy as policy_of
+from aaren_rl.runs.command import main as list_runs
 from aaren_rl.runtime import Runner, from_bytes, load
 from aaren_rl.sb3 import SB3Policy, make_vec_env
 from aaren_rl.train.config import RunConfig
@@ -128,7 +130,7 @@ def test_the_held_out_measure_is_the_models_on_whole_episodes(rollout: str, epis
 @pytest.mark.parametrize(
     ("mixer", "rollout", "tokens"),
     [("aaren", "carry", 1), ("aaren", "carry", 3), ("aaren", "rolling", 1), ("aaren-rsa", "carry", 1),
-     ("aaren", "window", 1), ("attention", "window", 3)],
+     ("aaren", "window", 1), ("attention", "window", 3), ("gru", "carry", 1), ("mingru", "rolling", 1)],
 )  # fmt: skip
 def test_an_exported_policy_takes_the_same_actions(mixer: str, rollout: str, tokens: int) -> None:
     """Over 1,000 steps, the most likely and sampled ones; every third action is replaced by what was executed."""
@@ -350,3 +352,17 @@ def test_a_card_that_fits_no_model_is_one_line() -> None:
     with pytest.raises(CheckpointError, match="description of the policy in it is damaged"):
         policy = make_discrete()
         make_runner(make_onnx(policy, make_discrete_card(policy.model, action_start="a")))
+
+
+def test_the_model_card_and_the_list_of_runs_name_it(run: Path, tmp_path: Path, capsys) -> None:
+    assert "- Actions: 2 integers from 0 on; the most likely one is taken\n" in model_card(
+        load_policy(run).card, [], "name", "mit"
+    )
+    folder = tmp_path / "cartpole" / "decision-aaren" / "seed0"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("{agent: a, seed: 0, data: {env: cartpole}, optimizer: {updates: 5}}")
+    values = {"update": 5, "eval/return_mean": 1.0, "eval/action_nll": 0.25, "eval/action_accuracy": 0.9}
+    (folder / "metrics.jsonl").write_text(json.dumps(values))
+    assert list_runs([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "0.2500 nll" in out and "negative log-likelihood" in out
