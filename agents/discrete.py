@@ -18,7 +18,7 @@ _STEP, _EPISODE = 64, 1 << 192
 
 def one_hot(actions: npt.NDArray[np.int64], start: int, count: int) -> npt.NDArray[np.float32]:
     """Integers (B,) from `start` on as vectors (B, n), n = `count`: 1 where the action is, 0 elsewhere."""
-    return (actions[:, None] == np.arange(start, start + count)).astype(np.float32)
+    return np.equal(actions[:, None], np.arange(start, start + count)).astype(np.float32)
 
 
 def choose(
@@ -48,7 +48,8 @@ def choose(
         with np.errstate(over="ignore"):
             scaled /= temperature
         logits = scaled + np.stack([_noise(*row, logits.shape[1]) for row in zip(seeds, times, strict=True)])
-    return logits.argmax(1).astype(np.int64, copy=False) + start
+    chosen: npt.NDArray[np.int64] = logits.argmax(1) + np.int64(start)
+    return chosen
 
 
 def _noise(seed: np.int64, timestep: np.int64, count: int) -> npt.NDArray[np.float64]:

@@ -139,7 +139,7 @@ def make_policy(
     if bounds is not None:
         limits = torch.tensor([bounds.low, bounds.high], dtype=torch.float64, device=device).T
         fed = ReturnRange(bounds.every, limits)
-    span = (-1.0, 1.0) if config.discrete else (vector(card.action_low), vector(card.action_high))
+    span: dict[str, Any] = {"action_low": vector(card.action_low), "action_high": vector(card.action_high)}
     return Policy(
         model,
         vector(card.observation_mean),
@@ -147,11 +147,11 @@ def make_policy(
         card.return_scale,
         rollout or card.rollout,
         rollout_context or card.rollout_context,
-        *span,
-        fed,
+        return_range=fed,
         target_return=asked_number(card.target_return),
         action_start=card.action_start,
         card=card,
+        **({} if config.discrete else span),
     )
 
 

@@ -109,8 +109,9 @@ class RunConfig:
 
     def model(self, observation_dim: int, action_dim: int, horizon: int, *, discrete: bool = False) -> ModelConfig:
         """The configuration of the agent's model for an environment."""
-        sizes = {"observation_dim": observation_dim, "action_dim": action_dim, "max_timestep": horizon}
-        network = replace(self.network, mixer=self.mixer, discrete=discrete, **sizes)
+        data: dict[str, typing.Any] = {"observation_dim": observation_dim, "action_dim": action_dim}
+        data |= {"max_timestep": horizon, "discrete": discrete}
+        network = replace(self.network, mixer=self.mixer, **data)
         if self.agent not in UNCONDITIONED:
             return network
         return replace(network, return_conditioned=False, best_return=False, typical_return=False)

@@ -96,8 +96,8 @@ def errors(cells: Sequence[Cell]) -> list[Table]:
     tables: dict[str, list[tuple[str, ...]]] = {}
     for i in imitation(cells):
         error, above = (interval(estimate, _DIGITS) for estimate in (i.error, i.above_floor))
-        beside = above if i.accuracy is None else number(i.accuracy, 3)
-        row = (i.env, label(i.agent), error, beside, f"{i.episodes:,}", listed(i.seeds))
+        more = above if i.accuracy is None else number(i.accuracy, 3)
+        row = (i.env, label(i.agent), error, more, f"{i.episodes:,}", listed(i.seeds))
         tables.setdefault(i.measure, []).append(row)
     beside = {MEASURES[0]: "above the noise [95 %]", MEASURES[1]: "accuracy"}
     return [
