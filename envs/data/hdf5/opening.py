@@ -184,7 +184,7 @@ def check_kind(actions: h5py.Dataset, discrete: bool) -> None:
         return
     values = actions[()]
     if discrete:
-        odd = np.argwhere(values % 1 != 0) if values.dtype.kind == "f" else np.zeros((0, 1))
+        odd = np.argwhere(~np.isfinite(values) | (values != np.rint(values)))
         step = int(odd[0][0]) if len(odd) else 0
         wanted = f"integers, one for every step; store them as int64 of shape ({len(values)},)"
     else:
