@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..cli import Parser, asked_return, choose_device, import_registering, positive, run
+from ..envs import LocalTask, get_task
 from ..envs.data.hdf5.d4rl import read_hdf5
 from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.simulation.rollout import Recorder
 from ..errors import CheckpointError, UsageError
 from ..files import check_writable, write_json
-from ..policies.card import PolicyCard, card_from_json
+from ..policies.card import PolicyCard, card_from_json, task_fields
 from ..policies.names import ROLLOUTS, WEIGHTS, asked_words
 from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED, TEMPERATURE
 from ..runtime import load
@@ -36,6 +37,7 @@ Play episodes with a trained policy and print its returns and D4RL-normalised sc
   python -m aaren_rl.evaluate runs/hopper-medium/*/seed0 --csv episodes.csv   # several, with intervals
   python -m aaren_rl.evaluate RUN --rollout rolling       # constant cost, short memory
   python -m aaren_rl.evaluate RUN --attention tree --budget 0.5 --sampler edh   # a Transformer, l^0.5 terms
+  python -m aaren_rl.evaluate RUN --env tmaze-10000       # trained on tmaze, played in a longer corridor
   python -m aaren_rl.evaluate RUN --video falls.gif --video-episode worst   # .mp4 needs ffmpeg
   python -m aaren_rl.evaluate RUN --record-minari me/hopper/aaren-v0
   python -m aaren_rl.evaluate RUN --held-out              # action error on the episodes it was not trained on
@@ -67,6 +69,7 @@ def make_parser() -> Parser:
     add("--temperature", type=TEMPERATURE.number, metavar="T", help=sampled)
     add("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
     add("--seed", type=SEED.integer, metavar="S", default=1000, help="of the first episode [1000]")
+    add("--env", metavar="TASK", help="play a built-in task of the same sizes, such as tmaze-10000, with its returns")
     add("--env-id", metavar="ID", help="play in another environment, such as Hopper-v5: raw returns")
     held_out = "action error on the episodes kept from training, or those of an HDF5 file"
     add("--held-out", nargs="?", const="", metavar="FILE", help=held_out)
@@ -95,7 +98,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if arguments.record_minari is not None:
         new_minari_folder(arguments.record_minari)
     import_registering(arguments.register)
-    scores = [(str(path), score) for path in runs for score in _evaluate_one(path, arguments)]
+    task = None if arguments.env is None else _built_in(arguments.env, arguments.env_id)
+    scores = [(str(path), score) for path in runs for score in _evaluate_one(path, arguments, task)]
     if len(runs) > 1:
         print(format_overview(scores))
     if arguments.json is not None:
@@ -105,13 +109,27 @@ def evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _evaluate_one(path: Path, arguments: argparse.Namespace) -> list[Score]:
+def _built_in(name: str, env_id: str | None) -> LocalTask:
+    if not isinstance(task := get_task(name), LocalTask):
+        raise UsageError(
+            f"--env {name}: is for built-in tasks; play in another environment with --env-id {task.env_id}"
+        )
+    if env_id is not None:
+        raise UsageError(f"--env {name} is played in {task.env_id}; leave --env-id out")
+    return task
+
+
+def _evaluate_one(path: Path, arguments: argparse.Namespace, task: LocalTask | None) -> list[Score]:
     policy, card, weights = _open(path, arguments)
     held_out = None if arguments.held_out is None else _held_out(path, arguments.held_out, card)
     if arguments.env_id is not None and arguments.env_id != card.env_id:
         # D4RL's or anyone's reference returns are those of one environment, and so are the data's.
         unknown: dict[str, Any] = {"reference": None, "reference_returns": None, "data_returns": {}}
         card = dataclasses.replace(card, env_id=arguments.env_id, **unknown)
+    if task is not None:
+        known = card.data_returns if task.dataset == card.dataset else {}
+        fields = task_fields(task) | {"target_return": task.target_returns[0], "data_returns": known}
+        card = dataclasses.replace(card, **fields)
     asked, seed = arguments.target_return or [card.target_return], arguments.seed
     if note := mismatch(card.context, card.context_length, policy.rollout, policy.context_length):
         print(note, file=sys.stderr)

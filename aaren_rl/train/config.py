@@ -23,7 +23,7 @@ def _check(section: object, **choices: typing.Iterable[str]) -> None:
 class DataConfig:
     """Which steps the agent is trained on, and how they are cut into contexts."""
 
-    env: str = setting("hopper-medium", "task: {halfcheetah,hopper,walker2d,ant}-{random,medium,...}")
+    env: str = setting("hopper-medium", "task: {halfcheetah,hopper,walker2d,ant}-{random,medium,...}, tmaze, ...")
     source: str = setting("auto", "auto, d4rl, local, minari, minari:ID, or an HDF5 file in D4RL's layout")
     env_id: str | None = setting(None, "your own Gymnasium environment, with --source FILE; --env then names the data")
     ref_min_score: float | None = setting(None, "return that scores 0, with --env-id", RETURN)

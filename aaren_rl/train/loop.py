@@ -15,7 +15,7 @@ import yaml
 from ..agents import Policy, ReturnEstimate, expectile_loss
 from ..agents.model.decision import BEST, TYPICAL
 from ..cli import StopRequest, progress_bar
-from ..envs import Episodes, Task
+from ..envs import D4RLTask, Episodes, Task
 from ..errors import CheckpointError, NumericsError
 from ..evaluate.held_out import hold_out
 from ..evaluate.scores import MEASURES, Score, above_data, format_table, mismatch
@@ -177,13 +177,15 @@ def announce(run: Run) -> None:
         f"{config.agent}, {sum(map(torch.numel, trainer.model.parameters())):,} parameters, "
         f"{config.optimizer.updates} updates of about "
         f"{config.data.steps_per_update} steps ({config.data.context} contexts) on {len(episodes)} episodes, "
-        f"{episodes.n_steps:,} steps, mean return {episodes.returns.mean():.0f}, from {SOURCES[episodes.source]}"
+        f"{episodes.n_steps:,} steps, mean return {episodes.returns.mean():.1f}, from {SOURCES[episodes.source]}"
     )
     if run.held_out is not None:
         measure = MEASURES[trainer.data.discrete]
         print(f"{len(run.held_out.episodes)} more episodes are held out: the {measure} on them measures imitation")
         if run.held_out.floor is None and episodes.source == "local":
-            print("the noise under it is not known: options of the data's reading changed the local set")
+            changed = "options of the data's reading changed the local set"
+            why = changed if isinstance(run.task, D4RLTask) else "the data of a built-in task do not hold it"
+            print(f"the noise under it is not known: {why}")
     elif config.data.held_out:
         print("no episodes are held out: there are too few; imitation is not measured")
     if trainer.ranks.size > 1:

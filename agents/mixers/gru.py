@@ -48,7 +48,7 @@ class Gru(Mixer):
         return y.squeeze(1), state
 
     def initial_state(self, batch_size: int) -> Tensor:
-        return self.gru.weight_hh_l0.new_zeros(batch_size, self.gru.hidden_size)
+        return next(self.gru.parameters()).new_zeros(batch_size, self.gru.hidden_size)
 
     def _packed(self, x: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
         """The rows' sequences (S, any, C) side by side; the first of a row goes on from its state."""

@@ -53,6 +53,26 @@ def _tmaze() -> LocalTask:
     )
 
 
+def _reacher() -> LocalTask:
+    return LocalTask(
+        name="reacher-recall",
+        env_id="aaren_rl/Reacher-Recall-v0",
+        observation_dim=9,
+        action_dim=2,
+        horizon=1000,
+        target_returns=(-2.6,),
+        action_low=(-1.0, -1.0),
+        action_high=(1.0, 1.0),
+        env_kwargs={},
+        # Means of 200 episodes; a slow test in tests/envs/memory/test_reacher.py measures both.
+        reference=Reference("random actions 0, the controller that sees the target 100", -245.0, -2.6),
+        dataset="reacher-recall",
+        maker="memory.reacher:make_episodes",
+        policy="a controller that sees the target, with noise on its torques",
+        settings={"return_scale": 100.0},
+    )
+
+
 def _positions(env: str, observation_dim: int) -> LocalTask:
     full = TASKS[f"{env.lower()}-medium"]
     name = f"{full.family}-p-{full.level}"
@@ -107,10 +127,8 @@ def _cartpole() -> LocalTask:
 
 # To add a task: a LocalTask here, its environment in envs/memory with a line in envs/memory/__init__.py that registers
 # it, and beside it the function `make_episodes(task, progress)`. Everything else finds it by its name.
-BUILT_IN: dict[str, LocalTask] = {
-    task.name: task
-    for task in (_tmaze(), _tmaze_discrete(), _cartpole(), _positions("Hopper", 5), _positions("Walker2d", 8))
-}
+_MEMORY = (_tmaze(), _tmaze_discrete(), _reacher(), _positions("Hopper", 5), _positions("Walker2d", 8))
+BUILT_IN: dict[str, LocalTask] = {task.name: task for task in (*_MEMORY, _cartpole())}
 
 
 def corridor(name: str) -> LocalTask | None:

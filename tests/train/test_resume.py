@@ -34,6 +34,8 @@ class KilledError(BaseException):
         pytest.param("decision-aaren", "window", marks=pytest.mark.slow),
         pytest.param("decision-aaren", "episode", marks=pytest.mark.slow),
         pytest.param("decision-aaren-rsa", "stream", marks=pytest.mark.slow),
+        pytest.param("decision-gru", "stream", marks=pytest.mark.slow),
+        pytest.param("decision-mingru", "mixed", marks=pytest.mark.slow),
         pytest.param("decision-transformer", "mixed", marks=pytest.mark.slow),
     ],
 )

@@ -27,6 +27,8 @@ _FIXED = {
     "decision-aaren-rsa": ("#56b4e9", "v"),
     "decision-rsa": ("#cc79a7", "D"),
     "decision-transformer-tree": ("#e69f00", "P"),
+    "decision-gru": ("#882255", "X"),
+    "decision-mingru": ("#44aa99", "p"),
     "bc": ("#009e73", "^"),
     "bc-10": ("#8f7700", "<"),
 }

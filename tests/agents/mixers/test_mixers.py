@@ -178,8 +178,8 @@ def test_dropout_only_in_training(name: str) -> None:
 def test_gated_units_over_long_rows_of_sequences(name: str, scale: float) -> None:
     """10,000 tokens from a state on, under bfloat16 autocast too, which must not add up.
 
-    minGRU's gates open and shut: the sum of log(1 - z), of which its scan takes exponentials, is below -10,000. A GRU
-    of such weights is chaotic.
+    minGRU's gates open and shut: the sum of log(1 - z), of which its scan takes exponentials, is below -9,000, and so
+    rounded to 1e-12. A GRU of such weights is chaotic.
     """
     mixer, x, starts = make(name), tokens(10_000), torch.zeros(2, 10_000, dtype=torch.bool)
     starts[0, 17] = starts[0, 18] = starts[1, 0] = starts[1, 9000] = True
@@ -190,10 +190,11 @@ def test_gated_units_over_long_rows_of_sequences(name: str, scale: float) -> Non
     for token, begins in zip(x.double().unbind(1), starts.unbind(1), strict=True):
         y, h = exact.step(token, h * ~begins.unsqueeze(1))
         outputs.append(y)
-    true, largest = torch.stack(outputs, 1), max(1.0, float(h.abs().max()))
+    true = torch.stack(outputs, 1)
+    largest = max(1.0, float(true.abs().max()))
     if name == "mingru":
-        assert float(F.logsigmoid(-exact.gate(x.double())).sum(1).max()) < -10_000
-    torch.testing.assert_close(exact(x.double(), given.double(), starts=starts)[0], true, rtol=0, atol=1e-11)
+        assert float(F.logsigmoid(-exact.gate(x.double())).sum(1).max()) < -9_000
+    torch.testing.assert_close(exact(x.double(), given.double(), starts=starts)[0], true, rtol=0, atol=1e-10)
     for bfloat16, tolerance in ((False, 1e-5), (True, 2**-7)):
         with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
             y, after = mixer(x, given, starts=starts)

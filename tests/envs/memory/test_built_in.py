@@ -1,0 +1,203 @@
+"""Built-in tasks: their names, their data, their environments, and a policy of one that is scored on another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from aaren_rl.datasets.command import main as datasets
+from aaren_rl.envs import (
+    BUILT_IN,
+    UnknownTaskError,
+    UsageError,
+    get_task,
+    load_episodes,
+    load_task,
+    make_env,
+    normalized_score,
+    rollout,
+)
+from aaren_rl.envs.behaviour import local_sets
+from aaren_rl.envs.behaviour.noise import action_noise_variance
+from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.policies.folder import read_card
+from aaren_rl.sweep.processes import make_job
+from aaren_rl.train import run as train
+from aaren_rl.train.settings import make_config
+
+SHA = "066e9efa"
+
+
+class Remembering:
+    """Turns as the cue said, in the units of `sign`; the state is the cue."""
+
+    def __init__(self, sign: float) -> None:
+        self.sign = sign
+
+    def initial_state(self, batch_size, target_return):
+        return np.zeros(batch_size, np.float32)
+
+    def act(self, observation, reward, state):
+        state = state + observation[:, 0]
+        return self.sign * state[:, None], state
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("AAREN_RL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path / "d4rl"))
+    return tmp_path / "cache" / "datasets" / str(local_sets.RECIPE_VERSION)
+
+
+def test_corridors_are_named_by_their_steps():
+    task = get_task("tmaze-10000")
+    assert (task.horizon, task.env_kwargs, task.dataset, task.data_horizon) == (
+        10_000,
+        {"length": 10_000},
+        "tmaze",
+        200,
+    )
+    assert get_task("tmaze-2").horizon == 2 and get_task("tmaze-1000000").horizon == 1_000_000
+    assert normalized_score("tmaze-50", [0.0, 1.0, 0.5]).tolist() == [0, 100, 50]
+    for name in ("tmaze-1", "tmaze-x", "tmaze-", "tmaze-02", "tmaze-1000001", "tmaze-10000000"):
+        with pytest.raises(UnknownTaskError, match=f"'{name}'; a corridor of N steps is tmaze-N, .* 2 to 1,000,000"):
+            get_task(name)
+    with pytest.raises(UnknownTaskError, match="did you mean hopper-p-medium"):
+        get_task("hoper-p-medium")
+
+
+def test_data_of_the_t_maze_are_the_same_everywhere_and_as_described(cache, capsys):
+    episodes = load_episodes("tmaze-30")
+    assert (episodes.dataset, episodes.source, episodes.path) == ("tmaze", "local", str(cache / "tmaze-local.hdf5"))
+    assert capsys.readouterr() == ("", "")
+    arrays = episodes.observations, episodes.actions, episodes.rewards, episodes.offsets.astype(np.int64)
+    assert hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()[:8] == SHA
+    lengths, first, last = episodes.lengths, episodes.offsets[:-1], episodes.offsets[1:] - 1
+    assert len(episodes) == 1500 and (lengths.min(), lengths.max()) == (20, 200) and episodes.terminated.all()
+    corridor = np.setdiff1d(np.arange(episodes.n_steps), last)
+    assert 0.29 < np.abs(episodes.actions[corridor]).max() <= np.float32(0.3)
+    cue, turn = episodes.observations[first, 0], episodes.actions[last, 0]
+    assert {*cue} == {*turn} == {-1.0, 1.0} and 650 < (cue > 0).sum() < 850
+    assert (episodes.rewards[last] == (cue == turn)).all() and 700 < episodes.rewards.sum() < 800
+    made = Path(episodes.path).stat().st_mtime_ns
+    assert load_task("tmaze")[1].path == episodes.path and Path(episodes.path).stat().st_mtime_ns == made
+
+
+def test_the_environment_answers_as_in_the_data():
+    episodes = load_episodes("tmaze")
+    for episode in (episodes[0], episodes[-1]):
+        env = make_env("aaren_rl/TMaze-v0", length=len(episode))
+        seed = next(s for s in range(99) if env.reset(seed=s)[0][0] == episode.observations[0, 0])
+        seen, rewards, ended = [env.reset(seed=seed)[0]], [], False
+        for action in episode.actions:
+            assert not ended
+            observation, reward, ended, truncated, _ = env.step(action)
+            seen.append(observation)
+            rewards.append(reward)
+        assert ended and not truncated and rewards == episode.rewards.tolist()
+        np.testing.assert_array_equal(seen[:-1], episode.observations)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_who_remembers_the_cue_is_right_at_any_length(workers):
+    """Also in processes, which have to know the environment too."""
+    asked = {"episodes": 40, "target_return": 1.0, "seed": 0, "workers": workers}
+    for task in (get_task("tmaze"), get_task("tmaze-2"), get_task("tmaze-700")):
+        right, wrong = (
+            rollout(Remembering(sign), task.env_id, env_kwargs=task.env_kwargs, **asked) for sign in (1.0, -1.0)
+        )
+        assert right.returns.tolist() == [1.0] * 40 and wrong.returns.tolist() == [0.0] * 40
+        assert (right.lengths <= task.horizon).all() and (task.name != "tmaze" or right.lengths.min() >= 20)
+        assert task.name == "tmaze" or {*right.lengths} == {task.horizon}
+
+
+def test_gymnasium_makes_it_by_the_module_that_registers():
+    code = (
+        "import gymnasium; env = gymnasium.make('aaren_rl.envs.memory:aaren_rl/TMaze-v0', length=5); print(env.spec.id)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "aaren_rl/TMaze-v0\n"
+    with pytest.raises(ValueError, match="at least 2, not 1"):
+        gym.make("aaren_rl/TMaze-v0", length=1)
+
+
+@pytest.mark.parametrize(("family", "velocities"), [("hopper", 6), ("walker2d", 9)])
+def test_position_only_tasks_leave_the_velocities_out(family, velocities, monkeypatch):
+    monkeypatch.setitem(local_sets.RECIPES[family], "medium", local_sets.Recipe((None,), 300, "test"))
+    task, full = get_task(f"{family}-p-medium"), get_task(f"{family}-medium")
+    shown, whole = load_episodes(task.name, progress=False), load_episodes(full.name, "local", progress=False)
+    np.testing.assert_array_equal(shown.observations, whole.observations[:, :-velocities])
+    assert shown.observation_dim == task.observation_dim and action_noise_variance(shown) is None
+    for name in ("actions", "rewards", "offsets", "terminated"):
+        np.testing.assert_array_equal(getattr(shown, name), getattr(whole, name))
+    assert (task.reference, task.target_returns) == (full.reference, full.target_returns)
+    env, other = make_env(task.env_id), make_env(full.env_id)
+    env.reset(seed=3), other.reset(seed=3)
+    action = env.action_space.sample()
+    observation = env.step(action)[0]
+    assert observation.tolist() == other.step(action)[0][:-velocities].tolist() and observation in env.observation_space
+    data = env.unwrapped.data
+    assert observation.tolist() == data.qpos[1:].tolist() and len(data.qvel) == velocities
+    assert env.spec.max_episode_steps == task.horizon
+
+
+@pytest.mark.parametrize("source", ["d4rl", "minari"])
+def test_only_what_is_made_here_is_their_data(source):
+    with pytest.raises(UsageError, match=r"tmaze-9: .* has no such data, they are made here; leave --source out"):
+        load_task("tmaze-9", source)
+    with pytest.raises(UsageError, match="--local-steps 2000: the data of tmaze have one size"):
+        load_episodes("tmaze", local_steps=2000)
+    with pytest.raises(UsageError, match="tmaze-9 is simulated on aaren_rl/TMaze-v0"):
+        load_task("tmaze-9", "mine.hdf5", env_id="Pendulum-v1")
+
+
+def test_the_datasets_command_knows_them(cache, capsys):
+    assert datasets(["verify", "tmaze"]) == 3 and "datasets download tmaze" in capsys.readouterr().err
+    assert datasets(["download", "tmaze-5000"]) == 0 == datasets(["verify", "tmaze"])
+    capsys.readouterr()
+    assert datasets(["list"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert {*BUILT_IN} <= {*rows} and "kB" in rows["tmaze"] and "can be made" in rows["hopper-p-medium"]
+    assert datasets(["info", "tmaze"]) == 0 and "success in percent, chance is 50" in capsys.readouterr().out
+
+
+def test_a_task_has_settings_of_its_own():
+    config, hopper = make_config({"env": "tmaze-1000"}), make_config({"env": "hopper-medium"})
+    assert (config.optimizer.updates, config.data.return_scale) == (400, 1.0)
+    assert (hopper.optimizer.updates, hopper.data.return_scale) == (1600, 1000.0)
+    assert make_config({"env": "tmaze", "updates": 7}).optimizer.updates == 7
+    paper = make_config({"env": "tmaze"}, "paper")
+    assert (paper.optimizer.updates, paper.data.return_scale) == (100_000, 1.0)
+    job = make_job({"env": "tmaze", "agent": "decision-transformer", "seed": 1}, Path("out"))
+    assert (job.config.optimizer.updates, job.config.data.context) == (400, "window")
+
+
+def test_a_policy_of_one_corridor_is_scored_in_another(tmp_path, capsys):
+    small = {"width": 16, "layers": 1, "heads": 2, "updates": 2, "warmup_updates": 1, "steps_per_update": 400}
+    folder = train("tmaze", out=tmp_path, threads=1, final_episodes=2, **small)
+    card = read_card(folder)
+    assert (card.env, card.env_id, card.env_kwargs, card.source) == ("tmaze", "aaren_rl/TMaze-v0", {}, "local")
+    assert card.action_error_floor is None and card.action_error > 0 and card.model["max_timestep"] == 200
+    assert "the data of a built-in task do not hold it" in capsys.readouterr().out
+    file, gif = tmp_path / "scores.json", tmp_path / "film.gif"
+    asked = ["--env", "tmaze-7", "--episodes", "3", "--json", str(file), "--video", str(gif), "--held-out"]
+    assert evaluate([str(folder), *asked]) == 0
+    (score,) = json.loads(file.read_text())
+    assert (score["env"], score["dataset"], score["lengths"]) == ("tmaze-7", "tmaze", [7, 7, 7])
+    assert score["reference"] == "success in percent, chance is 50" and score["data_returns"] == card.data_returns
+    assert score["normalized_score_mean"] == pytest.approx(100 * score["return_mean"]) and gif.stat().st_size > 0
+    capsys.readouterr()
+    for task, code, said in (
+        ("hopper-medium", 2, "is for built-in tasks; play in another environment with --env-id Hopper-v4"),
+        ("hopper-p-medium", 4, "3 observations and 1 actions, aaren_rl/Hopper-P-v4 has"),
+        ("tmaze-1", 2, "a corridor of N steps"),
+    ):
+        assert evaluate([str(folder), "--env", task]) == code
+        assert said in capsys.readouterr().err
