@@ -25,6 +25,7 @@ from policies import save_run
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from aaren_rl.envs import Episodes, rollout
+from aaren_rl.envs.data.hdf5.d4rl import write_hdf5
 from aaren_rl.errors import ArgumentError, CheckpointError, NonFiniteActionError
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.held_out import HeldOut, action_error
@@ -34,12 +35,14 @@ from aaren_rl.export.command import main as export
 from aaren_rl.export.model import make_model as make_onnx
 from aaren_rl.export.model import make_runner
 from aaren_rl.hub.model_card import model_card
+from aaren_rl.import_weights.command import main as import_weights
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.policies.folder import load_policy
 from aaren_rl.policies.folder import make_policy as policy_of
 from aaren_rl.runs.command import main as list_runs
 from aaren_rl.runtime import Runner, from_bytes, load
 from aaren_rl.sb3 import SB3Policy, make_vec_env
+from aaren_rl.train.command import main as train
 from aaren_rl.train.config import RunConfig
 from aaren_rl.train.contexts.batches import StepData
 from aaren_rl.train.settings import make_config
@@ -366,3 +369,46 @@ def test_the_model_card_and_the_list_of_runs_name_it(run: Path, tmp_path: Path, 
     assert list_runs([str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "0.2500 nll" in out and "negative log-likelihood" in out
+
+
+def test_a_run_from_data_to_scores(episodes: Episodes, tmp_path: Path, capsys) -> None:
+    """Every line and file names the measure; a resumed run goes on; another start is another action."""
+    data = tmp_path / "cartpole.hdf5"
+    write_hdf5(data, play_cartpole(60), {})
+    own = ["--env-id", CARTPOLE, "--env", "cartpole", "--source", str(data), "--out", str(tmp_path), "--threads", "1"]
+    small = "--width 16 --layers 1 --heads 2 --updates 4 --warmup-updates 1 --steps-per-update 160 --return-scale 100"
+    scored = "--eval-every 2 --eval-episodes 1 --final-episodes 2"
+    assert train([*own, *small.split(), *scored.split()]) == 0
+    out = capsys.readouterr().out
+    assert "the negative log-likelihood on them measures imitation" in out
+    assert "held-out negative log-likelihood: " in out and "action error" not in out
+    folder = tmp_path / "cartpole" / "decision-aaren" / "seed0"
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    measured = [line for line in lines if "eval/action_nll" in line]
+    assert [line["update"] for line in measured] == [2, 4] and 0 < measured[-1]["eval_raw/action_accuracy"] <= 1
+    assert not any("action_error" in name for line in lines for name in line)
+    card = load_policy(folder).card
+    assert (card.n_actions, card.action_start, card.action_low, card.action_error) == (2, 0, [], None)
+    assert card.action_nll == measured[-1]["eval/action_nll"]
+    assert train([*own, *small.replace("--updates 4", "--updates 6").split(), *scored.split(), "--resume"]) == 0
+    assert evaluate([str(folder), "--episodes", "1", "--held-out"]) == 0
+    assert "held-out negative log-likelihood: " in capsys.readouterr().out
+    assert evaluate([str(folder), "--episodes", "1", "--held-out", str(data), "--temperature", "1"]) == 0
+    write_hdf5(data, dataclasses.replace(episodes, actions=episodes.actions + 1), {})
+    code, line = refused(capsys, evaluate, str(folder), "--held-out", str(data))
+    assert code == 3 and "actions" in line
+    write_hdf5(data, dataclasses.replace(episodes, actions=np.zeros((episodes.n_steps, 2), np.float32)), {})
+    code, line = refused(capsys, evaluate, str(folder), "--held-out", str(data))
+    assert code == 3 and "actions" in line
+
+
+def test_weights_of_others_are_for_continuous_actions(tmp_path: Path, capsys) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.DecisionTransformerConfig(state_dim=4, act_dim=2, hidden_size=8, n_layer=1, n_head=1)
+    transformers.DecisionTransformerModel(theirs).save_pretrained(tmp_path / "theirs")
+    statistics = tmp_path / "statistics.json"
+    statistics.write_text('{"mean": [0, 0, 0, 0], "std": [1, 1, 1, 1]}')
+    given = [str(tmp_path / "theirs"), str(tmp_path / "ours"), "--env", "cartpole-medium-replay"]
+    code, line = refused(capsys, import_weights, *given, "--statistics", str(statistics))
+    assert code == 2 and "has discrete actions, and these weights are for continuous ones" in line
+    assert not (tmp_path / "ours").exists()
