@@ -19,10 +19,10 @@ from aaren_rl.policies.folder import save_policy
 CARTPOLE, OBSERVATION = "CartPole-v1", 4
 
 
-def make_model(mixer: str = "aaren", actions: int = 2, **changes: Any) -> DecisionModel:
+def make_model(mixer: str = "aaren", actions: int = 2, observation: int = OBSERVATION, **changes: Any) -> DecisionModel:
     torch.manual_seed(1)
     sizes = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 500, "timestep_std": 0.5}
-    model = DecisionModel(ModelConfig(OBSERVATION, actions, mixer, discrete=True, **sizes | changes))
+    model = DecisionModel(ModelConfig(observation, actions, mixer, discrete=True, **sizes | changes))
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     model.head.weight.data *= 5  # both actions are taken
@@ -36,7 +36,8 @@ def make_discrete_card(model: DecisionModel, **changes: Any) -> PolicyCard:
     of_task: dict[str, Any] = {"env": "cartpole", "env_id": CARTPOLE, "dataset": "cartpole", "source": "file"}
     of_task |= {"action_low": [], "action_high": [], "n_actions": model.config.action_dim, "horizon": 500}
     of_task |= {"reference": None, "reference_returns": None, "target_return": 100.0, "return_scale": 100.0}
-    of_task |= {"observation_mean": [0.0] * OBSERVATION, "observation_std": [0.5, 1.0, 0.1, 1.0]}
+    size = model.config.observation_dim
+    of_task |= {"observation_mean": [0.0] * size, "observation_std": [0.5, 1.0, 0.1, 1.0][:size]}
     return dataclasses.replace(make_card(model), **of_task | changes)
 
 
@@ -46,9 +47,9 @@ def make_discrete(mixer: str = "aaren", rollout: str = "carry", actions: int = 2
     return policy_of(made, card)
 
 
-def save_discrete_run(folder: Path, **changes: Any) -> Path:
+def save_discrete_run(folder: Path, observation: int = OBSERVATION, **changes: Any) -> Path:
     """A run folder with a policy in it."""
-    model = make_model()
+    model = make_model(observation=observation)
     save_policy(folder / "policy", make_discrete_card(model, **changes), {"average": model.state_dict()})
     return folder
 

@@ -335,6 +335,18 @@ def test_a_card_that_does_not_fit(changes: dict[str, Any], tmp_path: Path, capsy
     assert code == 4 and line.isprintable()
 
 
+@pytest.mark.parametrize(("task", "start"), [("tmaze", 0), ("tmaze-discrete-10", 1)])
+def test_a_built_in_task_of_other_actions_is_not_played(task: str, start: int, tmp_path: Path, capsys) -> None:
+    """Of a number, and of as many actions from another start; of the same ones it is."""
+    of_maze = {"observation": 3, "env_id": "aaren_rl/TMazeDiscrete-v0", "horizon": 20}
+    code, line = refused(
+        capsys, evaluate, str(save_discrete_run(tmp_path / "a", action_start=start, **of_maze)), "--env", task
+    )
+    assert code == 4 and "3 observations and Discrete(2" in line and "choose another environment" in line
+    run = save_discrete_run(tmp_path / "b", **of_maze)
+    assert evaluate([str(run), "--env", "tmaze-discrete-10", "--episodes", "1"]) == 0
+
+
 def test_a_continuous_policy_does_not_play_a_discrete_environment(tmp_path: Path, capsys) -> None:
     run = save_run(tmp_path / "seed0", env_id=CARTPOLE)
     code, line = refused(capsys, evaluate, str(run))

@@ -129,6 +129,7 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, task: LocalTask | N
     if task is not None:
         known = card.data_returns if task.dataset == card.dataset else {}
         fields = task_fields(task) | {"target_return": task.target_returns[0], "data_returns": known}
+        fields |= {name: getattr(card, name) for name in ("n_actions", "action_start")}  # the policy's own
         card = dataclasses.replace(card, **fields)
     asked, seed = arguments.target_return or [card.target_return], arguments.seed
     if note := mismatch(card.context, card.context_length, policy.rollout, policy.context_length):

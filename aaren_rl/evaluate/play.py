@@ -136,20 +136,18 @@ def guided(policy: Policy, guidance: float) -> Policy:
 def check_fits(card: PolicyCard) -> None:
     """Raises CheckpointError where a policy's sizes are not its environment's; SimulationError where that fails."""
     env = make_env(card.env_id, **card.env_kwargs)
-    found, space = (env.observation_space.shape, env.action_space.shape), env.action_space
+    seen, space = env.observation_space.shape, env.action_space
     close_env(env)
-    sizes = card.model.get("observation_dim"), card.model.get("action_dim")
-    if card.n_actions is not None:
-        actions = card.n_actions, card.action_start
-        if found[0] != (sizes[0],) or not (isinstance(space, Discrete) and (space.n, space.start) == actions):
-            raise CheckpointError(
-                f"the policy was trained on {card.dataset} with {sizes[0]} observations and {Discrete(*actions)}, "
-                f"{card.env_id} has {found[0]} and {space}; choose another environment"
-            )
-    elif found != ((sizes[0],), (sizes[1],)):
+    own, actions = card.model.get("observation_dim"), card.model.get("action_dim")
+    if card.n_actions is None:
+        wanted, fits = f"{actions} actions", not isinstance(space, Discrete) and space.shape == (actions,)
+    else:
+        numbers = card.n_actions, card.action_start
+        wanted, fits = str(Discrete(*numbers)), isinstance(space, Discrete) and (space.n, space.start) == numbers
+    if seen != (own,) or not fits:
         raise CheckpointError(
-            f"the policy was trained on {card.dataset} with {sizes[0]} observations and {sizes[1]} actions, "
-            f"{card.env_id} has {found[0]} and {found[1]}; choose another environment"
+            f"the policy was trained on {card.dataset} with {own} observations and {wanted}, {card.env_id} has {seen} "
+            f"and {space}; choose another environment"
         )
 
 
