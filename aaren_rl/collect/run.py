@@ -41,8 +41,9 @@ _HIDDEN = 256  # two layers of it: what BehaviourPolicy reads, and D4RL's own po
 _BATCH = 256
 _LAYERS = {"hidden_0": "latent_pi.0", "hidden_1": "latent_pi.2", "mean": "mu", "log_std": "log_std"}
 _DQN_LAYERS = {"hidden_0": "q_net.0", "hidden_1": "q_net.2", "values": "q_net.4"}
-# As SAC's: the target network follows a little at a time. No schedule of exploration: training goes on in pieces.
-_DQN: dict[str, Any] = {"tau": 0.01, "exploration_initial_eps": EXPLORATION, "exploration_final_eps": EXPLORATION}
+# No schedule of exploration: training goes on in pieces. The target network is DQN's of so many steps before.
+_DQN: dict[str, Any] = {"exploration_initial_eps": EXPLORATION, "exploration_final_eps": EXPLORATION}
+_TARGET_STEPS = 256
 
 
 class TrainingEnv(gym.Wrapper[npt.NDArray[np.float32], Any, Any, Any]):
@@ -109,7 +110,7 @@ class CollectRun:
             replay_buffer_kwargs={"handle_timeout_termination": True},
             seed=config.seed,
             device=device,
-            **({**_DQN, "target_update_interval": config.envs} if discrete else {}),
+            **({**_DQN, "target_update_interval": max(_TARGET_STEPS, config.envs)} if discrete else {}),
         )
         self.model.set_logger(Logger(None, []))
         if saved is not None:
@@ -137,8 +138,8 @@ class CollectRun:
 
     def actor(self) -> dict[str, npt.NDArray[np.float32]]:
         """The actor's weights under the names that `BehaviourPolicy` reads, kernels (in, out)."""
-        of_sac = isinstance(self.model, SAC)
-        network, layers = (self.model.actor, _LAYERS) if of_sac else (self.model.q_net, _DQN_LAYERS)
+        model = self.model
+        network, layers = (model.actor, _LAYERS) if isinstance(model, SAC) else (model.q_net, _DQN_LAYERS)
         state = {name: tensor.cpu().numpy() for name, tensor in network.state_dict().items()}
         kernels = {f"{our}.kernel": np.ascontiguousarray(state[f"{name}.weight"].T) for our, name in layers.items()}
         return kernels | {f"{our}.bias": state[f"{name}.bias"].copy() for our, name in layers.items()}

@@ -19,8 +19,9 @@ from .stepping import Floats, Indices, Steps, make_stepper
 
 State = TypeVar("State")
 
-# Called with the numbers of running environments (n,), in rising order, and the actions (n, A) they are about to take.
-OnAction = Callable[[Indices, Floats], None]
+# Called with the numbers of running environments (n,), in rising order, and the actions they are about to take, (n, A)
+# or integers (n,).
+OnAction = Callable[[Indices, npt.NDArray[Any]], None]
 
 # Matrix kernels add up in another order for a handful of rows than for many, and contacts amplify the last bit into
 # another episode. From 16 rows on, and in multiples of it, a row's result does not depend on how many there are
@@ -73,8 +74,8 @@ class Recorder:
         self._first += list(observations)
         self._steps += [[] for _ in observations]
 
-    def take(self, which: Indices, actions: Floats, answer: Steps) -> None:
-        """Notes the actions (n, A) of environments `which` (n,), and what they answered."""
+    def take(self, which: Indices, actions: npt.NDArray[Any], answer: Steps) -> None:
+        """Notes the actions, (n, A) or (n,), of environments `which` (n,), and what they answered."""
         columns = actions, answer.observations, answer.rewards, answer.terminated
         for e, *step in zip(which, *columns, strict=True):
             self._steps[e].append(tuple(step))
@@ -166,7 +167,7 @@ def rollout(
 class _Group(Generic[State]):
     """Environments that one call of the policy acts for; `running` are those whose episode goes on, (n,)."""
 
-    actions: Floats  # the last ones of those, (n, A)
+    actions: npt.NDArray[Any]  # the last ones of those, (n, A), or (n,)
 
     def __init__(
         self,

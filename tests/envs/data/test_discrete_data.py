@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
@@ -36,7 +37,7 @@ class Played(gym.Env[Any, Any]):
     """Any spaces; the reward is the action, which must be one of its integers where it is discrete."""
 
     def __init__(self, seen: str = "Box", acted: str = "Discrete") -> None:
-        self.observation_space, self.action_space = SEEN[seen], ACTED[acted]
+        self.observation_space, self.action_space = copy.deepcopy(SEEN[seen]), ACTED[acted]
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
