@@ -35,12 +35,9 @@ Play episodes with a trained policy and print its returns and D4RL-normalised sc
   python -m aaren_rl.evaluate runs/hopper-medium/decision-aaren/seed0
   python -m aaren_rl.evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
   python -m aaren_rl.evaluate runs/hopper-medium/*/seed0 --csv episodes.csv   # several, with intervals
-  python -m aaren_rl.evaluate RUN --rollout rolling       # constant cost, short memory
   python -m aaren_rl.evaluate RUN --attention tree --budget 0.5 --sampler edh   # a Transformer, l^0.5 terms
   python -m aaren_rl.evaluate RUN --env tmaze-10000       # trained on tmaze, played in a longer corridor
   python -m aaren_rl.evaluate RUN --video falls.gif --video-episode worst   # .mp4 needs ffmpeg
-  python -m aaren_rl.evaluate RUN --record-minari me/hopper/aaren-v0
-  python -m aaren_rl.evaluate RUN --held-out              # action error on the episodes it was not trained on
   python -m aaren_rl.evaluate policy.onnx                 # an exported policy, without PyTorch
 """
 
@@ -71,7 +68,7 @@ def make_parser() -> Parser:
     add("--seed", type=SEED.integer, metavar="S", default=1000, help="of the first episode [1000]")
     add("--env", metavar="TASK", help="play a built-in task of the same sizes, such as tmaze-10000, with its returns")
     add("--env-id", metavar="ID", help="play in another environment, such as Hopper-v5: raw returns")
-    held_out = "action error on the episodes kept from training, or those of an HDF5 file"
+    held_out = "error of the actions on the episodes kept from training, or on those of an HDF5 file"
     add("--held-out", nargs="?", const="", metavar="FILE", help=held_out)
     add("--json", type=Path, metavar="FILE", help="write a list, one object a target return")
     add("--csv", type=Path, metavar="FILE", help="write a row an episode")

@@ -81,7 +81,6 @@ class Trainer:
         torch.manual_seed(config.seed)
         shape = config.model(data.observations.shape[1], action_dim, horizon, discrete=data.discrete)
         self.model = DecisionModel(shape).to(data.device)
-        self._loss = masked_cross_entropy if data.discrete else masked_mse
         self.average = copy.deepcopy(self.model).eval()
         # Modules look their parameters up every time, for a percent of a small model's update.
         self._parameters: list[Tensor] = list(self.model.parameters())
@@ -139,7 +138,8 @@ class Trainer:
             rows = batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
             begun = {"starts": batch.starts, "previous_action": batch.previous_action}
             actions, after = self._forward(*rows, before, **begun)
-        loss = self._loss(actions, batch.actions, batch.mask, None if batch is whole else whole.mask.sum())
+        measure = masked_cross_entropy if self.data.discrete else masked_mse
+        loss = measure(actions, batch.actions, batch.mask, None if batch is whole else whole.mask.sum())
         for parameter in self._parameters:  # as the optimiser's zero_grad, in a tenth of its time
             parameter.grad = None
         # The ranks' gradients are averaged, and their losses are to be added up.
