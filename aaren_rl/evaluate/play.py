@@ -143,7 +143,8 @@ def check_fits(card: PolicyCard) -> None:
         wanted, fits = f"{actions} actions", not isinstance(space, Discrete) and space.shape == (actions,)
     else:
         numbers = card.n_actions, card.action_start
-        wanted, fits = str(Discrete(*numbers)), isinstance(space, Discrete) and (space.n, space.start) == numbers
+        wanted = str(Discrete(numbers[0], start=numbers[1]))
+        fits = isinstance(space, Discrete) and (space.n, space.start) == numbers
     if seen != (own,) or not fits:
         raise CheckpointError(
             f"the policy was trained on {card.dataset} with {own} observations and {wanted}, {card.env_id} has {seen} "

@@ -28,6 +28,8 @@ from aaren_rl.envs.memory import tmaze
 from aaren_rl.envs.simulation.rollout import Recorder
 from aaren_rl.envs.simulation.stepping import begin, take
 from aaren_rl.envs.tasks.environment import make_env, own_task
+from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.train.command import main as train
 
 N, START, CHOICES = 60, -1, 3
 ID = "test/odd/discrete-v0"
@@ -333,6 +335,26 @@ def test_recorded_rollouts_are_read_back_bit_for_bit() -> None:
     write_minari(ID, episodes, env_id="SeenDiscrete-v0", final_observations=finals)
     _, again = load_task("mine", f"minari:{ID}")
     same(again, episodes)
+
+
+@pytest.mark.filterwarnings("ignore:.*smaller than the available range")
+def test_train_and_evaluate_where_actions_do_not_begin_at_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    data = save(tmp_path / "own.hdf5", observations=np.eye(4)[rng.integers(4, size=N)])
+    small = "--width 8 --layers 1 --heads 2 --updates 2 --warmup-updates 1 --steps-per-update 40 --eval-every 2"
+    played = "--eval-episodes 1 --final-episodes 1 --threads 1 --return-scale 10".split()
+    own = ["--env-id", "SeenDiscrete-v0", "--source", str(data), "--out", str(tmp_path / "runs")]
+    assert train([*own, *small.split(), *played]) == 0
+    run = str(tmp_path / "runs" / "own" / "decision-aaren" / "seed0")
+    assert evaluate([run, "--episodes", "2", "--temperature", "2", "--record-minari", ID]) == 0
+    task, episodes = load_task("mine", f"minari:{ID}")
+    assert set(episodes.actions) <= {-1, 0, 1} and task.action_start == START
+    capsys.readouterr()
+    assert evaluate([run, "--held-out", str(save(tmp_path / "bad.hdf5", actions=at(17, 2)))]) == 3
+    assert "actions has 2 at step 17" in capsys.readouterr().err
+    assert evaluate([run, "--env-id", "SeenBox-v0", "--episodes", "1"]) == 0
+    assert evaluate([run, "--env-id", "Smooth-v0", "--episodes", "1"]) == 4
+    assert "Discrete(3, start=-1)" in capsys.readouterr().err
 
 
 def test_info_counts_the_actions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
