@@ -122,13 +122,14 @@ def test_guidance_acts_on_logits_and_a_tree_of_all_terms_is_attention() -> None:
 
 
 def test_samples_follow_the_softmax_of_the_logits() -> None:
-    """And at a temperature near 0 they are the most likely action, near infinity uniform."""
+    """Over seeds and over steps; at a temperature near 0 they are the most likely action, near infinity uniform."""
     logits, count = np.array([[0.5, -1.0, 2.0]], np.float32), 4000
     for temperature in (0.5, 1.0, 3.0):
-        drawn = choose(logits.repeat(count, 0), 7, temperature, np.arange(count), 5)
         wanted = np.exp(logits[0].astype(float) / temperature)
-        found = np.bincount(drawn - 7, minlength=3)
-        assert stats.chisquare(found, count * wanted / wanted.sum()).pvalue > 1e-3
+        for seeds, times in ((np.arange(count), 5), (np.full(count, 3), np.arange(count))):
+            drawn = choose(logits.repeat(count, 0), 7, temperature, seeds, times)
+            found = np.bincount(drawn - 7, minlength=3)
+            assert stats.chisquare(found, count * wanted / wanted.sum()).pvalue > 1e-3
     assert set(choose(logits.repeat(count, 0), 0, 1e-300, np.arange(count), 5)) == {2}
     assert np.bincount(choose(logits.repeat(count, 0), 0, 1e30, np.arange(count), 5)).min() > count / 4
 
@@ -145,6 +146,17 @@ def test_an_episodes_draws_depend_on_its_seed_and_step_alone() -> None:
         assert action == together[t, 1]
     assert policy.initial_state(3, TARGET, seed=4).seeds.tolist() == [4, 5, 6]
     assert make().initial_state(3, TARGET, seed=4).seeds is None
+
+
+def test_a_guided_policy_samples_too() -> None:
+    guided = with_guidance(make(temperature=1.0), 2.0)
+    logits, actions = play(guided, 3, seed=4)
+    assert (actions != logits.argmax(2) + START).any()
+    state = guided.select(guided.initial_state(3, TARGET, seed=4), [2])
+    observations, rewards = steps(3)
+    for t in range(STEPS):
+        action, state = guided.act(observations[t, [2]], rewards[t, [2]], state)
+        assert action == actions[t, 2]
 
 
 def test_an_episode_begun_again_draws_anew_and_the_same_every_time() -> None:
