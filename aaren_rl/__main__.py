@@ -15,7 +15,7 @@ COMMANDS = {
     "runs": "list runs and their scores",
     "compare": "train and score agents over several seeds, and write a report",
     "datasets": "list, describe, verify, download and convert data sets",
-    "collect": "train SAC in any environment and write D4RL-like data sets",
+    "collect": "train SAC or DQN in any environment and write D4RL-like data sets",
     "sweep": "train a grid of runs",
     "import-weights": "take over a Decision Transformer that others trained",
     "hub": "write a trained policy in the layout of the Hugging Face hub",

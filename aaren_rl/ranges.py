@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from .agents.ranges import BELOW_1, CONTEXT, COUNT, COUNT_FROM_0, ENVS, LARGE, Range, check_limits
+from .agents.ranges import BELOW_1, CONTEXT, COUNT, COUNT_FROM_0, ENVS, LARGE, TEMPERATURE, Range, check_limits
 
-__all__ = ["BELOW_1", "CONTEXT", "COUNT", "COUNT_FROM_0", "ENVS", "Range", "check_limits"]
+__all__ = ["BELOW_1", "CONTEXT", "COUNT", "COUNT_FROM_0", "ENVS", "TEMPERATURE", "Range", "check_limits"]
 
 SEED = Range(0, LARGE)
 SAC_SEED = Range(0, 2**32 - 2**16)  # NumPy's old generator has 32 bits, and an environment has a seed each

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .agents.arguments import Arguments, blame
+from .agents.discrete import choose, next_seeds
 from .errors import ArgumentError, CheckpointError, NonFiniteActionError, ResourcesError, one_line
 from .policies.names import asked_number
 from .ranges import ENVS, THREADS
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 FORMAT = "1"
 CHECK = Arguments(ArgumentError)
 _INPUTS = {"observation", "reward", "return_to_go", "timestep", "previous_action", "memory"}
-_OUTPUTS = ("action", "next_return_to_go", "next_memory")
+_OUTPUTS = ("action", "next_return_to_go", "next_memory")  # of discrete actions, logits too
 
 
 class PolicyState(NamedTuple):
@@ -42,14 +44,17 @@ class PolicyState(NamedTuple):
     Attributes:
         timestep: steps taken so far: one number, or int64 (B,) once some environments have begun another episode.
         return_to_go: return still to come, float64 (B,); infinite where the best in reach is asked for.
-        previous_action: handed out last, float32 (B, A), or None. Replace it if something else was executed.
+        previous_action: handed out last, float32 (B, A) or int64 (B,), or None. Replace it if something else was
+            executed.
         memory: what the rollout mode keeps, (B, ...).
+        seeds: int64 (B,), what a policy with a temperature draws from; None of any other.
     """
 
     timestep: int | npt.NDArray[np.int64]
     return_to_go: npt.NDArray[np.float64]
-    previous_action: npt.NDArray[np.float32] | None
+    previous_action: npt.NDArray[Any] | None
     memory: npt.NDArray[Any]
+    seeds: npt.NDArray[np.int64] | None = None
 
 
 class Runner:
@@ -58,21 +63,28 @@ class Runner:
     Attributes:
         card: how the policy was made and what it acts in: the fields of `aaren_rl.policies.card.PolicyCard`.
         export: how the file was made: its precision, and the check against PyTorch.
+        discrete: whether an action is an integer, from `action_start` on.
+        temperature: as in `aaren_rl.agents.Policy`.
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, card: dict[str, Any], export: dict[str, Any]) -> None:
-        inputs = {value.name: value for value in session.get_inputs()}
-        if set(inputs) != _INPUTS or not set(_OUTPUTS) <= {value.name for value in session.get_outputs()}:
+        inputs, outputs = ({value.name: value for value in of} for of in (session.get_inputs(), session.get_outputs()))
+        if set(inputs) != _INPUTS or not set(_OUTPUTS) <= set(outputs):
             raise ValueError(f"inputs {', '.join(inputs)}")
         if not isinstance(card, dict) or not isinstance(export, dict):
             raise ValueError("not a mapping")
         self.card, self.export, self._session = card, export, session
-        shapes = [inputs[name].shape[1:] for name in ("memory", "observation", "previous_action")]
+        self.discrete = inputs["previous_action"].type == "tensor(int64)"
+        self.temperature: float | None = None
+        acts = outputs["logits"] if self.discrete else inputs["previous_action"]
+        self._outputs = ("logits" if self.discrete else "action", *_OUTPUTS[1:])
+        self.action_start = operator.index(card.get("action_start", 0))
+        shapes = [of.shape[1:] for of in (inputs["memory"], inputs["observation"], acts)]
         if not all(isinstance(size, int) and 0 <= size < 2**31 for shape in shapes for size in shape):
             raise ValueError(f"inputs of the sizes {shapes}")
         self._memory_shape = tuple(inputs["memory"].shape[1:])
         self._memory_dtype = np.float64 if inputs["memory"].type == "tensor(double)" else np.float32
-        self._observation_dim, self._action_dim = (inputs[name].shape[1] for name in ("observation", "previous_action"))
+        self._observation_dim, self._action_dim = (of.shape[1] for of in (inputs["observation"], acts))
 
     @property
     def rollout(self) -> str:
@@ -94,15 +106,19 @@ class Runner:
         """The card's, asked for where `initial_state` gets none; infinity for the best in reach."""
         return asked_number(self.card["target_return"])
 
-    def initial_state(self, batch_size: int, target_return: npt.ArrayLike | None = None) -> PolicyState:
+    def initial_state(
+        self, batch_size: int, target_return: npt.ArrayLike | None = None, *, seed: npt.ArrayLike = 0
+    ) -> PolicyState:
         """The state at the begin of an episode in which `target_return` is asked for, as `Policy.initial_state`.
 
         Raises:
-            ArgumentError: it is no number or (B,), or infinity and the policy holds no estimate of the best in reach.
+            ArgumentError: it is no number or (B,), or infinity and the policy holds no estimate of the best in reach;
+                or a seed is none.
         """
         batch_size = CHECK.integer("batch_size", batch_size, ENVS)
         memory = np.zeros((batch_size, *self._memory_shape), self._memory_dtype)
-        return PolicyState(0, self._targets(target_return, batch_size), None, memory)
+        seeds = None if self.temperature is None else CHECK.seeds("seed", seed, batch_size)
+        return PolicyState(0, self._targets(target_return, batch_size), None, memory, seeds)
 
     def restart(
         self, state: PolicyState, rows: npt.ArrayLike, target_return: npt.ArrayLike | None = None
@@ -118,12 +134,15 @@ class Runner:
         index = CHECK.rows(rows, len(state.return_to_go))
         times, return_to_go = np.full(len(state.return_to_go), state.timestep), state.return_to_go.copy()
         times[index], return_to_go[index] = 0, self._targets(target_return, len(index))
-        return state._replace(timestep=times, return_to_go=return_to_go)
+        if (seeds := state.seeds) is not None:
+            seeds = seeds.copy()
+            seeds[index] = next_seeds(seeds[index])
+        return state._replace(timestep=times, return_to_go=return_to_go, seeds=seeds)
 
     def act(
         self, observation: npt.ArrayLike, reward: npt.ArrayLike, state: PolicyState
-    ) -> tuple[npt.NDArray[np.float32], PolicyState]:
-        """The next action of every environment, float32 (B, A) in the environment's units, and the new state.
+    ) -> tuple[npt.NDArray[Any], PolicyState]:
+        """The next action of every environment, float32 (B, A) in its units or int64 (B,), and the new state.
 
         Takes raw observations (B, O), rewards (B,) of the step before, 0 at the first, and the last call's state.
 
@@ -132,46 +151,75 @@ class Runner:
             NonFiniteActionError: the action is NaN or infinite; the message names the argument that is, if one is.
             CheckpointError: ONNX Runtime cannot run the file.
         """
-        timestep, return_to_go, previous, memory = self._checked(state)
+        _, after = self._advance(observation, reward, state)
+        action: Any = after.previous_action
+        # A copy: the caller may write to it.
+        return action.copy(), after
+
+    def logits(
+        self, observation: npt.ArrayLike, reward: npt.ArrayLike, state: PolicyState
+    ) -> tuple[npt.NDArray[np.float32], PolicyState]:
+        """The logits (B, n) of discrete actions in place of a choice; all else as `act`.
+
+        Raises:
+            ArgumentError: as `act`, or the actions are continuous.
+        """
+        if not self.discrete:
+            raise ArgumentError("logits: are of discrete actions, and this policy's are continuous")
+        return self._advance(observation, reward, state)
+
+    def _advance(
+        self, observation: npt.ArrayLike, reward: npt.ArrayLike, state: PolicyState
+    ) -> tuple[npt.NDArray[np.float32], PolicyState]:
+        timestep, return_to_go, previous, memory, seeds = self._checked(state)
         batch = len(return_to_go)
+        if previous is None:
+            none = np.zeros((batch, self._action_dim), np.float32)
+            previous = np.full(batch, self.action_start, np.int64) if self.discrete else none
         feed = {
             "observation": CHECK.array("observation", observation, np.float32, (batch, self._observation_dim)),
             "reward": CHECK.array("reward", reward, np.float64, (batch,)),
             "return_to_go": return_to_go,
             "timestep": np.full(batch, timestep, np.int64),
-            "previous_action": np.zeros((batch, self._action_dim), np.float32) if previous is None else previous,
+            "previous_action": previous,
             "memory": memory,
         }
         try:
-            action, return_to_go, memory = self._session.run(_OUTPUTS, feed)
+            out, return_to_go, memory = self._session.run(self._outputs, feed)
         except Exception as error:  # ONNX Runtime's own classes, see `from_bytes`
             raise CheckpointError(f"the exported policy fails in ONNX Runtime: {one_line(error)}") from error
         # An infinite return-to-go asks for the best in reach, and what a reward made not finite for nothing.
-        if not math.isfinite(action.sum() + feed["reward"].sum()) or math.isnan(return_to_go.sum()):
+        if not math.isfinite(out.sum() + feed["reward"].sum()) or math.isnan(return_to_go.sum()):
             given = {name: feed[name] for name in ("observation", "reward", "previous_action")}
-            raise NonFiniteActionError(blame(given, feed["return_to_go"], timestep, action))
-        # A copy: the caller may write to it.
-        return action.copy(), PolicyState(timestep + 1, return_to_go, action, memory)
+            raise NonFiniteActionError(blame(given, feed["return_to_go"], timestep, out))
+        action = choose(out, self.action_start, self.temperature, seeds, timestep) if self.discrete else out
+        return out, PolicyState(timestep + 1, return_to_go, action, memory, seeds)
 
     def select(self, state: PolicyState, rows: npt.NDArray[np.int64]) -> PolicyState:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
-        timestep, return_to_go, previous, memory = self._checked(state)
+        timestep, return_to_go, previous, memory, seeds = self._checked(state)
         index = CHECK.rows(rows, len(return_to_go))
         timestep = timestep[index] if isinstance(timestep, np.ndarray) else timestep
         previous = None if previous is None else previous[index]
-        return PolicyState(timestep, return_to_go[index], previous, memory[index])
+        seeds = None if seeds is None else seeds[index]
+        return PolicyState(timestep, return_to_go[index], previous, memory[index], seeds)
 
     def _checked(self, state: PolicyState) -> PolicyState:
         if not isinstance(state, PolicyState):
             raise ArgumentError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
-        timestep, return_to_go, previous, memory = state
+        timestep, return_to_go, previous, memory, seeds = state
         memory = CHECK.array("state: memory", memory, self._memory_dtype)
         batch = len(memory) if memory.ndim else 0
         CHECK.array("state: memory", memory, self._memory_dtype, (batch, *self._memory_shape))
         return_to_go = CHECK.array("state: return_to_go", return_to_go, np.float64, (batch,))
         if previous is not None:
-            previous = CHECK.array("previous_action", previous, np.float32, (batch, self._action_dim))
-        return PolicyState(CHECK.timestep(timestep, batch), return_to_go, previous, memory)
+            if self.discrete:
+                previous = CHECK.choices("previous_action", previous, batch, self.action_start, self._action_dim)
+            else:
+                previous = CHECK.array("previous_action", previous, np.float32, (batch, self._action_dim))
+        if seeds is not None or self.temperature is not None:
+            seeds = CHECK.seeds("state: seeds", seeds, batch)
+        return PolicyState(CHECK.timestep(timestep, batch), return_to_go, previous, memory, seeds)
 
     def _targets(self, target_return: npt.ArrayLike | None, count: int) -> npt.NDArray[np.float64]:
         wanted = self.target_return if target_return is None else target_return
@@ -179,15 +227,17 @@ class Runner:
         return CHECK.targets(wanted, count, self.card["return_scale"], infinite=infinite)
 
 
-def load(path: str | Path, *, threads: int = 1) -> Runner:
+def load(path: str | Path, *, threads: int = 1, temperature: float | None = None) -> Runner:
     """An exported policy, ready to act.
 
     Args:
         path: the file that `python -m aaren_rl.export` wrote. Nothing in it is executed and no other file is read.
         threads: that ONNX Runtime computes on; one is fastest for a policy of the default size.
+        temperature: discrete actions are sampled from softmax(logits / temperature); None: the most likely one.
 
     Raises:
         CheckpointError: the file is missing, damaged, or not an exported policy.
+        ArgumentError: the number of threads or the temperature cannot be.
         ResourcesError: ONNX Runtime is not installed.
     """
     try:
@@ -196,10 +246,10 @@ def load(path: str | Path, *, threads: int = 1) -> Runner:
         content = Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise CheckpointError(f"{path}: not readable: {getattr(error, 'strerror', error)}") from error
-    return from_bytes(content, str(path), threads=threads)
+    return from_bytes(content, str(path), threads=threads, temperature=temperature)
 
 
-def from_bytes(content: bytes, name: str, *, threads: int = 1) -> Runner:
+def from_bytes(content: bytes, name: str, *, threads: int = 1, temperature: float | None = None) -> Runner:
     """`load` of a file's content; `name` is what messages call it."""
     try:
         import onnxruntime
@@ -220,6 +270,9 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1) -> Runner:
     if found.get("aaren_rl_format") != FORMAT:
         raise CheckpointError(f"{name}: not a policy that `python -m aaren_rl.export` of this version wrote")
     try:
-        return Runner(session, json.loads(found["policy"]), json.loads(found["export"]))
+        runner = Runner(session, json.loads(found["policy"]), json.loads(found["export"]))
     except (LookupError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{name}: the description of the policy in it is damaged: {error}") from error
+    CHECK.temperature(temperature, discrete=runner.discrete)
+    runner.temperature = temperature
+    return runner

@@ -73,11 +73,16 @@ class SB3Policy:
     Args:
         policy: acts for many environments in one call.
         env: the environments that observations come from; rewards are read from it.
-        target_return: as in `VectorPolicy`.
+        target_return, seed: as in `VectorPolicy`.
     """
 
     def __init__(
-        self, policy: SelectingPolicy[Any], env: LastRewards, *, target_return: float | npt.ArrayLike | None = None
+        self,
+        policy: SelectingPolicy[Any],
+        env: LastRewards,
+        *,
+        target_return: float | npt.ArrayLike | None = None,
+        seed: int = 0,
     ) -> None:
         """Raises ValueError if `target_return` does not fit the number of environments, TypeError for others' `env`."""
         if not isinstance(env, LastRewards):
@@ -85,7 +90,8 @@ class SB3Policy:
                 f"env is a {type(env).__name__}, whose rewards cannot be read: make it with aaren_rl.sb3.make_vec_env, "
                 "or wrap it, outermost, in aaren_rl.sb3.LastRewards, and give that one to SB3's loop too"
             )
-        self._policy, self._env = VectorPolicy(policy, n_envs=env.num_envs, target_return=target_return), env
+        asked: dict[str, Any] = {"target_return": target_return, "seed": seed}
+        self._policy, self._env = VectorPolicy(policy, n_envs=env.num_envs, **asked), env
 
     def predict(
         self,
@@ -93,17 +99,17 @@ class SB3Policy:
         state: tuple[Any, ...] | None = None,
         episode_start: npt.NDArray[Any] | None = None,
         deterministic: bool = True,
-    ) -> tuple[npt.NDArray[np.float32], tuple[Any, ...]]:
+    ) -> tuple[npt.NDArray[Any], tuple[Any, ...]]:
         """The next action of every environment.
 
         Args:
             observation: (B, O), what `env` handed out last.
             state: from the last call; None: every environment begins an episode.
             episode_start: bool (B,), True where an episode begins.
-            deterministic: of no effect, these policies draw nothing.
+            deterministic: of no effect; a policy with a temperature draws, any other does not.
 
         Returns:
-            Actions (B, A) in the environment's units, and the new state.
+            Actions (B, A) in the environment's units, or integers (B,), and the new state.
 
         Raises:
             ValueError: the observation is not the last one of `env`, so neither would the rewards be.

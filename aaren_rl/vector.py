@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .agents.arguments import Arguments
+from .agents.discrete import next_seeds
 from .envs import SequencePolicy
 from .envs.simulation.rollout import padded, row_multiple
 from .errors import ArgumentError
@@ -49,10 +50,16 @@ class VectorPolicy:
         policy: acts for many environments in one call.
         n_envs: B.
         target_return: asked for in every episode, one number or (B,); None: the policy's own `target_return`.
+        seed: of a policy with a temperature: environment i's first episode draws from `seed` + i.
     """
 
     def __init__(
-        self, policy: SelectingPolicy[Any], *, n_envs: int, target_return: float | npt.ArrayLike | None = None
+        self,
+        policy: SelectingPolicy[Any],
+        *,
+        n_envs: int,
+        target_return: float | npt.ArrayLike | None = None,
+        seed: int = 0,
     ) -> None:
         """Raises ArgumentError, a ValueError, if an argument is not what it should be."""
         if not hasattr(policy, "act"):
@@ -62,6 +69,8 @@ class VectorPolicy:
         self._restart: Callable[..., Any] | None = getattr(policy, "restart", None) if restarts else None
         wanted = getattr(policy, "target_return", None) if target_return is None else target_return
         self._targets = CHECK.targets(wanted, CHECK.integer("n_envs", n_envs, ENVS))
+        self._seeds = CHECK.seeds("seed", seed, n_envs)
+        self._draws = getattr(policy, "temperature", None) is not None
 
     def act(
         self,
@@ -69,7 +78,7 @@ class VectorPolicy:
         reward: npt.NDArray[Any],
         started: npt.NDArray[np.bool_] | None = None,
         state: tuple[Cohort, ...] | None = None,
-    ) -> tuple[npt.NDArray[np.float32], tuple[Cohort, ...]]:
+    ) -> tuple[npt.NDArray[Any], tuple[Cohort, ...]]:
         """The next action of every environment.
 
         Args:
@@ -79,7 +88,7 @@ class VectorPolicy:
             state: from the last call; None: every environment begins an episode.
 
         Returns:
-            Actions (B, A) in the environment's units, and the new state.
+            Actions (B, A) in the environment's units, or integers (B,), and the new state.
 
         Raises:
             ArgumentError: an array is not of its shape, or the state is not this policy's.
@@ -120,6 +129,14 @@ class VectorPolicy:
             cohorts += [cohort] if going.size else []
         if started.any():
             fresh = np.flatnonzero(started)
-            targets = self._targets[padded(fresh, self._multiple)]
-            cohorts.append(Cohort(fresh, self._policy.initial_state(len(targets), targets)))
+            rows = padded(fresh, self._multiple)
+            drawing = {"seed": self._next_seeds(state)[rows]} if self._draws else {}
+            cohorts.append(Cohort(fresh, self._policy.initial_state(len(rows), self._targets[rows], **drawing)))
         return tuple(cohorts)
+
+    def _next_seeds(self, state: tuple[Cohort, ...]) -> Rows:
+        """What every environment's next episode draws from."""
+        seeds = self._seeds.copy()
+        for cohort in state:
+            seeds[cohort.environments] = next_seeds(cohort.state.seeds[: len(cohort.environments)])
+        return seeds

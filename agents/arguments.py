@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .ranges import COUNT_FROM_0, Range
+from .ranges import COUNT_FROM_0, TEMPERATURE, Range
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -53,6 +53,34 @@ class Arguments:
         if problem := limits.problem(number):
             raise self._error(f"{name}: {problem}")
         return number
+
+    def choices(self, name: str, value: Any, batch: int, start: int, count: int) -> npt.NDArray[np.int64]:  # noqa: ANN401
+        """Discrete actions (B,), `count` of them from `start` on."""
+        found = self.array(name, value, np.int64, (batch,))
+        if (outside := found[(found < start) | (found >= start + count)]).size:
+            raise self._error(f"{name}: must be actions from {start} to {start + count - 1}, not {outside[0]}")
+        return found
+
+    def temperature(self, value: Any, *, discrete: bool) -> None:  # noqa: ANN401
+        """None, or a temperature to sample discrete actions with."""
+        if value is None:
+            return
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._error(f"temperature: must be a number, not {type(value).__name__}")
+        if problem := TEMPERATURE.problem(value):
+            raise self._error(f"temperature: {problem}")
+        if not discrete:
+            raise self._error("temperature: is for discrete actions, and this policy's are continuous; leave it out")
+
+    def seeds(self, name: str, value: Any, batch: int) -> npt.NDArray[np.int64]:  # noqa: ANN401
+        """Seeds of a sampling policy: (B,), or one number for the first environment, and the next for the others."""
+        found = self.array(name, value, np.int64)
+        if found.shape == ():
+            found = found + np.arange(batch)
+        self.array(name, found, np.int64, (batch,))
+        if (found < 0).any():
+            raise self._error(f"{name}: must be at least 0, not {found.min()}")
+        return found
 
     def rows(self, index: Any, batch: int) -> npt.NDArray[np.int64]:  # noqa: ANN401
         """Indices of environments, (R,)."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .arguments import blame
+from .discrete import choose, next_seeds, one_hot
 from .fast.rollout import Stepper, for_rollout, for_windows
 from .fast.rollout_graph import GraphedCallable
 from .fast.rollout_step import CompiledStep
@@ -53,6 +54,8 @@ class Policy:
         return_range: of the training data's returns-to-go, by time step: the model is fed none outside of it.
         compiled: act through the compiled step on a CPU and recorded graphs on a GPU, where the model has them.
         target_return: asked for where `initial_state` is told none, as there.
+        action_start: the smallest of discrete actions, which are all integers from there on.
+        temperature: discrete actions are sampled from softmax(logits / temperature); None: the most likely one.
         card: how the policy was made, where it comes from a file: `aaren_rl.policies.card.PolicyCard`.
     """
 
@@ -67,12 +70,14 @@ class Policy:
     return_range: ReturnRange | None = None
     compiled: bool = True
     target_return: float | None = None
+    action_start: int = 0
+    temperature: float | None = None
     card: Any = field(default=None, repr=False, compare=False)
 
     runs: ClassVar[int] = 1  # of the model at every step, which share one memory
 
     def __post_init__(self) -> None:
-        """Raises ValueError for an unknown rollout mode, a context under 2 steps or statistics of the wrong size."""
+        """Raises ValueError for an unknown rollout mode or a context, statistics or a temperature that cannot be."""
         if self.rollout not in ROLLOUTS:
             raise ValueError(f"rollout {self.rollout!r} is not one of {', '.join(ROLLOUTS)}")
         if not isinstance(self.context_length, int) or CONTEXT.problem(self.context_length):
@@ -80,6 +85,7 @@ class Policy:
         size = (self.model.config.observation_dim,)
         if self.observation_mean.shape != size or self.observation_std.shape != size:
             raise ValueError(f"observation statistics must have shape {size}")
+        CHECK.temperature(self.temperature, discrete=self.discrete)
         self.model.eval()
         # Now, with the weights that the model has.
         _ = self._best_return, self._windows if self.rollout == "window" else self._stepper
@@ -103,6 +109,11 @@ class Policy:
     def _best_return(self) -> ReturnEstimate | None:
         return _exact(self.model.best_return)
 
+    @cached_property
+    def discrete(self) -> bool:
+        """Whether an action is an integer."""
+        return self.model.config.discrete
+
     @property
     def rows_independent(self) -> bool:
         """Whether an environment's actions are the same, to the last bit, however many others are acted for."""
@@ -113,14 +124,16 @@ class Policy:
         """Whether `restart` can begin episodes in some environments: not where the memory grows, as a cache does."""
         return self.model.trunk.mixer.state_size == CONSTANT or self.rollout == "window"
 
-    def initial_state(self, batch_size: int, target_return: Numbers | None = None) -> PolicyState:
+    def initial_state(self, batch_size: int, target_return: Numbers | None = None, *, seed: Numbers = 0) -> PolicyState:
         """The state at the begin of an episode in which `target_return` is asked for.
 
         One number for all environments or one for each, (B,), in the environment's units; None: the policy's own.
-        Infinity asks, at every step, for the best return in reach as the training data had it.
+        Infinity asks, at every step, for the best return in reach as the training data had it. Where the policy has a
+        temperature, environment i draws from `seed` + i, or from its own of several, (B,); it is not read elsewhere.
 
         Raises:
-            ValueError: it is neither, not finite, or infinity is asked for and the model holds no estimate of that.
+            ValueError: it is neither, not finite, or infinity is asked for and the model holds no estimate of that; or
+                a seed is none.
         """
         batch_size = CHECK.integer("batch_size", batch_size, ENVS)
         wanted = self._targets(target_return, batch_size)
@@ -131,7 +144,8 @@ class Policy:
         else:
             fresh = self._stepper.initial_state(rows)
             memory = Carry(fresh) if self.rollout == "carry" else Rolling(fresh, None)
-        return PolicyState(0, wanted, None, memory)
+        seeds = None if self.temperature is None else CHECK.seeds("seed", seed, batch_size)
+        return PolicyState(0, wanted, None, memory, seeds)
 
     def restart(self, state: PolicyState, rows: Numbers, target_return: Numbers | None = None) -> PolicyState:
         """The state with new episodes begun in some environments; the others' actions stay what they would have been.
@@ -151,16 +165,18 @@ class Policy:
         index = CHECK.rows(rows, batch)
         to_go, times = state.return_to_go.copy(), np.full(batch, state.timestep, np.int64)
         to_go[index], times[index] = self._targets(target_return, len(index)), 0
-        previous, memory = state.previous_action, state.memory
+        previous, memory, seeds = state.previous_action, state.memory, state.seeds
         if previous is None:
-            previous = np.zeros((batch, self._sizes[1]), np.float32)
+            none = np.zeros((batch, self._sizes[1]), np.float32)
+            previous = np.full(batch, self.action_start, np.int64) if self.discrete else none
+        if seeds is not None:
+            seeds = seeds.copy()
+            seeds[index] = next_seeds(seeds[index])
         if isinstance(memory, Rolling) and memory.younger is None:
             memory = Rolling(memory.older, memory.older)
-        return PolicyState(times, to_go, previous, memory)
+        return PolicyState(times, to_go, previous, memory, seeds)
 
-    def act(
-        self, observation: Numbers, reward: Numbers, state: PolicyState
-    ) -> tuple[npt.NDArray[np.float32], PolicyState]:
+    def act(self, observation: Numbers, reward: Numbers, state: PolicyState) -> tuple[npt.NDArray[Any], PolicyState]:
         """The next action of every environment.
 
         Args:
@@ -169,12 +185,33 @@ class Policy:
             state: from `initial_state` or the last `act`.
 
         Returns:
-            float32 actions (B, A) in the environment's units, and the new state.
+            Actions, float32 (B, A) in the environment's units or int64 (B,), and the new state.
 
         Raises:
             ValueError: a shape is not the policy's and the state's, or the state is of another rollout mode.
             NonFiniteActionError: the action is NaN or infinite; the message names the argument that is, if one is.
         """
+        _, after = self._advance(observation, reward, state)
+        action: Any = after.previous_action
+        # A copy: the caller may write to it.
+        return action.copy(), after
+
+    def logits(
+        self, observation: Numbers, reward: Numbers, state: PolicyState
+    ) -> tuple[npt.NDArray[np.float32], PolicyState]:
+        """The logits (B, n) of discrete actions in place of a choice; all else as `act`.
+
+        Raises:
+            ValueError: as `act`, or the actions are continuous.
+        """
+        if not self.discrete:
+            raise ValueError("logits: are of discrete actions, and this policy's are continuous")
+        return self._advance(observation, reward, state)
+
+    def _advance(
+        self, observation: Numbers, reward: Numbers, state: PolicyState
+    ) -> tuple[npt.NDArray[np.float32], PolicyState]:
+        # The model's actions or logits, and the new state, with the actions to take.
         state = self._checked(state)
         batch = len(state.return_to_go)
         given: dict[str, Any] = {
@@ -188,15 +225,18 @@ class Policy:
         asked = return_to_go = state.return_to_go - rewards
         if self._best_return is not None and math.isinf(np.add.reduce(return_to_go)):
             asked = np.where(np.isposinf(return_to_go), self._estimate(self._best_return, observed), return_to_go)
-        action, memory = self._act(Step(observed, asked, state.timestep, previous), state.memory)
-        if not np.isfinite(action).all():
-            raise NonFiniteActionError(blame(given, state.return_to_go, state.timestep, action))
-        # A copy: the caller may write to it.
-        return action.copy(), PolicyState(state.timestep + 1, return_to_go, action, memory)
+        discrete, time, seeds = self.discrete, state.timestep, state.seeds
+        if discrete and previous is not None:
+            previous = one_hot(previous, self.action_start, self._sizes[1])
+        out, memory = self._act(Step(observed, asked, time, previous), state.memory)
+        if not np.isfinite(out).all():
+            raise NonFiniteActionError(blame(given, state.return_to_go, time, out))
+        action = choose(out, self.action_start, self.temperature, seeds, time) if discrete else out
+        return out, PolicyState(time + 1, return_to_go, action, memory, seeds)
 
     def select(self, state: PolicyState, rows: npt.ArrayLike) -> PolicyState:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
-        timestep, to_go, previous, memory = self._checked(state)
+        timestep, to_go, previous, memory, seeds = self._checked(state)
         index = CHECK.rows(rows, len(to_go))
         places = torch.from_numpy(np.concatenate([index + run * len(to_go) for run in range(self.runs)]))
         return PolicyState(
@@ -204,22 +244,28 @@ class Policy:
             to_go[index],
             None if previous is None else previous[index],
             each(lambda parts: parts[0][places.to(parts[0].device)], [memory]),
+            None if seeds is None else seeds[index],
         )
 
     def _checked(self, state: Any) -> PolicyState:  # noqa: ANN401  what a caller hands back, parts perhaps replaced
         if not isinstance(state, PolicyState):
             raise ValueError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
-        timestep, to_go, previous, memory = state
+        timestep, to_go, previous, memory, seeds = state
         if not isinstance(memory, MEMORIES[self.rollout]):
             other = type(memory).__name__.lower()
             raise ValueError(f"state: is of the rollout mode {other}, and this policy's is {self.rollout}")
         batch = batch_size(memory) // self.runs
         if previous is not None:
-            previous = CHECK.array("previous_action", previous, np.float32, (batch, self._sizes[1]))
+            if self.discrete:
+                previous = CHECK.choices("previous_action", previous, batch, self.action_start, self._sizes[1])
+            else:
+                previous = CHECK.array("previous_action", previous, np.float32, (batch, self._sizes[1]))
         elif not (isinstance(timestep, int) and timestep == 0):
             raise ValueError("previous_action: is None, and an action has been handed out before")
         to_go = CHECK.array("state: return_to_go", to_go, np.float64, (batch,))
-        return PolicyState(CHECK.timestep(timestep, batch), to_go, previous, memory)
+        if seeds is not None or self.temperature is not None:
+            seeds = CHECK.seeds("state: seeds", seeds, batch)
+        return PolicyState(CHECK.timestep(timestep, batch), to_go, previous, memory, seeds)
 
     def _targets(self, target_return: Numbers | None, count: int) -> npt.NDArray[np.float64]:
         wanted = self.target_return if target_return is None else target_return

@@ -5,7 +5,7 @@ Shape suffixes: B environments, O observation, A action, K steps of context.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -83,15 +83,17 @@ class PolicyState(NamedTuple):
     Attributes:
         timestep: steps taken so far in the episode: one number, or int64 (B,) after `Policy.restart`.
         return_to_go: return still to come, float64 (B,); infinite where the best in reach is asked for.
-        previous_action: the action handed out last, float32 (B, A); None before the first. Replace it
-            (`state._replace(previous_action=...)`) if something else was executed.
+        previous_action: the action handed out last, float32 (B, A), or int64 (B,) of discrete ones; None before the
+            first. Replace it (`state._replace(previous_action=...)`) if something else was executed.
         memory: what the rollout mode keeps, on the policy's device.
+        seeds: int64 (B,), what a policy with a temperature draws from, with the time step; None of any other.
     """
 
     timestep: int | npt.NDArray[np.int64]
     return_to_go: npt.NDArray[np.float64]
-    previous_action: npt.NDArray[np.float32] | None
+    previous_action: npt.NDArray[Any] | None
     memory: Memory
+    seeds: npt.NDArray[np.int64] | None = None
 
 
 def where(chosen: Tensor, part: State, other: State) -> State:

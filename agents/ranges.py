@@ -69,5 +69,6 @@ LARGE = 2**53  # from here on not every integer is a float, nor JSON's
 COUNT = Range(1, LARGE)
 COUNT_FROM_0 = Range(0, LARGE)
 ENVS = Range(1, 2**31)
+TEMPERATURE = Range(0, 1e30, above=True)
 CONTEXT = Range(2, 2**20)  # a rollout's window holds so many steps from the first on
 BELOW_1 = Range(0, 1, below=True)

@@ -6,8 +6,9 @@ wanted and once for the one to expect (`ReturnEstimate`), and acts on
 
     a = a_expected + W (a_asked - a_expected),
 
-within the environment's limits: classifier-free guidance (Ho & Salimans 2022), but away from the ordinary instead of
-from a model that sees no return. Both runs see the action that was taken, and their states are one batch.
+within the environment's limits, or on such logits of discrete actions: classifier-free guidance (Ho & Salimans 2022),
+but away from the ordinary instead of from a model that sees no return. Both runs see the action that was taken, and
+their states are one batch.
 """
 
 from __future__ import annotations
@@ -74,8 +75,11 @@ class GuidedPolicy(Policy):
         twice: Any = (x if x is None or isinstance(x, int) else np.concatenate([x, x]) for x in parts)
         both, memory = super()._act(Step(*twice)._replace(return_to_go=np.concatenate(asked)), memory)
         wanted, expected = np.split(both, 2)
+        guided = expected + np.float32(self.guidance) * (wanted - expected)
+        if self.discrete:
+            return guided, memory
         middle, half = (x.cpu().numpy() for x in (self._scaling.action_middle, self._scaling.action_half))
-        return np.clip(expected + np.float32(self.guidance) * (wanted - expected), middle - half, middle + half), memory
+        return np.clip(guided, middle - half, middle + half), memory
 
 
 def with_tree_attention(policy: Policy, config: TreeConfig) -> Policy:

@@ -1,4 +1,4 @@
-"""Train SAC in an environment and make D4RL-like data sets of it: `python -m aaren_rl.collect`."""
+"""Train SAC or DQN in an environment and make D4RL-like data sets of it: `python -m aaren_rl.collect`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from .config import LATER, CollectConfig, env_name, inspect_env, make_config, re
 from .levels import LEVELS, Source, Stopped, choose_checkpoints, dataset_name, random_return, write_levels
 
 DESCRIPTION = """\
-Train SAC (stable-baselines3) in a Gymnasium environment, then write data sets as D4RL's: random,
-medium, medium-replay, medium-expert and expert.
+Train SAC (stable-baselines3; DQN for discrete actions) in a Gymnasium environment, then write data
+sets as D4RL's: random, medium, medium-replay, medium-expert and expert.
 
   python -m aaren_rl.collect --env Ant-v4 --steps 1000000
   python -m aaren_rl.collect --env Pendulum-v1 --steps 20000 --stop-at-return -200
+  python -m aaren_rl.collect --env CartPole-v1 --steps 50000 --checkpoint-every 2000
   python -m aaren_rl.train --env ant-medium --source collected/Ant-v4/seed0/datasets/ant-medium.hdf5
 """
 EPILOG = """\
@@ -43,7 +44,7 @@ def make_parser() -> Parser:
     """The command line."""
     parser = Parser("collect", DESCRIPTION, "--env ID [options]", epilog=EPILOG)
     add = parser.add_argument
-    add("--env", metavar="ID", required=True, help="Gymnasium environment with continuous actions, such as Hopper-v4")
+    add("--env", metavar="ID", required=True, help="Gymnasium environment, such as Hopper-v4 or CartPole-v1")
     for field in SETTINGS:
         kind = field.metadata["limits"].integer if field.type == "int" else field.metadata["limits"].number
         add(f"--{field.name.replace('_', '-')}", type=kind, default=argparse.SUPPRESS, **field.metadata["shown"])

@@ -89,8 +89,8 @@ def env_name(env_id: str) -> str:
 def inspect_env(env_id: str, max_episode_steps: int | None = None) -> int:
     """The horizon, `max_episode_steps` or the environment's own, of an environment in which data can be collected.
 
-    Raises UsageError where it is not registered, has no 1-d Box to see or no bounded 1-d Box to act in, or its horizon
-    is not known; SimulationError where it cannot be made.
+    Raises UsageError where it is not registered, has no vectors to see, neither bounded ones nor integers to act with,
+    or its horizon is not known; SimulationError where it cannot be made.
     """
     try:
         gym.spec(env_id)
@@ -99,7 +99,7 @@ def inspect_env(env_id: str, max_episode_steps: int | None = None) -> int:
     except gym.error.Error:
         pass  # a version that Gymnasium dropped: `inspect_spaces` says so
     _, acted, own = inspect_spaces(env_id)
-    if acted.dtype.kind != "f":
+    if isinstance(acted, gym.spaces.Box) and acted.dtype.kind != "f":
         raise UsageError(f"--env {env_id}: its actions are {acted.dtype}, and SAC's are not whole numbers")
     horizon = max_episode_steps or own
     if horizon is None:
@@ -153,15 +153,16 @@ class Evaluation:
     return_mean: float
     return_std: float
     length_mean: float
+    algorithm: str = "SAC"
 
     def __str__(self) -> str:
-        return f"SAC at {self.steps:,} steps, stochastic, mean return {self.return_mean:.1f}"
+        return f"{self.algorithm} at {self.steps:,} steps, stochastic, mean return {self.return_mean:.1f}"
 
 
-def evaluate_actor(config: CollectConfig, path: Path, steps: int) -> Evaluation:
+def evaluate_actor(config: CollectConfig, path: Path, steps: int, algorithm: str) -> Evaluation:
     """Plays an actor file's stochastic policy in environments of its own; SimulationError where one fails."""
     seed = (config.seed, EVALUATION, steps)
     tracks = simulate(Job(config.env_id, str(path), config.horizon, seed, 0, EVALUATION_EPISODES))
     returns = [float(track.rewards.sum(dtype=np.float64)) for track in tracks]
     length = float(np.mean([len(track.rewards) for track in tracks]))
-    return Evaluation(steps, float(np.mean(returns)), float(np.std(returns)), length)
+    return Evaluation(steps, float(np.mean(returns)), float(np.std(returns)), length, algorithm)

@@ -107,7 +107,10 @@ class Source:
     def recipe(self, level: str) -> dict[str, str | int]:
         """What determines a level's data: attributes of its file."""
         medium, policies = self.choice.medium, self.choice.policies(level)
-        described, steps = f"all experience of SAC up to {medium.steps:,} steps, in training", medium.steps
+        described, steps = (
+            f"all experience of {medium.algorithm} up to {medium.steps:,} steps, in training",
+            medium.steps,
+        )
         if policies:
             names = [str(policy or "uniform random actions") for policy in policies]
             described, steps = ", then ".join(names), self.n_steps

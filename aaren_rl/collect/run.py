@@ -1,6 +1,6 @@
-"""The training of `collect`: stable-baselines3's SAC in pieces, its evaluations, and what it leaves in its folder.
+"""The training of `collect` in pieces, its evaluations, and what it leaves in its folder.
 
-Importing this module imports stable-baselines3, which takes seconds.
+It is stable-baselines3's SAC, or DQN for discrete actions; importing this module imports that, which takes seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors.numpy import save
-from stable_baselines3 import SAC
+from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from ..cli import StopRequest, progress_bar
 from ..envs import normalized_score
+from ..envs.behaviour.policy import EXPLORATION
 from ..envs.files import write_whole
 from ..envs.simulation.stepping import begin, take
 from ..envs.tasks.environment import make_env
@@ -39,14 +40,24 @@ LOG_EVERY = 2000  # steps
 _HIDDEN = 256  # two layers of it: what BehaviourPolicy reads, and D4RL's own policies had
 _BATCH = 256
 _LAYERS = {"hidden_0": "latent_pi.0", "hidden_1": "latent_pi.2", "mean": "mu", "log_std": "log_std"}
+_DQN_LAYERS = {"hidden_0": "q_net.0", "hidden_1": "q_net.2", "values": "q_net.4"}
+# No schedule of exploration: training goes on in pieces. The target network is DQN's of so many steps before.
+_DQN: dict[str, Any] = {"exploration_initial_eps": EXPLORATION, "exploration_final_eps": EXPLORATION}
+_TARGET_STEPS = 256
 
 
 class TrainingEnv(gym.Wrapper[npt.NDArray[np.float32], Any, Any, Any]):
-    """Float32 observations, which the replay buffer then keeps as such, and one kind of error for every fault."""
+    """Float32 observations, which the replay buffer then keeps as such, and one kind of error for every fault.
+
+    Discrete actions begin at 0, as stable-baselines3 takes it.
+    """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, env.observation_space.shape, np.float32)
+        self._start = 0
+        if isinstance(env.action_space, gym.spaces.Discrete):
+            self._start, self.action_space = int(env.action_space.start), gym.spaces.Discrete(int(env.action_space.n))
 
     def reset(self, **kwargs: Any) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:  # noqa: ANN401
         return begin(self.env, **kwargs)
@@ -54,7 +65,7 @@ class TrainingEnv(gym.Wrapper[npt.NDArray[np.float32], Any, Any, Any]):
     def step(self, action: Any) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:  # noqa: ANN401
         if not np.isfinite(action).all():  # the environment would be blamed for what it makes of it
             raise FloatingPointError("the policy's action is not finite")
-        return take(self.env, action)
+        return take(self.env, action + self._start if self._start else action)
 
 
 def rhythm(config: CollectConfig) -> tuple[int, int]:
@@ -65,6 +76,8 @@ def rhythm(config: CollectConfig) -> tuple[int, int]:
 
 class CollectRun:
     """SAC with two ReLU layers of 256, batches of 256, and otherwise stable-baselines3's defaults, in a run's folder.
+
+    For discrete actions DQN, which fills such a replay buffer too, as PPO does not.
 
     Files: config.yaml, metrics.jsonl, TensorBoard events, actors/, replay/, checkpoints/. Nothing it has experienced is
     ever overwritten: the replay buffer has room for all steps.
@@ -78,9 +91,14 @@ class CollectRun:
         self.config, self.path, self.evaluations = config, path, list[Evaluation]()
         (rows_per_update, updates), limit = rhythm(config), config.horizon
         units = -(-max(config.steps, saved.steps if saved else 0) // (rows_per_update * config.envs))
-        self.model = SAC(
+        env = DummyVecEnv(
+            [lambda: Monitor(TrainingEnv(make_env(config.env_id, max_episode_steps=limit)))] * config.envs
+        )
+        discrete = isinstance(env.action_space, gym.spaces.Discrete)
+        self._algorithm: type[SAC | DQN] = DQN if discrete else SAC
+        self.model: SAC | DQN = self._algorithm(
             "MlpPolicy",
-            DummyVecEnv([lambda: Monitor(TrainingEnv(make_env(config.env_id, max_episode_steps=limit)))] * config.envs),
+            env,
             learning_rate=config.learning_rate,
             # One row more than needed: at the last row the buffer would turn round to its first.
             buffer_size=(units * rows_per_update + 1) * config.envs,
@@ -92,6 +110,7 @@ class CollectRun:
             replay_buffer_kwargs={"handle_timeout_termination": True},
             seed=config.seed,
             device=device,
+            **({**_DQN, "target_update_interval": max(_TARGET_STEPS, config.envs)} if discrete else {}),
         )
         self.model.set_logger(Logger(None, []))
         if saved is not None:
@@ -119,9 +138,11 @@ class CollectRun:
 
     def actor(self) -> dict[str, npt.NDArray[np.float32]]:
         """The actor's weights under the names that `BehaviourPolicy` reads, kernels (in, out)."""
-        state = {name: tensor.cpu().numpy() for name, tensor in self.model.actor.state_dict().items()}
-        kernels = {f"{our}.kernel": np.ascontiguousarray(state[f"{name}.weight"].T) for our, name in _LAYERS.items()}
-        return kernels | {f"{our}.bias": state[f"{name}.bias"].copy() for our, name in _LAYERS.items()}
+        model = self.model
+        network, layers = (model.actor, _LAYERS) if isinstance(model, SAC) else (model.q_net, _DQN_LAYERS)
+        state = {name: tensor.cpu().numpy() for name, tensor in network.state_dict().items()}
+        kernels = {f"{our}.kernel": np.ascontiguousarray(state[f"{name}.weight"].T) for our, name in layers.items()}
+        return kernels | {f"{our}.bias": state[f"{name}.bias"].copy() for our, name in layers.items()}
 
     def experience(self) -> Experience:
         """Views of the replay buffer's rows that are written."""
@@ -130,22 +151,25 @@ class CollectRun:
     def saved(self) -> Saved:
         """What `load_run` would read; the experience is views."""
         model = self.model
-        assert model.log_ent_coef is not None
-        coefficient = model.log_ent_coef.detach()
-        state = {"updates": model._n_updates, "parameters": model.get_parameters(), "log_ent_coef": coefficient}
+        state = {"updates": model._n_updates, "parameters": model.get_parameters()}
+        if isinstance(model, SAC):
+            assert model.log_ent_coef is not None
+            state["log_ent_coef"] = model.log_ent_coef.detach()
         return Saved(self.steps, state, self.experience(), self.evaluations)
 
     def _restore(self, saved: Saved) -> None:
         # Environments cannot be stored: they start new episodes. All seeds are others than before.
         model, buffer = self.model, self.model.replay_buffer
         state = copy.deepcopy(saved.trainer)  # the optimizers would go on in the very tensors they are given
-        assert buffer is not None and model.log_ent_coef is not None
+        assert buffer is not None
         model.num_timesteps, model._n_updates = saved.steps, int(state["updates"])
         if len(saved.experience["rewards"]) != self.rows or self.rows >= buffer.buffer_size:
             raise ValueError(f"{len(saved.experience['rewards'])} rows of experience for {self.steps} steps")
         model.set_parameters(state["parameters"])
-        with torch.no_grad():
-            model.log_ent_coef.copy_(state["log_ent_coef"])
+        if isinstance(model, SAC):
+            assert model.log_ent_coef is not None
+            with torch.no_grad():
+                model.log_ent_coef.copy_(state["log_ent_coef"])
         for name, rows in self.experience().items():
             rows[:] = saved.experience[name]
         buffer.pos = self.rows
@@ -223,12 +247,12 @@ class CollectRun:
     def _evaluate(self, bar: tqdm[Any], metrics: Metrics) -> None:
         steps, tensors = self.steps, self.actor()
         path = self.path / "actors" / f"{steps}.safetensors"
-        metadata = {"env_id": self.config.env_id, "steps": str(steps), "algorithm": "SAC"}
+        metadata = {"env_id": self.config.env_id, "steps": str(steps), "algorithm": self._algorithm.__name__}
         write_actor(path, tensors, metadata)
-        evaluation = evaluate_actor(self.config, path, steps)
+        evaluation = evaluate_actor(self.config, path, steps, self._algorithm.__name__)
         write_actor(path, tensors, {**metadata, "mean_return": f"{evaluation.return_mean:.6g}"})
         self.evaluations.append(evaluation)
-        values = {f"eval/{k}": v for k, v in asdict(evaluation).items() if k != "steps"}
+        values = {f"eval/{k}": v for k, v in asdict(evaluation).items() if k not in ("steps", "algorithm")}
         if self.config.family is not None:
             values["eval/normalized_score"] = normalized_score(self.config.family, evaluation.return_mean)
         metrics.log(steps, values)

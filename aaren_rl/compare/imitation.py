@@ -1,7 +1,7 @@
 """Imitation of held-out episodes over training seeds: every agent's action error, and agents episode by episode.
 
-Scores of two training seeds differ by tens of points where their action errors differ by a percent, so this tells
-agents apart with few seeds.
+Of discrete actions the error is the negative log-likelihood, which `measure` says. Scores of two training seeds differ
+by tens of points where their action errors differ by a percent, so this tells agents apart with few seeds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Imitation:
     """One agent's action error on the held-out episodes of one task, mean over its training seeds.
 
     `episodes` are those of all seeds together. The interval is over the episodes of each seed, for these very seeds.
-    `above_floor`: what of the error is the policies' own; None where the noise is not known.
+    `above_floor`: what of the error is the policies' own; None where the noise is not known. `accuracy`: of discrete
+    actions, the mean over seeds.
     """
 
     env: str
@@ -36,6 +37,8 @@ class Imitation:
     episodes: int
     error: Estimate
     above_floor: Estimate | None
+    measure: str
+    accuracy: float | None
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class ImitationDifference:
     seeds: tuple[int, ...]
     episodes: int
     difference: Estimate
+    measure: str
 
 
 def imitation(cells: Sequence[Cell]) -> list[Imitation]:
@@ -62,18 +66,26 @@ def imitation(cells: Sequence[Cell]) -> list[Imitation]:
 def imitation_differences(cells: Sequence[Cell]) -> list[ImitationDifference]:
     """Every pair of agents on every task, where runs of one seed kept the same episodes from both."""
     pairs = [(env, of, *two) for env, of in group(cells).items() for two in combinations(of, 2)]
-    paired = [(env, first, second, _paired(of[first], of[second])) for env, of, first, second in pairs]
-    return [_difference(env, first, second, [errors]) for env, first, second, errors in paired if errors]
+    paired = [(env, of[first], first, second, _paired(of[first], of[second])) for env, of, first, second in pairs]
+    return [
+        _difference(env, first, second, [errors], _measure(runs))
+        for env, runs, first, second, errors in paired
+        if errors
+    ]
 
 
 def imitation_difference_over_tasks(cells: Sequence[Cell], first: str, second: str) -> ImitationDifference:
     """The mean over the tasks of what `imitation_differences` has of two agents, which have to share one."""
     by_task = [_paired(runs.get(first, []), runs.get(second, [])) for runs in group(cells).values()]
-    return _difference(None, first, second, [pairs for pairs in by_task if pairs])
+    return _difference(None, first, second, [pairs for pairs in by_task if pairs], _measure(cells))
 
 
 def _action_errors(runs: list[Cell]) -> dict[int, ActionError]:
     return {cell.seed: cell.last.action_error for cell in runs if cell.last.action_error is not None}
+
+
+def _measure(runs: Sequence[Cell]) -> str:
+    return next(cell.last.action_error.measure for cell in runs if cell.last.action_error is not None)
 
 
 def _paired(first: list[Cell], second: list[Cell]) -> Errors:
@@ -100,15 +112,18 @@ def _imitation(env: str, agent: str, errors: dict[int, ActionError]) -> Imitatio
     floor = float(np.mean(floors)) if len(floors) == len(found) else None
     above = None if floor is None else Estimate(value - floor, (low - floor, high - floor))
     episodes = sum(len(error.sums) for error in found)
-    return Imitation(env, agent, tuple(errors), episodes, Estimate(value, (low, high)), above)
+    rates = [error.accuracy for error in found if error.accuracy is not None]
+    accuracy = float(np.mean(rates)) if rates else None
+    estimate = Estimate(value, (low, high))
+    return Imitation(env, agent, tuple(errors), episodes, estimate, above, found[0].measure, accuracy)
 
 
-def _difference(env: str | None, first: str, second: str, tasks: Sequence[Errors]) -> ImitationDifference:
+def _difference(env: str | None, first: str, second: str, tasks: Sequence[Errors], measure: str) -> ImitationDifference:
     rng = np.random.default_rng(0)
     value = np.mean([np.mean([_mean(episodes) for episodes in task.values()]) for task in tasks])
     drawn = interval_of(np.mean([_over_seeds(list(task.values()), rng) for task in tasks], axis=0))
     seeds, count = sorted(set().union(*tasks)), sum(len(episodes) for task in tasks for episodes in task.values())
-    return ImitationDifference(env, first, second, tuple(seeds), count, Estimate(float(value), drawn))
+    return ImitationDifference(env, first, second, tuple(seeds), count, Estimate(float(value), drawn), measure)
 
 
 def _over_seeds(seeds: Sequence[Floats], rng: np.random.Generator) -> Floats:

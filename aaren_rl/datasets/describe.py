@@ -22,7 +22,8 @@ def describe(episodes: Episodes, reference: Reference | None) -> dict[str, Any]:
     """A dataset in numbers, with where it comes from, as plain values.
 
     Returns are undiscounted, `score_mean` is the mean score with the returns of `reference`. `terminated_share` is the
-    share of episodes that the environment ended, `constant_columns` the observation columns that never change.
+    share of episodes that the environment ended, `constant_columns` the observation columns that never change,
+    `action_shares` of discrete actions how often each was taken.
     """
     observations, path = episodes.observations, Path(episodes.path)
     score = None if reference is None else float(normalized_score(reference, episodes.returns).mean())
@@ -43,9 +44,16 @@ def describe(episodes: Episodes, reference: Reference | None) -> dict[str, Any]:
         "constant_columns": np.flatnonzero(observations.min(axis=0) == observations.max(axis=0)).tolist(),
         "action_dim": episodes.action_dim,
         "action_range": episodes.action_range(),
+        "action_shares": _shares(episodes.actions) if episodes.discrete else None,
         "sha256": sha256(path),
         "bytes": path.stat().st_size,
     }
+
+
+def _shares(actions: npt.NDArray[np.int64]) -> dict[str, float]:
+    """Of every discrete action that was taken, its share of the steps."""
+    taken, counts = np.unique(actions, return_counts=True)
+    return dict(zip(map(str, taken.tolist()), (counts / len(actions)).tolist(), strict=True))
 
 
 def _spread(values: npt.NDArray[Any]) -> dict[str, float]:
@@ -70,6 +78,9 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
     if d["reference"] is not None:
         score = f"{d['score_mean']:.1f} ({d['reference']}: 100 (R - random) / (expert - random))"
     low, high = d["action_range"]
+    actions = f"{d['action_dim']} columns in [{low:.4g}, {high:.4g}]"
+    if shares := d["action_shares"]:
+        actions = f"discrete, {len(shares)} taken: " + ", ".join(f"{a} ({of:.1%})" for a, of in shares.items())
     counts, edges = np.histogram(episodes.returns, bins=_BINS)
     bars = ("#" * round(_BAR_WIDTH * count / counts.max()) for count in counts)
     bins = zip(edges[:-1], bars, counts, strict=True)
@@ -85,7 +96,7 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
             f"episodes      {d['episodes']:,}, {d['terminated_share']:.1%} terminated, the others cut by a time limit",
             f"steps         {d['steps']:,}",
             f"observations  {d['observation_dim']} columns, constant: {constant}",
-            f"actions       {d['action_dim']} columns in [{low:.4g}, {high:.4g}]",
+            f"actions       {actions}",
             f"mean score    {score}",
             "",
             f"{'':8}" + "".join(f"{f'{c[1:]} %' if c[0] == 'q' else c:>10}" for c in columns),

@@ -13,7 +13,7 @@ import numpy as np
 from ..envs import DataError, Episodes, Reference, get_task
 from ..envs.data.hdf5.d4rl import read_hdf5, write_hdf5
 from ..envs.data.hdf5.opening import check_file
-from ..envs.data.load import Origin, Reading, data_files, is_own, load_of_table, resolve
+from ..envs.data.load import Origin, Reading, data_files, is_own, load_of_table, resolve, sizes
 from ..envs.data.minari.read import minari_id, read_minari
 from ..envs.data.minari.spec import minari_data_dir
 from ..envs.data.minari.write import new_minari_folder, write_minari
@@ -49,8 +49,7 @@ def load(
         bound = np.inf if any_actions and not reading.clip_actions else 1.0
         held: dict[str, Any] = {"action_low": -bound, "action_high": bound}
         if env_id is not None:
-            own = own_task("data", env_id)
-            held = {key: getattr(own, key) for key in ("observation_dim", "action_dim", "action_low", "action_high")}
+            held = sizes(own_task("data", env_id))
         options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **held}
         episodes = read_hdf5(path, **options)
         return replace(episodes, env_id=episodes.env_id or env_id), None

@@ -19,7 +19,7 @@ from ..errors import CheckpointError, UsageError
 from ..files import check_writable, write_json
 from ..policies.card import PolicyCard, card_from_json, task_fields
 from ..policies.names import ROLLOUTS, WEIGHTS, asked_words
-from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED
+from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED, TEMPERATURE
 from ..runtime import load
 from .held_out import HeldOut, action_error, kept_episodes
 from .play import EpisodePlan, ScoredPolicy, guided, play
@@ -35,12 +35,9 @@ Play episodes with a trained policy and print its returns and D4RL-normalised sc
   python -m aaren_rl.evaluate runs/hopper-medium/decision-aaren/seed0
   python -m aaren_rl.evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
   python -m aaren_rl.evaluate runs/hopper-medium/*/seed0 --csv episodes.csv   # several, with intervals
-  python -m aaren_rl.evaluate RUN --rollout rolling       # constant cost, short memory
   python -m aaren_rl.evaluate RUN --attention tree --budget 0.5 --sampler edh   # a Transformer, l^0.5 terms
   python -m aaren_rl.evaluate RUN --env tmaze-10000       # trained on tmaze, played in a longer corridor
   python -m aaren_rl.evaluate RUN --video falls.gif --video-episode worst   # .mp4 needs ffmpeg
-  python -m aaren_rl.evaluate RUN --record-minari me/hopper/aaren-v0
-  python -m aaren_rl.evaluate RUN --held-out              # action error on the episodes it was not trained on
   python -m aaren_rl.evaluate policy.onnx                 # an exported policy, without PyTorch
 """
 
@@ -65,11 +62,13 @@ def make_parser() -> Parser:
     add("--sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
     guidance = "act W times on what asking for a return changes; 1.5 suits data of one policy [1]"
     add("--guidance", type=GUIDANCE.number, metavar="W", default=1.0, help=guidance)
+    sampled = "sample discrete actions from softmax(logits / T) (the most likely one)"
+    add("--temperature", type=TEMPERATURE.number, metavar="T", help=sampled)
     add("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
     add("--seed", type=SEED.integer, metavar="S", default=1000, help="of the first episode [1000]")
     add("--env", metavar="TASK", help="play a built-in task of the same sizes, such as tmaze-10000, with its returns")
     add("--env-id", metavar="ID", help="play in another environment, such as Hopper-v5: raw returns")
-    held_out = "action error on the episodes kept from training, or those of an HDF5 file"
+    held_out = "error of the actions on the episodes kept from training, or on those of an HDF5 file"
     add("--held-out", nargs="?", const="", metavar="FILE", help=held_out)
     add("--json", type=Path, metavar="FILE", help="write a list, one object a target return")
     add("--csv", type=Path, metavar="FILE", help="write a row an episode")
@@ -127,6 +126,7 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, task: LocalTask | N
     if task is not None:
         known = card.data_returns if task.dataset == card.dataset else {}
         fields = task_fields(task) | {"target_return": task.target_returns[0], "data_returns": known}
+        fields |= {name: getattr(card, name) for name in ("n_actions", "action_start")}  # the policy's own
         card = dataclasses.replace(card, **fields)
     asked, seed = arguments.target_return or [card.target_return], arguments.seed
     if note := mismatch(card.context, card.context_length, policy.rollout, policy.context_length):
@@ -143,7 +143,7 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, task: LocalTask | N
         if held_out is not None:
             error = action_error(policy, held_out, card.action_low, card.action_high)
             scores = [dataclasses.replace(score, action_error=error) for score in scores]
-            print(f"held-out action error: {error}")
+            print(f"held-out {error.measure}: {error}")
         if video is not None:
             print(video.write(scores[0], path))
     if recorder is not None:
@@ -158,8 +158,13 @@ def _open(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any],
 
     chosen = {name: getattr(arguments, name) for name in ("rollout", "rollout_context", "weights")}
     policy = load_policy(path, **chosen, device=choose_device(arguments.device))
-    attending = guided(_attention(arguments, policy), arguments.guidance)
-    return attending, policy.card, arguments.weights or policy.card.weights
+    acting = guided(_attention(arguments, policy), arguments.guidance)
+    if arguments.temperature is not None:
+        try:
+            acting = dataclasses.replace(acting, temperature=arguments.temperature)
+        except ValueError as error:
+            raise UsageError(f"--{error}") from error
+    return acting, policy.card, arguments.weights or policy.card.weights
 
 
 def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
@@ -170,7 +175,7 @@ def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPol
         raise UsageError("--attention tree, --guidance: are for a run folder, not for an exported policy")
     if arguments.device not in ("auto", "cpu"):
         raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
-    runner = load(path)
+    runner = load(path, temperature=arguments.temperature)
     try:
         card = card_from_json(runner.card)
     except ValueError as error:
@@ -183,8 +188,9 @@ def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPol
 def _held_out(run: Path, file: str, card: PolicyCard) -> HeldOut:
     """The episodes of a file, or those that the run kept from its training; what is raised is as in `kept_episodes`."""
     if file:
-        sizes = {name: card.model[name] for name in ("observation_dim", "action_dim")}
-        return HeldOut(read_hdf5(file, **sizes, action_low=card.action_low, action_high=card.action_high))
+        held: dict[str, Any] = {name: card.model[name] for name in ("observation_dim", "action_dim")}
+        held |= {name: getattr(card, name) for name in ("action_low", "action_high", "n_actions", "action_start")}
+        return HeldOut(read_hdf5(file, **held))
     try:
         if (held_out := kept_episodes(run, card)) is None:
             raise UsageError(f"{run} kept no episodes")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.spaces import Discrete
 
 from ..cli import progress_bar
 from ..envs import Reference, SequencePolicy, make_env, normalized_score, rollout
@@ -34,6 +35,23 @@ class ScoredPolicy(SequencePolicy[State], Protocol[State]):
     @property
     def context_length(self) -> int:
         """K of the modes rolling and window, in steps."""
+
+    @property
+    def discrete(self) -> bool:
+        """Whether an action is an integer."""
+
+    @property
+    def temperature(self) -> float | None:
+        """That discrete actions are sampled with; None: they are not."""
+
+    @property
+    def action_start(self) -> int:
+        """The smallest of discrete actions."""
+
+    def logits(
+        self, observation: npt.NDArray[np.float32], reward: npt.NDArray[np.float32], state: State
+    ) -> tuple[npt.NDArray[np.float32], State]:
+        """The logits (B, n) of discrete actions, in place of `act`'s choice."""
 
     def select(self, state: State, rows: npt.NDArray[np.int64]) -> State:
         """The state of the environments `rows` (R,) alone, in their order."""
@@ -99,6 +117,7 @@ def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePla
             lengths=lengths.tolist(),
             attention=attention,
             guidance=getattr(policy, "guidance", 1.0),
+            temperature=policy.temperature,
         )
         made.append(score)
     return made
@@ -117,13 +136,19 @@ def guided(policy: Policy, guidance: float) -> Policy:
 def check_fits(card: PolicyCard) -> None:
     """Raises CheckpointError where a policy's sizes are not its environment's; SimulationError where that fails."""
     env = make_env(card.env_id, **card.env_kwargs)
-    found = env.observation_space.shape, env.action_space.shape
+    seen, space = env.observation_space.shape, env.action_space
     close_env(env)
-    sizes = card.model.get("observation_dim"), card.model.get("action_dim")
-    if found != ((sizes[0],), (sizes[1],)):
+    own, actions = card.model.get("observation_dim"), card.model.get("action_dim")
+    if card.n_actions is None:
+        wanted, fits = f"{actions} actions", not isinstance(space, Discrete) and space.shape == (actions,)
+    else:
+        numbers = card.n_actions, card.action_start
+        wanted = str(Discrete(numbers[0], start=numbers[1]))
+        fits = isinstance(space, Discrete) and (space.n, space.start) == numbers
+    if seen != (own,) or not fits:
         raise CheckpointError(
-            f"the policy was trained on {card.dataset} with {sizes[0]} observations and {sizes[1]} actions, "
-            f"{card.env_id} has {found[0]} and {found[1]}; choose another environment"
+            f"the policy was trained on {card.dataset} with {own} observations and {wanted}, {card.env_id} has {seen} "
+            f"and {space}; choose another environment"
         )
 
 

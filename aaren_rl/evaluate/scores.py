@@ -17,19 +17,35 @@ from ..files import write_text
 from ..policies.card import Origin, PolicyCard
 from ..policies.names import SOURCES, asked_words
 
+MEASURES = ("action error", "negative log-likelihood")  # of held-out continuous actions, and of discrete ones
+
 
 @dataclass(frozen=True)
 class ActionError:
-    """Squared action errors of held-out episodes, in units in which actions span [-1, 1]."""
+    """Action errors of held-out episodes: squared, in units in which actions span [-1, 1].
+
+    Of discrete actions it is the negative log-likelihood, in nats, with the accuracy beside it.
+    """
 
     sums: list[float]  # (E,), over an episode's steps, of the mean over action dimensions
     lengths: list[int]  # (E,), steps
     floor: float | None = None  # the mean variance of the behavior's own noise on these steps, where it is known
+    correct: list[int] | None = None  # (E,), of discrete actions: steps at which the most likely one was taken
+
+    @property
+    def measure(self) -> str:
+        """What it is, in words."""
+        return MEASURES[self.correct is not None]
 
     @property
     def mean(self) -> float:
-        """Mean squared error over all steps."""
+        """Mean over all steps."""
         return sum(self.sums) / sum(self.lengths)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of steps at which the most likely action was taken; None of continuous actions."""
+        return None if self.correct is None else sum(self.correct) / sum(self.lengths)
 
     @property
     def above_floor(self) -> float | None:
@@ -42,16 +58,26 @@ class ActionError:
 
     def scalars(self, prefix: str) -> dict[str, float]:
         """What is logged of it, under the same tags for every agent."""
+        if self.accuracy is not None:
+            return {f"{prefix}/action_nll": self.mean, f"{prefix}/action_accuracy": self.accuracy}
         above = {} if self.above_floor is None else {f"{prefix}/action_error_above_floor": self.above_floor}
         return {f"{prefix}/action_error": self.mean, **above}
 
+    def on_card(self) -> dict[str, float | None]:
+        """The fields of a policy's card that it fills."""
+        if self.accuracy is not None:
+            return {"action_nll": self.mean, "action_accuracy": self.accuracy}
+        return {"action_error": self.mean, "action_error_floor": self.floor}
+
     def short(self) -> str:
-        """The mean and what of it is the policy's own."""
-        return f"{self.mean:.4f}" + ("" if self.above_floor is None else f" ({self.above_floor:.4f} above the noise)")
+        """What it is, the mean, and what of it is the policy's own, or the accuracy."""
+        own = "" if self.above_floor is None else f" ({self.above_floor:.4f} above the noise)"
+        return f"{self.measure} {self.mean:.4f}" + (own if self.accuracy is None else f", accuracy {self.accuracy:.3f}")
 
     def __str__(self) -> str:
         low, high = self.interval()
         own = "" if self.above_floor is None else f"; {self.above_floor:.4f} above the behaviour's noise"
+        own += "" if self.accuracy is None else f"; accuracy {self.accuracy:.3f}"
         of = f"{len(self.sums)} episodes, {sum(self.lengths):,} steps"
         return f"{self.mean:.4f} [{low:.4f}, {high:.4f}] over {of}{own}"
 
@@ -79,6 +105,7 @@ class Score(Origin):
     action_error: ActionError | None = None  # on held-out episodes, where it was measured
     data_returns: dict[str, float] = field(default_factory=dict)
     guidance: float = 1.0  # W, as in `agents.variants`
+    temperature: float | None = None  # of the samples of discrete actions; None: none were drawn
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """A bootstrap interval of the mean return, over episodes; of one episode its return, twice."""
@@ -94,7 +121,8 @@ class Score(Origin):
         """The rollout mode with all that belongs to it."""
         parts = [describe_rollout(self.rollout, self.rollout_context)]
         parts += [] if self.attention == "softmax" else [self.attention]
-        return ", ".join([*parts, *([] if self.guidance == 1 else [f"guidance {self.guidance:g}"])])
+        parts += [] if self.guidance == 1 else [f"guidance {self.guidance:g}"]
+        return ", ".join([*parts, *([] if self.temperature is None else [f"temperature {self.temperature:g}"])])
 
     def data(self) -> str | None:
         """What the data return, to compare with, as a line; None where that is not known."""

@@ -92,7 +92,7 @@ def export(arguments: argparse.Namespace) -> int:
     model, difference = checked_model(policy, card, arguments.precision, seed)
     print(
         f"checked against PyTorch over {policy_model.CHECKED_STEPS:,} steps of {card.env_id}: "
-        f"the actions differ by at most {difference:.1e}"
+        f"the {'probabilities' if policy.discrete else 'actions'} differ by at most {difference:.1e}"
     )
     if arguments.quantize is not None:
         small = make_model(policy, card, arguments.quantize)

@@ -8,6 +8,7 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import softmax
 
 from .._version import __version__
 from ..agents import GuidedPolicy, Policy
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import onnx
 
 CHECKED_STEPS = 1000
-TOLERANCE = 1e-5  # of half an action's range
+TOLERANCE = 1e-5  # of half an action's range, or in the probability of a discrete action
 
 
 def checked_model(policy: Policy, card: PolicyCard, precision: str, seed: int) -> tuple[onnx.ModelProto, float]:
@@ -68,6 +69,7 @@ def make_runner(model: onnx.ModelProto) -> Runner:
 def check(policy: Policy, runner: Runner, card: PolicyCard, seed: int) -> float:
     """The largest difference of an action, in halves of its range, while PyTorch's are played for several returns.
 
+    Of discrete actions: of their probabilities, the softmax of the logits.
     Where an episode ends another follows, but the policies go on: their states are to be seen at every age.
 
     Raises:
@@ -85,14 +87,19 @@ def check(policy: Policy, runner: Runner, card: PolicyCard, seed: int) -> float:
         observations, rewards = stepper.reset(), np.zeros(count, np.float32)
         state, exported = policy.initial_state(count, targets), runner.initial_state(count, targets)
         for step in progress_bar(iterable=range(CHECKED_STEPS), desc="check", unit="step", leave=False):
-            action, state = policy.act(observations, rewards, state)
-            other, exported = runner.act(observations, rewards, exported)
+            now = observations, rewards
+            acted, state = policy.logits(*now, state) if policy.discrete else policy.act(*now, state)
+            other, exported = runner.logits(*now, exported) if policy.discrete else runner.act(*now, exported)
+            action = np.copy(state.previous_action)  # type: ignore[arg-type]  # there is one after a step
             exported = exported._replace(previous_action=action)  # which is what was executed
-            largest = max(largest, difference := float((np.abs(other - action) / half).max()))
+            if policy.discrete:
+                acted, other = softmax(acted, 1), softmax(other, 1)
+            largest = max(largest, difference := float((np.abs(other - acted) / half).max()))
             if not difference <= TOLERANCE:
                 raise NumericsError(
                     f"the exported policy's action at step {step} differs from PyTorch's by {difference:.2g} "
-                    f"(more than {TOLERANCE:g} of half its range); nothing was written"
+                    f"(more than {TOLERANCE:g} {'in probability' if policy.discrete else 'of half its range'}); "
+                    "nothing was written"
                 )
             stepper.send(np.arange(count), action)
             answer = stepper.receive()

@@ -2,7 +2,8 @@
 
 Inputs, for B environments: observation (B, O), raw; reward (B,), of the step before; and the state: return_to_go (B,)
 in float64, timestep (B,), previous_action (B, A), memory (B, ...). Outputs: action (B, A) and next_return_to_go,
-next_timestep, next_memory; the next previous_action is the action, or whatever was executed instead. **An episode
+next_timestep, next_memory; the next previous_action is the action, or whatever was executed instead. Discrete actions
+are int64 (B,), and there is an output logits (B, A), of which the action is the largest. **An episode
 begins with timestep 0**, the asked return as return_to_go and reward 0; the memory and the previous action are ignored
 then, so that an environment is reset by these three numbers.
 
@@ -66,16 +67,18 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
             f"the rollout {policy.rollout} of the mixer {config.mixer} has no state of constant size to export; "
             "choose --rollout window"
         )
-    actions: list[int] = [config.action_dim]
+    wide: tuple[str, list[int]] = ("float32", [config.action_dim])
+    action: tuple[str, list[int]] = ("int64", []) if config.discrete else wide
     state: Sizes = {"return_to_go": ("float64", []), "timestep": ("int64", []), "memory": (memory, shape)}
+    logits: Sizes = {"logits": wide} if config.discrete else {}
     model = graph.model(
         {
             "observation": ("float32", [config.observation_dim]),
             "reward": ("float64", []),
-            "previous_action": ("float32", actions),
+            "previous_action": action,
             **state,
         },
-        {"action": ("float32", actions), **{f"next_{name}": part for name, part in state.items()}},
+        {"action": action, **logits, **{f"next_{name}": part for name, part in state.items()}},
         f"aaren-rl {__version__}",
     )
     onnx.checker.check_model(model, full_check=precision != "int8")
@@ -172,7 +175,14 @@ class _Graph(Layers):  # the whole step; `window` or `recurrent` once
             to_go = self.add("Min", self.add("Max", to_go, low), high)
         scaled = self.add("Div", to_go, np.array(self.policy.return_scale))
         scaled = self.reshape(self.as_type(scaled, "float32", "float64"), -1, 1)
-        return self.add("Concat", "previous_action", scaled, "observation", axis=1)
+        return self.add("Concat", self._previous(), scaled, "observation", axis=1)
+
+    def _previous(self) -> str:
+        # The previous action as the embedding takes it, (B, A).
+        if not self.policy.discrete:
+            return "previous_action"
+        index = self.add("Sub", "previous_action", np.array(self.policy.action_start))
+        return self.add("OneHot", index, np.array(self.policy.model.config.action_dim), np.array([0, 1], np.float32))
 
     def _asked(self, to_go: str) -> str:
         # What is asked for, (B,): the return-to-go, or the estimate of the best in reach where that is infinite.
@@ -227,6 +237,12 @@ class _Graph(Layers):  # the whole step; `window` or `recurrent` once
         return fresh, self.add("Concat", older, younger, axis=1)
 
     def _act(self, x: str) -> None:
+        if self.policy.discrete:
+            logits = self.as_type(self.gemm(x, layer(self.policy.model.head)), "float32")
+            self.add("Identity", logits, out="logits")
+            likely = self.add("ArgMax", logits, axis=1, keepdims=0)
+            self.add("Add", likely, np.array(self.policy.action_start), out="action")
+            return
         middle, half = action_range(self.policy)
         action = self.add("Tanh", self.gemm(x, layer(self.policy.model.head)))
         scaled = self.add("Mul", self.as_type(action, "float32"), half.astype(np.float32))

@@ -27,7 +27,10 @@ def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: st
     table = f"```text\n{format_table(scores, speed=False)}\n```" if scores else "None were recorded."
     versions = ", ".join(f"{package} {version}" for package, version in card.versions.items() if package != "device")
     windows = f"s of {card.context_length} steps" if card.context == "window" else ""
-    shape = card.model
+    shape, of = card.model, card.n_actions
+    actions = (
+        "" if of is None else f"- Actions: {of} integers from {card.action_start} on; the most likely one is taken\n"
+    )
     asked = 'float("inf")' if card.target_return is None else f"{card.target_return:g}"  # inf: auto
     return f"""\
 ---
@@ -46,7 +49,7 @@ Plays `{card.env_id}`. Trained offline for {card.updates:,} updates (seed {card.
 
 - Data: {card.dataset}, {SOURCES.get(card.source, card.source)} (`{card.source_path}`)
 - Environment: `{card.env_id}`, time limit {card.horizon} steps
-- Training contexts: {card.context}{windows}
+{actions}- Training contexts: {card.context}{windows}
 - Rollout: {describe_rollout(card.rollout, card.rollout_context)}
 - Asked return: {asked_words(card.target_return)} by default, scaled by 1 / {card.return_scale:g}
 - Weights: {card.weights}

@@ -68,6 +68,8 @@ def take_over(arguments: argparse.Namespace) -> int:
     import_registering(arguments.register)
     imported = import_model(arguments.weights, heads=arguments.heads)
     task, mean, std = _statistics(arguments)
+    if task.n_actions is not None:
+        raise UsageError(f"{task.name} has discrete actions, and these weights are for continuous ones; choose another")
     if arguments.target_return is None and not task.target_returns:
         raise UsageError(f"{task.env_id} is not in the table; say which return to ask for with --target-return")
     length = arguments.context or imported.context_length or 20

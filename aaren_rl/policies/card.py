@@ -84,9 +84,12 @@ class PolicyCard(Origin):
         return_scale: returns-to-go are divided by this.
         observation_mean: (O,); observation_std: (O,).
         versions: packages that made it, and the device.
+        n_actions: of a discrete environment, whose action bounds are empty; None: actions are continuous.
+        action_start: the smallest of discrete actions.
         held_out: share of the episodes that it was not trained on, chosen by the seed.
         action_error: on those, as `evaluate.held_out` has it; None: none was held out.
         action_error_floor: the variance of the behavior's own noise on those; None: not known.
+        action_nll, action_accuracy: of discrete actions, in place of both.
         return_range: the model is fed no return-to-go outside of it. None: it is fed any.
     """
 
@@ -100,9 +103,13 @@ class PolicyCard(Origin):
     model: dict[str, Any]
     seed: int
     versions: dict[str, str]
+    n_actions: int | None = None
+    action_start: int = 0
     held_out: float = 0.0
     action_error: float | None = None
     action_error_floor: float | None = None
+    action_nll: float | None = None
+    action_accuracy: float | None = None
     return_range: ReturnBounds | None = None
 
 
@@ -131,6 +138,8 @@ def _problems_of_numbers(card: PolicyCard) -> Iterator[str]:
     for name, number in {"return_scale": card.return_scale, "horizon": card.horizon, **deviations}.items():
         if number < _LEAST:
             yield f"{name} must be above 0, not {number}"
+    if card.n_actions is not None and not (1 <= card.n_actions < 2**31 and abs(card.action_start) < 2**31):
+        yield f"n_actions is {card.n_actions}, action_start {card.action_start}: no discrete actions"
     if len(card.action_low) != len(card.action_high):
         yield f"action_low has {len(card.action_low)} values, action_high {len(card.action_high)}"
     for i, (low, high) in enumerate(zip(card.action_low, card.action_high, strict=True)):
@@ -153,6 +162,8 @@ def task_fields(task: Task) -> dict[str, Any]:
         "horizon": task.horizon,
         "action_low": list(task.action_low),
         "action_high": list(task.action_high),
+        "n_actions": task.n_actions,
+        "action_start": task.action_start,
         "reference": None if reference is None else reference.name,
         "reference_returns": None if reference is None else [reference.low, reference.high],
     }

@@ -127,7 +127,10 @@ def make_policy(
     Raises:
         TypeError, ValueError, RuntimeError: an argument is unknown, or the card does not fit the model.
     """
-    device, bounds = next(model.parameters()).device, card.return_range
+    device, bounds, config = next(model.parameters()).device, card.return_range, model.config
+    if (config.action_dim if config.discrete else None) != card.n_actions:
+        kind = "discrete" if config.discrete else "continuous"
+        raise ValueError(f"n_actions is {card.n_actions}, and the model has {config.action_dim} {kind} actions")
 
     def vector(values: list[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=device)
@@ -136,6 +139,7 @@ def make_policy(
     if bounds is not None:
         limits = torch.tensor([bounds.low, bounds.high], dtype=torch.float64, device=device).T
         fed = ReturnRange(bounds.every, limits)
+    span: dict[str, Any] = {"action_low": vector(card.action_low), "action_high": vector(card.action_high)}
     return Policy(
         model,
         vector(card.observation_mean),
@@ -143,11 +147,11 @@ def make_policy(
         card.return_scale,
         rollout or card.rollout,
         rollout_context or card.rollout_context,
-        vector(card.action_low),
-        vector(card.action_high),
-        fed,
+        return_range=fed,
         target_return=asked_number(card.target_return),
+        action_start=card.action_start,
         card=card,
+        **({} if config.discrete else span),
     )
 
 

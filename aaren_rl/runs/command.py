@@ -23,7 +23,10 @@ List the training runs below folders, with what each has come to.
   python -m aaren_rl.runs                      # below runs/
   python -m aaren_rl.runs runs comparison --sort score
 """
-LEGEND = "score: normalised, or the mean return where it says so; error: held-out action error; of the last evaluation"
+LEGEND = (
+    "score: normalised, or the mean return where it says so; error: held-out action error, or negative log-likelihood "
+    "(nll) of discrete actions; of the last evaluation"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +49,8 @@ def _list(arguments: argparse.Namespace) -> int:
     rows = [("run", "updates", "state", "score", "best", "error")]
     for one in found:
         unit = "" if one["normalised"] or one["score"] is None else " return"
-        error = "-" if one["action_error"] is None else f"{one['action_error']:.4f}"
+        measured = ((one["action_error"], ""), (one["action_nll"], " nll"))
+        error = next((f"{value:.4f}{unit}" for value, unit in measured if value is not None), "-")
         score, best = ("-" if value is None else f"{value:.1f}" for value in (one["score"], one["best"]))
         rows.append((one["path"], f"{one['update']:,}/{one['updates']:,}", one["state"], score + unit, best, error))
     print("\n".join([*aligned(rows), "", LEGEND]))
@@ -70,7 +74,7 @@ def find_runs(folder: Path) -> Iterator[dict[str, Any]]:
         for tag, value in (item for line in _metrics(file.parent / "metrics.jsonl") for item in line.items()):
             values[tag].append(value)
         normalised, update = values["eval/normalized_score"], int(max(values["update"], default=0))
-        scores, errors = normalised or values["eval/return_mean"], values["eval/action_error"]
+        scores = normalised or values["eval/return_mean"]
         state = "finished" if update >= updates and scores else "stopped"
         yield {
             "path": str(file.parent),
@@ -81,7 +85,8 @@ def find_runs(folder: Path) -> Iterator[dict[str, Any]]:
             "score": scores[-1] if scores else None,  # of the last evaluation: normalised, else the mean return
             "normalised": bool(normalised),  # which of the two
             "best": max(scores, default=None),  # the best evaluation's
-            "action_error": errors[-1] if errors else None,  # on held-out episodes
+            # On held-out episodes, of continuous and of discrete actions.
+            **{name: next(reversed(values[f"eval/{name}"]), None) for name in ("action_error", "action_nll")},
         }
 
 

@@ -13,6 +13,8 @@ from ..files import write_text
 _BOARD = {
     "eval/action_error": "imitation/action_error",
     "eval/action_error_above_floor": "imitation/action_error_above_floor",
+    "eval/action_nll": "imitation/action_nll",
+    "eval/action_accuracy": "imitation/action_accuracy",
     "eval/actions_per_second": "rollout/actions_per_second",
     "eval/length_mean": "rollout/length_mean",
 }

@@ -107,11 +107,11 @@ class RunConfig:
         if self.data.context == "stream" and not self.constant_state:
             raise ValueError(f"context: stream needs a state of one size, which {self.agent} has not; use window")
 
-    def model(self, observation_dim: int, action_dim: int, horizon: int) -> ModelConfig:
+    def model(self, observation_dim: int, action_dim: int, horizon: int, *, discrete: bool = False) -> ModelConfig:
         """The configuration of the agent's model for an environment."""
-        network = replace(
-            self.network, mixer=self.mixer, observation_dim=observation_dim, action_dim=action_dim, max_timestep=horizon
-        )
+        data: dict[str, typing.Any] = {"observation_dim": observation_dim, "action_dim": action_dim}
+        data |= {"max_timestep": horizon, "discrete": discrete}
+        network = replace(self.network, mixer=self.mixer, **data)
         if self.agent not in UNCONDITIONED:
             return network
         return replace(network, return_conditioned=False, best_return=False, typical_return=False)

@@ -18,7 +18,7 @@ from ..cli import StopRequest, progress_bar
 from ..envs import D4RLTask, Episodes, Task
 from ..errors import CheckpointError, NumericsError
 from ..evaluate.held_out import hold_out
-from ..evaluate.scores import Score, above_data, format_table, mismatch
+from ..evaluate.scores import MEASURES, Score, above_data, format_table, mismatch
 from ..policies.folder import load_policy
 from ..policies.names import SOURCES
 from ..runs.metrics import Metrics
@@ -91,13 +91,14 @@ def prepare(
     `config` decides the result, `job` all else; of the episodes some are held out; the caller holds the folder `path`.
     Raises CheckpointError where the checkpoint, or the policy to start from, does not fit.
     """
-    low, high = task.action_low, task.action_high
+    names = ("action_low", "action_high", "n_actions", "action_start")
+    actions = {name: getattr(task, name) for name in names}
     training, held_out = hold_out(episodes, config.data.held_out, config.seed)
     training = training.best(config.data.best_fraction)
     config = settle_context(config, training)
-    data = StepData(training, config.data.return_scale, device, action_low=low, action_high=high)
+    data = StepData(training, config.data.return_scale, device, **actions)
     start = None if config.data.start_from is None else load_policy(config.data.start_from)  # before torch is seeded
-    trainer = Trainer(config, data, training.action_dim, task.data_horizon, ranks, compiled=job.compile)
+    trainer = Trainer(config, data, task.action_dim, task.data_horizon, ranks, compiled=job.compile)
     if start is not None:
         start_from(trainer, start, config)
     run = Run(config, task, training, held_out, data_returns(episodes), path, trainer, job.on_log)
@@ -179,7 +180,8 @@ def announce(run: Run) -> None:
         f"{episodes.n_steps:,} steps, mean return {episodes.returns.mean():.1f}, from {SOURCES[episodes.source]}"
     )
     if run.held_out is not None:
-        print(f"{len(run.held_out.episodes)} more episodes are held out: the action error on them measures imitation")
+        measure = MEASURES[trainer.data.discrete]
+        print(f"{len(run.held_out.episodes)} more episodes are held out: the {measure} on them measures imitation")
         if run.held_out.floor is None and episodes.source == "local":
             changed = "options of the data's reading changed the local set"
             why = changed if isinstance(run.task, D4RLTask) else "the data of a built-in task do not hold it"
@@ -210,7 +212,7 @@ def report(run: Run) -> None:
     assert run.last is not None and run.best is not None
     print(f"\n{format_table([run.last])}")
     if run.last.action_error is not None:
-        print(f"held-out action error: {run.last.action_error}")
+        print(f"held-out {run.last.action_error.measure}: {run.last.action_error}")
     if run.best.updates != run.last.updates:
         print(f"best of the evaluations: {run.best.headline:.1f} after {run.best.updates} updates")
     print(f"policy: {run.path / 'policy'}")

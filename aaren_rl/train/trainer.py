@@ -31,6 +31,12 @@ def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | 
     return torch.where(mask, errors, 0.0).sum() / (mask.sum() if count is None else count)
 
 
+def masked_cross_entropy(logits: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
+    """Mean cross entropy, in nats, of logits (B, T, n) and one-hot actions; all else as of `masked_mse`."""
+    errors = -(logits.float().log_softmax(-1) * target).sum(-1)
+    return torch.where(mask, errors, 0.0).sum() / (mask.sum() if count is None else count)
+
+
 class Stopwatch:
     """Adds up the seconds spent inside `with`."""
 
@@ -73,7 +79,8 @@ class Trainer:
         self._skipped = torch.zeros((), device=data.device)  # those among them that changed nothing
         self.mask = torch.zeros(0, 0, dtype=torch.bool)  # of the last update's batch
         torch.manual_seed(config.seed)
-        self.model = DecisionModel(config.model(data.observations.shape[1], action_dim, horizon)).to(data.device)
+        shape = config.model(data.observations.shape[1], action_dim, horizon, discrete=data.discrete)
+        self.model = DecisionModel(shape).to(data.device)
         self.average = copy.deepcopy(self.model).eval()
         # Modules look their parameters up every time, for a percent of a small model's update.
         self._parameters: list[Tensor] = list(self.model.parameters())
@@ -131,7 +138,8 @@ class Trainer:
             rows = batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
             begun = {"starts": batch.starts, "previous_action": batch.previous_action}
             actions, after = self._forward(*rows, before, **begun)
-        loss = masked_mse(actions, batch.actions, batch.mask, None if batch is whole else whole.mask.sum())
+        measure = masked_cross_entropy if self.data.discrete else masked_mse
+        loss = measure(actions, batch.actions, batch.mask, None if batch is whole else whole.mask.sum())
         for parameter in self._parameters:  # as the optimiser's zero_grad, in a tenth of its time
             parameter.grad = None
         # The ranks' gradients are averaged, and their losses are to be added up.

@@ -148,10 +148,11 @@ def evaluate(run: Run) -> None:
     run.tell({**last.scalars("eval"), **scores["raw"].scalars("eval_raw")})
     if at_end and (data := last.data()) is not None:
         run.metrics.text("data", data)
-    held_out = "" if last.action_error is None else f", held-out action error {last.action_error.short()}"
+    held_out = "" if last.action_error is None else f", held-out {last.action_error.short()}"
     run.bar.write(f"update {trainer.update}: {run.headline} {last.headline:.1f}{held_out}")
     if (error := last.action_error) is not None:
-        card = dataclasses.replace(card, action_error=error.mean, action_error_floor=error.floor)
+        fields: Any = error.on_card()
+        card = dataclasses.replace(card, **fields)
     states = {weights: model.state_dict() for weights, model in models.items()}
     save_policy(run.path / "policy", card, states)
     if run.best is None or last.headline > run.best.headline:

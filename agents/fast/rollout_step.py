@@ -52,7 +52,7 @@ class CompiledStep:
             _packed(blocks),
             _copy(torch.stack([_scale_and_shift(norm, config.width) for norm in norms])),
             (_copy(model.head.weight.T), _copy(model.head.bias)),
-            (config.heads, config.block == "pre-norm", config.activation == "gelu"),
+            (config.heads, config.block == "pre-norm", config.activation == "gelu", config.discrete),
             encoding,
         )
         self._step = kernels.load_kernels("step").step

@@ -233,7 +233,7 @@ def step(
     blocks: tuple[Array, ...],
     norms: Array,
     head: tuple[Array, ...],
-    form: tuple[int, bool, bool],
+    form: tuple[int, bool, bool, bool],
     encoding: tuple[Array, ...],
     before: Array,
     after: Array,
@@ -250,14 +250,15 @@ def step(
         blocks: weights (L, in, out) and biases (L, out): values and scores; output; MLP up; MLP down.
         norms: (1 + 2 L + 1, 2, C): the embedding's, every block's two, and the trunk's own, which "pre-norm" has.
         head: weight (C, A) and bias (A,).
-        form: H; whether blocks are pre-norm, or post-norm; whether MLPs have GELU, or ReLU.
+        form: H; whether blocks are pre-norm, or post-norm; whether MLPs have GELU, or ReLU; whether actions are
+            discrete: `actions` are then logits.
         encoding: of recurrence encoding, see `encode`; of no heads where there is none.
         before: states (E, L, S), float64: w (C), u (H), m (H), and the encoding's sums (F).
         after: likewise, written.
         actions: (E, A), written.
     """
     mix, mix_bias, output, output_bias, up, up_bias, down, down_bias = blocks
-    heads, pre_norm, gelu = form
+    heads, pre_norm, gelu, discrete = form
     layers, channels = mix.shape[0], mix.shape[1]
     environments, begins = len(actions), given[4]
     x = np.empty((environments, channels), np.float32)
@@ -285,6 +286,8 @@ def step(
     if pre_norm:
         _normalise(x, norms[2 * layers + 1], x)
     _linear(x, head[0], head[1], actions)
+    if discrete:
+        return
     for e in range(environments):
         for a in range(actions.shape[1]):
             actions[e, a] = scaling[2][a] + scaling[3][a] * np.float32(math.tanh(actions[e, a]))

@@ -32,6 +32,7 @@ class ModelConfig:
         tree_budget, tree_sampler: of the mixer "tree" at rollout, as in `TreeConfig`.
         best_return, typical_return: whether the model holds a `ReturnEstimate` of either.
         tokens_per_step: J, 1 or 3.
+        discrete: whether an action is one of A, a one-hot vector, and the model gives their logits.
     """
 
     observation_dim: int = field(metadata={"limits": COUNT})
@@ -60,6 +61,7 @@ class ModelConfig:
     best_return: bool = setting(False, "learn the best return in reach beside, for --target-return auto")
     typical_return: bool = setting(False, "learn the return to expect beside, for evaluate --guidance")
     tokens_per_step: int = setting(1, "1, or 3: return-to-go, observation and action apart (Decision Transformer)")
+    discrete: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field that does not fit."""

@@ -8,6 +8,8 @@ A step is one token or three:
   + W_a a_{t-1}), plus the embedding of the time step where there is one. The action is predicted from this token.
   Where a sequence begins, the term of the previous action is 0.
 
+Discrete actions are one-hot vectors, so that W_a is the table of their embeddings, and the head gives their logits.
+
 Shape suffixes: B batch, T environment steps, O observation, A action, C channels, J tokens per step.
 """
 
@@ -69,7 +71,7 @@ class DecisionModel(nn.Module):
 
         Args:
             observations: (B, T, O), normalized.
-            actions: (B, T, A); the one of step t is seen from step t + 1 on.
+            actions: (B, T, A), one-hot where they are discrete; the one of step t is seen from step t + 1 on.
             returns_to_go: (B, T), scaled.
             timesteps: (B, T) integers, of the episode.
             state: of the trunk before these steps.
@@ -77,8 +79,8 @@ class DecisionModel(nn.Module):
             previous_action: (B, A), of the step before the first; not read with three tokens, `state` has seen it.
 
         Returns:
-            Actions (B, T, A) in (-1, 1), and the state of the trunk: after the last action with three tokens per step,
-            before it with one.
+            Actions (B, T, A) in (-1, 1), or logits of discrete ones, and the state of the trunk: after the last action
+            with three tokens per step, before it with one.
         """
         # A return-to-go has more digits than bfloat16.
         with torch.autocast(observations.device.type, enabled=False):
@@ -114,7 +116,7 @@ class DecisionModel(nn.Module):
             begins: bool (B,), True where a sequence begins: neither its state nor its previous action counts.
 
         Returns:
-            The action (B, A) in (-1, 1), and the state of the trunk after s_t.
+            The action (B, A) in (-1, 1), or logits of discrete ones, and the state of the trunk after s_t.
         """
         now = self._time(timestep)
         to_go, seen = self.embed_return(return_to_go.unsqueeze(-1)), self.embed_observation(observation)
@@ -144,7 +146,8 @@ class DecisionModel(nn.Module):
         with torch.autocast(tokens.device.type, enabled=False):
             tokens = self.norm(tokens)
         x, state = self.trunk(tokens, state, starts=starts, keep=keep)
-        return torch.tanh(self.head(x)), state
+        out = self.head(x)
+        return out if self.config.discrete else torch.tanh(out), state
 
     def _time(self, timestep: int | Tensor) -> Tensor:
         """The embedding of time steps (...), (..., C): (C,) of one number."""

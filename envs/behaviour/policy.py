@@ -20,6 +20,7 @@ from ..processes import Worker, serve
 from ..simulation.stepping import begin, take
 from ..tasks.environment import make_env
 
+EXPLORATION = 0.1  # how often a Q-network's action is a random one, in training too
 _LOG_STD_RANGE = (-20.0, 2.0)
 
 # Actions are multiples of this: processors add a product's terms in different orders, which in float64 changes an
@@ -30,26 +31,37 @@ _GRID = 2.0**-16
 class BehaviourPolicy:
     """A trained SAC actor: two ReLU layers, then mean and log standard deviation of a tanh-squashed Gaussian.
 
-    `path` is a safetensors file with the (in, out) kernels and the biases of hidden_0, hidden_1, mean and log_std.
+    `path` is a safetensors file with the (in, out) kernels and the biases of hidden_0, hidden_1, mean and log_std; of a
+    Q-network of DQN's, which acts by `choose`, of hidden_0, hidden_1 and values.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         weights = {name: weight.astype(np.float64) for name, weight in load_file(path).items()}
         self._hidden = [(weights[f"hidden_{i}.kernel"], weights[f"hidden_{i}.bias"]) for i in range(2)]
         # One product instead of two for both heads.
-        self._heads = np.concatenate([weights["mean.kernel"], weights["log_std.kernel"]], axis=1)
-        self._heads_bias = np.concatenate([weights["mean.bias"], weights["log_std.bias"]])
-        self.action_dim = len(weights["mean.bias"])
+        heads = ("values",) if "values.bias" in weights else ("mean", "log_std")
+        self._heads = np.concatenate([weights[f"{head}.kernel"] for head in heads], axis=1)
+        self._heads_bias = np.concatenate([weights[f"{head}.bias"] for head in heads])
+        self.action_dim = len(weights[f"{heads[0]}.bias"])
 
     def gaussian(
         self, observations: npt.NDArray[np.float32]
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Mean and standard deviation, both (B, A), of the Gaussian before the tanh, for observations (B, O)."""
+        mean, log_std = np.split(self._outputs(observations), 2, axis=1)
+        return mean, np.exp(np.clip(log_std, *_LOG_STD_RANGE))
+
+    def _outputs(self, observations: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         x = observations.astype(np.float64)
         for kernel, bias in self._hidden:
             x = np.maximum(x @ kernel + bias, 0.0)
-        mean, log_std = np.split(x @ self._heads + self._heads_bias, 2, axis=1)
-        return mean, np.exp(np.clip(log_std, *_LOG_STD_RANGE))
+        outputs: npt.NDArray[np.float64] = x @ self._heads + self._heads_bias
+        return outputs
+
+    def choose(self, observations: npt.NDArray[np.float32], noise: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """Actions (B,) from 0 on of a Q-network, and uniform noise (B, 2): the best, or any with EXPLORATION."""
+        best = self._outputs(observations).argmax(1)
+        return np.where(noise[:, 0] < EXPLORATION, uniform_choice(noise, self.action_dim), best)
 
     def act(self, observations: npt.NDArray[np.float32], noise: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Actions (B, A) in [-1, 1] for observations (B, O) and standard normal noise (B, A); zero noise: the mode.
@@ -58,6 +70,11 @@ class BehaviourPolicy:
         """
         mean, std = self.gaussian(observations)
         return (np.round(np.tanh(mean + std * noise) / _GRID) * _GRID).astype(np.float32)
+
+
+def uniform_choice(noise: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.int64]:
+    """One of `count` actions from 0 on for each row of uniform noise (B, 2)."""
+    return (noise[:, 1] * count).astype(np.int64)
 
 
 class Job(NamedTuple):
@@ -81,18 +98,23 @@ class _Running:
     def __init__(self, job: Job, env: gym.Env[Any, Any], episode: int) -> None:
         rng = np.random.default_rng((*job.seed, episode))
         observation, _ = begin(env, seed=int(rng.integers(2**31)))
-        shape = (job.horizon, env.action_space.shape[0])  # type: ignore[index]
-        # The actions' rows hold the noise until the step overwrites them with the action.
-        if job.policy is None:
-            self.actions = rng.uniform(-1.0, 1.0, shape).astype(np.float32)
+        self.noise: npt.NDArray[Any]
+        self.actions: npt.NDArray[Any]
+        if isinstance(env.action_space, gym.spaces.Discrete):
+            self.noise, self.actions = rng.random((job.horizon, 2)), np.empty(job.horizon, np.int64)
         else:
-            self.actions = rng.standard_normal(shape, dtype=np.float32)
+            shape = (job.horizon, env.action_space.shape[0])  # type: ignore[index]
+            if job.policy is None:
+                self.noise = rng.uniform(-1.0, 1.0, shape).astype(np.float32)
+            else:
+                self.noise = rng.standard_normal(shape, dtype=np.float32)
+            self.actions = self.noise  # a row holds the noise until the step overwrites it with the action
         self.observations = np.empty((job.horizon, len(observation)), dtype=np.float32)
         self.observations[0] = observation
         self.rewards = np.empty(job.horizon, dtype=np.float32)
         self.env, self.length, self.terminated = env, 0, False
 
-    def step(self, action: npt.NDArray[np.float32]) -> bool:
+    def step(self, action: npt.NDArray[Any]) -> bool:
         """Take one step; true while the episode goes on."""
         t = self.length
         self.actions[t] = action
@@ -110,15 +132,20 @@ class _Running:
 
 
 class ActionUnits:
-    """From actions in [-1, 1], which policies give, to an environment's own units."""
+    """From actions in [-1, 1], or integers from 0 on, which policies give, to an environment's own units."""
 
     def __init__(self, space: gym.Space[Any]) -> None:
+        self._start = int(space.start) if isinstance(space, gym.spaces.Discrete) else None
+        if self._start is not None:
+            return
         assert isinstance(space, gym.spaces.Box)
         self._low, self._high = space.low.astype(np.float32), space.high.astype(np.float32)
         self._same = bool(np.all(self._low == -1.0) and np.all(self._high == 1.0))
 
-    def __call__(self, actions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Actions (..., A) in the environment's units; the very same ones where those are [-1, 1]."""
+    def __call__(self, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Actions (..., A) in the environment's units; the very same ones where those are [-1, 1]; integers (B,)."""
+        if self._start is not None:
+            return actions.reshape(-1) + self._start
         if self._same:
             return actions
         middle, half = (self._low + self._high) / 2, (self._high - self._low) / 2
@@ -144,12 +171,16 @@ def simulate(job: Job) -> list[Episode]:
     numbers = range(job.first_episode, job.first_episode + job.n_episodes)
     envs = _environments(job.env_id, job.n_episodes, job.register)
     runs = [_Running(job, env, number) for env, number in zip(envs, numbers, strict=True)]
-    units = ActionUnits(envs[0].action_space)
+    space = envs[0].action_space
+    units, count = ActionUnits(space), int(space.n) if isinstance(space, gym.spaces.Discrete) else None
     active = runs
     while active:
-        drawn = np.stack([run.actions[run.length] for run in active])
+        drawn = np.stack([run.noise[run.length] for run in active])
         if policy is not None:
-            drawn = policy.act(np.stack([run.observations[run.length] for run in active]), drawn)
+            act = policy.act if count is None else policy.choose
+            drawn = act(np.stack([run.observations[run.length] for run in active]), drawn)
+        elif count is not None:
+            drawn = uniform_choice(drawn, count)
         active = [run for run, action in zip(active, units(drawn), strict=True) if run.step(action)]
     return [run.episode() for run in runs]
 

@@ -36,13 +36,13 @@ def returns_to_go(rewards: npt.ArrayLike) -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """One episode: observations (T, O), actions (T, A) and rewards (T,), float32 views of the dataset's arrays.
+    """One episode: observations (T, O), actions (T, A), or (T,), and rewards (T,), views of the dataset's arrays.
 
     `terminated` is true where the environment ended the episode (a fall), false where a time limit cut it.
     """
 
     observations: npt.NDArray[np.float32]
-    actions: npt.NDArray[np.float32]
+    actions: npt.NDArray[Any]
     rewards: npt.NDArray[np.float32]
     terminated: bool
 
@@ -59,14 +59,14 @@ class Episode:
 class Episodes(Sequence[Episode]):
     """A dataset: a sequence of `Episode` over flat arrays of all N steps.
 
-    observations (N, O), actions (N, A) and rewards (N,) are float32; episode e has the rows offsets[e]:offsets[e + 1],
-    with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl", "local" (made here from shipped policies),
-    "minari" or "file", `env_id` the environment that the data name, `notes` what reading left out or changed.
-    ValueError: the arrays do not fit together.
+    observations (N, O), actions (N, A) and rewards (N,) are float32, discrete actions int64 (N,); episode e has the
+    rows offsets[e]:offsets[e + 1], with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl", "local" (made
+    here from shipped policies), "minari" or "file", `env_id` the environment that the data name, `notes` what reading
+    left out or changed. ValueError: the arrays do not fit together.
     """
 
     observations: npt.NDArray[np.float32]
-    actions: npt.NDArray[np.float32]
+    actions: npt.NDArray[Any]
     rewards: npt.NDArray[np.float32]
     offsets: npt.NDArray[np.int64]
     terminated: npt.NDArray[np.bool_]
@@ -77,7 +77,8 @@ class Episodes(Sequence[Episode]):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        kinds = {"observations": "2-d float32", "actions": "2-d float32", "rewards": "1-d float32"}
+        actions = "1-d int64" if self.discrete else "2-d float32"
+        kinds = {"observations": "2-d float32", "actions": actions, "rewards": "1-d float32"}
         for name, wanted in {**kinds, "offsets": "1-d int64", "terminated": "1-d bool"}.items():
             array = getattr(self, name)
             if f"{array.ndim}-d {array.dtype}" != wanted:
@@ -122,14 +123,19 @@ class Episodes(Sequence[Episode]):
         return len(self.rewards)
 
     @property
+    def discrete(self) -> bool:
+        """Whether an action is one of the environment's integers."""
+        return bool(self.actions.dtype == np.int64)
+
+    @property
     def observation_dim(self) -> int:
         """Number of observation columns O."""
         return int(self.observations.shape[1])
 
     @property
     def action_dim(self) -> int:
-        """Number of action columns A."""
-        return int(self.actions.shape[1])
+        """Number of action columns A, 1 of discrete actions."""
+        return 1 if self.discrete else int(self.actions.shape[1])
 
     def rows(self, indices: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """The rows of the flat arrays that belong to the episodes `indices`, one episode after another."""

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..behaviour.local_sets import LEAST_STEPS, local_levels, local_path, make_local
 from ..errors import DataError, UsageError
@@ -17,7 +17,7 @@ from ..tasks.table import TASKS, D4RLTask, Reference, Task
 from .download import fetch
 from .episodes import Episodes
 from .hdf5.d4rl import d4rl_dataset_dir, d4rl_url, read_hdf5
-from .hdf5.opening import check_file
+from .hdf5.opening import check_file, hold_to_choices
 from .minari.read import MINARI_LEVELS, minari_id, read_minari
 from .minari.spec import check_minari_id, minari_data_dir
 
@@ -188,12 +188,17 @@ def _fetch(task: D4RLTask, path: Path, progress: bool) -> None:
         ) from error
 
 
+def sizes(task: Task) -> dict[str, Any]:
+    """What `read_hdf5` holds a file of the task to."""
+    names = ("observation_dim", "action_dim", "action_low", "action_high", "n_actions", "action_start")
+    return {name: getattr(task, name) for name in names}
+
+
 def _read(task: Task, path: Path, reading: Reading, *, made_here: bool = False) -> Episodes:
     """A file in D4RL's layout, held to its pin and to the task's sizes, bounds, environment and horizon."""
     if not made_here:
         check_file(path)
-    sizes = {key: getattr(task, key) for key in ("observation_dim", "action_dim", "action_low", "action_high")}
-    options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **sizes}
+    options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **sizes(task)}
     dataset = task.dataset if isinstance(task, LocalTask) else task.name
     episodes = read_hdf5(path, dataset=dataset, **options)
     numbers = _SAME_DYNAMICS if isinstance(task, D4RLTask) else ()
@@ -271,10 +276,14 @@ def _load_minari(
         reference = Reference("Minari's reference returns", *spec.reference_returns)
     limit = reading.max_episode_steps or spec.max_episode_steps
     own = own_task(name, recorded, env_kwargs=spec.env_kwargs, reference=reference, max_episode_steps=limit)
-    sizes = (episodes.observation_dim, episodes.action_dim)
-    if sizes != (own.observation_dim, own.action_dim):
+    found = episodes.observation_dim, episodes.action_dim
+    wanted = own.observation_dim, 1 if own.n_actions else own.action_dim
+    if found != wanted or episodes.discrete != bool(own.n_actions):
+        kinds = ["discrete" if discrete else "continuous" for discrete in (episodes.discrete, own.n_actions)]
         raise DataError(
-            f"{episodes.path}: has {sizes[0]} observation and {sizes[1]} action columns, {recorded} has "
-            f"{own.observation_dim} and {own.action_dim}; choose the environment it was recorded on"
+            f"{episodes.path}: has {found[0]} observation and {found[1]} {kinds[0]} action columns, {recorded} has "
+            f"{wanted[0]} and {wanted[1]} {kinds[1]}; choose the environment it was recorded on"
         )
+    if own.n_actions:
+        hold_to_choices(Path(episodes.path), episodes.actions, own.n_actions, own.action_start)
     return own, _held_to_horizon(own, episodes)

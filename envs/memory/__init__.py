@@ -11,6 +11,7 @@ def _positions(env: str, count: int) -> None:
 
 
 gym.register("aaren_rl/TMaze-v0", f"{__name__}.tmaze:TMaze")
+gym.register("aaren_rl/TMazeDiscrete-v0", f"{__name__}.tmaze:DiscreteTMaze")
 gym.register("aaren_rl/Reacher-Recall-v0", f"{__name__}.reacher:ReacherRecall", max_episode_steps=1000)
 _positions("Hopper", 5)
 _positions("Walker2d", 8)

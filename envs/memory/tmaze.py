@@ -1,6 +1,7 @@
 """A passive T-maze: a cue in the first step says which way to turn at the end of a corridor of any length.
 
-As in Ni et al. 2023 (*When Do Transformers Shine in RL?*, arXiv:2307.03864), with one continuous action.
+As in Ni et al. 2023 (*When Do Transformers Shine in RL?*, arXiv:2307.03864), with one continuous action, or two
+discrete ones.
 """
 
 from typing import Any
@@ -62,6 +63,15 @@ class TMaze(gym.Env[Floats, Floats]):
         return picture.repeat(_CELL, 0).repeat(_CELL, 1)
 
 
+class DiscreteTMaze(TMaze):
+    """The same with the actions 0, which turns to the cue -1, and 1."""
+
+    action_space = gym.spaces.Discrete(2)  # type: ignore[assignment]
+
+    def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:  # noqa: ANN401  an integer
+        return super().step(np.array([2 * action - 1], np.float32))
+
+
 def make_episodes(task: LocalTask, progress: bool) -> Episodes:
     """1,500 episodes in corridors of 20 to 200 steps, in half of which chance turns the right way."""
     rng = np.random.Generator(np.random.PCG64(_SEED))
@@ -73,8 +83,12 @@ def make_episodes(task: LocalTask, progress: bool) -> Episodes:
     observations[:, 2] = 1
     observations[first, 0] = cue
     observations[last, 1] = 1
-    actions = rng.uniform(-_NOISE, _NOISE, (offsets[-1], 1)).astype(np.float32)
-    actions[last, 0] = turn
+    if task.n_actions is None:
+        actions: npt.NDArray[Any] = rng.uniform(-_NOISE, _NOISE, (offsets[-1], 1)).astype(np.float32)
+        actions[last, 0] = turn
+    else:
+        actions = rng.integers(task.n_actions, size=offsets[-1])
+        actions[last] = turn > 0
     rewards = np.zeros(offsets[-1], np.float32)
     rewards[last] = turn == cue
     return Episodes(observations, actions, rewards, offsets, np.ones(_EPISODES, np.bool_))

@@ -19,8 +19,9 @@ from .stepping import Floats, Indices, Steps, make_stepper
 
 State = TypeVar("State")
 
-# Called with the numbers of running environments (n,), in rising order, and the actions (n, A) they are about to take.
-OnAction = Callable[[Indices, Floats], None]
+# Called with the numbers of running environments (n,), in rising order, and the actions they are about to take, (n, A)
+# or integers (n,).
+OnAction = Callable[[Indices, npt.NDArray[Any]], None]
 
 # Matrix kernels add up in another order for a handful of rows than for many, and contacts amplify the last bit into
 # another episode. From 16 rows on, and in multiples of it, a row's result does not depend on how many there are
@@ -73,8 +74,8 @@ class Recorder:
         self._first += list(observations)
         self._steps += [[] for _ in observations]
 
-    def take(self, which: Indices, actions: Floats, answer: Steps) -> None:
-        """Notes the actions (n, A) of environments `which` (n,), and what they answered."""
+    def take(self, which: Indices, actions: npt.NDArray[Any], answer: Steps) -> None:
+        """Notes the actions, (n, A) or (n,), of environments `which` (n,), and what they answered."""
         columns = actions, answer.observations, answer.rewards, answer.terminated
         for e, *step in zip(which, *columns, strict=True):
             self._steps[e].append(tuple(step))
@@ -134,7 +135,12 @@ def rollout(
                 recorder.begin(observations)
             # Two halves: the processes simulate one while the policy thinks about the other.
             halves = np.split(turn, [_round_up(len(turn) // 2, row_multiple(policy))])
-            groups = [_Group(policy, half, observations[half - first], targets[half]) for half in halves if half.size]
+            drawn = np.array(seeds)
+            groups = [
+                _Group(policy, half, observations[half - first], targets[half], drawn[half])
+                for half in halves
+                if half.size
+            ]
             step = 0
             while any(group.running.size for group in groups):
                 for group in groups:
@@ -161,17 +167,24 @@ def rollout(
 class _Group(Generic[State]):
     """Environments that one call of the policy acts for; `running` are those whose episode goes on, (n,)."""
 
-    actions: Floats  # the last ones of those, (n, A)
+    actions: npt.NDArray[Any]  # the last ones of those, (n, A), or (n,)
 
     def __init__(
-        self, policy: SequencePolicy[State], which: Indices, observations: Floats, targets: npt.NDArray[np.float64]
+        self,
+        policy: SequencePolicy[State],
+        which: Indices,
+        observations: Floats,
+        targets: npt.NDArray[np.float64],
+        seeds: Indices,
     ) -> None:
         self._policy, self.running, self.seconds = policy, which, 0.0
         self._multiple = row_multiple(policy)
         rows = padded(np.arange(len(which)), self._multiple)
         self._places = np.arange(len(which))  # the running environments' rows
         self._observations, self._rewards = observations[rows], np.zeros(len(rows), np.float32)
-        self._state = policy.initial_state(len(rows), targets[rows])
+        # What samples its actions draws from the episode's seed.
+        drawing = {} if getattr(policy, "temperature", None) is None else {"seed": seeds[rows]}
+        self._state = policy.initial_state(len(rows), targets[rows], **drawing)
 
     def act(self) -> None:
         began = time.perf_counter()

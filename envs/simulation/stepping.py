@@ -40,10 +40,10 @@ def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Floa
 
 
 def take(
-    env: gym.Env[Any, Any], action: npt.NDArray[Any], where: str = ""
+    env: gym.Env[Any, Any], action: npt.NDArray[Any] | int, where: str = ""
 ) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
-    """Takes a step with an action (A,): observation (O,), reward, whether the episode terminated or was truncated, and
-    `info`. The arguments are those of `begin`.
+    """Takes a step with an action, (A,) or an integer: observation (O,), reward, whether the episode terminated or was
+    truncated, and `info`. The other arguments are those of `begin`.
 
     SimulationError: as in `begin`, or the reward is no finite number, or an end neither true nor false.
     """
@@ -121,8 +121,8 @@ class LocalStepper:
         """The first observations (E, O); called once."""
         return np.stack([begin(env, self._where(e), seed=self._seeds[e])[0] for e, env in enumerate(self._envs)])
 
-    def send(self, which: Indices, actions: Floats) -> None:
-        """Step the environments `which` (n,), in rising order, with actions (n, A)."""
+    def send(self, which: Indices, actions: npt.NDArray[Any]) -> None:
+        """Step the environments `which` (n,), in rising order, with actions (n, A), or (n,)."""
         steps = []
         for e, action in zip(which.tolist(), actions, strict=True):
             self._steps[e] += 1
@@ -164,7 +164,7 @@ class ProcessStepper:
         """The first observations (E, O); called once."""
         return np.concatenate([worker.receive() for worker in self._workers])
 
-    def send(self, which: Indices, actions: Floats) -> None:
+    def send(self, which: Indices, actions: npt.NDArray[Any]) -> None:
         """Hand each worker its part of the step."""
         cuts = np.searchsorted(which, self._bounds)
         asked = [w for w in range(len(self._workers)) if cuts[w] < cuts[w + 1]]

@@ -11,10 +11,10 @@ from .table import TASKS, Reference, Task
 CORRIDORS = (20, 200)
 LONGEST = 1_000_000
 
-_CORRIDOR = re.compile(r"tmaze-([1-9][0-9]{0,6})")
+_CORRIDOR = re.compile(r"(tmaze|tmaze-discrete)-([1-9][0-9]{0,6})")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LocalTask(Task):
     """A built-in task.
 
@@ -93,16 +93,47 @@ def _positions(env: str, observation_dim: int) -> LocalTask:
     )
 
 
+def _tmaze_discrete() -> LocalTask:
+    discrete: dict[str, Any] = {"action_dim": 2, "n_actions": 2, "action_low": (), "action_high": ()}
+    return replace(
+        _tmaze(),
+        name="tmaze-discrete",
+        env_id="aaren_rl/TMazeDiscrete-v0",
+        dataset="tmaze-discrete",
+        policy="random actions in the corridor, right or wrong by chance at the junction",
+        **discrete,
+    )
+
+
+def _cartpole() -> LocalTask:
+    return LocalTask(
+        name="cartpole-medium-replay",
+        env_id="CartPole-v1",
+        observation_dim=4,
+        action_dim=2,
+        n_actions=2,
+        horizon=500,
+        target_returns=(500.0,),
+        action_low=(),
+        action_high=(),
+        env_kwargs={},
+        reference=Reference("random actions score 0, the longest episode 100", 22.0, 500.0),
+        dataset="cartpole-medium-replay",
+        maker="behaviour.cartpole:make_episodes",
+        policy="replay-like: a linear controller with fewer and fewer random actions, not a replay buffer",
+        settings={"return_scale": 100.0},
+    )
+
+
 # To add a task: a LocalTask here, its environment in envs/memory with a line in envs/memory/__init__.py that registers
 # it, and beside it the function `make_episodes(task, progress)`. Everything else finds it by its name.
-BUILT_IN: dict[str, LocalTask] = {
-    task.name: task for task in (_tmaze(), _reacher(), _positions("Hopper", 5), _positions("Walker2d", 8))
-}
+_MEMORY = (_tmaze(), _tmaze_discrete(), _reacher(), _positions("Hopper", 5), _positions("Walker2d", 8))
+BUILT_IN: dict[str, LocalTask] = {task.name: task for task in (*_MEMORY, _cartpole())}
 
 
 def corridor(name: str) -> LocalTask | None:
-    """The T-maze of N steps that "tmaze-N" names, N from 2 to LONGEST; None for another name."""
+    """The T-maze of N steps that "tmaze-N" or "tmaze-discrete-N" names, N from 2 to LONGEST; None for others."""
     match = _CORRIDOR.fullmatch(name)
-    if match is None or not 2 <= (steps := int(match[1])) <= LONGEST:
+    if match is None or not 2 <= (steps := int(match[2])) <= LONGEST:
         return None
-    return replace(BUILT_IN["tmaze"], name=name, horizon=steps, env_kwargs={"length": steps})
+    return replace(BUILT_IN[match[1]], name=name, horizon=steps, env_kwargs={"length": steps})

@@ -25,28 +25,49 @@ _FORBIDDEN_TEXT = re.compile(r"[/\\:~]|\.\.|\.xml$", re.IGNORECASE)
 # What code of the user's may raise; Ctrl-C is none of it.
 RAISED = (Exception, SystemExit, GeneratorExit)
 
+# What to do about spaces that are no vectors. Observations in one of _ONE_HOT become vectors without the user's help.
+_FLATTEN = "register the environment wrapped in FlattenObservation, which makes a vector of what is not too large"
+_COMBINE = "wrap it so that an action is a vector or an integer (Discrete), one for every combination"
+_ONE_HOT = (gym.spaces.Discrete, gym.spaces.MultiBinary, gym.spaces.MultiDiscrete)
+
+_MOST_ACTIONS = 2**20  # integers beyond are no numbers of choices
+
 _SHIPPED = ("Hopper", "HalfCheetah", "Walker2d", "Ant-", "Pendulum")  # of these a name is mistyped, not forgotten
 
 
-def inspect_spaces(env_id: str, **kwargs: Any) -> tuple[gym.spaces.Box, gym.spaces.Box, int | None]:  # noqa: ANN401
-    """The vectors to see (O,) and the bounded ones to act (A,) of an environment, and its time limit in steps, if any.
+def inspect_spaces(
+    env_id: str,
+    **kwargs: Any,  # noqa: ANN401  as `make_env`
+) -> tuple[gym.spaces.Box, gym.spaces.Box | gym.spaces.Discrete, int | None]:
+    """The vectors to see (O,) and the actions of an environment, and its time limit in steps, if any.
+
+    Actions are bounded vectors (A,) or integers.
 
     Raises:
         SimulationError: Gymnasium cannot make the environment.
-        UsageError: observations or actions are not vectors of numbers, or the actions are not bounded.
+        UsageError: observations are not vectors of numbers, or actions are neither bounded vectors nor `Discrete`.
     """
     env = make_env(env_id, **kwargs)
     close_env(env)
-    for what, space in (("observations", env.observation_space), ("actions", env.action_space)):
-        if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
-            raise UsageError(f"{env_id}: {what} are {space}, not a vector of numbers (a Box with one axis)")
-        if not space.shape[0]:
-            raise UsageError(f"{env_id}: {what} are vectors without a number in them ({space})")
-    observation, action = env.observation_space, env.action_space
-    assert isinstance(observation, gym.spaces.Box) and isinstance(action, gym.spaces.Box)
+    observation = _vector(env_id, "observations", env.observation_space, _FLATTEN)
+    action, limit = env.action_space, env.spec.max_episode_steps if env.spec is not None else None
+    if isinstance(action, gym.spaces.Discrete):
+        if not -_MOST_ACTIONS < action.start <= action.start + action.n < _MOST_ACTIONS:
+            raise UsageError(f"{env_id}: actions are {action}, beyond {_MOST_ACTIONS:,}; number them from 0 on")
+        return observation, action, limit
+    action = _vector(env_id, "actions", action, _COMBINE)
     if not action.is_bounded():
         raise UsageError(f"{env_id}: actions are not bounded ({action}); wrap the environment in RescaleAction")
-    return observation, action, env.spec.max_episode_steps if env.spec is not None else None
+    return observation, action, limit
+
+
+def _vector(env_id: str, what: str, space: gym.Space[Any], way_out: str) -> gym.spaces.Box:
+    if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
+        shown = one_line(space)
+        raise UsageError(f"{env_id}: {what} are {shown}, not a vector of numbers (a Box with one axis); {way_out}")
+    if not space.shape[0]:
+        raise UsageError(f"{env_id}: {what} are vectors without a number in them ({space})")
+    return space
 
 
 def load_mujoco() -> Any:  # noqa: ANN401  a module
@@ -61,6 +82,8 @@ def load_mujoco() -> Any:  # noqa: ANN401  a module
 
 def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  gym.make takes whatever the environment does
     """Make a Gymnasium environment; keyword arguments go to `gymnasium.make`.
+
+    Discrete, MultiBinary and MultiDiscrete observations become one-hot vectors (Gymnasium's FlattenObservation).
 
     SimulationError: the id is unknown to Gymnasium, the environment's packages are missing, or it raised.
     """
@@ -90,7 +113,7 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  
     for message in messages:
         if "is deprecated" not in message:  # outdated model syntax
             warnings.warn(message, RuntimeWarning, stacklevel=2)
-    return env
+    return gym.wrappers.FlattenObservation(env) if isinstance(env.observation_space, _ONE_HOT) else env
 
 
 def close_env(env: gym.Env[Any, Any]) -> None:
@@ -168,19 +191,23 @@ def own_task(
     if max_episode_steps is not None:
         kwargs["max_episode_steps"] = max_episode_steps
     observation, action, horizon = inspect_spaces(env_id, **kwargs)
-    if (empty := np.flatnonzero(action.low >= action.high)).size:
-        raise UsageError(f"{env_id}: action {empty[0]} has equal bounds ({action.low[empty[0]]:g}); leave it out")
+    if isinstance(action, gym.spaces.Discrete):
+        acts: dict[str, Any] = {"action_dim": int(action.n), "action_low": (), "action_high": ()}
+        acts |= {"n_actions": int(action.n), "action_start": int(action.start)}
+    else:
+        if (empty := np.flatnonzero(action.low >= action.high)).size:
+            raise UsageError(f"{env_id}: action {empty[0]} has equal bounds ({action.low[empty[0]]:g}); leave it out")
+        low, high = (tuple(map(float, bound)) for bound in (action.low, action.high))
+        acts = {"action_dim": action.shape[0], "action_low": low, "action_high": high}
     if horizon is None:
         raise UsageError(f"{env_id} has no time limit; give one with --max-episode-steps")
     return Task(
         name=name,
         env_id=env_id,
         observation_dim=observation.shape[0],
-        action_dim=action.shape[0],
         horizon=horizon,
         target_returns=(),
-        action_low=tuple(map(float, action.low)),
-        action_high=tuple(map(float, action.high)),
         env_kwargs=kwargs,
         reference=reference,
+        **acts,
     )

@@ -29,7 +29,7 @@ def get_task(name: str) -> D4RLTask | LocalTask:
     family = [other for other in known if other.startswith(f"{spelled.split('-')[0]}-")]
     hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(family or known)}"
     if spelled.startswith("tmaze-"):
-        hint = f"a corridor of N steps is tmaze-N, with N from 2 to {LONGEST:,}"
+        hint = f"a corridor of N steps is tmaze-N or tmaze-discrete-N, with N from 2 to {LONGEST:,}"
     raise UnknownTaskError(f"unknown task {shown}; {hint}")
 
 

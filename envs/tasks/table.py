@@ -36,13 +36,14 @@ REFERENCE_RETURNS: dict[str, tuple[float, float]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """A simulated environment to learn from offline data and to be scored in.
 
     `horizon` is the number of steps after which an episode is cut; `target_returns` are undiscounted sums of rewards
     to ask a return-conditioned policy for, the default first; `action_low` and `action_high` (A,) bound the actions;
-    `env_kwargs` go to `gymnasium.make`. Without a `reference` there are no normalised scores.
+    `env_kwargs` go to `gymnasium.make`. Without a `reference` there are no normalised scores. Discrete actions are
+    `n_actions` integers from `action_start` on, `action_dim` is their number, and they have no bounds.
     """
 
     name: str
@@ -55,6 +56,8 @@ class Task:
     action_high: tuple[float, ...]
     env_kwargs: Mapping[str, Any]
     reference: Reference | None
+    n_actions: int | None = None
+    action_start: int = 0
 
     @property
     def data_horizon(self) -> int:
@@ -62,7 +65,7 @@ class Task:
         return self.horizon
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class D4RLTask(Task):
     """A task of D4RL's table; its target returns are those of D4RL papers (6000 and 3000 for Ant)."""
 

@@ -428,7 +428,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(
         (["--env", "../Hopper-v4"], 2, "not an environment id"),
         (["--env", "os:Hopper-v4"], 2, "not an environment id"),
         (["--env", "Hoper-v4"], 2, "Did you mean"),
-        (["--env", "CartPole-v1"], 2, "Discrete(2)"),
+        (["--env", "Blackjack-v1"], 2, "FlattenObservation"),
         (["--max-episode-steps", "5000"], 2, "after 1000 steps already"),
         (["--env", "Pendulum-v1", "--stop-at-score", "50"], 2, "--stop-at-return"),
         (["--updates-per-step", "0"], 2, "--updates-per-step: must be at least 0.001"),
@@ -479,7 +479,7 @@ def test_an_action_that_is_not_finite_is_not_the_environments_fault() -> None:
 
 
 def test_training_stops_at_a_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect_training, "evaluate_actor", lambda c, path, steps: Evaluation(steps, steps, 0, 1))
+    monkeypatch.setattr(collect_training, "evaluate_actor", lambda c, path, steps, _: Evaluation(steps, steps, 0, 1))
     assert collect(arguments(tmp_path, "--stop-at-return", "400", "--levels", "medium-replay")) == 0
     assert load_run(folder(tmp_path)).steps == 400
     # A Hopper that returns 600 has a D4RL score of 19.1.

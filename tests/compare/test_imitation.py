@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,3 +98,25 @@ def test_the_report_says_it(tmp_path) -> None:
         assert f"{value:.4f} [" in printed and f"{value:.4f} [" in markdown
     assert "Decision-Aaren less Decision Transformer" in printed and max(map(len, printed.splitlines())) <= 120
     assert f"| {cells[0].last.action_error.mean:.4f} | {cells[0].run}" in markdown.replace("\\", "")
+
+
+def test_of_discrete_actions_it_is_the_likelihood_and_named_so(tmp_path: Path) -> None:
+    """A table for every measure; what is compared is of one task, and so of one measure."""
+    cells = two_agents()
+    for agent, more in zip(AGENTS, (0.0, 0.2), strict=True):
+        error = ActionError([4.0 + more, 6.0], [10, 10], correct=[9, 7])
+        cells += [with_error(error, agent, seed, "cartpole") for seed in range(2)]
+    found = {(i.env, i.agent): i for i in imitation(cells)}
+    own = found["cartpole", AGENTS[0]]
+    assert (own.measure, own.error.value, own.accuracy) == ("negative log-likelihood", 0.5, 0.8)
+    assert found["hopper-medium", AGENTS[0]].measure == "action error" and own.above_floor is None
+    of_task = {d.env: d for d in imitation_differences(cells)}
+    assert of_task["cartpole"].measure == own.measure
+    assert of_task["cartpole"].difference.value == pytest.approx(-0.01)
+    text = format_comparison(cells)
+    for said in ("Action error on held-out episodes", "Negative log-likelihood on held-out episodes",
+                 "negative log-likelihood [95 %]", "accuracy", "0.800",
+                 "Difference of the negative log-likelihood, episode by episode"):  # fmt: skip
+        assert said in text
+    write_report(tmp_path, cells, {})
+    assert "0.5000 (nll)" in (tmp_path / "report.md").read_text().replace("\\", "")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from ...evaluate.scores import Score
+from ...evaluate.scores import MEASURES, Score
 from ...policies.names import DATA, MARKS, SOURCES, asked_words, label
 from ..cells import Cell
 from ..imitation import imitation, imitation_differences
@@ -91,24 +91,34 @@ def improvement(cells: Sequence[Cell]) -> Table:
     return _table("Probability of improvement", ("task", "runs of", "P [95 %]", "runs"), rows)
 
 
-def errors(cells: Sequence[Cell]) -> Table:
-    """The action error of every agent on every task."""
-    names = ("task", "agent", "action error [95 %]", "above the noise [95 %]", "episodes", "seeds")
-    rows = []
+def errors(cells: Sequence[Cell]) -> list[Table]:
+    """The held-out error of every agent on every task, a table for every measure of it."""
+    tables: dict[str, list[tuple[str, ...]]] = {}
     for i in imitation(cells):
         error, above = (interval(estimate, _DIGITS) for estimate in (i.error, i.above_floor))
-        rows.append((i.env, label(i.agent), error, above, f"{i.episodes:,}", listed(i.seeds)))
-    return _table("Action error on held-out episodes", names, rows)
+        more = above if i.accuracy is None else number(i.accuracy, 3)
+        row = (i.env, label(i.agent), error, more, f"{i.episodes:,}", listed(i.seeds))
+        tables.setdefault(i.measure, []).append(row)
+    beside = {MEASURES[0]: "above the noise [95 %]", MEASURES[1]: "accuracy"}
+    return [
+        _table(
+            f"{measure[0].upper()}{measure[1:]} on held-out episodes",
+            ("task", "agent", f"{measure} [95 %]", beside[measure], "episodes", "seeds"),
+            rows,
+        )
+        for measure, rows in tables.items()
+    ]
 
 
-def error_differences(cells: Sequence[Cell]) -> Table:
-    """The differences of the action error between agents."""
+def error_differences(cells: Sequence[Cell]) -> list[Table]:
+    """The differences of the held-out error between agents, a table for every measure of it."""
     names = ("task", "error of", "difference [95 %]", "pairs", "seeds")
-    rows = []
+    tables: dict[str, list[tuple[str, ...]]] = {}
     for d in imitation_differences(cells):
         pair = f"{label(d.first)} less {label(d.second)}"
-        rows.append((str(d.env), pair, interval(d.difference, _DIGITS), f"{d.episodes:,}", listed(d.seeds)))
-    return _table("Difference of the action error, episode by episode", names, rows)
+        row = (str(d.env), pair, interval(d.difference, _DIGITS), f"{d.episodes:,}", listed(d.seeds))
+        tables.setdefault(d.measure, []).append(row)
+    return [_table(f"Difference of the {measure}, episode by episode", names, rows) for measure, rows in tables.items()]
 
 
 def cost(cells: Sequence[Cell]) -> Table:
@@ -163,6 +173,7 @@ def seeds(cells: Sequence[Cell]) -> Table:
         scored = map(number, (last.normalized_score_mean, last.normalized_score_std, best))
         returns = f"{number(last.return_mean)} ± {number(last.return_std)}"
         per_second, held_out = number(last.actions_per_second, 0), number(None if error is None else error.mean, 4)
+        held_out += "" if error is None or error.accuracy is None else " (nll)"
         row = (cell.env, label(cell.agent), str(cell.seed), MARKS[last.source], *scored, returns)
         rows.append((*row, number(last.length_mean), per_second, held_out, path(cell.run)))
     return _table("Last update, and the best during training", (*names, "actions/s", "held-out error", "run"), rows)

@@ -40,10 +40,10 @@ def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) 
 
 def format_comparison(cells: Sequence[Cell]) -> str:
     """The scores and action errors as plain text, for the end of the command."""
-    errors = [table for table in (tables.errors(cells), tables.error_differences(cells)) if table.rows]
+    errors = [*tables.errors(cells), *tables.error_differences(cells)]
     over = "95 % intervals over training seeds, from three seeds on"
     if errors:
-        over += "; of action errors over episodes, of their differences over both"
+        over += "; of held-out errors over episodes, of their differences over both"
     closing = textwrap.fill(f"{answer(cells)} In brackets: {over}.", 120)
     return "\n\n".join([*map(_to_text, tables.scores(cells)), *data_returns(cells), *map(_to_text, errors), closing])
 

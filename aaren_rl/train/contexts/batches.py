@@ -25,7 +25,7 @@ class Batch:
     """Steps to train on."""
 
     observations: Tensor  # (B, T, O), normalized
-    actions: Tensor  # (B, T, A), scaled to [-1, 1]
+    actions: Tensor  # (B, T, A), scaled to [-1, 1], or one-hot
     returns_to_go: Tensor  # (B, T), scaled
     timesteps: Tensor  # (B, T), steps since the episode's begin
     mask: Tensor  # bool (B, T), False where a row is padded
@@ -73,8 +73,9 @@ def _cut_near(starts: Tensor, index: int, count: int) -> int:
 class StepData:
     """All steps of a data set on the training device; observations are normalized as they are drawn, not copied.
 
-    Returns-to-go are divided by `return_scale`; the smallest actions, (A,) or one for all, become -1, the largest 1. On
-    a CPU it shares the data set's memory. Raises DataError where a scaled return-to-go is too large.
+    Returns-to-go are divided by `return_scale`; the smallest actions, (A,) or one for all, become -1, the largest 1.
+    `n_actions` discrete actions, from `action_start` on, become one-hot vectors. On a CPU it shares the data set's
+    memory. Raises DataError where a scaled return-to-go is too large.
     """
 
     def __init__(
@@ -85,15 +86,21 @@ class StepData:
         *,
         action_low: float | Sequence[float] = -1.0,
         action_high: float | Sequence[float] = 1.0,
+        n_actions: int | None = None,
+        action_start: int = 0,
     ) -> None:
         mean, std = (torch.from_numpy(a) for a in episodes.observation_statistics())
         self.observation_mean, self.observation_std = mean.to(device), std.to(device)
         self.observations = torch.from_numpy(episodes.observations).to(device)
         self.actions = torch.from_numpy(episodes.actions).to(device)
-        low, high = torch.tensor(action_low, device=device), torch.tensor(action_high, device=device)
-        size = self.actions.shape[1]
-        self._action_middle = ((high + low) / 2).expand(size).contiguous()
-        self._action_half = ((high - low) / 2).expand(size).contiguous()
+        self.discrete = n_actions is not None
+        if n_actions is not None:
+            self._choices = torch.arange(action_start, action_start + n_actions, device=device)
+        else:
+            low, high = torch.tensor(action_low, device=device), torch.tensor(action_high, device=device)
+            size = self.actions.shape[1]
+            self._action_middle = ((high + low) / 2).expand(size).contiguous()
+            self._action_half = ((high - low) / 2).expand(size).contiguous()
         self.returns_to_go = torch.from_numpy(episodes.returns_to_go()).to(device) / return_scale
         largest = float(self.returns_to_go.abs().max())
         if not largest <= LARGEST_RETURN:  # nor is it NaN
@@ -117,7 +124,9 @@ class StepData:
         return Batch(observations, self.scaled_actions(index), *told, mask, starts=None)
 
     def scaled_actions(self, index: Tensor) -> Tensor:
-        """The actions at `index` (...) in units in which they span [-1, 1], (..., A)."""
+        """The actions at `index` (...) in units in which they span [-1, 1], or one-hot, (..., A)."""
+        if self.discrete:
+            return (self.actions[index].unsqueeze(-1) == self._choices).float()
         return (self.actions[index] - self._action_middle) / self._action_half
 
     def filled(self, begins: Tensor, lengths: Tensor, steps: int) -> Batch:

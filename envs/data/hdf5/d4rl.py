@@ -14,7 +14,20 @@ from ...files import write_whole
 from ...system import require_memory
 from ...tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM, D4RL_SERVER, D4RLTask
 from ..episodes import Episodes
-from .opening import check_shapes, check_size, hold_to_bounds, open_hdf5, plain_entry, read_flags, read_float32
+from .opening import (
+    check_kind,
+    check_shapes,
+    check_size,
+    hold_to_bounds,
+    hold_to_choices,
+    open_hdf5,
+    place_of,
+    plain_entry,
+    read_actions,
+    read_flags,
+    read_float32,
+    shape_of_actions,
+)
 
 _REQUIRED = ("observations", "actions", "rewards")
 _FLAGS = ("terminals", "timeouts")
@@ -40,18 +53,23 @@ def read_hdf5(
     action_dim: int | None = None,
     action_low: npt.ArrayLike = -1.0,
     action_high: npt.ArrayLike = 1.0,
+    n_actions: int | None = None,
+    action_start: int = 0,
     max_episode_steps: int | None = None,
     clip_actions: bool = False,
 ) -> Episodes:
     """Read a file in D4RL's layout: observations (N, O), actions (N, A), rewards, terminals and timeouts (N,).
+
+    Integers as actions, (N,) or (N, 1), are discrete. `n_actions` insists on them, and on those from `action_start` on,
+    `action_dim` alone on others.
 
     Real numbers become float32. Episodes end where terminals or timeouts is set, and after `max_episode_steps` at the
     latest; an unfinished last one is left out, with a note. So are the 84 zero columns of D4RL's Ant where
     `observation_dim` is 27. `observation_dim` and `action_dim` insist on a size; bounds are numbers or (A,).
 
     Raises:
-        DataError: the file is missing, damaged, of another layout or size, or holds NaN, infinity, actions out of
-            bounds (unless `clip_actions`) or no complete episode.
+        DataError: the file is missing, damaged, of another layout or size, or holds NaN, infinity, actions of another
+            kind, out of bounds (unless `clip_actions`) or not among the integers, or no complete episode.
         UsageError: `max_episode_steps` is less than 1.
     """
     if max_episode_steps is not None and max_episode_steps < 1:
@@ -63,9 +81,11 @@ def read_hdf5(
         found = {key: plain_entry(file, key, h5py.Dataset, _LAYOUT) for key in keys}
         require_memory(check_size(found.values()), str(path), "use a smaller file")
         n_steps = found["rewards"].size
-        shapes = [(n_steps, None) if key in ("observations", "actions") else (n_steps,) for key in keys]
-        check_shapes(found.values(), shapes, n_steps)
-        observations, actions, rewards = (read_float32(found[key], n_steps) for key in _REQUIRED)
+        if n_actions is not None or action_dim is not None:
+            check_kind(found["actions"], n_actions is not None)
+        _check_layout(found, n_steps)
+        observations, rewards = (read_float32(found[key], n_steps) for key in ("observations", "rewards"))
+        actions = read_actions(found["actions"], n_steps)
         none = np.zeros(n_steps, np.bool_)
         terminals, timeouts = (read_flags(found[key]) if key in found else none for key in _FLAGS)
         env_id = _text_attribute(file, "env_id")
@@ -80,12 +100,15 @@ def read_hdf5(
         notes.append(f"dropped {theirs - ours} all-zero observation columns (contact forces)")
         observations = observations[:, :ours].copy()
     for key, array, wanted in (("observations", observations, observation_dim), ("actions", actions, action_dim)):
-        if wanted not in (None, columns := array.shape[1]):
+        if array.ndim > 1 and wanted not in (None, columns := array.shape[1]):
             raise DataError(
                 f"{path}:{key} has {columns} columns, the environment has {wanted}; choose the task it was made for"
             )
-    bounds = np.asarray(action_low, dtype=np.float32), np.asarray(action_high, dtype=np.float32)
-    hold_to_bounds(path, actions, bounds, clip_actions, notes)
+    if n_actions is not None:
+        hold_to_choices(path, actions, n_actions, action_start)
+    elif actions.ndim > 1:
+        bounds = np.asarray(action_low, dtype=np.float32), np.asarray(action_high, dtype=np.float32)
+        hold_to_bounds(path, actions, bounds, clip_actions, notes)
     ends = _episode_ends(path, terminals | timeouts, max_episode_steps)
     n_steps = int(ends[-1])
     if n_steps < len(rewards):
@@ -102,6 +125,15 @@ def read_hdf5(
         env_id=env_id,
         notes=tuple(notes),
     )
+
+
+def _check_layout(found: Mapping[str, h5py.Dataset], steps: int) -> None:
+    observations = found["observations"]
+    if observations.ndim == 1 and observations.dtype.kind in "biu":
+        raise DataError(f"{place_of(observations)} are integers; store them one-hot, as FlattenObservation gives them")
+    shapes: dict[str, tuple[int | None, ...]] = dict.fromkeys(found, (steps,))
+    shapes |= {"observations": (steps, None), "actions": shape_of_actions(found["actions"], steps, None)}
+    check_shapes(found.values(), shapes.values(), steps)
 
 
 def _episode_ends(path: Path, ended: npt.NDArray[np.bool_], max_episode_steps: int | None) -> npt.NDArray[np.int64]:

@@ -173,6 +173,46 @@ def read_flags(data: h5py.Dataset) -> npt.NDArray[np.bool_]:
     return flags
 
 
+def is_discrete(actions: h5py.Dataset) -> bool:
+    """Whether actions are integers, one for every step: (N,) or (N, 1)."""
+    return actions.dtype.kind in "biu" and actions.shape[1:] in ((), (1,))
+
+
+def check_kind(actions: h5py.Dataset, discrete: bool) -> None:
+    """Raises DataError where actions are not of the kind that the environment takes, with the first that is not."""
+    if is_discrete(actions) == discrete or not actions.size:
+        return
+    values = actions[()]
+    if discrete:
+        odd = np.argwhere(~np.isfinite(values) | (values != np.rint(values)))
+        step = int(odd[0][0]) if len(odd) else 0
+        wanted = f"integers, one for every step; store them as int64 of shape ({len(values)},)"
+    else:
+        step, wanted = 0, "vectors of real numbers; store them as float32"
+    told = f"{values.dtype} of shape {values.shape} ({one_line(values[step], 60)} at step {step})"
+    raise DataError(f"{place_of(actions)} are {told}, and the environment's are {wanted}")
+
+
+def shape_of_actions(actions: h5py.Dataset, steps: int, columns: int | None) -> tuple[int | None, ...]:
+    """The shape that `check_shapes` wants; `columns` of actions that are no integers, None: any number."""
+    return (steps, *actions.shape[1:]) if is_discrete(actions) else (steps, columns)
+
+
+def read_actions(actions: h5py.Dataset, n_rows: int) -> npt.NDArray[Any]:
+    """Discrete actions as int64 (N,), others as `read_float32`."""
+    return actions[()].reshape(-1).astype(np.int64) if is_discrete(actions) else read_float32(actions, n_rows)
+
+
+def hold_to_choices(path: Path, actions: npt.NDArray[np.int64], n_actions: int, start: int) -> None:
+    """Raises DataError where an action is none of the `n_actions` from `start` on, with the first such one."""
+    odd = np.flatnonzero((actions < start) | (actions >= start + n_actions))
+    if odd.size:
+        raise DataError(
+            f"{path}:actions has {actions[odd[0]]} at step {odd[0]}, and the environment's are {start} to "
+            f"{start + n_actions - 1}; choose the environment it was recorded on, or number its actions as that does"
+        )
+
+
 def hold_to_bounds(path: Path, actions: npt.NDArray[np.float32], bounds: Bounds, clip: bool, notes: list[str]) -> None:
     """Raises DataError where actions (N, A) are out of bounds, (A,); with `clip` changes them in place and notes it."""
     low, high = bounds

@@ -141,17 +141,19 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     spec = read_spec(folder / "metadata.json")
     notes, claimed, read, ended = list(spec.notes), 0, list[Episode](), list[bool]()
     columns = spec.observation_dim, None if spec.action_low is None else len(spec.action_low)
+    discrete = None if spec.action_low is None and spec.n_actions is None else spec.n_actions is not None
     with opening.open_hdf5(path) as file:
         # No bar for what takes less than a second.
         every = range(len(file))
         for e in tqdm(every, dataset_id, unit="episode", delay=1, mininterval=1, leave=False, disable=not progress):
-            parts = _parts(opening.plain_entry(file, f"episode_{e}", h5py.Group, _LAYOUT), columns)
+            parts = _parts(opening.plain_entry(file, f"episode_{e}", h5py.Group, _LAYOUT), columns, discrete)
             claimed = opening.check_size(parts, claimed)
             episode, has_end = _read_episode(*parts)
             read.append(episode)
             ended.append(has_end)
             if e == 0:
-                columns = sizes = episode.observations.shape[1], episode.actions.shape[1]
+                discrete = opening.is_discrete(parts[2])
+                columns = sizes = episode.observations.shape[1], 1 if discrete else episode.actions.shape[1]
                 require_memory(4 * spec.total_steps * (sum(sizes) + 1), str(path), "use a smaller dataset")
     if (total := sum(map(len, read))) != spec.total_steps:
         raise DataError(f"{path}: has {total:,} steps, metadata.json counts {spec.total_steps:,}; {_AGAIN}")
@@ -162,18 +164,23 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     if n_open := ended.count(False):  # it ended where the next one began
         notes.append(f"took {n_open:,} episodes without a mark at their end for cut by a time limit")
     episodes = join(read, dataset=dataset_id, source="minari", path=str(path), env_id=spec.env_id)
+    if spec.n_actions is not None:
+        opening.hold_to_choices(path, episodes.actions, spec.n_actions, spec.action_start)
     if spec.action_low is not None and spec.action_high is not None:
         bounds = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
         opening.hold_to_bounds(path, episodes.actions, bounds, clip_actions, notes)
     return MinariData(replace(episodes, notes=tuple(notes)), spec)
 
 
-def _parts(group: h5py.Group, columns: tuple[int | None, int | None]) -> list[h5py.Dataset]:
-    """The arrays of an episode, after all checks but those of their numbers."""
+def _parts(group: h5py.Group, columns: tuple[int | None, int | None], discrete: bool | None) -> list[h5py.Dataset]:
+    """The arrays of an episode, after all checks but those of their numbers; None: actions may be of either kind."""
     keys = ("rewards", "observations", "actions", "terminations", "truncations")
     parts = [opening.plain_entry(group, key, h5py.Dataset, _LAYOUT) for key in keys]
     steps = parts[0].size
-    shapes = ((steps,), (steps + 1, columns[0]), (steps, columns[1]), (steps,), (steps,))
+    if discrete is not None:
+        opening.check_kind(parts[2], discrete)
+    acted = opening.shape_of_actions(parts[2], steps, columns[1])
+    shapes = ((steps,), (steps + 1, columns[0]), acted, (steps,), (steps,))
     opening.check_shapes(parts, shapes, steps)
     return parts
 
@@ -181,7 +188,8 @@ def _parts(group: h5py.Group, columns: tuple[int | None, int | None]) -> list[h5
 def _read_episode(*parts: h5py.Dataset) -> tuple[Episode, bool]:
     """An episode, and whether there is a mark at its end."""
     steps = len(parts[0])
-    rewards, observations, actions = (opening.read_float32(data, steps) for data in parts[:3])
+    rewards, observations = (opening.read_float32(data, steps) for data in parts[:2])
+    actions = opening.read_actions(parts[2], steps)
     terminated, truncated = (opening.read_flags(data) for data in parts[3:])
     if (early := np.flatnonzero((terminated | truncated)[:-1])).size:
         raise DataError(

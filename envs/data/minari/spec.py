@@ -34,8 +34,8 @@ _PASSIVE_WRAPPERS = {"RecordEpisodeStatistics", "RecordVideo", "OrderEnforcing",
 class MinariSpec:
     """A dataset's metadata after all checks; None where it has none.
 
-    Observations have the size `observation_dim`, actions the bounds `action_low` and `action_high` (A,);
-    `reference_returns` score 0 and 100.
+    Observations have the size `observation_dim`, actions the bounds `action_low` and `action_high` (A,), or they are
+    `n_actions` integers from `action_start` on; `reference_returns` score 0 and 100.
     """
 
     env_id: str | None
@@ -45,6 +45,8 @@ class MinariSpec:
     observation_dim: int | None
     action_low: tuple[float, ...] | None
     action_high: tuple[float, ...] | None
+    n_actions: int | None
+    action_start: int
     total_episodes: int
     total_steps: int
     notes: tuple[str, ...]
@@ -83,7 +85,8 @@ def read_spec(path: Path) -> MinariSpec:
     notes: list[str] = []
     env = _env_spec(path, metadata, notes)
     observed, _ = _bounds(path, metadata, "observation_space")
-    low, high = _bounds(path, metadata, "action_space")
+    n_actions, start = _choices(path, metadata)
+    low, high = _bounds(path, metadata, "action_space") if n_actions is None else (None, None)
     described = [(key, metadata.get(key)) for key in ("algorithm_name", "description")]
     notes += [f"{key}: {one_line(text)}" for key, text in described if text and isinstance(text, str)]
     return MinariSpec(
@@ -94,6 +97,8 @@ def read_spec(path: Path) -> MinariSpec:
         observation_dim=None if observed is None else len(observed),
         action_low=low,
         action_high=high,
+        n_actions=n_actions,
+        action_start=start,
         total_episodes=_count(path, metadata, "total_episodes"),
         total_steps=_count(path, metadata, "total_steps"),
         notes=tuple(notes),
@@ -121,6 +126,18 @@ def _count(path: Path, values: dict[str, Any], key: str) -> int:
     return value
 
 
+def _choices(path: Path, metadata: dict[str, Any]) -> tuple[int | None, int]:
+    """The number of discrete actions and the first one; None where they are not described as such."""
+    if metadata.get("action_space") is None:
+        return None, 0
+    space = _object(f"{path}:action_space", metadata["action_space"])
+    if space.get("type") != "Discrete":
+        return None, 0
+    if not isinstance(start := space.get("start", 0), int) or abs(start) >= 2**53:
+        raise DataError(f"{path}:action_space.start is {_shown(start)}, not a whole number; {_AGAIN}")
+    return _count(path, space, "n"), start
+
+
 def _bounds(path: Path, metadata: dict[str, Any], key: str) -> tuple[tuple[float, ...] | None, ...]:
     """Lower and upper bounds of a space; None where the dataset does not describe it."""
     if metadata.get(key) is None:
@@ -130,7 +147,7 @@ def _bounds(path: Path, metadata: dict[str, Any], key: str) -> tuple[tuple[float
     if space.get("type") != "Box" or not isinstance(shape, list) or len(shape) != 1:
         raise DataError(
             f"{path}:{key} is {_shown(space.get('type'))} of shape {_shown(shape)}; only a Box with one axis (a vector "
-            "of numbers) can be learnt from"
+            "of numbers) can be learnt from, and Discrete actions; record through FlattenObservation"
         )
     try:
         bounds = np.array([space["low"], space["high"]], np.float64)
@@ -156,6 +173,7 @@ def _env_spec(path: Path, metadata: dict[str, Any], notes: list[str]) -> dict[st
     if not isinstance(wrappers, list) or not isinstance(kwargs, dict):
         raise DataError(f"{path}:env_spec.kwargs or additional_wrappers have no names; {_AGAIN}")
     names = [str(wrapper.get("name") if isinstance(wrapper, dict) else wrapper) for wrapper in wrappers]
+    names = [name for name in names if name != "FlattenObservation"]  # `make_env` has it where it changes something
     if not _PASSIVE_WRAPPERS.issuperset(names):
         raise DataError(
             f"{path}:env_spec was recorded through wrappers ({_shown(names)}; not imported), without which {env_id} is "

@@ -20,7 +20,7 @@ from ...files import write_whole, writing
 from ...system import sync
 from ...tasks.environment import close_env, entry_point_name, make_env
 from ..episodes import Episodes
-from ..hdf5.opening import hold_to_bounds
+from ..hdf5.opening import hold_to_bounds, hold_to_choices
 from .spec import WAY_OUT, minari_data_dir
 
 _REPEATED = "the observation behind each episode's last step was not recorded: it repeats the one before"
@@ -101,8 +101,14 @@ def new_minari_folder(dataset_id: str) -> Path:
 
 def _environment(
     episodes: Episodes, env_id: str | None, env_kwargs: Mapping[str, Any]
-) -> tuple[str | None, gym.spaces.Box]:
-    """The environment's description and action space; of an unknown one [-1, 1], or further where the actions go."""
+) -> tuple[str | None, gym.Space[Any]]:
+    """The environment's description and action space.
+
+    Of an unknown one the space is [-1, 1], or further where the actions go; discrete actions begin at 0 there.
+    """
+    if env_id is None and episodes.discrete:
+        first, last = min(0, int(episodes.actions.min())), int(episodes.actions.max())
+        return None, gym.spaces.Discrete(last - first + 1, start=first)
     if env_id is None:
         low, high = np.minimum(-1.0, episodes.actions.min(axis=0)), np.maximum(1.0, episodes.actions.max(axis=0))
         return None, gym.spaces.Box(low.astype(np.float32), high.astype(np.float32))
@@ -110,15 +116,19 @@ def _environment(
     close_env(env)
     path = episodes.path or episodes.dataset
     for key, space in (("observations", env.observation_space), ("actions", env.action_space)):
-        columns = getattr(episodes, key).shape[1]
-        if not isinstance(space, gym.spaces.Box) or space.shape != (columns,):
+        shape = getattr(episodes, key).shape[1:]
+        if not isinstance(space, gym.spaces.Box if shape else gym.spaces.Discrete) or space.shape != shape:
+            told = f"have {shape[0]} columns" if shape else "are integers"
             raise DataError(
-                f"{path}: {key} have {columns} columns, those of {env_id} are {one_line(space)}; name the "
-                "environment that the data were recorded on"
+                f"{path}: {key} {told}, those of {env_id} are {one_line(space)}; name the environment that the data "
+                "were recorded on"
             )
     described = copy.copy(env.spec)
-    assert described is not None and isinstance(space, gym.spaces.Box)
-    hold_to_bounds(Path(path), episodes.actions, (space.low, space.high), False, [])
+    assert described is not None
+    if isinstance(space, gym.spaces.Discrete):
+        hold_to_choices(Path(path), episodes.actions, int(space.n), int(space.start))
+    elif isinstance(space, gym.spaces.Box):
+        hold_to_bounds(Path(path), episodes.actions, (space.low, space.high), False, [])
     # A class that was registered itself has no place in JSON.
     described.entry_point = entry_point_name(env_id)
     try:

@@ -1,0 +1,236 @@
+"""Discrete actions: logits in parallel and step by step, the choice among them, and what a caller may hand over."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch.nn import functional as F
+
+from aaren_rl.agents import (
+    MIXERS,
+    ROLLOUTS,
+    DecisionModel,
+    ModelConfig,
+    NonFiniteActionError,
+    Policy,
+    TreeConfig,
+    with_guidance,
+    with_tree_attention,
+)
+from aaren_rl.agents.discrete import choose, next_seeds
+
+OBSERVATION, ACTIONS, START, TARGET, SCALE, STEPS = 4, 3, -1, 30.0, 50.0, 40
+
+
+def make(mixer: str = "aaren", rollout: str = "carry", tokens_per_step: int = 1, **changes: Any) -> Policy:
+    torch.manual_seed(0)
+    shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 60, "tree_budget": 1.0, "typical_return": True}
+    config = ModelConfig(
+        OBSERVATION, ACTIONS, mixer, tokens_per_step=tokens_per_step, timestep_std=1.0, discrete=True, **shape
+    )
+    model = DecisionModel(config)
+    model.embed_action.weight.data *= 5  # an action that is left out shows
+    model.head.weight.data *= 5
+    statistics = torch.linspace(-1, 1, OBSERVATION), torch.linspace(0.5, 2, OBSERVATION)
+    return Policy(model, *statistics, SCALE, rollout, 8, action_start=START, **changes)
+
+
+def steps(batch: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    rewards = rng.uniform(0, 1, (STEPS, batch))
+    rewards[0] = 0
+    return rng.normal(size=(STEPS, batch, OBSERVATION)).astype(np.float32), rewards
+
+
+def play(policy: Policy, batch: int = 2, **begin: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Logits (T, B, n) and actions (T, B)."""
+    state, logits, actions = policy.initial_state(batch, TARGET, **begin), [], []
+    for observation, reward in zip(*steps(batch), strict=True):
+        found, state = policy.logits(observation, reward, state)
+        logits.append(found)
+        actions.append(state.previous_action)
+    return np.stack(logits), np.stack(actions)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize("tokens_per_step", [1, 3])
+@torch.no_grad()
+def test_logits_step_by_step_are_those_in_parallel(mixer: str, tokens_per_step: int) -> None:
+    """Of the whole episode, whose previous actions are one-hot vectors; the compiled step is one of those held."""
+    policy, (observations, rewards) = make(mixer, tokens_per_step=tokens_per_step, temperature=3.0), steps()
+    logits, actions = play(policy)
+    assert actions.dtype == np.int64 and set(np.unique(actions)) == {-1, 0, 1}
+    seen = (torch.from_numpy(observations) - policy.observation_mean) / policy.observation_std
+    to_go = torch.from_numpy((TARGET - rewards.cumsum(0)) / SCALE).float()
+    taken = F.one_hot(torch.from_numpy(actions - START), ACTIONS).float()
+    times = torch.arange(STEPS).expand(2, -1)
+    whole, _ = policy.model(seen.transpose(0, 1), taken.transpose(0, 1), to_go.T, times)
+    np.testing.assert_allclose(logits.transpose(1, 0, 2), whole.numpy(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("rollout", ROLLOUTS)
+@pytest.mark.parametrize("mixer", ["aaren", "attention", "aaren-rsa"])
+def test_what_was_executed_is_seen_and_act_is_the_choice(mixer: str, rollout: str) -> None:
+    """In every rollout mode; compiled as in plain operations."""
+    policy, (observations, rewards) = make(mixer, rollout), steps()
+    logits, actions = play(policy)
+    plain, _ = play(dataclasses.replace(policy, compiled=False))
+    np.testing.assert_allclose(logits, plain, rtol=0, atol=2e-5)
+    np.testing.assert_array_equal(actions, logits.argmax(2) + START)
+    state = policy.initial_state(2, TARGET)
+    acted, state = policy.act(observations[0], rewards[0], state)
+    np.testing.assert_array_equal(acted, actions[0])
+    other = np.array([START, START]) + (actions[0] == START)
+    replaced, _ = policy.logits(observations[1], rewards[1], state._replace(previous_action=other))
+    same, _ = policy.logits(observations[1], rewards[1], state)
+    np.testing.assert_array_equal(same, logits[1])
+    assert (np.abs(replaced - same).max(1) > 1e-3).all()
+
+
+@pytest.mark.parametrize("rollout", ROLLOUTS)
+def test_episodes_begun_again_are_those_begun_alone(rollout: str) -> None:
+    policy, (observations, rewards) = make(rollout=rollout), steps()
+    state = policy.initial_state(2, TARGET)
+    for t in range(11):
+        _, state = policy.act(observations[t], rewards[t], state)
+    state, alone = policy.restart(state, [1], TARGET), policy.initial_state(1, TARGET)
+    for t in range(11):
+        together, state = policy.logits(observations[t], np.where([False, True], rewards[t], 0), state)
+        own, alone = policy.logits(observations[t, [1]], rewards[t, [1]], alone)
+        np.testing.assert_allclose(together[1], own[0], rtol=0, atol=1e-5)
+    assert policy.restart(policy.initial_state(2, TARGET), [0], TARGET).previous_action.tolist() == [START, START]
+
+
+def test_guidance_acts_on_logits_and_a_tree_of_all_terms_is_attention() -> None:
+    plain = make()
+    guided = with_guidance(plain, 2.5)
+    observed, rewards = (part[0] for part in steps())
+    asked, _ = plain.logits(observed, rewards, plain.initial_state(2, TARGET))
+    expected = guided._estimate(guided._typical_return, observed)
+    usual, _ = plain.logits(observed, rewards, plain.initial_state(2, expected))
+    found, _ = guided.logits(observed, rewards, guided.initial_state(2, TARGET))
+    np.testing.assert_allclose(found, usual + 2.5 * (asked - usual), rtol=0, atol=1e-5)
+    assert np.abs(found).max() > 1 or np.abs(found - asked).max() > 1e-3
+    attention = make("attention")
+    tree, _ = play(with_tree_attention(attention, TreeConfig(1.0)))
+    np.testing.assert_allclose(tree, play(attention)[0], rtol=0, atol=1e-5)
+
+
+def test_samples_follow_the_softmax_of_the_logits() -> None:
+    """Over seeds and over steps; at a temperature near 0 they are the most likely action, near infinity uniform."""
+    logits, count = np.array([[0.5, -1.0, 2.0]], np.float32), 4000
+    for temperature in (0.5, 1.0, 3.0):
+        wanted = np.exp(logits[0].astype(float) / temperature)
+        for seeds, times in ((np.arange(count), 5), (np.full(count, 3), np.arange(count))):
+            drawn = choose(logits.repeat(count, 0), 7, temperature, seeds, times)
+            found = np.bincount(drawn - 7, minlength=3)
+            assert stats.chisquare(found, count * wanted / wanted.sum()).pvalue > 1e-3
+    assert set(choose(logits.repeat(count, 0), 0, 1e-300, np.arange(count), 5)) == {2}
+    assert np.bincount(choose(logits.repeat(count, 0), 0, 1e30, np.arange(count), 5)).min() > count / 4
+
+
+def test_an_episodes_draws_depend_on_its_seed_and_step_alone() -> None:
+    policy = make(temperature=1.0)
+    _, together = play(policy, 2, seed=[5, 9])
+    np.testing.assert_array_equal(together, play(policy, 2, seed=[5, 9])[1])
+    assert (together != play(policy, 2, seed=[6, 9])[1]).any(0).tolist() == [True, False]
+    observations, rewards = steps()
+    state = policy.select(policy.initial_state(2, TARGET, seed=[5, 9]), [1])
+    for t in range(STEPS):
+        action, state = policy.act(observations[t, [1]], rewards[t, [1]], state)
+        assert action == together[t, 1]
+    assert policy.initial_state(3, TARGET, seed=4).seeds.tolist() == [4, 5, 6]
+    assert make().initial_state(3, TARGET, seed=4).seeds is None
+
+
+def test_a_guided_policy_samples_too() -> None:
+    guided = with_guidance(make(temperature=1.0), 2.0)
+    logits, actions = play(guided, 3, seed=4)
+    assert (actions != logits.argmax(2) + START).any()
+    state = guided.select(guided.initial_state(3, TARGET, seed=4), [2])
+    observations, rewards = steps(3)
+    for t in range(STEPS):
+        action, state = guided.act(observations[t, [2]], rewards[t, [2]], state)
+        assert action == actions[t, 2]
+
+
+def test_an_episode_begun_again_draws_anew_and_the_same_every_time() -> None:
+    policy = make(temperature=1.0)
+    state = policy.initial_state(3, TARGET, seed=4)
+    twice = [policy.restart(state, [0, 2], TARGET).seeds.tolist() for _ in range(2)]
+    assert twice[0] == twice[1] and twice[0][1] == 5
+    assert len({*twice[0], 4, 5, 6}) == 5 and state.seeds.tolist() == [4, 5, 6]
+    assert (next_seeds(np.array([0, 2**63 - 1])) >= 0).all()
+
+
+@pytest.mark.parametrize("temperature", [0, -1.0, float("nan"), float("inf"), "1", True])
+def test_a_temperature_that_cannot_be(temperature: Any) -> None:
+    with pytest.raises(ValueError, match=r"^temperature: [^\n]*$"):
+        make(temperature=temperature)
+
+
+def test_a_temperature_is_for_discrete_actions() -> None:
+    model = DecisionModel(ModelConfig(OBSERVATION, 2, width=16, layers=1, heads=2))
+    statistics = torch.zeros(OBSERVATION), torch.ones(OBSERVATION)
+    with pytest.raises(ValueError, match="continuous"):
+        Policy(model, *statistics, SCALE, "carry", 8, temperature=1.0)
+    policy = Policy(model, *statistics, SCALE, "carry", 8)
+    with pytest.raises(ValueError, match="continuous"):
+        policy.logits(np.zeros((1, OBSERVATION)), np.zeros(1), policy.initial_state(1, TARGET))
+
+
+WRONG_ACTIONS = {
+    "floats": np.zeros(2, np.float32),
+    "whole floats": np.array([1.0, 0.0]),
+    "n": np.array([0, START + ACTIONS]),
+    "too small": np.array([START - 1, 0]),
+    "one-hot": np.eye(ACTIONS, dtype=np.int64)[:2],
+    "a column": np.zeros((2, 1), np.int64),
+    "too few": np.zeros(1, np.int64),
+    "none at all": np.zeros(0, np.int64),
+    "a number": 0,
+    "text": np.array(["0", "1"]),
+    "complex": np.zeros(2, complex),
+    "not a number": np.array([np.nan, 0.0]),
+    "objects": [None, None],
+}
+
+
+@pytest.mark.parametrize("action", WRONG_ACTIONS.values(), ids=WRONG_ACTIONS)
+def test_a_previous_action_that_cannot_be(action: Any) -> None:
+    policy, (observations, rewards) = make(), steps()
+    _, state = policy.act(observations[0], rewards[0], policy.initial_state(2, TARGET))
+    with pytest.raises(ValueError, match=r"^previous_action: [^\n]*$"):
+        policy.act(observations[1], rewards[1], state._replace(previous_action=action))
+
+
+@pytest.mark.parametrize("seed", [-1, [1], [1, 2, 3], 0.5, [0.5, 1.0], "7", None, 2**63, [[1, 2]]], ids=str)
+def test_a_seed_that_cannot_be(seed: Any) -> None:
+    policy = make(temperature=1.0)
+    with pytest.raises(ValueError, match=r"^seed: [^\n]*$"):
+        policy.initial_state(2, TARGET, seed=seed)
+    bad = policy.initial_state(2, TARGET)._replace(seeds=None)
+    with pytest.raises(ValueError, match=r"^state: seeds: [^\n]*$"):
+        policy.act(*(part[0] for part in steps()), bad)
+
+
+@pytest.mark.parametrize("wrong", ["observation", "reward", "weights"])
+@pytest.mark.parametrize("rollout", ROLLOUTS)
+def test_logits_that_are_not_finite_name_what_is_not(wrong: str, rollout: str) -> None:
+    policy, (observations, rewards) = make(rollout=rollout), steps()
+    observed, reward = observations[0], rewards[0]
+    if wrong == "weights":
+        policy.model.head.bias.data[1] = float("nan")
+        policy = dataclasses.replace(policy)
+    elif wrong == "observation":
+        observed[1, 2] = np.inf
+    else:
+        reward[1] = np.nan
+    said = {"weights": "the policy's action", "observation": "observation: row 1, column 2", "reward": "reward: row 1"}
+    with pytest.raises(NonFiniteActionError, match=f"^{said[wrong]}"):
+        policy.act(observed, reward, policy.initial_state(2, TARGET))

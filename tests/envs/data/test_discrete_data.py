@@ -1,0 +1,392 @@
+"""Data of discrete actions and one-hot observations: what is read, written and recorded, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import h5py
+import minari_sets
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+from aaren_rl.datasets.command import main as datasets
+from aaren_rl.datasets.describe import describe
+from aaren_rl.envs import DataError, Episodes, UsageError, get_task, load_task, rollout
+from aaren_rl.envs.behaviour import cartpole
+from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
+from aaren_rl.envs.data.load import sizes
+from aaren_rl.envs.data.minari.read import read_minari
+from aaren_rl.envs.data.minari.write import write_minari
+from aaren_rl.envs.memory import tmaze
+from aaren_rl.envs.simulation.rollout import Recorder
+from aaren_rl.envs.simulation.stepping import begin, take
+from aaren_rl.envs.tasks.environment import make_env, own_task
+from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.train.command import main as train
+
+N, START, CHOICES = 60, -1, 3
+ID = "test/odd/discrete-v0"
+
+
+class Played(gym.Env[Any, Any]):
+    """Any spaces; the reward is the action, which must be one of its integers where it is discrete."""
+
+    def __init__(self, seen: str = "Box", acted: str = "Discrete") -> None:
+        self.observation_space, self.action_space = copy.deepcopy(SEEN[seen]), ACTED[acted]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        return self.observation_space.sample(), float(action), bool(action == 1), False, {}
+
+
+SEEN: dict[str, gym.Space[Any]] = {
+    "Box": Box(-1, 1, (4,), np.float32),
+    "Discrete": Discrete(4, start=2),
+    "MultiBinary": MultiBinary(4),
+    "MultiDiscrete": MultiDiscrete([3, 1]),
+    "Dict": Dict({"a": Discrete(2)}),
+    "Tuple": Tuple((Discrete(2), Box(-1, 1, (2,)))),
+    "Image": Box(0, 255, (8, 8, 3), np.uint8),
+    "Table": Box(0, 1, (3, 3)),
+}
+ACTED: dict[str, gym.Space[Any]] = {
+    "Discrete": Discrete(CHOICES, start=START),
+    "Box": Box(-1, 1, (1,)),
+    "MultiDiscrete": MultiDiscrete([2, 3]),
+    "MultiBinary": MultiBinary(3),
+    "Dict": Dict({"a": Discrete(2)}),
+    "Tuple": Tuple((Discrete(2), Discrete(3))),
+    "Image": Box(-1, 1, (2, 2)),
+    "Many": Discrete(2**40),
+    "Far": Discrete(2, start=2**40),
+    "Low": Discrete(2, start=-(2**40)),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environments() -> Iterator[None]:
+    """Seen*-v0 act discretely; Acted*-v0 see a vector; Smooth-v0 acts continuously."""
+    made = {f"Seen{name}-v0": {"seen": name} for name in SEEN} | {f"Acted{name}-v0": {"acted": name} for name in ACTED}
+    made["Smooth-v0"] = {"acted": "Box"}
+    for name, kwargs in made.items():
+        gym.register(name, Played, max_episode_steps=20, disable_env_checker=True, kwargs=kwargs)
+    yield
+    for name in made:
+        del gym.registry[name]
+
+
+@pytest.fixture(autouse=True)
+def minari_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    return tmp_path / "minari"
+
+
+def arrays(**changes: Any) -> dict[str, Any]:
+    """Three episodes; None leaves an array out."""
+    rng = np.random.default_rng(0)
+    good = {
+        "observations": rng.uniform(-1, 1, (N, 4)).astype(np.float32),
+        "actions": rng.integers(START, START + CHOICES, N),
+        "rewards": rng.standard_normal(N).astype(np.float32),
+        "terminals": np.arange(N) % 20 == 19,
+    }
+    return {key: value for key, value in (good | changes).items() if value is not None}
+
+
+def save(path: Path, **changes: Any) -> Path:
+    with h5py.File(path, "w") as file:
+        file.update(arrays(**changes))
+    return path
+
+
+def discrete(seed: int = 0) -> Episodes:
+    made = minari_sets.small(seed, observation_dim=4)
+    rng = np.random.default_rng(seed)
+    return dataclasses.replace(made, actions=rng.integers(START, START + CHOICES, made.n_steps))
+
+
+def same(a: Episodes, b: Episodes) -> None:
+    for name in ("observations", "actions", "rewards", "offsets", "terminated"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+        assert getattr(a, name).dtype == getattr(b, name).dtype
+
+
+def refused(call: Callable[[], object], kind: type[Exception], *parts: object) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message and "; " in message and all(str(part) in message for part in parts), message
+
+
+def test_the_task_is_the_environments() -> None:
+    task = own_task("mine", "SeenBox-v0")
+    assert (task.n_actions, task.action_start, task.action_dim, task.action_low, task.action_high) == (3, -1, 3, (), ())
+    assert own_task("mine", "Smooth-v0").n_actions is None
+
+
+@pytest.mark.parametrize("kind", ["Discrete", "MultiBinary", "MultiDiscrete"])
+def test_discrete_observations_are_one_hot(kind: str) -> None:
+    env, plain = make_env(f"Seen{kind}-v0"), gym.make(f"Seen{kind}-v0")
+    assert own_task("mine", f"Seen{kind}-v0").observation_dim == 4
+    for given, raw in ((begin(env, seed=3)[0], plain.reset(seed=3)[0]), (take(env, 0)[0], plain.step(0)[0])):
+        np.testing.assert_array_equal(given, gym.spaces.flatten(SEEN[kind], raw))
+        assert given.dtype == np.float32 and set(given) <= {0, 1}
+
+
+@pytest.mark.parametrize("name", ["Dict", "Tuple", "Image", "Table"])
+def test_other_observations_are_named(name: str) -> None:
+    parts = f"Seen{name}-v0: observations are", "FlattenObservation"
+    refused(lambda: own_task("mine", f"Seen{name}-v0"), UsageError, *parts)
+
+
+@pytest.mark.parametrize("name", [name for name in ACTED if name not in ("Discrete", "Box")])
+def test_other_actions_are_named(name: str) -> None:
+    refused(lambda: own_task("mine", f"Acted{name}-v0"), UsageError, f"Acted{name}-v0: actions are")
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        lambda actions: actions,
+        lambda actions: actions[:, None],
+        lambda actions: actions.astype(np.int8),
+        lambda actions: actions.astype(np.int32)[:, None],
+    ],
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_integers_are_discrete_actions(stored: Callable[[Any], Any], known: bool, tmp_path: Path) -> None:
+    actions = arrays()["actions"]
+    options = sizes(own_task("mine", "SeenBox-v0")) if known else {}
+    episodes = read_hdf5(save(tmp_path / "set.hdf5", actions=stored(actions)), **options)
+    assert episodes.discrete and episodes.actions.dtype == np.int64
+    np.testing.assert_array_equal(episodes.actions, actions)
+    assert episodes.action_range() == (-1.0, 1.0) and episodes.action_dim == 1
+    one = episodes.take([1])
+    np.testing.assert_array_equal(one.actions, actions[20:40])
+    assert len(episodes.best(0.3)) == 1
+
+
+def test_truth_values_are_actions_and_matrices_of_integers_are_not(tmp_path: Path) -> None:
+    flags = np.arange(N) % 3 == 0
+    np.testing.assert_array_equal(read_hdf5(save(tmp_path / "a.hdf5", actions=flags)).actions, flags)
+    columns = np.ones((N, 2), np.int64)
+    assert read_hdf5(save(tmp_path / "b.hdf5", actions=columns)).actions.dtype == np.float32
+
+
+def at(step: int, value: Any, dtype: Any = np.int64) -> Any:
+    """Good actions with one that is not."""
+    actions = arrays()["actions"].astype(dtype)
+    actions[step] = value
+    return actions
+
+
+BAD: dict[str, tuple[dict[str, Any], tuple[object, ...]]] = {
+    "n": ({"actions": at(17, START + CHOICES)}, ("actions has 2 at step 17", "-1 to 1")),
+    "far beyond n": ({"actions": at(0, 2**40)}, ("1099511627776 at step 0",)),
+    "below start": ({"actions": at(59, START - 1)}, ("-2 at step 59", "-1 to 1")),
+    "negative": ({"actions": at(3, -(2**60))}, ("at step 3",)),
+    "from 1 on": ({"actions": arrays()["actions"] + 2}, ("actions has 2 at step", "number its actions as that does")),
+    "unsigned": ({"actions": at(5, 2**63 + 1, np.uint64)}, ("actions has",)),
+    "whole floats": ({"actions": at(0, 1.0, np.float32)}, ("float32 of shape (60,)", "at step 0", "int64")),
+    "a float": ({"actions": at(9, 0.5, np.float64)}, ("0.5 at step 9", "integers")),
+    "NaN": ({"actions": at(11, np.nan, np.float32)}, ("nan at step 11", "integers")),
+    "infinite": ({"actions": at(12, np.inf, np.float32)}, ("inf at step 12", "integers")),
+    "float columns": ({"actions": np.zeros((N, 1), np.float32)}, ("float32 of shape (60, 1)", "integers")),
+    "one-hot": ({"actions": np.eye(3, dtype=np.float32)[[0] * N]}, ("float32 of shape (60, 3)", "integers")),
+    "one-hot integers": ({"actions": np.eye(3, dtype=np.int64)[[0] * N]}, ("int64 of shape (60, 3)", "integers")),
+    "two heads": ({"actions": np.zeros((N, 2), np.int64)}, ("int64 of shape (60, 2)", "integers")),
+    "three axes": ({"actions": np.zeros((N, 1, 1), np.int64)}, ("int64 of shape (60, 1, 1)", "integers")),
+    "too few": ({"actions": arrays()["actions"][:-1]}, ("actions", "(59,)")),
+    "none": ({"actions": np.zeros(0, np.int64)}, ("actions", "(0,)")),
+    "no columns": ({"actions": np.zeros((N, 0), np.int64)}, ("actions", "(60, 0)")),
+    "missing": ({"actions": None}, ("missing actions",)),
+    "text": ({"actions": np.array([b"left"] * N)}, ("actions", "not real numbers")),
+    "complex": ({"actions": np.ones(N, np.complex64)}, ("actions", "not real numbers")),
+    "raw observations": ({"observations": np.zeros(N, np.int64)}, ("observations", "FlattenObservation")),
+    "columns": ({"observations": np.zeros((N, 5), np.float32)}, ("observations has 5 columns", "has 4")),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_one_line(name: str, tmp_path: Path) -> None:
+    changes, parts = BAD[name]
+    path = save(tmp_path / "set.hdf5", **changes)
+    refused(lambda: load_task("mine", str(path), env_id="SeenBox-v0"), DataError, path, *parts)
+
+
+@pytest.mark.parametrize("shape", [(N,), (N, 1)])
+def test_integers_in_a_continuous_environment(shape: tuple[int, ...], tmp_path: Path) -> None:
+    path = save(tmp_path / "set.hdf5", actions=np.ones(shape, np.int64))
+    parts = path, f"int64 of shape {shape}", "at step 0", "vectors of real numbers"
+    refused(lambda: load_task("mine", str(path), env_id="Smooth-v0"), DataError, *parts)
+    assert datasets(["info", str(path), "--env-id", "Smooth-v0"]) == 3
+
+
+def spoil_space(values: dict[str, Any], **changes: Any) -> None:
+    values["action_space"] = json.dumps(json.loads(values["action_space"]) | changes)
+
+
+def replace(group: h5py.Group, key: str, value: Any) -> None:
+    del group[key]
+    group[key] = value
+
+
+SPOILED: dict[str, tuple[Callable[[dict[str, Any]], None], Callable[[h5py.Group], None], tuple[str, ...]]] = {
+    "fewer actions": (lambda v: spoil_space(v, n=2), lambda g: None, ("actions has 1 at step", "-1 to 0")),
+    "another start": (lambda v: spoil_space(v, start=0), lambda g: None, ("actions has -1 at step", "0 to 2")),
+    "n of nothing": (lambda v: spoil_space(v, n=0), lambda g: None, ("n is 0",)),
+    "n of text": (lambda v: spoil_space(v, n="three"), lambda g: None, ("n is 'three'",)),
+    "start of text": (lambda v: spoil_space(v, start=0.5), lambda g: None, ("start is 0.5",)),
+    "two heads": (lambda v: spoil_space(v, type="MultiDiscrete", nvec=[2, 2]), lambda g: None, ("MultiDiscrete",)),
+    "continuous": (
+        lambda v: spoil_space(v, type="Box", shape=[1], low=[-1.0], high=[1.0]),
+        lambda g: None,
+        ("int64", "vectors of real numbers"),
+    ),
+    "one episode of floats": (
+        lambda v: None,
+        lambda g: replace(g, "actions", np.zeros((len(g["actions"]), 1), np.float32)),
+        ("episode_2/actions are float32", "integers"),
+    ),
+    "and no space": (
+        lambda v: v.pop("action_space"),
+        lambda g: replace(g, "actions", np.zeros((len(g["actions"]), 1), np.float32)),
+        ("episode_2/actions are float32", "integers"),
+    ),
+    "an odd action": (lambda v: None, lambda g: g["actions"].write_direct(np.full(7, 9)), ("actions has 9",)),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_bad_minari_sets_are_one_line(name: str, minari_root: Path) -> None:
+    write_minari(ID, discrete(), env_id="SeenBox-v0")
+    describe_as, change, parts = SPOILED[name]
+    data = minari_root / ID / "data"
+    with minari_sets.metadata(data) as values:
+        describe_as(values)
+    with minari_sets.episode(data, 2) as group:
+        change(group)
+    refused(lambda: read_minari(ID, progress=False), DataError, data, *parts)
+
+
+def test_minari_keeps_integers_and_their_space(minari_root: Path, tmp_path: Path) -> None:
+    made, file, again = discrete(), tmp_path / "set.hdf5", tmp_path / "again.hdf5"
+    write_hdf5(file, made, {"env_id": "SeenBox-v0"})
+    assert datasets(["convert", str(file), f"minari:{ID}"]) == 0
+    metadata = json.loads((minari_root / ID / "data" / "metadata.json").read_text())
+    assert json.loads(metadata["action_space"]) == {"type": "Discrete", "dtype": "int64", "start": START, "n": CHOICES}
+    task, episodes = load_task("mine", f"minari:{ID}")
+    same(episodes, made)
+    assert (task.n_actions, task.action_start) == (CHOICES, START)
+    assert datasets(["convert", f"minari:{ID}", str(again)]) == 0
+    same(read_hdf5(again), made)
+
+
+def test_minari_of_an_unknown_environment_holds_what_was_taken() -> None:
+    write_minari(ID, discrete(), env_id=None)
+    episodes, spec = read_minari(ID, progress=False)
+    assert episodes.discrete and (spec.n_actions, spec.action_start) == (CHOICES, START)
+
+
+@pytest.mark.parametrize("env_id", ["Smooth-v0", "SeenDiscrete-v0"])
+def test_what_does_not_fit_is_not_written(env_id: str, minari_root: Path) -> None:
+    wrong = dataclasses.replace(discrete(), actions=discrete().actions + 1)
+    part = "are integers" if env_id == "Smooth-v0" else "actions has 2 at step"
+    refused(lambda: write_minari(ID, wrong, env_id=env_id), DataError, part)
+    assert not (minari_root / ID).exists()
+
+
+def test_another_environment_than_recorded(minari_root: Path) -> None:
+    write_minari(ID, discrete(), env_id=None)
+    refused(
+        lambda: load_task("mine", f"minari:{ID}", env_id="Smooth-v0"), DataError, "1 discrete action", "1 continuous"
+    )
+    assert datasets(["convert", f"minari:{ID}", "-"]) == 2
+
+
+class Cycle:
+    """Takes -1, 0, 0, 1 in turn."""
+
+    def initial_state(self, batch_size: int, target_return: Any) -> int:
+        return 0
+
+    def act(self, observation: Any, reward: Any, state: int) -> tuple[Any, int]:
+        return np.full(len(observation), [-1, 0, 0, 1][state % 4], np.int64), state + 1
+
+
+def test_recorded_rollouts_are_read_back_bit_for_bit() -> None:
+    """FlattenObservation, which the environment's description then names, is no foreign wrapper."""
+    recorder = Recorder()
+    played = rollout(Cycle(), "SeenDiscrete-v0", episodes=3, target_return=0.0, seed=5, workers=0, recorder=recorder)
+    episodes, finals = recorder.episodes(ID, "SeenDiscrete-v0")
+    assert played.lengths.tolist() == [4, 4, 4] and episodes.actions.tolist() == [-1, 0, 0, 1] * 3
+    write_minari(ID, episodes, env_id="SeenDiscrete-v0", final_observations=finals)
+    _, again = load_task("mine", f"minari:{ID}")
+    same(again, episodes)
+
+
+@pytest.mark.filterwarnings("ignore:.*smaller than the available range")
+def test_train_and_evaluate_where_actions_do_not_begin_at_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    data = save(tmp_path / "own.hdf5", observations=np.eye(4)[rng.integers(4, size=N)])
+    small = "--width 8 --layers 1 --heads 2 --updates 2 --warmup-updates 1 --steps-per-update 40 --eval-every 2"
+    played = "--eval-episodes 1 --final-episodes 1 --threads 1 --return-scale 10".split()
+    own = ["--env-id", "SeenDiscrete-v0", "--source", str(data), "--out", str(tmp_path / "runs")]
+    assert train([*own, *small.split(), *played]) == 0
+    run = str(tmp_path / "runs" / "own" / "decision-aaren" / "seed0")
+    assert evaluate([run, "--episodes", "2", "--temperature", "2", "--record-minari", ID]) == 0
+    task, episodes = load_task("mine", f"minari:{ID}")
+    assert set(episodes.actions) <= {-1, 0, 1} and task.action_start == START
+    capsys.readouterr()
+    assert evaluate([run, "--held-out", str(save(tmp_path / "bad.hdf5", actions=at(17, 2)))]) == 3
+    assert "actions has 2 at step 17" in capsys.readouterr().err
+    assert evaluate([run, "--env-id", "SeenBox-v0", "--episodes", "1"]) == 0
+    assert evaluate([run, "--env-id", "Smooth-v0", "--episodes", "1"]) == 4
+    assert "Discrete(3, start=-1)" in capsys.readouterr().err
+
+
+def test_info_counts_the_actions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = save(tmp_path / "set.hdf5", actions=np.arange(N) % 4 // 3 + 7), tmp_path / "set.json"
+    assert datasets(["info", str(path), "--json", str(out)]) == 0
+    assert "actions       discrete, 2 taken: 7 (75.0%), 8 (25.0%)" in capsys.readouterr().out
+    assert json.loads(out.read_text())["action_shares"] == {"7": 0.75, "8": 0.25}
+    assert describe(dataclasses.replace(minari_sets.small(), path=str(path)), None)["action_shares"] is None
+
+
+def test_cartpole_falls_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cartpole, "_STEPS", 600)
+    task = get_task("cartpole-medium-replay")
+    episodes = cartpole.make_episodes(task, False)
+    early, late = (part.mean() for part in np.array_split(episodes.returns, 2))
+    assert early < late and 8 <= episodes.returns.min() < 15 and episodes.returns.max() == 500
+    assert episodes.discrete and set(episodes.actions) == {0, 1} and not episodes[-1].terminated
+    same(episodes, cartpole.make_episodes(task, False))
+
+
+def test_the_discrete_t_maze_is_the_other_with_two_actions() -> None:
+    task = get_task("tmaze-discrete-30")
+    assert (task.env_id, task.n_actions, task.horizon, task.data_horizon) == ("aaren_rl/TMazeDiscrete-v0", 2, 30, 200)
+    plain, found = (tmaze.make_episodes(get_task(name), False) for name in ("tmaze", "tmaze-discrete"))
+    np.testing.assert_array_equal(plain.observations, found.observations)
+    np.testing.assert_array_equal(plain.rewards, found.rewards)
+    last = plain.offsets[1:] - 1
+    np.testing.assert_array_equal(plain.actions[last, 0] > 0, found.actions[last] == 1)
+    env, other = make_env(task.env_id, length=5), make_env("aaren_rl/TMaze-v0", length=5)
+    for seed in range(6):
+        cue = begin(env, seed=seed)[0][0]
+        assert cue == begin(other, seed=seed)[0][0]
+        turn = 2.0 * (seed % 2) - 1
+        rewards = [(take(env, np.int64(seed % 2))[1], take(other, np.array([turn]))[1]) for _ in range(5)]
+        assert all(a == b for a, b in rewards) and rewards[-1][0] == (cue == turn)

@@ -1,0 +1,426 @@
+"""Discrete actions through the commands and adapters: training, scores, the held-out measure, ONNX, vectors, SB3."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from cartpole import (
+    CARTPOLE,
+    OBSERVATION,
+    make_discrete,
+    make_discrete_card,
+    make_model,
+    play_cartpole,
+    save_discrete_run,
+)
+from policies import make_policy as make_continuous
+from policies import save_run
+from stable_baselines3.common.evaluation import evaluate_policy
+
+from aaren_rl.envs import Episodes, rollout
+from aaren_rl.envs.data.hdf5.d4rl import write_hdf5
+from aaren_rl.errors import ArgumentError, CheckpointError, NonFiniteActionError
+from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.evaluate.held_out import HeldOut, action_error
+from aaren_rl.evaluate.play import EpisodePlan, score_policy
+from aaren_rl.export import model as exporting
+from aaren_rl.export.command import main as export
+from aaren_rl.export.model import make_model as make_onnx
+from aaren_rl.export.model import make_runner
+from aaren_rl.hub.model_card import model_card
+from aaren_rl.import_weights.command import main as import_weights
+from aaren_rl.policies.card import card_from_json
+from aaren_rl.policies.folder import load_policy
+from aaren_rl.policies.folder import make_policy as policy_of
+from aaren_rl.runs.command import main as list_runs
+from aaren_rl.runtime import Runner, from_bytes, load
+from aaren_rl.sb3 import SB3Policy, make_vec_env
+from aaren_rl.train.command import main as train
+from aaren_rl.train.config import RunConfig
+from aaren_rl.train.contexts.batches import StepData
+from aaren_rl.train.settings import make_config
+from aaren_rl.train.trainer import Trainer, masked_cross_entropy
+from aaren_rl.vector import VectorPolicy
+
+TARGET = 100.0
+
+
+@pytest.fixture(scope="module")
+def episodes() -> Episodes:
+    return play_cartpole()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_discrete_run(tmp_path_factory.mktemp("runs") / "seed0")
+
+
+@pytest.fixture(scope="module")
+def file(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("exported") / "policy.onnx"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exporting, "CHECKED_STEPS", 50)
+        assert export([str(run), "--out", str(path)]) == 0
+    return path
+
+
+def runner_of(policy, **card: Any) -> Runner:
+    described = make_discrete_card(policy.model, action_start=policy.action_start, **card)
+    return make_runner(make_onnx(policy, described))
+
+
+def test_the_loss_is_the_cross_entropy_over_real_steps() -> None:
+    rng = np.random.default_rng(0)
+    logits, actions = 3 * rng.normal(size=(2, 5, 3)), rng.integers(0, 3, (2, 5))
+    mask = np.array([[True] * 5, [True, True, False, False, False]])
+    chances = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    wanted = -np.log(np.take_along_axis(chances, actions[..., None], -1))[mask].mean()
+    one_hot = torch.from_numpy(np.eye(3, dtype=np.float32)[actions])
+    found = masked_cross_entropy(torch.from_numpy(logits), one_hot, torch.from_numpy(mask))
+    assert float(found) == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("context", ["window", "episode", "mixed", "stream"])
+def test_training_learns_what_the_behavior_does(context: str, episodes: Episodes) -> None:
+    """Its noise leaves an entropy of 0.5 nats; batches hold one-hot vectors of the data's integers."""
+    shifted = dataclasses.replace(episodes, actions=episodes.actions - 3)
+    settings = {"env": "hopper-medium", "context": context, "updates": 60, "width": 16, "layers": 1, "heads": 2}
+    config: RunConfig = make_config({**settings, "warmup_updates": 5, "steps_per_update": 320, "return_scale": 100.0})
+    data = StepData(shifted, 100.0, n_actions=2, action_start=-3)
+    index = torch.arange(7)
+    np.testing.assert_array_equal(data.scaled_actions(index).argmax(1) - 3, shifted.actions[:7])
+    assert (data.scaled_actions(index).sum(1) == 1).all()
+    trainer = Trainer(config, data, 2, 500)
+    losses = [float(trainer.step()[0]) for _ in range(60)]
+    assert np.mean(losses[-10:]) < 0.6 < np.log(2) < losses[0]
+    card = make_discrete_card(trainer.model, action_start=-3)
+    statistics = {name: getattr(data, name).tolist() for name in ("observation_mean", "observation_std")}
+    policy = policy_of(trainer.model, dataclasses.replace(card, **statistics))
+    error = action_error(policy, HeldOut(shifted))
+    assert error.accuracy > 0.7 and error.mean < 0.6
+
+
+@pytest.mark.parametrize("rollout", ["carry", "window"])
+def test_the_held_out_measure_is_the_models_on_whole_episodes(rollout: str, episodes: Episodes) -> None:
+    policy, some = make_discrete(rollout=rollout), episodes.take([3, 0, 7])
+    policy = dataclasses.replace(policy, context_length=500)
+    found = action_error(policy, HeldOut(some))
+    sums, correct = [], []
+    for episode in some:
+        seen = (torch.from_numpy(episode.observations) - policy.observation_mean) / policy.observation_std
+        taken = torch.from_numpy(episode.actions)
+        to_go = torch.arange(len(episode), 0, -1).float() / 100
+        given = seen, torch.nn.functional.one_hot(taken, 2).float(), to_go, torch.arange(len(episode))
+        with torch.no_grad():
+            (logits,), _ = policy.model(*(part.unsqueeze(0) for part in given))
+        sums.append(float(torch.nn.functional.cross_entropy(logits, taken, reduction="sum")))
+        correct.append(int((logits.argmax(1) == taken).sum()))
+    np.testing.assert_allclose(found.sums, sums, rtol=1e-4)
+    assert found.correct == correct and found.accuracy == sum(correct) / some.n_steps
+    assert set(found.scalars("eval")) == {"eval/action_nll", "eval/action_accuracy"}
+    assert found.measure == "negative log-likelihood" and "accuracy 0." in str(found) and "accuracy 0." in found.short()
+    exported = action_error(runner_of(policy, rollout=rollout), HeldOut(some))
+    np.testing.assert_allclose(exported.sums, found.sums, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "rollout", "tokens"),
+    [("aaren", "carry", 1), ("aaren", "carry", 3), ("aaren", "rolling", 1), ("aaren-rsa", "carry", 1),
+     ("aaren", "window", 1), ("attention", "window", 3), ("gru", "carry", 1), ("mingru", "rolling", 1)],
+)  # fmt: skip
+def test_an_exported_policy_takes_the_same_actions(mixer: str, rollout: str, tokens: int) -> None:
+    """Over 1,000 steps, the most likely and sampled ones; every third action is replaced by what was executed."""
+    policy = make_discrete(mixer, rollout, actions=3, start=-1, tokens_per_step=tokens)
+    runner, rng, length = runner_of(policy, rollout=rollout), np.random.default_rng(0), 1000
+    for temperature in (None, 0.7):
+        policy, runner.temperature = dataclasses.replace(policy, temperature=temperature), temperature
+        state, exported = (
+            policy.initial_state(2, [50.0, TARGET], seed=3),
+            runner.initial_state(2, [50.0, TARGET], seed=3),
+        )
+        counts = np.zeros(3, np.int64)
+        for t in range(length if temperature is None else 100):
+            observation, reward = rng.normal(size=(2, OBSERVATION)).astype(np.float32), np.full(2, float(t > 0))
+            logits, _ = policy.logits(observation, reward, state)
+            others, _ = runner.logits(observation, reward, exported)
+            np.testing.assert_allclose(others, logits, rtol=1e-5, atol=1e-5)
+            action, state = policy.act(observation, reward, state)
+            other, exported = runner.act(observation, reward, exported)
+            np.testing.assert_array_equal(other, action)
+            assert other.dtype == np.int64
+            counts += np.bincount(action + 1, minlength=3)
+            if t % 3 == 0:
+                executed = rng.integers(-1, 2, 2)
+                state, exported = (s._replace(previous_action=executed) for s in (state, exported))
+        assert (counts > 0).all()
+
+
+def test_an_exported_graph_gives_the_most_likely_action_itself() -> None:
+    """Others that read ONNX need not choose; in float64 and in 8 bits too."""
+    policy = make_discrete(actions=3, start=-1)
+    card = make_discrete_card(policy.model, action_start=-1)
+    rng = np.random.default_rng(0)
+    for precision in ("float32", "float64", "int8"):
+        runner = make_runner(make_onnx(policy, card, precision))
+        state = runner.initial_state(4, TARGET)
+        for _ in range(5):
+            observed, last = rng.normal(size=(4, OBSERVATION)).astype(np.float32), state.previous_action
+            feed = {
+                "observation": observed,
+                "reward": np.zeros(4),
+                "return_to_go": state.return_to_go,
+                "timestep": np.full(4, state.timestep),
+                "previous_action": np.zeros(4, np.int64) if last is None else last,
+                "memory": state.memory,
+            }
+            (chosen,) = runner._session.run(["action"], feed)
+            action, state = runner.act(observed, np.zeros(4), state)
+            np.testing.assert_array_equal(chosen, action)
+
+
+def test_scores_of_a_run_and_of_its_file(run: Path, file: Path, tmp_path: Path, capsys) -> None:
+    scores = []
+    for path in (run, file):
+        for more in ([], ["--temperature", "2"]):
+            written = ["--json", str(tmp_path / "scores.json"), "--csv", str(tmp_path / "scores.csv")]
+            assert evaluate([str(path), "--episodes", "3", *written, *more]) == 0
+            scores += json.loads((tmp_path / "scores.json").read_text())
+    returns = [score["returns"] for score in scores]
+    assert returns[0] == returns[2] and returns[1] == returns[3] and returns[0] != returns[1]
+    assert [score["temperature"] for score in scores] == [None, 2.0] * 2
+    assert "temperature 2" in capsys.readouterr().out
+
+
+def test_a_sampled_episode_does_not_depend_on_how_many_are_played(run: Path) -> None:
+    policy = dataclasses.replace(load_policy(run), temperature=1.5)
+    together = rollout(policy, CARTPOLE, episodes=40, target_return=TARGET, seed=5, workers=0).returns
+    alone = rollout(policy, CARTPOLE, episodes=3, target_return=TARGET, seed=12, workers=0).returns
+    assert together[7:10].tolist() == alone.tolist()
+    (score,) = score_policy(policy, policy.card, EpisodePlan("average", 3, [TARGET], 12))
+    assert score.returns == alone.tolist() and "temperature 1.5" in score.acting()
+
+
+@pytest.mark.parametrize("temperature", [None, 1.5])
+@pytest.mark.parametrize("mixer", ["aaren", "attention"])
+def test_vectorised_environments_and_sb3(mixer: str, temperature: float | None) -> None:
+    """Cohorts where the memory grows, one batch where it does not; episodes are those of a rollout."""
+    policy = dataclasses.replace(make_discrete(mixer), temperature=temperature)
+    envs = gym.vector.SyncVectorEnv([lambda: gym.make(CARTPOLE)] * 3, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+    assert isinstance(envs.action_space, gym.spaces.MultiDiscrete)
+    agent, state, ended = VectorPolicy(policy, n_envs=3, target_return=TARGET, seed=20), None, np.zeros(3, bool)
+    (observed, _), rewards, totals, first = envs.reset(seed=20), np.zeros(3), np.zeros(3), {}
+    drawn = []
+    for _ in range(200):
+        actions, state = agent.act(observed, rewards, ended, state)
+        assert actions.shape == (3,) and actions.dtype == np.int64
+        if temperature is not None:
+            drawn.append([cohort.state.seeds.tolist() for cohort in state])
+        observed, rewards, terminated, truncated, _ = envs.step(actions)
+        totals, ended = totals + rewards, terminated | truncated
+        for e in np.flatnonzero(ended):
+            first.setdefault(int(e), totals[e])
+            totals[e] = 0
+        if len(first) == 3:
+            break
+    envs.close()
+    ours = rollout(policy, CARTPOLE, episodes=3, target_return=TARGET, seed=20, workers=0).returns
+    assert [first[e] for e in range(3)] == ours.tolist()
+    env = make_vec_env(CARTPOLE, n_envs=3, seed=20)
+    sb3 = SB3Policy(policy, env, target_return=TARGET, seed=20)
+    lengths = evaluate_policy(sb3, env, n_eval_episodes=3, return_episode_rewards=True)[0]
+    assert sorted(lengths) == sorted(ours)
+
+
+@pytest.mark.parametrize("mixer", ["aaren", "attention"])
+def test_every_episode_of_an_environment_draws_from_a_seed_of_its_own(mixer: str) -> None:
+    agent = VectorPolicy(dataclasses.replace(make_discrete(mixer), temperature=1.0), n_envs=3, target_return=1.0)
+    state, seen = None, []
+    for started in ([True] * 3, [False, True, False], [True] * 3, [False, True, True]):
+        _, state = agent.act(np.zeros((3, OBSERVATION)), np.zeros(3), np.array(started), state)
+        of = {int(e): int(s) for cohort in state for e, s in zip(cohort.environments, cohort.state.seeds, strict=False)}
+        seen.append([of[e] for e in range(3)])
+    assert seen[0] == [0, 1, 2] and seen[1][0] == 0 and seen[1][2] == 2
+    assert len({*seen[0], seen[1][1], *seen[2], *seen[3][1:]}) == 9
+
+
+def refused(capsys, main, *arguments: str) -> tuple[int, str]:
+    try:
+        code = main([*arguments])
+    except SystemExit as left:
+        code = left.code
+    err = capsys.readouterr().err
+    (line,) = (line for line in err.splitlines() if "error: " in line)
+    return code, line
+
+
+@pytest.mark.parametrize("temperature", ["0", "-1", "nan", "inf", "1e400", "", "warm", "1e31"])
+def test_a_temperature_that_cannot_be_asked_for(temperature: str, run: Path, capsys) -> None:
+    code, line = refused(capsys, evaluate, str(run), f"--temperature={temperature}")
+    assert code == 2 and "--temperature" in line
+
+
+def test_a_temperature_for_continuous_actions(tmp_path: Path, capsys) -> None:
+    code, line = refused(capsys, evaluate, str(save_run(tmp_path / "seed0")), "--temperature", "1")
+    assert code == 2 and "--temperature: is for discrete actions" in line
+    policy = make_continuous()
+    from policies import make_card
+
+    exported = make_onnx(policy, make_card(policy.model)).SerializeToString()
+    with pytest.raises(ArgumentError, match=r"^temperature: is for discrete actions"):
+        from_bytes(exported, "policy", temperature=1.0)
+    with pytest.raises(ArgumentError, match=r"^logits: "):
+        make_runner(make_onnx(policy, make_card(policy.model))).logits(np.zeros((1, 11)), np.zeros(1), None)
+
+
+@pytest.mark.parametrize("temperature", [0, -2.0, float("nan"), "1"])
+def test_a_temperature_that_an_exported_policy_cannot_have(temperature: Any, file: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"^temperature: "):
+        load(file, temperature=temperature)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [np.zeros(2), np.array([0, 2]), np.array([-1, 0]), np.zeros((2, 1), np.int64), np.zeros(3, np.int64), 1, "ab",
+     np.array([0.5, 1.0]), [], [None, None]],
+    ids=repr,
+)  # fmt: skip
+def test_a_previous_action_that_an_exported_policy_cannot_take(action: Any, file: Path) -> None:
+    runner = load(file)
+    _, state = runner.act(np.zeros((2, OBSERVATION)), np.zeros(2), runner.initial_state(2))
+    with pytest.raises(ArgumentError, match=r"^previous_action: [^\n]*$"):
+        runner.act(np.zeros((2, OBSERVATION)), np.ones(2), state._replace(previous_action=action))
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, "a", [1, 2, 3], None], ids=repr)
+def test_a_seed_that_an_exported_policy_cannot_have(seed: Any, file: Path) -> None:
+    runner = load(file, temperature=1.0)
+    with pytest.raises(ArgumentError, match=r"^seed: [^\n]*$"):
+        runner.initial_state(2, seed=seed)
+    with pytest.raises(ArgumentError, match=r"^seed: [^\n]*$"):
+        VectorPolicy(runner, n_envs=2, seed=seed)
+    with pytest.raises(ArgumentError, match=r"^state: seeds: [^\n]*$"):
+        runner.act(np.zeros((2, OBSERVATION)), np.zeros(2), runner.initial_state(2)._replace(seeds=seed))
+
+
+def test_logits_of_an_exported_policy_that_are_not_finite(file: Path) -> None:
+    runner = load(file)
+    with pytest.raises(NonFiniteActionError, match="observation: row 0, column 2 is nan at step 0"):
+        runner.act(np.array([[0, 0, np.nan, 0]]), np.zeros(1), runner.initial_state(1))
+
+
+BAD_CARDS = {
+    "no actions": {"n_actions": 0},
+    "fewer than none": {"n_actions": -2},
+    "of another model": {"n_actions": 3},
+    "continuous": {"n_actions": None, "action_low": [-1.0, -1.0], "action_high": [1.0, 1.0]},
+    "endless": {"n_actions": 2**40},
+    "a wrong start": {"action_start": 2**40},
+    "another environment's": {"env_id": "Acrobot-v1"},
+    "a continuous environment's": {"env_id": "Pendulum-v1"},
+    "another start": {"action_start": 1},
+}
+
+
+@pytest.mark.parametrize("changes", BAD_CARDS.values(), ids=BAD_CARDS)
+def test_a_card_that_does_not_fit(changes: dict[str, Any], tmp_path: Path, capsys) -> None:
+    save_discrete_run(tmp_path / "seed0", **changes)
+    code, line = refused(capsys, evaluate, str(tmp_path / "seed0"))
+    assert code == 4 and line.isprintable()
+
+
+@pytest.mark.parametrize(("task", "start"), [("tmaze", 0), ("tmaze-discrete-10", 1)])
+def test_a_built_in_task_of_other_actions_is_not_played(task: str, start: int, tmp_path: Path, capsys) -> None:
+    """Of a number, and of as many actions from another start; of the same ones it is."""
+    of_maze = {"observation": 3, "env_id": "aaren_rl/TMazeDiscrete-v0", "horizon": 20}
+    code, line = refused(
+        capsys, evaluate, str(save_discrete_run(tmp_path / "a", action_start=start, **of_maze)), "--env", task
+    )
+    assert code == 4 and "3 observations and Discrete(2" in line and "choose another environment" in line
+    run = save_discrete_run(tmp_path / "b", **of_maze)
+    assert evaluate([str(run), "--env", "tmaze-discrete-10", "--episodes", "1"]) == 0
+
+
+def test_a_continuous_policy_does_not_play_a_discrete_environment(tmp_path: Path, capsys) -> None:
+    run = save_run(tmp_path / "seed0", env_id=CARTPOLE)
+    code, line = refused(capsys, evaluate, str(run))
+    assert code == 4 and "choose another environment" in line
+
+
+@pytest.mark.parametrize("value", ["2", 2.0, [2], True])
+def test_a_card_whose_number_of_actions_is_none(value: Any, run: Path) -> None:
+    tree = {**dataclasses.asdict(load_policy(run).card), "n_actions": value}
+    with pytest.raises(ValueError, match=r"^n_actions: "):
+        card_from_json(tree)
+
+
+def test_a_card_that_fits_no_model_is_one_line() -> None:
+    model = make_model()
+    with pytest.raises(ValueError, match=r"^n_actions is 3, and the model has 2 discrete actions$"):
+        policy_of(model, make_discrete_card(model, n_actions=3))
+    with pytest.raises(CheckpointError, match="description of the policy in it is damaged"):
+        policy = make_discrete()
+        make_runner(make_onnx(policy, make_discrete_card(policy.model, action_start="a")))
+
+
+def test_the_model_card_and_the_list_of_runs_name_it(run: Path, tmp_path: Path, capsys) -> None:
+    assert "- Actions: 2 integers from 0 on; the most likely one is taken\n" in model_card(
+        load_policy(run).card, [], "name", "mit"
+    )
+    folder = tmp_path / "cartpole" / "decision-aaren" / "seed0"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("{agent: a, seed: 0, data: {env: cartpole}, optimizer: {updates: 5}}")
+    values = {"update": 5, "eval/return_mean": 1.0, "eval/action_nll": 0.25, "eval/action_accuracy": 0.9}
+    (folder / "metrics.jsonl").write_text(json.dumps(values))
+    assert list_runs([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "0.2500 nll" in out and "negative log-likelihood" in out
+
+
+def test_a_run_from_data_to_scores(episodes: Episodes, tmp_path: Path, capsys) -> None:
+    """Every line and file names the measure; a resumed run goes on; another start is another action."""
+    data = tmp_path / "cartpole.hdf5"
+    write_hdf5(data, play_cartpole(60), {})
+    own = ["--env-id", CARTPOLE, "--env", "cartpole", "--source", str(data), "--out", str(tmp_path), "--threads", "1"]
+    small = "--width 16 --layers 1 --heads 2 --updates 4 --warmup-updates 1 --steps-per-update 160 --return-scale 100"
+    scored = "--eval-every 2 --eval-episodes 1 --final-episodes 2"
+    assert train([*own, *small.split(), *scored.split()]) == 0
+    out = capsys.readouterr().out
+    assert "the negative log-likelihood on them measures imitation" in out
+    assert "held-out negative log-likelihood: " in out and "action error" not in out
+    folder = tmp_path / "cartpole" / "decision-aaren" / "seed0"
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    measured = [line for line in lines if "eval/action_nll" in line]
+    assert [line["update"] for line in measured] == [2, 4] and 0 < measured[-1]["eval_raw/action_accuracy"] <= 1
+    assert not any("action_error" in name for line in lines for name in line)
+    card = load_policy(folder).card
+    assert (card.n_actions, card.action_start, card.action_low, card.action_error) == (2, 0, [], None)
+    assert card.action_nll == measured[-1]["eval/action_nll"]
+    assert train([*own, *small.replace("--updates 4", "--updates 6").split(), *scored.split(), "--resume"]) == 0
+    assert evaluate([str(folder), "--episodes", "1", "--held-out"]) == 0
+    assert "held-out negative log-likelihood: " in capsys.readouterr().out
+    assert evaluate([str(folder), "--episodes", "1", "--held-out", str(data), "--temperature", "1"]) == 0
+    write_hdf5(data, dataclasses.replace(episodes, actions=episodes.actions + 1), {})
+    code, line = refused(capsys, evaluate, str(folder), "--held-out", str(data))
+    assert code == 3 and "actions" in line
+    write_hdf5(data, dataclasses.replace(episodes, actions=np.zeros((episodes.n_steps, 2), np.float32)), {})
+    code, line = refused(capsys, evaluate, str(folder), "--held-out", str(data))
+    assert code == 3 and "actions" in line
+
+
+def test_weights_of_others_are_for_continuous_actions(tmp_path: Path, capsys) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.DecisionTransformerConfig(state_dim=4, act_dim=2, hidden_size=8, n_layer=1, n_head=1)
+    transformers.DecisionTransformerModel(theirs).save_pretrained(tmp_path / "theirs")
+    statistics = tmp_path / "statistics.json"
+    statistics.write_text('{"mean": [0, 0, 0, 0], "std": [1, 1, 1, 1]}')
+    given = [str(tmp_path / "theirs"), str(tmp_path / "ours"), "--env", "cartpole-medium-replay"]
+    code, line = refused(capsys, import_weights, *given, "--statistics", str(statistics))
+    assert code == 2 and "has discrete actions, and these weights are for continuous ones" in line
+    assert not (tmp_path / "ours").exists()
