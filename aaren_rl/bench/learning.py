@@ -42,7 +42,7 @@ DESCRIPTION = """\
 Trains recipes (PRESET:AGENT, then settings of train's after commas) in turns, some updates each, on one data set less
 its held-out episodes, and prints the error of the averaged weights on those: played step by step in the recipe's own
 rollout mode, with each episode's own return asked for. Seconds are those of the updates alone. "Above floor" leaves out
-the variance of the behaviour's own noise, known exactly for local sets; the last table says what it took to come down
+the variance of the behavior's own noise, known exactly for local sets; the last table says what it took to come down
 to the error asked for."""
 EPILOG = """\
 example:

@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from ..envs import normalized_score
-from ..envs.behaviour.policy import Job, simulate
+from ..envs.behavior.policy import Job, simulate
 from ..envs.tasks.environment import inspect_spaces
 from ..envs.tasks.table import REFERENCE_RETURNS
 from ..errors import CheckpointError, UsageError, one_line

@@ -13,8 +13,8 @@ import numpy as np
 
 from ..cli import StopRequest, aligned, progress_bar
 from ..envs import normalized_score
-from ..envs.behaviour.local_sets import EPISODES_PER_JOB
-from ..envs.behaviour.policy import ActionUnits, Job, WorkerPool, simulate
+from ..envs.behavior.local_sets import EPISODES_PER_JOB
+from ..envs.behavior.policy import ActionUnits, Job, WorkerPool, simulate
 from ..envs.data.episodes import Episode, Episodes, join
 from ..envs.data.hdf5.d4rl import write_hdf5
 from ..envs.errors import DataError

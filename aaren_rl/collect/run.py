@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from ..cli import StopRequest, progress_bar
 from ..envs import normalized_score
-from ..envs.behaviour.policy import EXPLORATION
+from ..envs.behavior.policy import EXPLORATION
 from ..envs.files import write_whole
 from ..envs.simulation.stepping import begin, take
 from ..envs.tasks.environment import make_env
@@ -37,7 +37,7 @@ from .config import CollectConfig, Evaluation, evaluate_actor
 
 LEARN_AT_ONCE = 400  # steps between looks at the signals: a second or two
 LOG_EVERY = 2000  # steps
-_HIDDEN = 256  # two layers of it: what BehaviourPolicy reads, and D4RL's own policies had
+_HIDDEN = 256  # two layers of it: what BehaviorPolicy reads, and D4RL's own policies had
 _BATCH = 256
 _LAYERS = {"hidden_0": "latent_pi.0", "hidden_1": "latent_pi.2", "mean": "mu", "log_std": "log_std"}
 _DQN_LAYERS = {"hidden_0": "q_net.0", "hidden_1": "q_net.2", "values": "q_net.4"}
@@ -137,7 +137,7 @@ class CollectRun:
             self.model.learn(until - self.steps, reset_num_timesteps=False, log_interval=2**62)
 
     def actor(self) -> dict[str, npt.NDArray[np.float32]]:
-        """The actor's weights under the names that `BehaviourPolicy` reads, kernels (in, out)."""
+        """The actor's weights under the names that `BehaviorPolicy` reads, kernels (in, out)."""
         model = self.model
         network, layers = (model.actor, _LAYERS) if isinstance(model, SAC) else (model.q_net, _DQN_LAYERS)
         state = {name: tensor.cpu().numpy() for name, tensor in network.state_dict().items()}
@@ -264,6 +264,6 @@ class CollectRun:
 
 
 def write_actor(path: Path, tensors: dict[str, npt.NDArray[np.float32]], metadata: dict[str, str]) -> None:
-    """Write an actor as `BehaviourPolicy` reads it, whole or not at all; raises OSError."""
+    """Write an actor as `BehaviorPolicy` reads it, whole or not at all; raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, save(tensors, metadata=metadata))

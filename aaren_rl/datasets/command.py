@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..cli import Parser, import_registering, positive, run
 from ..envs import BUILT_IN, TASKS, D4RLTask, DataError, EnvsError, LocalTask, find_task, get_task
-from ..envs.behaviour.local_sets import cache_dir, local_levels
+from ..envs.behavior.local_sets import cache_dir, local_levels
 from ..envs.data.download import pin_path
 from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
 from ..envs.data.load import Origin, Reading, data_files, is_own, resolve

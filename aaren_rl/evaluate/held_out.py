@@ -23,7 +23,7 @@ from scipy.special import log_softmax
 
 from ..cli import progress_bar
 from ..envs import load_task
-from ..envs.behaviour.noise import action_noise_variance
+from ..envs.behavior.noise import action_noise_variance
 from ..envs.data.episodes import Episodes, held_out, split
 from ..envs.errors import DataError, one_line
 from ..errors import UsageError

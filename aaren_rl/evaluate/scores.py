@@ -76,7 +76,7 @@ class ActionError:
 
     def __str__(self) -> str:
         low, high = self.interval()
-        own = "" if self.above_floor is None else f"; {self.above_floor:.4f} above the behaviour's noise"
+        own = "" if self.above_floor is None else f"; {self.above_floor:.4f} above the behavior's noise"
         own += "" if self.accuracy is None else f"; accuracy {self.accuracy:.3f}"
         of = f"{len(self.sums)} episodes, {sum(self.lengths):,} steps"
         return f"{self.mean:.4f} [{low:.4f}, {high:.4f}] over {of}{own}"
@@ -130,7 +130,7 @@ class Score(Origin):
         own = [f"{key.replace('_', ' ')} {self._shown(key)}" for key in known]
         parts = [f"data: {', '.join(own)}"] if own else []
         if "mode" in self.data_returns:
-            parts.append(f"behaviour without noise {self._shown('mode')}")
+            parts.append(f"behavior without noise {self._shown('mode')}")
         return "; ".join(parts) or None
 
     def data_headlines(self) -> dict[str, float]:

@@ -41,7 +41,7 @@ LABELS = {
     "decision-transformer-tree": "Decision Transformer with a tree",
     "decision-gru": "Decision-GRU",
     "decision-mingru": "Decision-minGRU",
-    "bc": "Behaviour cloning",
+    "bc": "Behavioral cloning",
     "bc-10": "10 % BC",
 }
 # What stands at every score of such data, so that none is taken for another's.

@@ -29,10 +29,9 @@ Train an agent offline on a MuJoCo task, score it while it trains, and save the 
   tensorboard --logdir runs                                                   # all, side by side
 """
 EPILOG = """\
-The data set is D4RL's file where it lies in ~/.d4rl/datasets (or $D4RL_DATASET_DIR); otherwise a local set, made
-on first use by behaviour policies that ship with the package. The policy lands in <out>/<env>/<agent>/seed<N>/;
-score it with python -m aaren_rl.evaluate. Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment, 6 numerics,
-7 resources; 143 and 130 after SIGTERM and Ctrl-C, which save first (a second Ctrl-C leaves at once).
+The dataset is D4RL's file if it is in ~/.d4rl/datasets (or $D4RL_DATASET_DIR). Otherwise it is a local dataset, made
+on first use. The policy is saved in <out>/<env>/<agent>/seed<N>/ for python -m aaren_rl.evaluate. Exit codes: 2 usage,
+3 data, 4 checkpoint, 5 environment, 6 numerics, 7 resources, 130 or 143 after Ctrl-C or SIGTERM, which save first.
 """
 
 
@@ -45,7 +44,7 @@ def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> P
     add = parser.add_argument
     add("--config", metavar="FILE", help="settings: a run's config.yaml, or a part of one")
     _add_settings(parser, defaults)
-    agents = f"{', '.join(AGENTS)} [the first; --from's or --config's]"
+    agents = f"{', '.join(AGENTS)} [the first]"
     add("--agent", choices=AGENTS, metavar="NAME", default=argparse.SUPPRESS, help=agents)
     shipped = f"settings to start from: {' or '.join(presets())}"
     add("--preset", metavar="NAME", default="default", help=shipped)

@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..envs import D4RLTask, Episodes, Task, get_task
-from ..envs.behaviour.noise import mode_returns
+from ..envs.behavior.noise import mode_returns
 from ..errors import NumericsError
 from ..evaluate.held_out import HeldOut, action_error
 from ..evaluate.play import EpisodePlan, score_policy
@@ -133,7 +133,7 @@ def evaluate(run: Run) -> None:
     config, trainer = run.config.evaluation, run.trainer
     at_end = trainer.update == run.config.optimizer.updates
     if at_end:
-        run.data_returns |= behaviour_mode(run.episodes, config.eval_seed)
+        run.data_returns |= behavior_mode(run.episodes, config.eval_seed)
     card = make_card(run)
     models = {"average": trainer.average, "raw": trainer.model}
     episodes = config.final_episodes if at_end else config.eval_episodes
@@ -158,7 +158,7 @@ def evaluate(run: Run) -> None:
     if run.best is None or last.headline > run.best.headline:
         run.best = last
         save_policy(run.path / "policy_best", card, states)
-    elif at_end:  # it was saved before the behaviour's mode was known
+    elif at_end:  # it was saved before the behavior's mode was known
         amend_card(run.path / "policy_best", data_returns=run.data_returns)
 
 
@@ -234,13 +234,13 @@ def return_bounds(episodes: Episodes) -> ReturnBounds:
 
 
 def data_returns(episodes: Episodes) -> dict[str, float]:
-    """What a data set returns, as `PolicyCard.data_returns` has it, but for the behaviour's mode."""
+    """What a data set returns, as `PolicyCard.data_returns` has it, but for the behavior's mode."""
     best_first = np.sort(episodes.returns)[::-1]
     best = best_first[: max(1, round(0.1 * len(episodes)))]
     return {"mean": float(best_first.mean()), "best_tenth": float(best.mean()), "best": float(best_first[0])}
 
 
-def behaviour_mode(episodes: Episodes, seed: int) -> dict[str, float]:
+def behavior_mode(episodes: Episodes, seed: int) -> dict[str, float]:
     """The "mode" of `PolicyCard.data_returns`, from an evaluation's first states; nothing where no policy ships.
 
     Raises SimulationError where the environment fails.

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from ..behaviour.local_sets import LEAST_STEPS, local_levels, local_path, make_local
+from ..behavior.local_sets import LEAST_STEPS, local_levels, local_path, make_local
 from ..errors import DataError, UsageError
 from ..tasks.built_in import LocalTask
 from ..tasks.environment import check_own_name, own_task
@@ -166,7 +166,7 @@ def _first_source(task: D4RLTask, steps: int | None) -> str:
     if steps is None and (path.is_file() or task.level not in local_levels(task.family)):
         return "d4rl"
     print(
-        f"{task.name}: using the local set made from the shipped behaviour policies; it is not D4RL's file "
+        f"{task.name}: using the local set made from the shipped behavior policies; it is not D4RL's file "
         f"({path} is not there; --source d4rl fetches it)",
         file=sys.stderr,
     )

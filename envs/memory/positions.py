@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from ..behaviour.local_sets import make_local
+from ..behavior.local_sets import make_local
 from ..data.episodes import Episodes
 from ..data.hdf5.d4rl import read_hdf5
 from ..tasks.built_in import LocalTask

@@ -119,7 +119,7 @@ def _cartpole() -> LocalTask:
         env_kwargs={},
         reference=Reference("random actions score 0, the longest episode 100", 22.0, 500.0),
         dataset="cartpole-medium-replay",
-        maker="behaviour.cartpole:make_episodes",
+        maker="behavior.cartpole:make_episodes",
         policy="replay-like: a linear controller with fewer and fewer random actions, not a replay buffer",
         settings={"return_scale": 100.0},
     )

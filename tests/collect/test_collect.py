@@ -30,7 +30,7 @@ from aaren_rl.collect.config import CollectConfig, Evaluation, read_config
 from aaren_rl.collect.levels import LEVELS, choose_checkpoints, split_experience
 from aaren_rl.collect.run import CollectRun, TrainingEnv, rhythm, write_actor
 from aaren_rl.envs import load_task
-from aaren_rl.envs.behaviour.policy import ActionUnits, BehaviourPolicy, WorkerPool
+from aaren_rl.envs.behavior.policy import ActionUnits, BehaviorPolicy, WorkerPool
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 
 # An observation tells the time and the last action, so data can be checked line by line. Actions lie in [-2, 4]; one
@@ -217,7 +217,7 @@ def test_the_actor_file_acts_as_the_trained_actor(tmp_path: Path) -> None:
     trained.learn(100)
     assert trained.steps == 100 and trained.model._n_updates == (100 - 40) // 10
     write_actor(tmp_path / "actor.safetensors", trained.actor(), {})
-    units, policy = ActionUnits(trained.model.action_space), BehaviourPolicy(tmp_path / "actor.safetensors")
+    units, policy = ActionUnits(trained.model.action_space), BehaviorPolicy(tmp_path / "actor.safetensors")
     observations = np.random.default_rng(0).standard_normal((50, 3), np.float32)
     noise = np.random.default_rng(1).standard_normal((50, 1), np.float32)
     with torch.no_grad():

@@ -18,7 +18,7 @@ from aaren_rl.collect.command import main as collect
 from aaren_rl.collect.config import read_config
 from aaren_rl.collect.run import CollectRun
 from aaren_rl.envs import load_task
-from aaren_rl.envs.behaviour.policy import EXPLORATION, BehaviourPolicy, uniform_choice
+from aaren_rl.envs.behavior.policy import EXPLORATION, BehaviorPolicy, uniform_choice
 
 SMALL = (
     "--env Keys-v0 --steps 600 --checkpoint-every 200 --random-steps 100 --updates-per-step 0.05 --dataset-steps 300"
@@ -88,7 +88,7 @@ def test_the_actor_file_acts_as_the_trained_network(run: Path) -> None:
     saved = load_run(run)
     assert saved is not None
     training = CollectRun(read_config(run / "config.yaml"), run, saved, torch.device("cpu"))
-    policy = BehaviourPolicy(run / "actors" / f"{saved.steps}.safetensors")
+    policy = BehaviorPolicy(run / "actors" / f"{saved.steps}.safetensors")
     observations, rng = np.eye(4, dtype=np.float32)[[0, 1, 2, 3] * 500], np.random.default_rng(0)
     noise = rng.random((len(observations), 2))
     best, _ = training.model.predict(observations, deterministic=True)

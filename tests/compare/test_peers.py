@@ -10,7 +10,7 @@ import pytest
 from checkout import load_script
 
 from aaren_rl.envs import load_episodes
-from aaren_rl.envs.behaviour.local_sets import RECIPE_VERSION
+from aaren_rl.envs.behavior.local_sets import RECIPE_VERSION
 from aaren_rl.envs.data.episodes import Episode, join
 from aaren_rl.errors import UsageError
 

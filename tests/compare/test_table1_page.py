@@ -94,15 +94,15 @@ def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
     assert rows(page, "walker2d-medium")[1][4] == "-0.0040 [-0.0040, -0.0040]"
     assert "with probability 0.50 [0.50, 0.50]" in " ".join(page.split())
     assert "Of 168 runs 14 are here" in page and page.count(": seeds of ") == 12
-    lacking = "Decision-Aaren 3, 4; Decision Transformer 3, 4; Behaviour cloning 1; 10 % BC 0, 1"
+    lacking = "Decision-Aaren 3, 4; Decision Transformer 3, 4; Behavioral cloning 1; 10 % BC 0, 1"
     assert f"* hopper-medium: seeds of {lacking}\n" in page
 
 
 def test_an_agent_under_way_does_not_take_the_average_away(tmp_path: Path, cells: list[Cell]) -> None:
-    """Behaviour cloning has two of three sets; scores differ by +10, -10, +30, errors by -0.002, -0.004, +0.001."""
+    """Behavioral cloning has two of three sets; scores differ by +10, -10, +30, errors by -0.002, -0.004, +0.001."""
     third = [run("ant-medium", AGENTS[0], 0, 90, 0.02), run("ant-medium", AGENTS[1], 0, 60, 0.019)]
     page = write(tmp_path, [*cells, *third])
-    assert "Of 3 sets" in page and "| Decision-Aaren | 66.7 " in page and "| Behaviour cloning | 55.0 " not in page
+    assert "Of 3 sets" in page and "| Decision-Aaren | 66.7 " in page and "| Behavioral cloning | 55.0 " not in page
     assert (tmp_path / "results" / "table1" / "profiles.svg").exists()
     scores = "scores differ most on ant-medium, by 30.0; on the others by 0.0 [0.0, 0.0] on average."
     errors = "The error is lower on 2 sets and higher on 1, of 3, by intervals without 0."

@@ -11,8 +11,8 @@ import pytest
 
 from aaren_rl.datasets.command import main
 from aaren_rl.envs import Episodes, normalized_score
-from aaren_rl.envs.behaviour import local_sets as local_module
-from aaren_rl.envs.behaviour.local_sets import Recipe
+from aaren_rl.envs.behavior import local_sets as local_module
+from aaren_rl.envs.behavior.local_sets import Recipe
 from aaren_rl.envs.data.download import write_pin
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
 from aaren_rl.envs.data.minari.read import read_minari

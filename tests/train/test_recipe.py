@@ -22,7 +22,7 @@ from aaren_rl.agents import ReturnEstimate
 from aaren_rl.agents.model.decision import BEST, TYPICAL
 from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs import DataError, Episodes, get_task, load_episodes
-from aaren_rl.envs.behaviour.noise import mode_returns
+from aaren_rl.envs.behavior.noise import mode_returns
 from aaren_rl.envs.data.episodes import held_out
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.evaluate.command import main as evaluate
@@ -32,7 +32,7 @@ from aaren_rl.policies.folder import read_card
 from aaren_rl.train import training_run
 from aaren_rl.train.contexts.batches import StepData
 from aaren_rl.train.loop import fit_return
-from aaren_rl.train.training_run import behaviour_mode, return_bounds
+from aaren_rl.train.training_run import behavior_mode, return_bounds
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_what_a_local_set_returns(
         "mode": pytest.approx(mode.mean()),
     }
     assert (best.updates, best.data_returns) == (3, card.data_returns)
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "behaviour without noise" in line]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "behavior without noise" in line]
     assert line.startswith(f"data: mean {returns.mean():.0f} (")
 
 
@@ -201,7 +201,7 @@ def test_what_a_file_returns(hopper_file: Path, trained: Path) -> None:
     assert set(found) == {"mean", "best", "best_tenth"}
     (text,) = EventAccumulator(str(trained)).Reload().Tensors("data/text_summary")
     assert text.tensor_proto.string_val[0].decode().startswith(f"data: mean {episodes.returns.mean():.1f} (")
-    assert behaviour_mode(dataclasses.replace(episodes, source="local", dataset="hopper-random"), 1000) == {}
+    assert behavior_mode(dataclasses.replace(episodes, source="local", dataset="hopper-random"), 1000) == {}
 
 
 def test_range_that_a_model_is_fed(hopper_file: Path) -> None:

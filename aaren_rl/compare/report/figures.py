@@ -48,7 +48,7 @@ _ROW, _PANEL = 0.52, 0.62  # inches: an agent's row, what a task has beside its 
 _DATA: dict[str, tuple[str, Any]] = {
     "mean": ("data, mean", ":"),
     "best_tenth": ("data, best tenth", "-."),
-    "mode": ("behaviour without noise", "--"),
+    "mode": ("behavior without noise", "--"),
 }
 _SIZE = (5.6, 3.7)  # inches, of the other figures
 _SPAN = 10.0  # an axis of steps or costs becomes logarithmic where its values span more than this factor

@@ -19,7 +19,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from aaren_rl.datasets.command import main as datasets
 from aaren_rl.datasets.describe import describe
 from aaren_rl.envs import DataError, Episodes, UsageError, get_task, load_task, rollout
-from aaren_rl.envs.behaviour import cartpole
+from aaren_rl.envs.behavior import cartpole
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
 from aaren_rl.envs.data.load import sizes
 from aaren_rl.envs.data.minari.read import read_minari

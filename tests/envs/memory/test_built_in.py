@@ -24,8 +24,8 @@ from aaren_rl.envs import (
     normalized_score,
     rollout,
 )
-from aaren_rl.envs.behaviour import local_sets
-from aaren_rl.envs.behaviour.noise import action_noise_variance
+from aaren_rl.envs.behavior import local_sets
+from aaren_rl.envs.behavior.noise import action_noise_variance
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.sweep.processes import make_job

@@ -1,4 +1,4 @@
-"""Behaviour policies and the episodes they make, on several processes."""
+"""Behavior policies and the episodes they make, on several processes."""
 
 import importlib
 import os
@@ -28,7 +28,7 @@ _LOG_STD_RANGE = (-20.0, 2.0)
 _GRID = 2.0**-16
 
 
-class BehaviourPolicy:
+class BehaviorPolicy:
     """A trained SAC actor: two ReLU layers, then mean and log standard deviation of a tanh-squashed Gaussian.
 
     `path` is a safetensors file with the (in, out) kernels and the biases of hidden_0, hidden_1, mean and log_std; of a
@@ -154,8 +154,8 @@ class ActionUnits:
 
 
 @lru_cache(maxsize=2)
-def _policy(path: str) -> BehaviourPolicy:
-    return BehaviourPolicy(path)
+def _policy(path: str) -> BehaviorPolicy:
+    return BehaviorPolicy(path)
 
 
 @lru_cache(maxsize=1)

@@ -14,10 +14,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from aaren_rl.envs import DataError, UsageError, get_task, load_episodes, make_env
-from aaren_rl.envs.behaviour import local_sets as local_module
-from aaren_rl.envs.behaviour.local_sets import RECIPES, Recipe, cache_dir, local_levels, make_local, weights_path
-from aaren_rl.envs.behaviour.noise import policy_rows
-from aaren_rl.envs.behaviour.policy import BehaviourPolicy, Job, WorkerPool, simulate
+from aaren_rl.envs.behavior import local_sets as local_module
+from aaren_rl.envs.behavior.local_sets import RECIPES, Recipe, cache_dir, local_levels, make_local, weights_path
+from aaren_rl.envs.behavior.noise import policy_rows
+from aaren_rl.envs.behavior.policy import BehaviorPolicy, Job, WorkerPool, simulate
 from aaren_rl.envs.errors import SimulationError
 
 BEHAVIOUR = Path(local_module.__file__).parent
@@ -47,7 +47,7 @@ def test_every_recipe_has_its_policies():
             task = get_task(f"{family}-{level}")
             zeros, noise = np.zeros((1, task.observation_dim), np.float32), np.zeros((1, task.action_dim), np.float32)
             for steps in filter(None, recipe.policies):
-                assert BehaviourPolicy(weights_path(task, steps)).act(zeros, noise).shape == noise.shape
+                assert BehaviorPolicy(weights_path(task, steps)).act(zeros, noise).shape == noise.shape
 
 
 def test_the_policy_is_the_formula_in_float64():
@@ -58,7 +58,7 @@ def test_the_policy_is_the_formula_in_float64():
     h = np.maximum(h @ w["hidden_1.kernel"] + w["hidden_1.bias"], 0)
     std = np.exp(np.clip(h @ w["log_std.kernel"] + w["log_std.bias"], -20, 2))
     expected = np.tanh(h @ w["mean.kernel"] + w["mean.bias"] + std * noise)
-    actions = BehaviourPolicy(MEDIUM).act(x, noise)
+    actions = BehaviorPolicy(MEDIUM).act(x, noise)
     assert actions.dtype == np.float32
     np.testing.assert_array_equal(actions * 2**16, np.round(expected * 2**16))
 
@@ -179,7 +179,7 @@ def test_jobs_that_are_dropped_do_not_mix_with_later_ones():
 
 SCRIPT = """
     from aaren_rl.envs import load_episodes
-    from aaren_rl.envs.behaviour.local_sets import RECIPES, Recipe
+    from aaren_rl.envs.behavior.local_sets import RECIPES, Recipe
 
     # No `if __name__ == "__main__"`: the workers must not run this file.
     print("started", flush=True)
@@ -248,7 +248,7 @@ MAKE = """
 import hashlib, json, sys
 import numpy as np
 from aaren_rl.envs import get_task
-from aaren_rl.envs.behaviour.local_sets import make_local
+from aaren_rl.envs.behavior.local_sets import make_local
 file = make_local(get_task("hopper-medium"), 1000, progress=False)
 a, b = (np.random.default_rng(0).standard_normal(shape, np.float32) for shape in ((8, 256), (256, 256)))
 print(json.dumps({name: hashlib.sha256(data).hexdigest() for name, data in

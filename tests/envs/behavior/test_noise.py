@@ -1,4 +1,4 @@
-"""The variance of a behaviour's own action noise, and what it returns without."""
+"""The variance of a behavior's own action noise, and what it returns without."""
 
 from dataclasses import replace
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import DataError, get_task, load_episodes, make_env
-from aaren_rl.envs.behaviour.local_sets import RECIPES, Recipe, weights_path
-from aaren_rl.envs.behaviour.noise import action_noise_variance, mode_returns, policy_rows, squashed_moments
-from aaren_rl.envs.behaviour.policy import BehaviourPolicy
+from aaren_rl.envs.behavior.local_sets import RECIPES, Recipe, weights_path
+from aaren_rl.envs.behavior.noise import action_noise_variance, mode_returns, policy_rows, squashed_moments
+from aaren_rl.envs.behavior.policy import BehaviorPolicy
 from aaren_rl.envs.data.episodes import held_out, split
 
 TASK = get_task("hopper-medium-expert")
@@ -47,8 +47,8 @@ def test_variance_is_that_of_the_data_about_the_mean_action(episodes):
         assert 0 <= last - first - 2000 < 1000 and {first, last} <= set(episodes.offsets.tolist())
         mean = 0.0
         if policy is not None:
-            behaviour = BehaviourPolicy(weights_path(TASK, policy))
-            mean = squashed_moments(*behaviour.gaussian(episodes.observations[first:last]))[0]
+            behavior = BehaviorPolicy(weights_path(TASK, policy))
+            mean = squashed_moments(*behavior.gaussian(episodes.observations[first:last]))[0]
         residuals = np.square(episodes.actions[first:last] - mean)
         assert residuals.mean() == pytest.approx(variance[first:last].mean(), rel=0.05)
 
@@ -68,10 +68,10 @@ def test_only_a_whole_local_set_is_told_apart(episodes):
 def test_returns_without_noise(monkeypatch):
     monkeypatch.setitem(RECIPES["hopper"], TASK.level, Recipe((None, 40_000), 1000, "a test's recipe"))
     found = mode_returns(TASK, episodes=3, seed=7)
-    behaviour, env = BehaviourPolicy(weights_path(TASK, 40_000)), make_env(TASK.env_id)
+    behavior, env = BehaviorPolicy(weights_path(TASK, 40_000)), make_env(TASK.env_id)
     (observation, _), total, ended = env.reset(seed=8), 0.0, False
     while not ended:
-        action = behaviour.act(observation[None].astype(np.float32), np.zeros((1, 3), np.float32))[0]
+        action = behavior.act(observation[None].astype(np.float32), np.zeros((1, 3), np.float32))[0]
         observation, reward, terminated, truncated, _ = env.step(action)
         total, ended = total + reward, terminated or truncated
     # Products of one row and of several add up in another order, and contacts amplify that.

@@ -1,6 +1,6 @@
-"""How far the behaviour that made a local set acts at random, and what it returns when it does not.
+"""How far the behavior that made a local set acts at random, and what it returns when it does not.
 
-A behaviour policy draws a Gaussian m + s z in each action dimension and gives its tanh (SAC, Haarnoja et al. 2018,
+A behavior policy draws a Gaussian m + s z in each action dimension and gives its tanh (SAC, Haarnoja et al. 2018,
 appendix C). The variance of that action is what no model that sees the state alone can predict of it.
 """
 
@@ -17,7 +17,7 @@ from ..simulation.rollout import rollout
 from ..tasks.names import get_task
 from ..tasks.table import D4RLTask
 from .local_sets import RECIPES, recipe_of, weights_path
-from .policy import BehaviourPolicy
+from .policy import BehaviorPolicy
 
 # Expectations under the standard normal distribution by the trapezoidal rule: where the deviation is large and the tanh
 # all but a step, it beats Gauss and Hermite's (41 nodes: an error of 8e-4 at s = 2 and 0.03 at 4).
@@ -41,7 +41,7 @@ def squashed_moments(
 
 
 def action_noise_variance(episodes: Episodes) -> npt.NDArray[np.float64] | None:
-    """Variance of the behaviour's own action in the state of every step, mean over action dimensions, (N,).
+    """Variance of the behavior's own action in the state of every step, mean over action dimensions, (N,).
 
     For a whole local set, as `load_episodes` gives it: take the `rows` of a part. None for data from elsewhere, and for
     built-in tasks. Raises DataError where the episodes are not those of the recipe, all of them and in order.
@@ -53,10 +53,10 @@ def action_noise_variance(episodes: Episodes) -> npt.NDArray[np.float64] | None:
     for policy, (first, last) in policy_rows(task, episodes):
         if policy is None:
             continue
-        behaviour = BehaviourPolicy(weights_path(task, policy))
+        behavior = BehaviorPolicy(weights_path(task, policy))
         for block in row_blocks(last - first, 2048):  # every number becomes 61
             rows = slice(first + block.start, first + block.stop)
-            variance[rows] = squashed_moments(*behaviour.gaussian(episodes.observations[rows]))[1].mean(axis=1)
+            variance[rows] = squashed_moments(*behavior.gaussian(episodes.observations[rows]))[1].mean(axis=1)
     return variance
 
 
@@ -95,14 +95,14 @@ def mode_returns(task: D4RLTask, episodes: int = 20, seed: int = 1000) -> npt.ND
     recipe = RECIPES.get(task.family, {}).get(task.level)
     if recipe is None or recipe.policies[-1] is None:
         return None
-    policy = _Mode(BehaviourPolicy(weights_path(task, recipe.policies[-1])))
+    policy = _Mode(BehaviorPolicy(weights_path(task, recipe.policies[-1])))
     return rollout(policy, task.env_id, episodes=episodes, target_return=0.0, seed=seed).returns
 
 
 class _Mode(NamedTuple):
-    """A behaviour policy without noise, in the form that `rollout` plays; it has no state."""
+    """A behavior policy without noise, in the form that `rollout` plays; it has no state."""
 
-    behaviour: BehaviourPolicy
+    behavior: BehaviorPolicy
 
     def initial_state(self, batch_size: int, target_return: npt.NDArray[np.float64]) -> None:
         pass
@@ -110,5 +110,5 @@ class _Mode(NamedTuple):
     def act(
         self, observation: npt.NDArray[np.float32], reward: npt.NDArray[np.float32], state: None
     ) -> tuple[npt.NDArray[np.float32], None]:
-        noise = np.zeros((len(observation), self.behaviour.action_dim), np.float32)
-        return self.behaviour.act(observation, noise), None
+        noise = np.zeros((len(observation), self.behavior.action_dim), np.float32)
+        return self.behavior.act(observation, noise), None

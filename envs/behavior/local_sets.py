@@ -1,4 +1,4 @@
-"""Datasets made on this machine from behaviour policies that ship with the package: D4RL-like, but not D4RL's files."""
+"""Datasets made on this machine from behavior policies that ship with the package: D4RL-like, but not D4RL's files."""
 
 import os
 from collections.abc import Callable
@@ -73,7 +73,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
 
 
 def local_levels(family: str) -> tuple[str, ...]:
-    """Levels of a family ("hopper") that can be made locally; empty where no behaviour policy ships."""
+    """Levels of a family ("hopper") that can be made locally; empty where no behavior policy ships."""
     return tuple(RECIPES.get(family, ()))
 
 
@@ -106,7 +106,7 @@ def recipe_of(task: D4RLTask, steps: int | None = None) -> Recipe:
     recipe = RECIPES.get(task.family, {}).get(task.level)
     if recipe is None:
         made = ", ".join(f"{family}-{level}" for family, levels in RECIPES.items() for level in levels)
-        raise DataError(f"{task.name}: no behaviour policy for it ships with the package; local sets are {made}")
+        raise DataError(f"{task.name}: no behavior policy for it ships with the package; local sets are {made}")
     return recipe if steps is None else replace(recipe, steps=steps)
 
 
@@ -137,7 +137,7 @@ def _how(
     """What the file says of the data, and what makes them."""
     if isinstance(task, LocalTask):
         module, name = task.maker.split(":")
-        make = getattr(import_module(f"{__name__.split('.behaviour')[0]}.{module}"), name)
+        make = getattr(import_module(f"{__name__.split('.behavior')[0]}.{module}"), name)
         return {"origin": "made locally by aaren-rl", "policy": task.policy}, partial(make, task, progress)
     recipe = recipe_of(task, steps)
     about: dict[str, str | int] = {
