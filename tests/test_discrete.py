@@ -124,7 +124,7 @@ def test_the_held_out_measure_is_the_models_on_whole_episodes(rollout: str, epis
         correct.append(int((logits.argmax(1) == taken).sum()))
     np.testing.assert_allclose(found.sums, sums, rtol=1e-4)
     assert found.correct == correct and found.accuracy == sum(correct) / some.n_steps
-    assert set(found.scalars("eval")) == {"eval/action_nll", "eval/action_accuracy"}
+    assert set(found.scalars()) == {"val/nll", "val/accuracy"}
     assert found.measure == "negative log-likelihood" and "accuracy 0." in str(found) and "accuracy 0." in found.short()
     exported = action_error(runner_of(policy, rollout=rollout), HeldOut(some))
     np.testing.assert_allclose(exported.sums, found.sums, rtol=1e-4)
@@ -376,7 +376,7 @@ def test_the_model_card_and_the_list_of_runs_name_it(run: Path, tmp_path: Path, 
     folder = tmp_path / "cartpole" / "decision-aaren" / "seed0"
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("{agent: a, seed: 0, data: {env: cartpole}, optimizer: {updates: 5}}")
-    values = {"update": 5, "eval/return_mean": 1.0, "eval/action_nll": 0.25, "eval/action_accuracy": 0.9}
+    values = {"update": 5, "eval/mean_return": 1.0, "val/nll": 0.25, "val/accuracy": 0.9}
     (folder / "metrics.jsonl").write_text(json.dumps(values))
     assert list_runs([str(tmp_path)]) == 0
     out = capsys.readouterr().out
@@ -393,15 +393,15 @@ def test_a_run_from_data_to_scores(episodes: Episodes, tmp_path: Path, capsys) -
     assert train([*own, *small.split(), *scored.split()]) == 0
     out = capsys.readouterr().out
     assert "the negative log-likelihood on them measures imitation" in out
-    assert "held-out negative log-likelihood: " in out and "action error" not in out
+    assert "held-out negative log-likelihood: " in out and "MSE" not in out
     folder = tmp_path / "cartpole" / "decision-aaren" / "seed0"
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    measured = [line for line in lines if "eval/action_nll" in line]
-    assert [line["update"] for line in measured] == [2, 4] and 0 < measured[-1]["eval_raw/action_accuracy"] <= 1
-    assert not any("action_error" in name for line in lines for name in line)
+    measured = [line for line in lines if "val/nll" in line]
+    assert [line["update"] for line in measured] == [2, 4] and 0 < measured[-1]["raw/val/accuracy"] <= 1
+    assert not any("mse" in name for line in lines for name in line)
     card = load_policy(folder).card
     assert (card.n_actions, card.action_start, card.action_low, card.action_error) == (2, 0, [], None)
-    assert card.action_nll == measured[-1]["eval/action_nll"]
+    assert card.action_nll == measured[-1]["val/nll"]
     assert train([*own, *small.replace("--updates 4", "--updates 6").split(), *scored.split(), "--resume"]) == 0
     assert evaluate([str(folder), "--episodes", "1", "--held-out"]) == 0
     assert "held-out negative log-likelihood: " in capsys.readouterr().out

@@ -118,7 +118,7 @@ def corridors(job: CellJob, policy: Policy, lengths: Sequence[int]) -> Figures:
 def learned(run: Path) -> float | None:
     """Seconds of training after which the success stays at ENOUGH or above, without evaluations; None: it does not."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    speed = next(line["train/updates_per_second"] for line in reversed(lines) if "train/updates_per_second" in line)
+    speed = next(line["time/updates_per_second"] for line in reversed(lines) if "time/updates_per_second" in line)
     played = [(line["update"], line["eval/normalized_score"]) for line in lines if "eval/normalized_score" in line]
     below = max((i for i, (_, score) in enumerate(played) if score < ENOUGH), default=-1)
     return None if below == len(played) - 1 else float(played[below + 1][0] / speed)

@@ -155,6 +155,14 @@ class Evaluation:
     length_mean: float
     algorithm: str = "SAC"
 
+    def scalars(self) -> dict[str, float]:
+        """Tag -> value, as in metrics.jsonl."""
+        return {
+            "eval/mean_return": self.return_mean,
+            "eval/std_return": self.return_std,
+            "eval/mean_ep_length": self.length_mean,
+        }
+
     def __str__(self) -> str:
         return f"{self.algorithm} at {self.steps:,} steps, stochastic, mean return {self.return_mean:.1f}"
 

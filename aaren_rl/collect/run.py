@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import sys
 import time
-from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -214,9 +213,9 @@ class CollectRun:
             if self.steps - logged >= LOG_EVERY or self.steps >= goal:
                 values = self._losses()
                 rate = (self.steps - logged) / (time.perf_counter() - began)
-                metrics.log(self.steps, {**values, "train/steps_per_second": rate})
+                metrics.log(self.steps, {**values, "time/fps": rate})
                 evaluated = f"{self.evaluations[-1].return_mean:.0f}" if self.evaluations else "-"
-                training = f"{values.get('train/return_mean', float('nan')):.0f}"
+                training = f"{values.get('rollout/ep_rew_mean', float('nan')):.0f}"
                 bar.set_postfix_str(f"return {evaluated}, in training {training}", refresh=sys.stderr.isatty())
                 began, logged = time.perf_counter(), self.steps
         return self.steps >= goal
@@ -237,11 +236,11 @@ class CollectRun:
             ) from problem
 
     def _losses(self) -> dict[str, float]:
-        """Scalars of the last update and the mean return and length of the last 100 episodes, tag -> value."""
+        """The last update's losses, and means over the last 100 episodes, by Stable-Baselines3's tags."""
         values = {tag: float(value) for tag, value in self.model.logger.name_to_value.items() if tag[:6] == "train/"}
         if episodes := self.model.ep_info_buffer:
-            values["train/return_mean"] = float(np.mean([episode["r"] for episode in episodes]))
-            values["train/length_mean"] = float(np.mean([episode["l"] for episode in episodes]))
+            values["rollout/ep_rew_mean"] = float(np.mean([episode["r"] for episode in episodes]))
+            values["rollout/ep_len_mean"] = float(np.mean([episode["l"] for episode in episodes]))
         return values
 
     def _evaluate(self, bar: tqdm[Any], metrics: Metrics) -> None:
@@ -252,7 +251,7 @@ class CollectRun:
         evaluation = evaluate_actor(self.config, path, steps, self._algorithm.__name__)
         write_actor(path, tensors, {**metadata, "mean_return": f"{evaluation.return_mean:.6g}"})
         self.evaluations.append(evaluation)
-        values = {f"eval/{k}": v for k, v in asdict(evaluation).items() if k not in ("steps", "algorithm")}
+        values = evaluation.scalars()
         if self.config.family is not None:
             values["eval/normalized_score"] = normalized_score(self.config.family, evaluation.return_mean)
         metrics.log(steps, values)

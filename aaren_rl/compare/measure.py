@@ -69,11 +69,11 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     policy = load_policy(run)
     metrics = _metrics(run / "metrics.jsonl")
     curve = [
-        CurvePoint(line["update"], float(line.get("eval/normalized_score", line["eval/return_mean"])))
+        CurvePoint(line["update"], float(line.get("eval/normalized_score", line["eval/mean_return"])))
         for line in metrics
-        if "eval/return_mean" in line
+        if "eval/mean_return" in line
     ]
-    rates = [line["train/updates_per_second"] for line in metrics if "train/updates_per_second" in line]
+    rates = [line["time/updates_per_second"] for line in metrics if "time/updates_per_second" in line]
     plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed, on_step)
     most = card.data_returns["best_tenth" if card.return_range is None else "best"]
     asked = how.target_returns or [part * most for part in SWEEP]

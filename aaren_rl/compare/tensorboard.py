@@ -1,7 +1,7 @@
 """A comparison in TensorBoard: every agent's numbers under the same tags, so that one chart shows them all.
 
-A run is a cell, `<env>/<agent>/seed<k>`; a tag is a quantity and an environment, `eval/score/hopper-medium`.
-TensorBoard sorts tags by name: scores come first, and what training took comes last.
+A run is a cell, `<env>/<agent>/seed<k>`; a tag is a quantity and an environment, `eval/mean_return/hopper-medium`.
+Quantities that a training run logs too have the same name there. TensorBoard sorts tags by name: scores come first.
 """
 
 from __future__ import annotations
@@ -42,33 +42,51 @@ def _curve(items: str, x: str, y: str) -> Points:
     return points
 
 
-_SCORES = _curve("curve", "update", "headline")
+def _headlines(normalized: bool) -> Points:
+    points = _curve("curve", "update", "headline")
+    return lambda cell: points(cell) if normalized == (cell.last.normalized_score_mean is not None) else []
+
+
+def _held_out(tag: str) -> Points:
+    def points(cell: Cell) -> list[tuple[int, float]]:
+        scalars = {} if cell.last.action_error is None else cell.last.action_error.scalars()
+        return [(cell.updates, scalars[tag])] if tag in scalars else []
+
+    return points
+
+
+_LAST = "Last weights; x: updates"
 _ACHIEVED, _TARGETS = (_curve("sweep", "target_return", name) for name in ("return_mean", "target_return"))
 _TIMES, _SIZES = (_curve("action_cost", "step", name) for name in ("microseconds", "state_bytes"))
-_ASKED, _STEP = "achieved against asked return", "x: step of the episode"
+_STEERING, _STEP = "achieved return against target return", "x: step of the episode"
 # The first part of the tag: (title of its chart in the page of custom scalars, what it is, points of a cell)
 QUANTITIES: dict[str, tuple[str, str, Points]] = {
-    "eval/score": ("score while training", "Normalised score, or the return where there is none; x: update", _SCORES),
-    "final_score/last": ("final score", "The last update's, which is reported; x: updates", _once("last.headline")),
-    "final_score/best": ("final score", "Of the weights best while training; x: updates", _once("best_headline")),
+    "eval/normalized_score": ("score during training", "Normalized score; x: update", _headlines(True)),
+    "eval/mean_return": ("return during training", "No normalized score is known; x: update", _headlines(False)),
+    "final_score/last": ("final score", f"{_LAST}; this is the reported score", _once("last.headline")),
+    "final_score/best": ("final score", "Best weights during training; x: updates", _once("best_headline")),
     "final_score/mean_of_last": ("final score", "Mean of the last evaluations; x: updates", _once("mean_of_last")),
-    "steering/achieved": (_ASKED, "Mean return; x: the return that was asked for, rounded", _ACHIEVED),
-    "steering/asked": (_ASKED, "The return that was asked for, to compare with; x: the same, rounded", _TARGETS),
-    "rollout/action_microseconds": ("microseconds an action", f"The policy alone, one thread; {_STEP}", _TIMES),
-    "rollout/state_bytes": ("bytes of state", f"Memory that the policy carries from action to action; {_STEP}", _SIZES),
-    "training/seconds_per_update": ("seconds an update", "Median, on hparams' device", _once("seconds_per_update")),
-    "training/loss": ("loss", "Of the last updates, on the agent's own contexts; x: updates", _once("loss")),
-    "training/parameters": ("parameters", "Of the model; x: updates", _once("parameters")),
+    "model/parameters": ("parameters", "Number of weights of the model; x: updates", _once("parameters")),
+    "model/state_bytes": ("bytes of state", f"Memory that the policy keeps between actions; {_STEP}", _SIZES),
+    "steering/achieved_return": (_STEERING, "Mean return; x: target return, rounded", _ACHIEVED),
+    "steering/target_return": (_STEERING, "To compare with; x: target return, rounded", _TARGETS),
+    "time/microseconds_per_action": ("microseconds per action", f"The policy alone, one thread; {_STEP}", _TIMES),
+    "time/seconds_per_update": ("seconds per update", "Median, on hparams' device", _once("seconds_per_update")),
+    "train/loss": ("loss", "Mean of the last logged updates, on the agent's contexts; x: updates", _once("loss")),
+    "val/accuracy": ("held-out accuracy", f"Discrete actions. {_LAST}", _held_out("val/accuracy")),
+    "val/action_mse": ("held-out action MSE", f"Continuous actions. {_LAST}", _held_out("val/action_mse")),
+    "val/excess_mse": ("held-out excess MSE", f"Above the behavior's noise. {_LAST}", _held_out("val/excess_mse")),
+    "val/nll": ("held-out negative log-likelihood", f"Discrete actions. {_LAST}", _held_out("val/nll")),
 }
 
 # Of the table of hparams, the last point of each. TensorBoard finds a metric by its tag: these are of no environment.
 METRICS = {
     "hparam/normalized_score": _once("last.normalized_score_mean"),
-    "hparam/return": _once("last.return_mean"),
+    "hparam/mean_return": _once("last.return_mean"),
     "hparam/best_score": _once("best_headline"),
     "hparam/parameters": _once("parameters"),
     "hparam/seconds_per_update": _once("seconds_per_update"),
-    "hparam/action_microseconds": _TIMES,
+    "hparam/microseconds_per_action": _TIMES,
     "hparam/state_bytes": _SIZES,
 }
 

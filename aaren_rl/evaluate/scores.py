@@ -17,7 +17,7 @@ from ..files import write_text
 from ..policies.card import Origin, PolicyCard
 from ..policies.names import SOURCES, asked_words
 
-MEASURES = ("action error", "negative log-likelihood")  # of held-out continuous actions, and of discrete ones
+MEASURES = ("action MSE", "negative log-likelihood")  # of held-out continuous actions, and of discrete ones
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class ActionError:
         """A bootstrap interval of the mean, over episodes."""
         return _interval(self.sums, self.lengths, level)
 
-    def scalars(self, prefix: str) -> dict[str, float]:
-        """What is logged of it, under the same tags for every agent."""
+    def scalars(self) -> dict[str, float]:
+        """Tag -> value, as in metrics.jsonl; the same tags for every agent."""
         if self.accuracy is not None:
-            return {f"{prefix}/action_nll": self.mean, f"{prefix}/action_accuracy": self.accuracy}
-        above = {} if self.above_floor is None else {f"{prefix}/action_error_above_floor": self.above_floor}
-        return {f"{prefix}/action_error": self.mean, **above}
+            return {"val/nll": self.mean, "val/accuracy": self.accuracy}
+        excess = {} if self.above_floor is None else {"val/excess_mse": self.above_floor}
+        return {"val/action_mse": self.mean, **excess}
 
     def on_card(self) -> dict[str, float | None]:
         """The fields of a policy's card that it fills."""
@@ -71,12 +71,12 @@ class ActionError:
 
     def short(self) -> str:
         """What it is, the mean, and what of it is the policy's own, or the accuracy."""
-        own = "" if self.above_floor is None else f" ({self.above_floor:.4f} above the noise)"
+        own = "" if self.above_floor is None else f" (excess MSE {self.above_floor:.4f})"
         return f"{self.measure} {self.mean:.4f}" + (own if self.accuracy is None else f", accuracy {self.accuracy:.3f}")
 
     def __str__(self) -> str:
         low, high = self.interval()
-        own = "" if self.above_floor is None else f"; {self.above_floor:.4f} above the behavior's noise"
+        own = "" if self.above_floor is None else f"; excess MSE {self.above_floor:.4f}"
         own += "" if self.accuracy is None else f"; accuracy {self.accuracy:.3f}"
         of = f"{len(self.sums)} episodes, {sum(self.lengths):,} steps"
         return f"{self.mean:.4f} [{low:.4f}, {high:.4f}] over {of}{own}"
@@ -148,14 +148,16 @@ class Score(Origin):
         """The one number to compare policies of a task by: the normalised score, else the return."""
         return self.return_mean if self.normalized_score_mean is None else self.normalized_score_mean
 
-    def scalars(self, prefix: str) -> dict[str, float]:
-        """What is logged of an evaluation, under the same tags for every agent."""
+    def scalars(self) -> dict[str, float]:
+        """Tag -> value, as in metrics.jsonl; the same tags for every agent."""
         score = self.normalized_score_mean
-        names = ("return_mean", "return_std", "length_mean", "actions_per_second")
         return {
-            **({} if score is None else {f"{prefix}/normalized_score": score}),
-            **{f"{prefix}/{name}": getattr(self, name) for name in names},
-            **({} if self.action_error is None else self.action_error.scalars(prefix)),
+            **({} if score is None else {"eval/normalized_score": score}),
+            "eval/mean_return": self.return_mean,
+            "eval/std_return": self.return_std,
+            "eval/mean_ep_length": self.length_mean,
+            "time/actions_per_second": self.actions_per_second,
+            **({} if self.action_error is None else self.action_error.scalars()),
         }
 
 

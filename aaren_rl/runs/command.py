@@ -24,7 +24,7 @@ List the training runs below folders, with what each has come to.
   python -m aaren_rl.runs runs comparison --sort score
 """
 LEGEND = (
-    "score: normalised, or the mean return where it says so; error: held-out action error, or negative log-likelihood "
+    "score: normalised, or the mean return where it says so; error: held-out action MSE, or negative log-likelihood "
     "(nll) of discrete actions; of the last evaluation"
 )
 
@@ -49,7 +49,7 @@ def _list(arguments: argparse.Namespace) -> int:
     rows = [("run", "updates", "state", "score", "best", "error")]
     for one in found:
         unit = "" if one["normalised"] or one["score"] is None else " return"
-        measured = ((one["action_error"], ""), (one["action_nll"], " nll"))
+        measured = ((one["action_mse"], ""), (one["nll"], " nll"))
         error = next((f"{value:.4f}{unit}" for value, unit in measured if value is not None), "-")
         score, best = ("-" if value is None else f"{value:.1f}" for value in (one["score"], one["best"]))
         rows.append((one["path"], f"{one['update']:,}/{one['updates']:,}", one["state"], score + unit, best, error))
@@ -74,7 +74,7 @@ def find_runs(folder: Path) -> Iterator[dict[str, Any]]:
         for tag, value in (item for line in _metrics(file.parent / "metrics.jsonl") for item in line.items()):
             values[tag].append(value)
         normalised, update = values["eval/normalized_score"], int(max(values["update"], default=0))
-        scores = normalised or values["eval/return_mean"]
+        scores = normalised or values["eval/mean_return"]
         state = "finished" if update >= updates and scores else "stopped"
         yield {
             "path": str(file.parent),
@@ -86,7 +86,7 @@ def find_runs(folder: Path) -> Iterator[dict[str, Any]]:
             "normalised": bool(normalised),  # which of the two
             "best": max(scores, default=None),  # the best evaluation's
             # On held-out episodes, of continuous and of discrete actions.
-            **{name: next(reversed(values[f"eval/{name}"]), None) for name in ("action_error", "action_nll")},
+            **{name: next(reversed(values[f"val/{name}"]), None) for name in ("action_mse", "nll")},
         }
 
 

@@ -9,21 +9,11 @@ from torch.utils.tensorboard import SummaryWriter
 
 from ..files import write_text
 
-# TensorBoard sorts tags by name, and these would stand before the scores.
-_BOARD = {
-    "eval/action_error": "imitation/action_error",
-    "eval/action_error_above_floor": "imitation/action_error_above_floor",
-    "eval/action_nll": "imitation/action_nll",
-    "eval/action_accuracy": "imitation/action_accuracy",
-    "eval/actions_per_second": "rollout/actions_per_second",
-    "eval/length_mean": "rollout/length_mean",
-}
-
 
 class Metrics:
-    """Scalars to metrics.jsonl and TensorBoard, under the same tags for every agent; see `_BOARD` for TensorBoard's.
+    """Writes scalars to metrics.jsonl and TensorBoard, under the same tags in both and for every agent.
 
-    What was logged after `resumed_at`, where training goes on, is dropped; `clock` counts time: "update" or "step".
+    Lines logged after `resumed_at`, where training continues, are dropped; `clock` is the x axis: "update" or "step".
     """
 
     def __init__(self, folder: Path, resumed_at: int = 0, clock: str = "update") -> None:
@@ -37,7 +27,7 @@ class Metrics:
         self._board = SummaryWriter(str(folder), purge_step=resumed_at + 1 if resumed else None)
 
     def _is_before(self, line: str, resumed_at: int) -> bool:
-        """False also for what a kill cut short: that is after the checkpoint in any case."""
+        """False also for a line that a kill cut short: it is after the checkpoint in any case."""
         try:
             return bool(json.loads(line)[self._clock] <= resumed_at)
         except (ValueError, LookupError, TypeError):
@@ -48,7 +38,7 @@ class Metrics:
         self._file.write(json.dumps({self._clock: now, **values}) + "\n")
         self._file.flush()
         for tag, value in values.items():
-            self._board.add_scalar(_BOARD.get(tag, tag), value, now)
+            self._board.add_scalar(tag, value, now)
 
     def text(self, tag: str, text: str) -> None:
         """Writes a text to TensorBoard."""

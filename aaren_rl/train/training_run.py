@@ -108,12 +108,12 @@ def log(run: Run) -> None:
         loss, norm = finite_losses(run).mean(0).tolist()
     values = {
         "train/loss": loss,
-        "train/gradient_norm": norm,
+        "train/grad_norm": norm,
         "train/learning_rate": trainer.optimizers.learning_rate,
         **trainer.recurrence(),
     }
     if timed := trainer.update - run.timed_from:  # none where an evaluation is owed
-        values["train/updates_per_second"] = timed / run.watch.seconds
+        values["time/updates_per_second"] = timed / run.watch.seconds
     if run.config.optimizer.non_finite == "skip":
         values["train/skipped_updates"] = trainer.skipped
     run.recent, run.watch, run.timed_from = [], Stopwatch(), trainer.update
@@ -145,7 +145,7 @@ def evaluate(run: Run) -> None:
         imitation = None if run.held_out is None else action_error(policy, run.held_out, *bounds)
         scores[weights] = dataclasses.replace(score, action_error=imitation)
     run.last = last = scores["average"]
-    run.tell({**last.scalars("eval"), **scores["raw"].scalars("eval_raw")})
+    run.tell(last.scalars() | {f"raw/{tag}": value for tag, value in scores["raw"].scalars().items()})
     if at_end and (data := last.data()) is not None:
         run.metrics.text("data", data)
     held_out = "" if last.action_error is None else f", held-out {last.action_error.short()}"

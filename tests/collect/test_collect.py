@@ -130,14 +130,14 @@ def echo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_folder_has_all_its_parts(collected: Path) -> None:
     run = folder(collected)
     assert {p.name for p in (run / "datasets").iterdir()} == {f"hopper-{level}.hdf5" for level in LEVELS}
-    evaluated = [r for r in records(run) if "eval/return_mean" in r]
+    evaluated = [r for r in records(run) if "eval/mean_return" in r]
     assert [r["step"] for r in evaluated] == [200, 400, 600]
     for record in evaluated:
         with safe_open(run / "actors" / f"{record['step']}.safetensors", "np") as weights:
             metadata = weights.metadata()
         assert (metadata["env_id"], metadata["algorithm"]) == ("Hopper-v4", "SAC")
-        assert float(metadata["mean_return"]) == pytest.approx(record["eval/return_mean"], rel=1e-5)
-    assert {"train/actor_loss", "train/return_mean", "train/steps_per_second"} <= set(records(run)[-2])
+        assert float(metadata["mean_return"]) == pytest.approx(record["eval/mean_return"], rel=1e-5)
+    assert {"train/actor_loss", "rollout/ep_rew_mean", "rollout/ep_len_mean", "time/fps"} <= set(records(run)[-2])
 
 
 def test_data_are_as_the_readers_want_them(collected: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from synthetic import make_cell
 
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.tensorboard import WHOLE, write_board
+from aaren_rl.evaluate.scores import ActionError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # TensorBoard's own
 AGENTS = ("decision-aaren", "decision-transformer")
@@ -23,10 +24,13 @@ ENVS = ("hopper-medium", "hopper-medium-replay", "pendulum")
 
 
 def cells() -> list[Cell]:
-    """One task's name begins like another's; the last has no normalised scores."""
-    references = {"pendulum": {"reference": None, "source": "file"}}
+    """One task's name begins like another's; the last has held-out episodes, and no normalized scores."""
+    own = {"reference": None, "source": "file", "action_error": ActionError([1.0, 3.0], [10, 10], 0.05)}
     each = product(ENVS, AGENTS, (0, 1))
-    return [make_cell(50.0 + seed, env=env, agent=a, seed=seed, **references.get(env, {})) for env, a, seed in each]
+    return [
+        make_cell(50.0 + seed, env=env, agent=a, seed=seed, **(own if env == "pendulum" else {}))
+        for env, a, seed in each
+    ]
 
 
 def run_of(c: Cell) -> str:
@@ -67,22 +71,25 @@ def test_every_agent_has_the_same_curves_and_scores_come_first(get: Callable[...
     for c in cells():
         shown = [tag.removesuffix(f"/{c.env}") for tag in sorted(tags[run_of(c)]) if not tag.startswith("hparam/")]
         assert shown == [
-            *("eval/score", "final_score/best", "final_score/last", "final_score/mean_of_last"),
-            *("rollout/action_microseconds", "rollout/state_bytes", "steering/achieved", "steering/asked"),
-            *("training/loss", "training/parameters", "training/seconds_per_update"),
+            "eval/mean_return" if c.env == "pendulum" else "eval/normalized_score",
+            *("final_score/best", "final_score/last", "final_score/mean_of_last", "model/parameters"),
+            *("model/state_bytes", "steering/achieved_return", "steering/target_return"),
+            *("time/microseconds_per_action", "time/seconds_per_update", "train/loss"),
+            *(["val/action_mse", "val/excess_mse"] if c.last.action_error else []),
         ]
-    about = tags["hopper-medium/decision-aaren/seed0"]["rollout/action_microseconds/hopper-medium"]
+    about = tags["hopper-medium/decision-aaren/seed0"]["time/microseconds_per_action/hopper-medium"]
     assert "step of the episode" in about["description"]
 
     def curve(tag: str) -> list[list[float]]:
         points = get("plugin/scalars/scalars", run=run_of(c), tag=f"{tag}/{c.env}")
         return [[step, value] for _, step, value in points]
 
-    assert curve("eval/score") == [[p.update, pytest.approx(p.headline)] for p in c.curve]
+    assert curve("val/excess_mse") == [[1500, pytest.approx(0.15)]]
+    assert curve("eval/mean_return") == [[p.update, pytest.approx(p.headline)] for p in c.curve]
     assert curve("final_score/last") == [[1500, pytest.approx(c.last.headline)]]
-    assert curve("rollout/state_bytes") == [[cost.step, cost.state_bytes] for cost in c.action_cost]
-    assert curve("steering/achieved") == [[s.target_return, pytest.approx(s.return_mean)] for s in c.sweep]
-    assert curve("steering/asked") == [[s.target_return] * 2 for s in c.sweep]
+    assert curve("model/state_bytes") == [[cost.step, cost.state_bytes] for cost in c.action_cost]
+    assert curve("steering/achieved_return") == [[s.target_return, pytest.approx(s.return_mean)] for s in c.sweep]
+    assert curve("steering/target_return") == [[s.target_return] * 2 for s in c.sweep]
 
 
 def test_custom_scalars_overlay_the_agents(get: Callable[..., Any]) -> None:
@@ -90,7 +97,7 @@ def test_custom_scalars_overlay_the_agents(get: Callable[..., Any]) -> None:
     assert [category["title"] for category in layout["category"]] == list(ENVS)
     for category in layout["category"]:
         charts = {chart["title"]: chart["multiline"]["tag"] for chart in category["chart"]}
-        assert len(charts["final score"]) == 3 and len(charts["achieved against asked return"]) == 2
+        assert len(charts["final score"]) == 3 and len(charts["achieved return against target return"]) == 2
         for env, agent in product(ENVS, AGENTS):
             query = {"run": f"{env}/{agent}/seed1", "tag": charts["final score"][0]}
             found = get("plugin/custom_scalars/scalars", **query)["tag_to_events"]
@@ -108,9 +115,9 @@ def test_the_table_of_hparams_has_a_row_for_every_cell(get: Callable[..., Any]) 
     assert len(found) == len(cells())
     for c in cells():
         values = found[run_of(c)]
-        assert values["hparam/return"] == pytest.approx(c.last.return_mean)
+        assert values["hparam/mean_return"] == pytest.approx(c.last.return_mean)
         assert values.get("hparam/normalized_score") == pytest.approx(c.last.normalized_score_mean)
-        assert values["hparam/action_microseconds"] == pytest.approx(c.action_cost[-1].microseconds)
+        assert values["hparam/microseconds_per_action"] == pytest.approx(c.action_cost[-1].microseconds)
 
 
 def test_figures_and_summary_are_there(get: Callable[..., Any]) -> None:

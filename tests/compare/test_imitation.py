@@ -109,12 +109,12 @@ def test_of_discrete_actions_it_is_the_likelihood_and_named_so(tmp_path: Path) -
     found = {(i.env, i.agent): i for i in imitation(cells)}
     own = found["cartpole", AGENTS[0]]
     assert (own.measure, own.error.value, own.accuracy) == ("negative log-likelihood", 0.5, 0.8)
-    assert found["hopper-medium", AGENTS[0]].measure == "action error" and own.above_floor is None
+    assert found["hopper-medium", AGENTS[0]].measure == "action MSE" and own.above_floor is None
     of_task = {d.env: d for d in imitation_differences(cells)}
     assert of_task["cartpole"].measure == own.measure
     assert of_task["cartpole"].difference.value == pytest.approx(-0.01)
     text = format_comparison(cells)
-    for said in ("Action error on held-out episodes", "Negative log-likelihood on held-out episodes",
+    for said in ("Action MSE on held-out episodes", "Negative log-likelihood on held-out episodes",
                  "negative log-likelihood [95 %]", "accuracy", "0.800",
                  "Difference of the negative log-likelihood, episode by episode"):  # fmt: skip
         assert said in text

@@ -45,7 +45,7 @@ def test_a_run_from_python_is_the_commands(hopper_file: Path, small: Path, tmp_p
     # Also where no evaluation is due; and it changes nothing else.
     assert {file.name for file in (path / "checkpoints").iterdir()} == {"00000003.pt", "00000004.pt"}
     assert [{"update": update, **values} for update, values in logged] == records(path)
-    assert {update for update, _ in logged} == {2, 4} and any("eval/return_mean" in values for _, values in logged)
+    assert {update for update, _ in logged} == {2, 4} and any("eval/mean_return" in values for _, values in logged)
     typed = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
     own = ["--config", str(path / "config.yaml"), "--threads=1"]  # the run's file is as good
     for given, out in ((typed, tmp_path / "typed"), (own, tmp_path / "own")):
@@ -57,7 +57,7 @@ def test_a_run_from_python_is_the_commands(hopper_file: Path, small: Path, tmp_p
 
 def test_what_a_callback_raises_ends_the_training(hopper_file: Path, tmp_path: Path) -> None:
     def enough(update: int, values: dict[str, float]) -> None:
-        if "eval/return_mean" in values:
+        if "eval/mean_return" in values:
             raise LookupError(f"at {update}")
 
     settings = {**SMALL, "source": str(hopper_file), "out": tmp_path}
@@ -101,7 +101,7 @@ def test_a_finished_run_goes_on(hopper_file: Path, tmp_path: Path) -> None:
     fitted = ("best_return", "typical_return")
     trained = {name: tensor for name, tensor in weights(long).items() if not name.startswith(fitted)}
     assert len(trained) > 10 and all(torch.equal(weights(path)[name], tensor) for name, tensor in trained.items())
-    assert [record["update"] for record in records(path) if "eval/return_mean" in record] == [4, 8]
+    assert [record["update"] for record in records(path) if "eval/mean_return" in record] == [4, 8]
 
 
 def test_settings_from_a_file(hopper_file: Path, small: Path, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_runs_and_their_scores(small: Path, tmp_path: Path, capsys: pytest.Captu
     other.mkdir()
     (other / "config.yaml").write_text("env: x")
     assert runs([str(tmp_path / "runs"), "--json", str(tmp_path / "list.json")]) == 0
-    evaluated = [record["eval/normalized_score"] for record in records(small) if "eval/return_mean" in record]
+    evaluated = [record["eval/normalized_score"] for record in records(small) if "eval/mean_return" in record]
     shown = ("state", "update", "updates", "score", "best")
     assert [[one[name] for name in shown] for one in json.loads((tmp_path / "list.json").read_text())] == [
         ["finished", 4, 4, evaluated[-1], max(evaluated)],

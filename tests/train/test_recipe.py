@@ -50,10 +50,10 @@ def scores(run: Path, options: str, file: Path) -> list[dict[str, Any]]:
 def test_every_evaluation_measures_imitation(
     trained: Path, hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    errors = {line["update"]: line for line in records(trained) if "eval/action_error" in line}
-    assert set(errors) == {3, 6} and all("eval_raw/action_error" in line for line in errors.values())
+    errors = {line["update"]: line for line in records(trained) if "val/action_mse" in line}
+    assert set(errors) == {3, 6} and all("raw/val/action_mse" in line for line in errors.values())
     card = read_card(trained)
-    assert card.held_out == 0.05 and card.action_error == errors[6]["eval/action_error"]
+    assert card.held_out == 0.05 and card.action_error == errors[6]["val/action_mse"]
     assert card.action_error_floor is None  # a file's behavior is not known
     # The mean over held-out steps of uniform actions' error: at least their variance, by about the prediction's square.
     assert 0.25 < card.action_error < 0.6
@@ -63,7 +63,7 @@ def test_every_evaluation_measures_imitation(
     )
     assert sum(own["sums"]) / sum(own["lengths"]) == pytest.approx(card.action_error, rel=1e-6)
     assert len(all_of_them["sums"]) > 40
-    assert "held-out action error: 0." in capsys.readouterr().out
+    assert "held-out action MSE: 0." in capsys.readouterr().out
 
 
 def test_held_out_episodes_are_not_trained_on(hopper_file: Path) -> None:

@@ -65,8 +65,8 @@ def test_both_agents_log_the_same_tags(trained: Path) -> None:
         EventAccumulator(str(folder(trained, agent))).Reload() for agent in ("decision-aaren", "decision-transformer")
     ]
     tags, others = (sorted(log.Tags()["scalars"]) for log in logs)
-    assert tags == others and tags[:2] == ["eval/normalized_score", "eval/return_mean"]
-    assert {"train/loss", "train/learning_rate", "eval_raw/normalized_score", "rollout/length_mean"} <= set(tags)
+    assert tags == others and tags[:2] == ["eval/mean_ep_length", "eval/mean_return"]
+    assert {"train/loss", "train/learning_rate", "raw/eval/normalized_score", "time/actions_per_second"} <= set(tags)
     assert [[e.step for e in log.Scalars("eval/normalized_score")] for log in logs] == [[10, 20]] * 2
 
 
@@ -92,7 +92,7 @@ def test_the_bar_shows_the_last_score_and_a_log_file_few_lines(
     asked = arguments(hopper_file, tmp_path, "--updates", "600", "--eval-every", "200", "--held-out", "0")
     assert train([*asked, "--agent", "bc", "--steps-per-update", "20"]) == 0
     lines = [line for line in re.split(r"[\r\n]+", capsys.readouterr().err) if "update/s" in line]
-    last = [r for r in records(folder(tmp_path, "bc")) if "eval/return_mean" in r][-1]["eval/normalized_score"]
+    last = [r for r in records(folder(tmp_path, "bc")) if "eval/mean_return" in r][-1]["eval/normalized_score"]
     assert f"normalised score {last:.1f}" in lines[-1] and "600/600" in lines[-1]
     assert len(lines) < 10  # 12 times something was logged, and seconds pass
 

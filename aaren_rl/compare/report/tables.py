@@ -22,7 +22,7 @@ TEXTS = {
     *("training", "rollout", "asked return", "evaluation", "trained on", "time per action", "state memory"),
 }
 NOTHING = "-"
-_DIGITS = 4  # of an action error
+_DIGITS = 4  # of an action MSE
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def errors(cells: Sequence[Cell]) -> list[Table]:
         more = above if i.accuracy is None else number(i.accuracy, 3)
         row = (i.env, label(i.agent), error, more, f"{i.episodes:,}", listed(i.seeds))
         tables.setdefault(i.measure, []).append(row)
-    beside = {MEASURES[0]: "above the noise [95 %]", MEASURES[1]: "accuracy"}
+    beside = {MEASURES[0]: "excess MSE [95 %]", MEASURES[1]: "accuracy"}
     return [
         _table(
             f"{measure[0].upper()}{measure[1:]} on held-out episodes",
