@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line with a way out, exit code 2; of a command, or of a part of one."""
 
     def __init__(self, command: str = "", description: str = "", usage: str = "", **options: Any) -> None:  # noqa: ANN401
-        prog = f"python -m aaren_rl.{command}"
+        prog = f"aaren-rl {command}"
         options = {"prog": prog, "usage": f"{prog} {usage}" if usage else None, "allow_abbrev": False, **options}
         super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
@@ -87,7 +87,7 @@ def shell_line(command: str, argv: Sequence[str]) -> str:
     home = os.path.expanduser("~")
     parts = [word.split(home) if len(home) > 1 else [word] for word in argv]  # it is / where there is none
     words = ['"$HOME"'.join(shlex.quote(part) if part else "" for part in split) or "''" for split in parts]
-    return " ".join([f"python -m aaren_rl.{command}", *words])
+    return " ".join([f"aaren-rl {command}", *words])
 
 
 def asked_return(text: str) -> float | None:

@@ -6,7 +6,7 @@
     state = policy.initial_state(n, target_return)
     action, state = policy.act(observation, reward, state)
 
-`python -m aaren_rl.export RUN --out policy.onnx` makes the file. Names and contracts are those of
+`aaren-rl export RUN --out policy.onnx` makes the file. Names and contracts are those of
 `aaren_rl.agents.Policy`, and `aaren_rl.envs.rollout` takes one as it takes the other.
 
 Shape suffixes: B environments, O observation, A action.
@@ -231,7 +231,7 @@ def load(path: str | Path, *, threads: int = 1, temperature: float | None = None
     """An exported policy, ready to act.
 
     Args:
-        path: the file that `python -m aaren_rl.export` wrote. Nothing in it is executed and no other file is read.
+        path: the file that `aaren-rl export` wrote. Nothing in it is executed and no other file is read.
         threads: that ONNX Runtime computes on; one is fastest for a policy of the default size.
         temperature: discrete actions are sampled from softmax(logits / temperature); None: the most likely one.
 
@@ -268,7 +268,7 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1, temperature: floa
         raise CheckpointError(f"{name}: not an ONNX file, or damaged: {one_line(error)}") from error
     found = session.get_modelmeta().custom_metadata_map
     if found.get("aaren_rl_format") != FORMAT:
-        raise CheckpointError(f"{name}: not a policy that `python -m aaren_rl.export` of this version wrote")
+        raise CheckpointError(f"{name}: not a policy that `aaren-rl export` of this version wrote")
     try:
         runner = Runner(session, json.loads(found["policy"]), json.loads(found["export"]))
     except (LookupError, ValueError, TypeError, RecursionError) as error:

@@ -23,9 +23,9 @@ from aaren_rl.datasets.command import make_parser as datasets_parser
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)?(?: title=\"([^\"]+)\")?\n(.*?)^```$|((?:^    \S[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
-MODULE = re.compile(r"-m aaren_rl\.(\w+)")
+COMMAND = re.compile(r"(?:-m aaren_rl\.|aaren-rl )(\w\S*)")  # the two forms, each with the command's name
 NEEDS = re.compile(r"# needs (a GPU|the network)")
-PROGRAMS = ("python", "torchrun", "tensorboard", "pip", "scripts/", "hf ")
+PROGRAMS = ("aaren-rl ", "python", "torchrun", "tensorboard", "pip", "scripts/", "hf ")
 
 
 class Step(NamedTuple):
@@ -57,18 +57,23 @@ COMMANDS = [
     (page.relative_to(ROOT).as_posix(), step.text)
     for page in PAGES
     for step in steps(page)
-    if step.kind == "command" and MODULE.search(step.text)
+    if step.kind == "command" and COMMAND.search(step.text)
 ]
 assert {"README.md", "docs/tutorial.md", "docs/howto/own-data.md", "docs/data.md"} <= {page for page, _ in COMMANDS}
+
+
+def parsed(words: list[str]) -> tuple[str, list[str]]:
+    """The name of the command in a line of either form, and its arguments."""
+    at = next(i for i, word in enumerate(words) if word == "aaren-rl" or word.startswith("aaren_rl."))
+    name, *arguments = words[at + 1 :] if words[at] == "aaren-rl" else [words[at][9:], *words[at + 1 :]]
+    return name, arguments
 
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS, ids=[f"{page}:{line[:70]}" for page, line in COMMANDS])
 def test_a_command_parses(page: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the point where the command's work would begin."""
-    name = MODULE.search(line)[1]  # type: ignore[index]
-    words = shlex.split(line.split(" && ")[-1], comments=True)
-    arguments = words[words.index(f"aaren_rl.{name}") + 1 :]
-    module = importlib.import_module(f"aaren_rl.{name}.command")
+    name, arguments = parsed(shlex.split(line.split(" && ")[-1], comments=True))
+    module = importlib.import_module(f"aaren_rl.{name.replace('-', '_')}.command")
     begun = []
     for runs in (cli, module):  # train's main calls it itself
         monkeypatch.setattr(runs, "run_command", lambda command, **_: begun.append(command) or 0, raising=False)
@@ -136,30 +141,28 @@ def test_a_page_runs_from_top_to_bottom(page: Path, hopper_file: Path, trained_r
     work = tmp_path / "work"
     work.mkdir()
     given = steps(page)
-    if not re.search(r"aaren_rl\.(train|sweep)", "".join(step.text for step in given)):
+    if not re.search(r"aaren-rl (train|sweep)|aaren_rl\.train", "".join(step.text for step in given)):
         shutil.copytree(trained_run, work / "runs" / "hopper-medium" / "decision-aaren" / "seed0")
     for step in given:
         if step.kind == "file":
             (work / str(step.title)).write_text(step.text)
         elif step.kind == "python":
-            run(["-W", "ignore", "-c", step.text], work, environment)
-        elif MODULE.search(step.text) and not NEEDS.search(step.text):
+            run([sys.executable, "-W", "ignore", "-c", step.text], work, environment)
+        elif COMMAND.search(step.text) and not NEEDS.search(step.text):
             run(small(step.text), work, environment)
 
 
 def small(line: str) -> list[str]:
-    """The arguments of Python for a command at a small scale."""
+    """A command at a small scale, run by this Python."""
     words = shlex.split(line, comments=True)
-    if words[0] == "torchrun":
-        words = ["python", "-m", "torch.distributed.run", *words[1:]]
-    name = MODULE.search(line)[1]  # type: ignore[index]
+    name, arguments = parsed(words)
     if name == "bench":
-        name += f" {words[words.index('aaren_rl.bench') + 1]}"
-    return [*words[1:], *([] if "--resume" in words else shlex.split(SMALL.get(name, "")))]
+        name += f" {arguments[0]}"
+    own = {"torchrun": [sys.executable, "-m", "torch.distributed.run"], "python": [sys.executable]}
+    program = own.get(words[0], [str(Path(sys.executable).with_name(words[0]))])
+    return [*program, *words[1:], *([] if "--resume" in words else shlex.split(SMALL.get(name, "")))]
 
 
-def run(arguments: list[str], folder: Path, environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, f"{arguments}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+def run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

@@ -103,7 +103,7 @@ def test_a_command_may_be_called_as_its_module(capsys: pytest.CaptureFixture[str
     for name in ("import_weights", "import-weights"):
         with pytest.raises(SystemExit) as left:
             main([name, "--help"])
-        assert left.value.code == 0 and "aaren_rl.import_weights" in capsys.readouterr().out
+        assert left.value.code == 0 and "aaren-rl import-weights" in capsys.readouterr().out
 
 
 @pytest.mark.defect(22)

@@ -1,4 +1,4 @@
-"""Measurements: `python -m aaren_rl.bench BENCHMARK`.
+"""Measurements: `aaren-rl bench BENCHMARK`.
 
 Every benchmark first compares the code it times with a reference. If they differ, it prints nothing but an error: a
 wrong result is not fast.

@@ -46,8 +46,8 @@ the variance of the behavior's own noise, known exactly for local sets; the last
 to the error asked for."""
 EPILOG = """\
 example:
-  python -m aaren_rl.bench learning --env hopper-medium --updates 1500 --plot learning.png
-  python -m aaren_rl.bench learning --recipes default:decision-aaren default:decision-aaren,dropout=0.1"""
+  aaren-rl bench learning --env hopper-medium --updates 1500 --plot learning.png
+  aaren-rl bench learning --recipes default:decision-aaren default:decision-aaren,dropout=0.1"""
 
 
 def read_recipe(recipe: str, updates: int, seed: int) -> RunConfig:

@@ -66,8 +66,8 @@ decision-transformer acts on its last 20 steps. {CACHE} is trained on whole epis
 key-value cache of them; it is played up to {CACHED:,} steps. A command that was interrupted goes on."""
 EPILOG = f"""\
 example:
-  python -m aaren_rl.bench memory --seeds 5 --agents {" ".join((*AGENTS_SHOWN, CACHE))} --plot memory.svg
-  python -m aaren_rl.bench memory --seeds 1 --agents decision-aaren decision-gru --lengths 100 1000"""
+  aaren-rl bench memory --seeds 5 --agents {" ".join((*AGENTS_SHOWN, CACHE))} --plot memory.svg
+  aaren-rl bench memory --seeds 1 --agents decision-aaren decision-gru --lengths 100 1000"""
 
 
 def jobs(env: str, arguments: argparse.Namespace, settings: dict[str, Any]) -> list[CellJob]:

@@ -52,8 +52,8 @@ and time since the first action are read as in figure 5 of "Attention as an RNN"
 between half of them and all. --plot draws both."""
 EPILOG = """\
 example:
-  python -m aaren_rl.bench rollout --steps 100000 --plot rollout.png
-  python -m aaren_rl.bench rollout --steps 1000 --modes decision-{aaren,transformer}:carry --plot figure5.png"""
+  aaren-rl bench rollout --steps 100000 --plot rollout.png
+  aaren-rl bench rollout --steps 1000 --modes decision-{aaren,transformer}:carry --plot figure5.png"""
 
 
 def step(t: int) -> tuple[Array, Array]:

@@ -36,7 +36,7 @@ the forward pass must read and write (scores and values in, outputs out) against
 there."""
 EPILOG = """\
 example:
-  python -m aaren_rl.bench scan --lengths 1024 4096 8192 --json scan.json --plot scan.png"""
+  aaren-rl bench scan --lengths 1024 4096 8192 --json scan.json --plot scan.png"""
 
 
 def check(method: str, device: torch.device, length: int = CHECKED_LENGTH) -> float:

@@ -37,7 +37,7 @@ Prints what was achieved, the rank correlation (Spearman's) of asked and achieve
 the most asked, in points of the normalised score."""
 EPILOG = """\
 example:
-  python -m aaren_rl.bench steering runs/hopper-medium/decision-{aaren,transformer}/seed* --plot steering.svg
+  aaren-rl bench steering runs/hopper-medium/decision-{aaren,transformer}/seed* --plot steering.svg
 """
 
 

@@ -58,7 +58,7 @@ update's own matrix products over that of a product of 2048 x 2048 matrices in t
 EPILOG = """\
 example:
   pip install 'aaren-rl[bench]'       # the peers; without them this package is timed alone
-  python -m aaren_rl.bench train --threads 2 --json train.json --plot train.png"""
+  aaren-rl bench train --threads 2 --json train.json --plot train.png"""
 
 
 def make_episodes(steps: int) -> Episodes:

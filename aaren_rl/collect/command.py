@@ -1,4 +1,4 @@
-"""Train SAC or DQN in an environment and make D4RL-like data sets of it: `python -m aaren_rl.collect`."""
+"""Train SAC or DQN in an environment and make D4RL-like data sets of it: `aaren-rl collect`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ DESCRIPTION = """\
 Train SAC (stable-baselines3; DQN for discrete actions) in a Gymnasium environment, then write data
 sets as D4RL's: random, medium, medium-replay, medium-expert and expert.
 
-  python -m aaren_rl.collect --env Ant-v4 --steps 1000000
-  python -m aaren_rl.collect --env Pendulum-v1 --steps 20000 --stop-at-return -200
-  python -m aaren_rl.collect --env CartPole-v1 --steps 50000 --checkpoint-every 2000
-  python -m aaren_rl.train --env ant-medium --source collected/Ant-v4/seed0/datasets/ant-medium.hdf5
+  aaren-rl collect --env Ant-v4 --steps 1000000
+  aaren-rl collect --env Pendulum-v1 --steps 20000 --stop-at-return -200
+  aaren-rl collect --env CartPole-v1 --steps 50000 --checkpoint-every 2000
+  aaren-rl train --env ant-medium --source collected/Ant-v4/seed0/datasets/ant-medium.hdf5
 """
 EPILOG = """\
 All lands in <out>/<env>/seed<N>/, the data in datasets/. Ctrl-C saves, --resume goes on; --levels

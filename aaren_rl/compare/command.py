@@ -1,4 +1,4 @@
-"""Train, score and compare agents over several seeds: `python -m aaren_rl.compare`."""
+"""Train, score and compare agents over several seeds: `aaren-rl compare`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ DESCRIPTION = """\
 Train agents over several seeds, score them on the same episodes, and write a report: report.html, report.md,
 results.json and a TensorBoard folder. What is trained already is read, what is missing is trained.
 
-  python -m aaren_rl.compare --env hopper-medium --agents decision-aaren decision-transformer --seeds 3
-  python -m aaren_rl.compare --env hopper-medium walker2d-medium --seeds 5 --source d4rl --out paper
-  python -m aaren_rl.compare --env-id MyEnv-v0 --register my_package --source my.hdf5       # data of your own
+  aaren-rl compare --env hopper-medium --agents decision-aaren decision-transformer --seeds 3
+  aaren-rl compare --env hopper-medium walker2d-medium --seeds 5 --source d4rl --out paper
+  aaren-rl compare --env-id MyEnv-v0 --register my_package --source my.hdf5       # data of your own
   tensorboard --logdir comparison/tensorboard
 """
 EPILOG = """\

@@ -1,4 +1,4 @@
-"""Look after data sets: `python -m aaren_rl.datasets list|info|verify|download|convert`."""
+"""Look after data sets: `aaren-rl datasets list|info|verify|download|convert`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .names import convert, load, on_disk, parse_name
 DESCRIPTION = """\
 Look after data sets. NAME is a task such as hopper-medium, minari:ID, or the path of an HDF5 file in D4RL's layout.
 
-  python -m aaren_rl.datasets list
-  python -m aaren_rl.datasets info hopper-medium --picture returns.png
-  python -m aaren_rl.datasets verify hopper-medium mine.hdf5
-  python -m aaren_rl.datasets download hopper-medium --source minari
-  python -m aaren_rl.datasets convert mine.hdf5 minari:my/set-v0 --env-id Hopper-v4
+  aaren-rl datasets list
+  aaren-rl datasets info hopper-medium --picture returns.png
+  aaren-rl datasets verify hopper-medium mine.hdf5
+  aaren-rl datasets download hopper-medium --source minari
+  aaren-rl datasets convert mine.hdf5 minari:my/set-v0 --env-id Hopper-v4
 """
 
 

@@ -85,9 +85,7 @@ def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
     if not found:
         searched = ", ".join(map(str, places.values()))
         text = f"{name.name} --source minari" if name.kind == "minari" else name.name
-        raise DataError(
-            f"{name}: not on this machine ({searched}); fetch it with python -m aaren_rl.datasets download {text}"
-        )
+        raise DataError(f"{name}: not on this machine ({searched}); fetch it with aaren-rl datasets download {text}")
     return found
 
 

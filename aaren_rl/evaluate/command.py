@@ -1,4 +1,4 @@
-"""Score a trained policy in MuJoCo: `python -m aaren_rl.evaluate RUN`."""
+"""Score a trained policy in MuJoCo: `aaren-rl evaluate RUN`."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Play episodes with a trained policy and print its returns and D4RL-normalised scores.
 
-  python -m aaren_rl.evaluate runs/hopper-medium/decision-aaren/seed0
-  python -m aaren_rl.evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
-  python -m aaren_rl.evaluate runs/hopper-medium/*/seed0 --csv episodes.csv   # several, with intervals
-  python -m aaren_rl.evaluate RUN --attention tree --budget 0.5 --sampler edh   # a Transformer, l^0.5 terms
-  python -m aaren_rl.evaluate RUN --env tmaze-10000       # trained on tmaze, played in a longer corridor
-  python -m aaren_rl.evaluate RUN --video falls.gif --video-episode worst   # .mp4 needs ffmpeg
-  python -m aaren_rl.evaluate policy.onnx                 # an exported policy, without PyTorch
+  aaren-rl evaluate runs/hopper-medium/decision-aaren/seed0
+  aaren-rl evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
+  aaren-rl evaluate runs/hopper-medium/*/seed0 --csv episodes.csv   # several, with intervals
+  aaren-rl evaluate RUN --attention tree --budget 0.5 --sampler edh   # a Transformer, l^0.5 terms
+  aaren-rl evaluate RUN --env tmaze-10000       # trained on tmaze, played in a longer corridor
+  aaren-rl evaluate RUN --video falls.gif --video-episode worst   # .mp4 needs ffmpeg
+  aaren-rl evaluate policy.onnx                 # an exported policy, without PyTorch
 """
 
 # As in aaren_rl.agents, which imports torch; an exported policy is scored without it.

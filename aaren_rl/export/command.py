@@ -1,4 +1,4 @@
-"""Write a trained policy as one ONNX file: `python -m aaren_rl.export RUN --out policy.onnx`."""
+"""Write a trained policy as one ONNX file: `aaren-rl export RUN --out policy.onnx`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SEED = 1000
 DESCRIPTION = """\
 Write a trained policy as one ONNX file that runs without PyTorch, by aaren_rl.runtime or anything else that reads ONNX.
 
-  python -m aaren_rl.export runs/hopper-medium/decision-aaren/seed0 --out policy.onnx
-  python -m aaren_rl.export RUN --out small.onnx --quantize int8     # prints the score before and after
-  python -m aaren_rl.evaluate policy.onnx                            # score the file itself
+  aaren-rl export runs/hopper-medium/decision-aaren/seed0 --out policy.onnx
+  aaren-rl export RUN --out small.onnx --quantize int8     # prints the score before and after
+  aaren-rl evaluate policy.onnx                            # score the file itself
 
 The file holds one environment step, for any number of environments: observation, last reward and state in, action and
 new state out. Normalisation, return-to-go, timestep and action range are inside; so is how the policy was trained. Its

@@ -1,4 +1,4 @@
-"""A policy in the layout of the Hugging Face hub: `python -m aaren_rl.hub RUN FOLDER`.
+"""A policy in the layout of the Hugging Face hub: `aaren-rl hub RUN FOLDER`.
 
 The folder holds config.json (the policy's card: how it was made and what it needs to act), model.safetensors (its
 default weights) and README.md (the model card, with scores and how they were made). Nothing is sent anywhere.
@@ -21,11 +21,11 @@ DESCRIPTION = """\
 Write a trained policy as a folder in the layout of the Hugging Face hub: config.json, model.safetensors and a
 README.md that says how the policy was made and what it scores.
 
-  python -m aaren_rl.hub runs/hopper-medium/decision-aaren/seed0 hopper-aaren
-  python -m aaren_rl.hub RUN FOLDER --scores scores.json    # of evaluate RUN --json scores.json
+  aaren-rl hub runs/hopper-medium/decision-aaren/seed0 hopper-aaren
+  aaren-rl hub RUN FOLDER --scores scores.json    # of evaluate RUN --json scores.json
 
 Nothing is sent anywhere; `hf upload USER/NAME FOLDER` does that. FOLDER is a policy like any other:
-  python -m aaren_rl.evaluate FOLDER
+  aaren-rl evaluate FOLDER
 """
 
 

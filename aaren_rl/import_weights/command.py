@@ -1,4 +1,4 @@
-"""Take over a Decision Transformer that others trained: `python -m aaren_rl.import_weights SOURCE FOLDER`."""
+"""Take over a Decision Transformer that others trained: `aaren-rl import-weights SOURCE FOLDER`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from .decision_transformers import import_model
 DESCRIPTION = """\
 Make a policy of a Decision Transformer that min-decision-transformer or Hugging Face's transformers has trained.
 
-  python -m aaren_rl.import_weights dt_halfcheetah-medium-v2_model.pt FOLDER --env halfcheetah-medium --source d4rl
-  python -m aaren_rl.import_weights HF_FOLDER FOLDER --env hopper-medium --statistics mean_std.json
-  python -m aaren_rl.evaluate FOLDER
+  aaren-rl import-weights dt_halfcheetah-medium-v2_model.pt FOLDER --env halfcheetah-medium --source d4rl
+  aaren-rl import-weights HF_FOLDER FOLDER --env hopper-medium --statistics mean_std.json
+  aaren-rl evaluate FOLDER
 
 SOURCE is a state dictionary of min-decision-transformer, or a folder with Hugging Face's config.json and
 model.safetensors or pytorch_model.bin. Its actions depend on how observations were normalised, which neither stores:
@@ -40,7 +40,7 @@ the numbers of a Hugging Face model card. Nothing in SOURCE is executed.
 
 def make_parser() -> Parser:
     """The command line."""
-    parser = Parser("import_weights", DESCRIPTION, "SOURCE FOLDER [options]")
+    parser = Parser("import-weights", DESCRIPTION, "SOURCE FOLDER [options]")
     add = parser.add_argument
     add("weights", type=Path, metavar="SOURCE", help="file or folder with the weights")
     add("folder", type=Path, metavar="FOLDER", help="policy folder to write; must not exist, or be empty")
@@ -98,7 +98,7 @@ def take_over(arguments: argparse.Namespace) -> int:
     save_policy(arguments.folder, card, {"average": imported.model.state_dict()})
     shape = f"{config.layers} layers of width {config.width}, K = {card.context_length}"
     print(f"{arguments.folder}: {imported.origin}, {shape}")
-    print(f"score it with: python -m aaren_rl.evaluate {arguments.folder}")
+    print(f"score it with: aaren-rl evaluate {arguments.folder}")
     return 0
 
 

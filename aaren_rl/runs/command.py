@@ -1,4 +1,4 @@
-"""List training runs and their scores: `python -m aaren_rl.runs [FOLDER ...]`."""
+"""List training runs and their scores: `aaren-rl runs [FOLDER ...]`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .folder import is_held
 DESCRIPTION = """\
 List the training runs below folders, with what each has come to.
 
-  python -m aaren_rl.runs                      # below runs/
-  python -m aaren_rl.runs runs comparison --sort score
+  aaren-rl runs                      # below runs/
+  aaren-rl runs runs comparison --sort score
 """
 LEGEND = (
     "score: normalised, or the mean return where it says so; error: held-out action MSE, or negative log-likelihood "

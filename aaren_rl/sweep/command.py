@@ -1,6 +1,6 @@
-"""Many training runs at once, on this machine's cores or on Ray: `python -m aaren_rl.sweep GRID`.
+"""Many training runs at once, on this machine's cores or on Ray: `aaren-rl sweep GRID`.
 
-Every run is a process of its own, `python -m aaren_rl.train ...`, so that one that dies takes no other with it. A sweep
+Every run is a process of its own, `aaren-rl train ...`, so that one that dies takes no other with it. A sweep
 can be stopped and called again: finished runs are left as they are, the others go on from their last checkpoint.
 """
 
@@ -18,17 +18,17 @@ from .schedule import run_cells
 DESCRIPTION = """\
 Train a grid of runs, several at once; call it again to go on where it was stopped.
 
-  python -m aaren_rl.sweep paper --out runs/paper -- --source local
-  python -m aaren_rl.sweep paper --jobs-per-gpu 8                # on this machine's GPUs, eight runs on each
-  python -m aaren_rl.sweep grid.yaml --ray --gpus-per-run 0.25
-  python -m aaren_rl.sweep own.yaml --register my_package       # an environment of your own, see its docs
+  aaren-rl sweep paper --out runs/paper -- --source local
+  aaren-rl sweep paper --jobs-per-gpu 8                # on this machine's GPUs, eight runs on each
+  aaren-rl sweep grid.yaml --ray --gpus-per-run 0.25
+  aaren-rl sweep own.yaml --register my_package       # an environment of your own, see its docs
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     own, more = split_at_dashes(argv)
-    parser = Parser("sweep", DESCRIPTION, "GRID [options] [-- arguments of aaren_rl.train for every run]")
+    parser = Parser("sweep", DESCRIPTION, "GRID [options] [-- arguments of train for every run]")
     add = parser.add_argument
     grids = "a YAML file; paper: the 120 runs of the paper's Table 1; local: the same table on local sets"
     add("grid", metavar="GRID", help=grids)

@@ -1,4 +1,4 @@
-"""Train an agent offline, score it in MuJoCo while it trains, and leave a policy folder: `python -m aaren_rl.train`."""
+"""Train an agent offline, score it in MuJoCo while it trains, and leave a policy folder: `aaren-rl train`."""
 
 from __future__ import annotations
 

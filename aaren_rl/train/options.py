@@ -22,15 +22,15 @@ REM = ("rem_counts", "rem_dilation", "rem_max_power", "rem_gate")  # of recurren
 DESCRIPTION = """\
 Train an agent offline on a MuJoCo task, score it while it trains, and save the policy.
 
-  python -m aaren_rl.train --env hopper-medium                                # Decision-Aaren, a few minutes
-  python -m aaren_rl.train --env hopper-medium --agent decision-transformer   # the baseline
-  python -m aaren_rl.train --env hopper-medium --resume --updates 2000        # a finished run, a thousand more
-  python -m aaren_rl.train --env hopper-medium-replay --from runs/hopper-medium/decision-aaren/seed0   # fine-tuning
+  aaren-rl train --env hopper-medium                                # Decision-Aaren, a few minutes
+  aaren-rl train --env hopper-medium --agent decision-transformer   # the baseline
+  aaren-rl train --env hopper-medium --resume --updates 2000        # a finished run, a thousand more
+  aaren-rl train --env hopper-medium-replay --from runs/hopper-medium/decision-aaren/seed0   # fine-tuning
   tensorboard --logdir runs                                                   # all, side by side
 """
 EPILOG = """\
 The dataset is D4RL's file if it is in ~/.d4rl/datasets (or $D4RL_DATASET_DIR). Otherwise it is a local dataset, made
-on first use. The policy is saved in <out>/<env>/<agent>/seed<N>/ for python -m aaren_rl.evaluate. Exit codes: 2 usage,
+on first use. The policy is saved in <out>/<env>/<agent>/seed<N>/ for aaren-rl evaluate. Exit codes: 2 usage,
 3 data, 4 checkpoint, 5 environment, 6 numerics, 7 resources, 130 or 143 after Ctrl-C or SIGTERM, which save first.
 """
 

@@ -71,7 +71,7 @@ export class Robot {
   }
 }
 
-/** A policy exported by `python -m aaren_rl.export`; its inputs and outputs are in aaren_rl/export/onnx_graph.py. */
+/** A policy exported by `aaren-rl export`; its inputs and outputs are in aaren_rl/export/onnx_graph.py. */
 export class Policy {
   static async load(name) {
     const ort = await import("./vendor/ort.wasm.min.mjs");

@@ -197,7 +197,7 @@ def test_a_wrong_gradient_gets_no_figures(
     ("arguments", "message"),
     [
         ([*ROLLOUT, "--steps", "39"], "--steps: must be at least 40, not 39"),
-        ([*ROLLOUT, "--threads", "0"], "argument --threads: must be at least 1, not 0; see python -m aaren_rl.bench"),
+        ([*ROLLOUT, "--threads", "0"], "argument --threads: must be at least 1, not 0; see aaren-rl bench rollout"),
         ([*ROLLOUT, "--heads", "3"], "width 16 is not a multiple of heads 3"),
         ([*ROLLOUT, "--json", "/nowhere/all.json"], "--json /nowhere/all.json: its folder does not exist"),
         ([*SCAN, "--plot", "x.doc"], "--plot x.doc: cannot draw a doc; use .png, .svg or .pdf"),

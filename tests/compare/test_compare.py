@@ -40,7 +40,7 @@ def test_it_writes_everything(compared: Path) -> None:
     assert [d["seeds"] for d in statistics["imitation_differences"]] == [[0, 1]]
     page = (compared / "report.html").read_text()
     asked = "--env hopper-medium --seeds 2 --updates 8 --episodes 2 --target-returns 100 3600"
-    assert f"<pre>python -m aaren_rl.compare {asked} --source " in page and f" -- {SMALL} --eval-every 4</pre>" in page
+    assert f"<pre>aaren-rl compare {asked} --source " in page and f" -- {SMALL} --eval-every 4</pre>" in page
     assert list((compared / "tensorboard").rglob("events.out.tfevents.*"))
 
 

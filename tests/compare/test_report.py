@@ -83,9 +83,9 @@ def test_no_users_folder_is_shown_and_the_command_is_as_a_shell_takes_it(tmp_pat
     assert path("/srv/men/runs") == "/srv/men/runs"
     argv = ["--env", "hopper-medium", "--out=/srv/me/a b/c", "--", "--width", "16", ""]
     line = shell_line("compare", argv)
-    assert line == """python -m aaren_rl.compare --env hopper-medium --out="$HOME"'/a b/c' -- --width 16 ''"""
+    assert line == """aaren-rl compare --env hopper-medium --out="$HOME"'/a b/c' -- --width 16 ''"""
     echoed = subprocess.run(["sh", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True, check=True)
-    assert echoed.stdout.splitlines()[3:] == argv
+    assert echoed.stdout.splitlines()[2:] == argv
     page, markdown = report(tmp_path, cells, {"command": line, "train": argv[-3:]})
     assert re.search(r"/srv/me|/home/alice", page.text + markdown) is None
     assert "~/data/own.hdf5" in page.text and page.rows[-1][-1] == "~/runs/seed0"

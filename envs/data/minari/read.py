@@ -74,7 +74,7 @@ def read_minari(
         _fetch(dataset_id, folder.parent, progress)
     if not folder.exists():
         raise DataError(
-            f"{folder}: does not exist; fetch it with `python -m aaren_rl.datasets download {dataset_id} --source "
+            f"{folder}: does not exist; fetch it with `aaren-rl datasets download {dataset_id} --source "
             "minari`, or set MINARI_DATASETS_PATH to the folder that has it"
         )
     return _read(dataset_id, folder, progress, clip_actions)
