@@ -14,11 +14,11 @@ COMMANDS = {
     "export": "write a trained policy as an ONNX file that runs without PyTorch",
     "runs": "list runs and their scores",
     "compare": "train and score agents over several seeds, and write a report",
-    "datasets": "list, describe, verify, download and convert data sets",
-    "collect": "train SAC or DQN in any environment and write D4RL-like data sets",
+    "datasets": "list, describe, verify, download and convert datasets",
+    "collect": "train SAC or DQN in any environment and write D4RL-like datasets",
     "sweep": "train a grid of runs",
-    "import-weights": "take over a Decision Transformer that others trained",
-    "hub": "write a trained policy in the layout of the Hugging Face hub",
+    "import-weights": "import a pretrained Decision Transformer",
+    "hub": "write a trained policy in Hugging Face Hub format",
     "bench": "measure time and memory",
 }
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command in COMMANDS:
         # Imported on demand: --help of one command need not wait for the others' imports.
         return start(f"{__package__}.{command.replace('-', '_')}", argv[1:])
-    problem = f"unknown command {given!r}{did_you_mean(given, COMMANDS)}" if argv else "which command?"
+    problem = f"unknown command {given!r}{did_you_mean(given, COMMANDS)}" if argv else "a command is required"
     print(f"error: {problem}\n{usage}", file=sys.stderr)
     return 2
 

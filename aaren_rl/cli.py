@@ -1,4 +1,4 @@
-"""What the commands share: the parser, the sources of settings, signals."""
+"""The parts that commands share: the parser, devices, signals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ positive = COUNT.integer  # the type of an argument that counts something
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line with a way out, exit code 2; of a command, or of a part of one."""
+    """An argument parser of a command or subcommand; an error is one line with a way out and exit code 2."""
 
     def __init__(self, command: str = "", description: str = "", usage: str = "", **options: Any) -> None:  # noqa: ANN401
         prog = f"aaren-rl {command}"
@@ -36,18 +36,18 @@ class Parser(argparse.ArgumentParser):
         super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # noqa: ANN401
-        """As argparse's; what is no text, such as a path in another encoding, could not be written anywhere."""
+        """As argparse's, but rejects arguments that are not UTF-8, which could not be written anywhere."""
         args = sys.argv[1:] if args is None else list(args)
         for argument in args:
             if any("\ud800" <= letter <= "\udfff" for letter in argument):
                 self.error(f"{argument!a} is not UTF-8; use another name")
             if argument.startswith("--") and argument.endswith("=--"):  # argparse would make an empty list of it
-                self.error(f"argument {argument[:-3]}: -- is no value")
+                self.error(f"argument {argument[:-3]}: expected a value, got '--'")
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Prints the message and leaves with exit code 2."""
-        if launched() == 1 or os.environ["RANK"] == "0":  # of several processes one says it
+        if launched() == 1 or os.environ["RANK"] == "0":  # one of several processes prints it
             said = one_line(f"{message}{self._suggestion(message)}", 600)
             print(f"error: {said}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         return did_you_mean(mistyped[0], known) if unknown and mistyped else ""
 
     def add_shared(self, *, register: bool = True, device: str | None = None) -> None:
-        """Adds the options of all commands: --debug, --register where asked for, --device with its default."""
+        """Adds the options that commands share: --debug, --register if wanted, --device with its default."""
         if register:
             self.add_argument("--register", metavar="MODULE", help="import this module, which registers environments")
         if device is not None:
@@ -70,20 +70,20 @@ class Parser(argparse.ArgumentParser):
 
 
 def run(parser: Parser, command: Callable[[argparse.Namespace], int], argv: Sequence[str] | None) -> int:
-    """Runs a command on what its parser reads of the command line; returns the exit code of `run_command`."""
+    """Parses the command line and runs the command; returns the exit code of `run_command`."""
     arguments = parser.parse_args(argv)
     return run_command(lambda: command(arguments), debug=arguments.debug)
 
 
 def split_at_dashes(argv: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """A command's own arguments, and those behind the first --, which are another command's."""
+    """A command's own arguments, and those after the first --, which go to another command."""
     given = sys.argv[1:] if argv is None else list(argv)
     end = given.index("--") if "--" in given else len(given)
     return given[:end], given[end + 1 :]
 
 
 def shell_line(command: str, argv: Sequence[str]) -> str:
-    """A command as a line for a shell, which names the user's own folder as every user's shell does."""
+    """A command as a line for a shell, with "$HOME" in place of the user's home folder."""
     home = os.path.expanduser("~")
     parts = [word.split(home) if len(home) > 1 else [word] for word in argv]  # it is / where there is none
     words = ['"$HOME"'.join(shlex.quote(part) if part else "" for part in split) or "''" for split in parts]
@@ -96,7 +96,7 @@ def asked_return(text: str) -> float | None:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of `--device`, "auto" being CUDA where there is one; raises UsageError where this machine has none."""
+    """The device of `--device`; "auto" is CUDA if available. Raises UsageError if this machine does not have it."""
     import torch
 
     if name == "auto":
@@ -113,17 +113,17 @@ def choose_device(name: str) -> torch.device:
 
 
 def import_registering(module: str | None) -> None:
-    """Imports the module of `--register`, which registers environments; a name in a file is never imported.
+    """Imports the module of `--register`, which registers environments; a name from a file is never imported.
 
-    Raises UsageError where it cannot be imported.
+    Raises UsageError if it cannot be imported.
     """
     if module is None:
         return
     if "" not in sys.path:
-        sys.path.append("")  # a module in the working folder, as `python -m` finds it, but after the installed ones
+        sys.path.append("")  # finds a module in the working folder, after the installed ones
     if module.endswith(".py") or "/" in module:
         name = module.removesuffix(".py").strip("./").replace("/", ".")
-        raise UsageError(f"--register {module}: takes a module's name, not a file's: --register {name}")
+        raise UsageError(f"--register {module}: expected a module name, not a file name: --register {name}")
     try:
         importlib.import_module(module)
     except SystemExit as error:
@@ -140,12 +140,12 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def progress_bar(**options: Any) -> tqdm[Any]:  # noqa: ANN401  tqdm's own options
-    """A bar on stderr whose time left follows from the mean rate; a log file gets a line now and then."""
+    """A progress bar on stderr; the remaining time follows from the mean rate. A log file gets a line every 30 s."""
     return tqdm(dynamic_ncols=True, smoothing=0, mininterval=0.1 if sys.stderr.isatty() else 30, **options)
 
 
 class StopRequest:
-    """Turns the first SIGINT or SIGTERM into a flag that the loop reads; a second SIGINT leaves at once."""
+    """Turns the first SIGINT or SIGTERM into a flag that the loop reads; a second SIGINT exits immediately."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -166,7 +166,7 @@ class StopRequest:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None and number == signal.SIGINT:
-            os._exit(128 + number)  # whatever it waits for; a save that is cut leaves the checkpoint before
+            os._exit(128 + number)  # even while it waits; an interrupted save leaves the previous checkpoint
         self.signal = number
 
 

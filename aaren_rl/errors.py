@@ -1,4 +1,4 @@
-"""What goes wrong in a command, and the one place that prints it."""
+"""The errors of commands, and the one place that prints them."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class CheckpointError(CommandError):
 
 
 class ArgumentError(UsageError, ValueError):
-    """What a caller of Python hands over; `except ValueError` takes this kind and that of `agents`."""
+    """An argument of a Python call is not valid; `except ValueError` also catches the errors of `agents`."""
 
 
 class NonFiniteActionError(CommandError, FloatingPointError):
-    """An exported policy's action is NaN or infinite; it was not handed out.
+    """An exported policy's action is NaN or infinite; it was not returned.
 
-    `agents`, which imports nothing of the project, raises its own kind: `except FloatingPointError` takes both.
+    `agents`, which imports nothing of the project, raises its own class: `except FloatingPointError` catches both.
     """
 
     exit_code = 5
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint is not as it was written: an older one may do."""
+    """A checkpoint file is damaged; an older checkpoint may be intact."""
 
 
 class NumericsError(CommandError):
@@ -49,19 +49,19 @@ class PeerError(CommandError):
 
 
 def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
-    """Runs a command; what goes wrong becomes one line on standard error and an exit code.
+    """Runs a command; an error becomes one line on standard error and an exit code.
 
     Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment or policy, 6 numerics, 7 resources, 130 interrupted, 1 a
-    fault of the package itself. With `debug` the error gets through, with its traceback.
+    bug in the package itself. With `debug` the error is raised, with its traceback.
     """
     try:
         code = command()
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # whoever reads the output has seen enough, as `head` does
+    except BrokenPipeError:  # the reader of the output has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more on its way out
-        return 141  # what a shell says of SIGPIPE, which not every system has
-    except (Exception, KeyboardInterrupt) as error:  # also what nobody thought of: a traceback helps no user
+        return 141  # a shell's exit code for SIGPIPE, which not every system has
+    except (Exception, KeyboardInterrupt) as error:  # also unexpected errors: a traceback helps no user
         if debug:
             raise
         if isinstance(error, KeyboardInterrupt):
@@ -74,13 +74,13 @@ def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
 
 
 def explain(error: Exception) -> tuple[str, int]:
-    """The line that a user gets for an error, and the exit code."""
+    """The line that a user sees for an error, and the exit code."""
     if isinstance(error, CommandError):
         return str(error), error.exit_code
-    if isinstance(error, FloatingPointError):  # `agents.NonFiniteActionError`, and SAC's like
+    if isinstance(error, FloatingPointError):  # `agents.NonFiniteActionError`, and that of SAC
         return str(error), NonFiniteActionError.exit_code
     said = one_line(error, 300)
-    # torch's own errors are RuntimeErrors: of their own class on a GPU, plain on the CPU.
+    # torch raises a subclass of RuntimeError on a GPU, and a plain RuntimeError on the CPU.
     of_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and of_torch):
         return f"out of memory ({said}); {SMALLER}", ResourcesError.exit_code
@@ -89,6 +89,6 @@ def explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or said or type(error).__name__
-        way_out = "make room; what was saved before is intact" if error.errno in DISK_FULL else "see --debug for where"
+        way_out = "free disk space; saved files are intact" if error.errno in DISK_FULL else "--debug shows where"
         return f"{where}{reason}; {way_out}", ResourcesError.exit_code
-    return f"{type(error).__name__}: {said}; this is a fault of aaren-rl: please report it with what --debug shows", 1
+    return f"{type(error).__name__}: {said}; this is a bug in aaren-rl: please report it with the output of --debug", 1

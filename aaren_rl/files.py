@@ -17,10 +17,10 @@ from .errors import UsageError
 
 
 def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
-    """Makes a folder appear whole or not at all: `fill` is given another beside its place, which is renamed into it.
+    """Writes a folder whole or not at all: `fill` writes a temporary folder, which is then renamed.
 
-    One that is there already is replaced. Linux swaps the two in one step; where the file system cannot, there is a
-    moment without a folder of that name, and `clear_leftovers` puts the old one back after a kill in it.
+    An existing folder is replaced. Linux swaps the two in one step. Where the file system cannot, the name is missing
+    for a moment, and `clear_leftovers` puts the old folder back if the process was killed then.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.parent / f".{target.name}-{secrets.token_hex(4)}"
@@ -46,7 +46,7 @@ _LEFTOVER = re.compile(r"\.(.+)-[a-z0-9_]{8}(-old)?")
 
 
 def clear_leftovers(parent: Path) -> None:
-    """Removes what a killed process left of `write_folder` and `write_text` in a folder that nobody else writes in."""
+    """Removes temporary files of a killed `write_folder` or `write_text`; no other process may write in the folder."""
     for folder in parent.glob(".*-*"):
         found = _LEFTOVER.fullmatch(folder.name)
         if found is None or not folder.is_dir():
@@ -60,26 +60,26 @@ def clear_leftovers(parent: Path) -> None:
 
 
 def check_free(folder: Path) -> None:
-    """Raises UsageError where a folder would be written over something."""
+    """Raises UsageError unless the folder is missing or empty."""
     if folder.is_symlink() and not folder.exists():
-        raise UsageError(f"{folder}: is a link that leads nowhere; choose another folder")
+        raise UsageError(f"{folder}: is a broken link; choose another folder")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder}: is there already; choose another folder, or empty it")
+        raise UsageError(f"{folder}: already exists; choose another folder, or empty it")
 
 
 def check_writable(option: str, file: Path | None) -> None:
-    """Raises UsageError where the file that an option asks for could not be written, before any work is done for it."""
+    """Raises UsageError, before any work is done, if the output file of an option cannot be written."""
     if file is None:
         return
-    if file.exists() and not file.is_file():  # what is written would take a device's place
-        what = "is a folder" if file.is_dir() else "is no file, but a device or a pipe"
+    if file.exists() and not file.is_file():  # the written file would replace a device
+        what = "is a folder" if file.is_dir() else "is a device or a pipe"
         raise UsageError(f"{option} {file}: {what}; give a file's name")
     if not file.parent.is_dir():
-        raise UsageError(f"{option} {file}: its folder does not exist; make it first")
+        raise UsageError(f"{option} {file}: its folder does not exist; create it first")
 
 
 def is_there(file: Path) -> bool:
-    """Whether this is a file; what no file can be called, a name too long or with a NUL in it, is none."""
+    """Whether this is a file; False also for an impossible name, too long or with a NUL in it."""
     try:
         return file.is_file()
     except (OSError, ValueError):
@@ -90,9 +90,9 @@ _SMALL = 2**26
 
 
 def read_small(file: Path) -> str:
-    """The text of a file that a person or this package has written: settings, a card, scores.
+    """The text of a file that a person or this package wrote: settings, a model card, scores.
 
-    Raises OSError where it cannot be read, ValueError where it is no file, such as a pipe, too large or not UTF-8.
+    Raises OSError if it cannot be read, ValueError if it is not a regular file, too large or not UTF-8.
     """
     if file.exists() and not file.is_file():
         raise ValueError("is not a file")
@@ -109,5 +109,5 @@ def write_text(target: Path, text: str) -> None:
 
 
 def write_json(target: Path, value: Any) -> None:  # noqa: ANN401  whatever JSON holds
-    """Replaces a JSON file in one step; NaN and infinity, which JSON does not have, raise ValueError."""
+    """Replaces a JSON file in one step; NaN and infinity, which JSON lacks, raise ValueError."""
     write_text(target, json.dumps(value, indent=2, allow_nan=False) + "\n")

@@ -1,4 +1,4 @@
-"""What a benchmark ran on, and the memory that a state takes."""
+"""The machine a benchmark ran on, and the memory that a state takes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .envs.system import processor_name
 
 @dataclass(frozen=True)
 class Machine:
-    """What the figures were taken on."""
+    """The machine that the figures were measured on."""
 
     processor: str
     cores: int

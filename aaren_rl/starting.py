@@ -1,4 +1,4 @@
-"""How a command starts: an interrupt while its modules are imported, which takes seconds, is no traceback either."""
+"""Starts a command. An interrupt during its imports, which take seconds, prints no traceback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib import import_module
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """The end of a message about a name that is not known: the nearest that is; empty where none is near."""
+    """The end of a message about an unknown name: the nearest known name, or nothing if none is near."""
     near = get_close_matches(given, list(known), n=1, cutoff=0.7)
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -1,4 +1,4 @@
-"""Values of JSON and YAML, whose origin may be unknown, as dataclasses."""
+"""Reads untrusted values of JSON and YAML as dataclasses."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 def read(cls: type[T], tree: object, where: str = "") -> T:
-    """A dataclass of plain values, lists and mappings of such, unions and dataclasses, from a mapping of its fields.
+    """Makes a dataclass from a mapping of its fields: plain values, lists, mappings, unions and dataclasses.
 
-    Types are taken at their word: True is no int and "3" no float. An int becomes the float that a field asks for,
-    where it is the same number; no float is NaN or infinite. `where` names what it is the value of, for messages.
+    Types are strict: True is not an int and "3" is not a float. An int becomes a float if the field is a float and the
+    number stays the same. Floats must be finite. `where` is the name of the value in messages.
 
-    Raises ValueError where a key or a value does not fit; the message is a line that names the field.
+    Raises ValueError if a key or a value does not fit; the message is one line that names the field.
     """
     prefix = where and f"{where}: "
     if not isinstance(tree, dict):
@@ -44,7 +44,7 @@ def _value(value: object, hint: Any, where: str) -> Any:  # noqa: ANN401  a type
         raise ValueError(f"{where}: must be a list of {typing.get_args(hint)[0].__name__}")
     if float in kinds and isinstance(value, float):
         raise ValueError(f"{where}: must be finite, not {value}")
-    # What a file holds may be far longer than a line.
+    # A value in a file may be far longer than a line.
     raise ValueError(f"{where}: {reprlib.repr(value)} is not {' or '.join(kind.__name__ for kind in kinds)}")
 
 

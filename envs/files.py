@@ -21,7 +21,7 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
     (/dev/null).
     """
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "is there already, and is no file that could be replaced", str(path))
+        raise OSError(errno.EINVAL, "already exists and is not a regular file", str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as stream:
@@ -54,7 +54,7 @@ def writing(target: Path, way_out: str) -> Iterator[None]:
     except OSError as error:
         kind = ResourcesError if error.errno in DISK_FULL else DataError
         reason = error.strerror or one_line(error)
-        raise kind(f"{target}: cannot be written ({reason}); make room, or {way_out}") from error
+        raise kind(f"{target}: cannot be written ({reason}); free disk space, or {way_out}") from error
 
 
 @contextmanager

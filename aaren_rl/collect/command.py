@@ -121,7 +121,7 @@ def _write_levels(
         dataset_id = f"collected/{env_name(config.env_id).lower()}/{level}-v0"
         folder = minari_data_dir(dataset_id).parent
         if folder.exists():
-            print(f"{folder}: is there already and stays as it is; delete it to write it again", file=sys.stderr)
+            print(f"{folder}: already exists and is kept; delete it to write it again", file=sys.stderr)
             continue
         name, horizon = f"collected-{file.stem}", config.horizon
         _, episodes = load_task(name, str(file), env_id=config.env_id, max_episode_steps=horizon)

@@ -114,9 +114,9 @@ def convert(
 
 def _to_file(dataset_id: str, path: Path, reading: Reading) -> tuple[Path, Episodes]:
     if path.exists():
-        raise UsageError(f"{path}: is there already; choose another name")
+        raise UsageError(f"{path}: already exists; choose another name")
     if not path.parent.is_dir():
-        raise UsageError(f"{path}: its folder does not exist; make it first")
+        raise UsageError(f"{path}: its folder does not exist; create it first")
     reading.check_kind("minari")
     data = read_minari(dataset_id, clip_actions=reading.clip_actions)
     attributes = {"origin": f"converted from minari:{dataset_id}"}

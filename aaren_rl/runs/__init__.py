@@ -1,1 +1,1 @@
-"""A run's folder: its lock, metrics, numbered checkpoints and events for TensorBoard."""
+"""A run's folder: its lock, metrics, numbered checkpoints and TensorBoard events."""

@@ -1,6 +1,6 @@
-"""A run's checkpoints/: one file a checkpoint, named by its number; the newest that is whole is gone on from.
+"""A run's checkpoints/: one file per checkpoint, named by its number. Training resumes from the newest intact one.
 
-A file appears whole or not at all. It is what torch.save writes, a zip archive, whose CRC-32 show damage. Nothing in it
+A file appears whole or not at all. It is a zip archive of torch.save, whose CRC-32 checksums show damage. Nothing in it
 is executed: torch.load(weights_only=True).
 """
 
@@ -37,11 +37,11 @@ class Saved(NamedTuple):
 
 
 def add_checkpoint(parent: Path, number: int, progress: dict[str, Any], states: dict[str, Any]) -> None:
-    """Adds a checkpoint to a run's folder of them, or replaces that of the same number; deletes all but the last KEPT.
+    """Adds a checkpoint to a run's checkpoints/, or replaces the one of the same number; deletes all but the last KEPT.
 
-    Raises OSError where it cannot be written; the checkpoints that were there still are.
+    Raises OSError if it cannot be written; earlier checkpoints remain.
     """
-    content = io.BytesIO()  # torch hides what goes wrong in writing
+    content = io.BytesIO()  # torch hides the error of a failed write
     torch.save({"progress": json.dumps(progress), "states": states}, content)
     parent.mkdir(parents=True, exist_ok=True)
     write_whole(parent / f"{number:08d}.pt", content.getbuffer())
@@ -50,13 +50,13 @@ def add_checkpoint(parent: Path, number: int, progress: dict[str, Any], states: 
 
 
 def newest_whole(parent: Path, needed: Mapping[str, type], read: Callable[[Saved], T]) -> T | None:
-    """What `read` makes of the newest checkpoint that is whole; None where there is none at all.
+    """The result of `read` for the newest intact checkpoint; None if there is no checkpoint.
 
-    A line on standard error names each one that is damaged and passed over. `needed` are the states that one must hold,
-    name -> type; `read` raises DataError where what belongs to the checkpoint is damaged.
+    A line on standard error names each damaged checkpoint that is skipped. `needed` are the states that a checkpoint
+    must hold, name -> type; `read` raises DataError if other files of the checkpoint are damaged.
 
     Raises:
-        CheckpointError: all are damaged, or one is whole but cannot be gone on from.
+        CheckpointError: all are damaged, or the newest intact one cannot be resumed from.
     """
     problems: list[str] = []
     for file in reversed(_files(parent)):
@@ -66,11 +66,11 @@ def newest_whole(parent: Path, needed: Mapping[str, type], read: Callable[[Saved
             problems.append(str(error))
         else:
             for problem in problems:
-                print(f"note: {problem}; going on from the last good one, {file.stem}", file=sys.stderr)
+                print(f"note: {problem}; resuming from the last intact checkpoint, {file.stem}", file=sys.stderr)
             return found
     if problems:
         raise CheckpointError(
-            f"{problems[0]}; no older checkpoint is whole: restore one from a copy, or start again with another --out"
+            f"{problems[0]}; no older checkpoint is intact; restore one, or start a new run with another --out"
         )
     return None
 
@@ -83,21 +83,21 @@ def _read(file: Path, needed: Mapping[str, type]) -> Saved:
     try:
         with zipfile.ZipFile(file) as archive:
             if (damaged := archive.testzip()) is not None:
-                raise zipfile.BadZipFile(f"the checksum of {damaged} is another")
+                raise zipfile.BadZipFile(f"the checksum of {damaged} does not match")
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise DamagedCheckpointError(f"{file}: damaged: {one_line(error)}") from error
-    # It is as it was written: the one before is no better, unless the user says so.
-    way_out = f"training cannot go on from it exactly; delete {file} to go on from the one before"
+    # The file is intact, so the user decides whether to resume from the checkpoint before it.
+    way_out = f"training cannot resume from it exactly; delete {file} to resume from the checkpoint before it"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch, about the types in a file that is refused
+            warnings.simplefilter("ignore")  # torch's, about the types in a rejected file
             tree = torch.load(file, map_location="cpu", weights_only=True)
         progress, states = json.loads(tree["progress"]), dict(tree["states"])
-    except MemoryError:  # says nothing of the file
+    except MemoryError:  # the file may be intact
         raise
-    except Exception as error:  # torch raises whatever its readers meet in a file of unknown origin
-        # Its message is not passed on: it tells how to execute the file all the same.
-        raise CheckpointError(f"{file}: holds other things than tensors, nothing was executed; {way_out}") from error
+    except Exception as error:  # torch raises errors of many types for an untrusted file
+        # Its message is dropped: it explains how to execute the file anyway.
+        raise CheckpointError(f"{file}: holds objects that are not tensors, none was executed; {way_out}") from error
     if lacking := [name for name, kind in needed.items() if not isinstance(states.get(name), kind)]:
-        raise CheckpointError(f"{file}: has no state of {', '.join(lacking)}; {way_out}")
+        raise CheckpointError(f"{file}: lacks the state of {', '.join(lacking)}; {way_out}")
     return Saved(file, int(file.stem), progress, states)

@@ -18,14 +18,14 @@ from ..files import check_writable, is_there, read_small, write_json
 from .folder import is_held
 
 DESCRIPTION = """\
-List the training runs below folders, with what each has come to.
+List the training runs in folders and their subfolders, with their progress and scores.
 
-  aaren-rl runs                      # below runs/
+  aaren-rl runs                      # in runs/
   aaren-rl runs runs comparison --sort score
 """
 LEGEND = (
-    "score: normalised, or the mean return where it says so; error: held-out action MSE, or negative log-likelihood "
-    "(nll) of discrete actions; of the last evaluation"
+    "score: normalized, or the mean return if marked so; error: held-out action MSE, or negative log-likelihood (nll) "
+    "of discrete actions; both are of the last evaluation"
 )
 
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser("runs", DESCRIPTION, "[FOLDER ...] [options]")
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", default=[Path("runs")], help="[runs]")
     parser.add_argument("--sort", choices=("path", "score"), metavar="HOW", default="path", help="path or score [path]")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the list here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the list to this file")
     parser.add_shared(register=False)
     return run(parser, _list, argv)
 
@@ -45,10 +45,10 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.sort == "score":
         found.sort(key=lambda one: (one["env"], -(one["score"] if one["score"] is not None else float("-inf"))))
     if not found:
-        raise UsageError(f"no runs below {', '.join(map(str, arguments.folders))}; give the folders that --out named")
+        raise UsageError(f"no runs in {', '.join(map(str, arguments.folders))}; give the folders of --out")
     rows = [("run", "updates", "state", "score", "best", "error")]
     for one in found:
-        unit = "" if one["normalised"] or one["score"] is None else " return"
+        unit = "" if one["normalized"] or one["score"] is None else " return"
         measured = ((one["action_mse"], ""), (one["nll"], " nll"))
         error = next((f"{value:.4f}{unit}" for value, unit in measured if value is not None), "-")
         score, best = ("-" if value is None else f"{value:.1f}" for value in (one["score"], one["best"]))
@@ -60,38 +60,38 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def find_runs(folder: Path) -> Iterator[dict[str, Any]]:
-    """The training runs below a folder, by their paths; None is not known. UsageError: there is no such folder."""
+    """The training runs in a folder and its subfolders, sorted by path; None: not known. UsageError: no such folder."""
     if not folder.is_dir():
-        raise UsageError(f"{folder}: is not a folder")
+        raise UsageError(f"{folder}: is not a folder; give the folder of --out")
     for file in sorted(folder.rglob("config.yaml")):
         try:
             tree = yaml.safe_load(read_small(file))
             config = {"env": tree["data"]["env"], "agent": tree["agent"], "seed": tree["seed"]}
             updates = int(tree["optimizer"]["updates"])
         except (OSError, ValueError, RecursionError, LookupError, TypeError, yaml.YAMLError):
-            continue  # something else's file
+            continue  # not a run's file
         values: dict[str, list[float]] = defaultdict(list)
         for tag, value in (item for line in _metrics(file.parent / "metrics.jsonl") for item in line.items()):
             values[tag].append(value)
-        normalised, update = values["eval/normalized_score"], int(max(values["update"], default=0))
-        scores = normalised or values["eval/mean_return"]
+        normalized, update = values["eval/normalized_score"], int(max(values["update"], default=0))
+        scores = normalized or values["eval/mean_return"]
         state = "finished" if update >= updates and scores else "stopped"
         yield {
             "path": str(file.parent),
             **config,
             "update": update,  # of the last line of its metrics
-            "updates": updates,  # it is to have
+            "updates": updates,  # planned
             "state": "running" if is_held(file.parent) else state,
-            "score": scores[-1] if scores else None,  # of the last evaluation: normalised, else the mean return
-            "normalised": bool(normalised),  # which of the two
-            "best": max(scores, default=None),  # the best evaluation's
-            # On held-out episodes, of continuous and of discrete actions.
+            "score": scores[-1] if scores else None,  # of the last evaluation: normalized, else the mean return
+            "normalized": bool(normalized),  # which of the two
+            "best": max(scores, default=None),  # of the best evaluation
+            # On held-out episodes: for continuous and for discrete actions.
             **{name: next(reversed(values[f"val/{name}"]), None) for name in ("action_mse", "nll")},
         }
 
 
 def _metrics(file: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a run's metrics; the last may be being written."""
+    """The complete lines of a run's metrics; the last line may be incomplete."""
     if not is_there(file):
         return
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines():

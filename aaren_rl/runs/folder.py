@@ -1,4 +1,4 @@
-"""A run's folder: who may write in it, and whether it holds a run."""
+"""A run's folder: the lock for writing, and whether it holds a run."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from ..files import clear_leftovers
 
 
 def holds_training(path: Path) -> bool:
-    """Whether a run's folder holds what training made, a checkpoint or a policy; settings alone are nothing to lose."""
+    """Whether a run's folder holds a checkpoint or a policy; settings alone may be overwritten."""
     return any((path / "checkpoints").glob("[0-9]*")) or (path / "policy").exists()
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process works in a run's folder now."""
+    """Whether a process is working in a run's folder."""
     try:
         if (path / ".lock").exists():
             FileLock(path / ".lock").acquire(blocking=False).lock.release()
     except Timeout:
         return True
-    except OSError:  # not this user's to write in
+    except OSError:  # this user may not write there
         pass
     return False
 
 
 class RunFolder:
-    """`<out>/<env>/<agent>/seed<k>/`, made where it is missing, and held by one process at a time.
+    """`<out>/<env>/<agent>/seed<k>/`, created if missing, and locked by one process at a time.
 
     Files: config.yaml, metrics.jsonl, events.out.tfevents.* (TensorBoard), checkpoints/, policy/, policy_best/.
-    `held` is False where another process of the same run holds it; UsageError: one of another run does.
+    `held` is False if another process of the same run holds the lock; UsageError: a process of another run does.
     """
 
     def __init__(self, path: Path, *, held: bool = True) -> None:
         self.path = path
         self._lock: FileLock | None = None
-        self._made: list[Path] = []  # the folders that were not there, innermost first
+        self._made: list[Path] = []  # the folders created here, innermost first
         if held:
             self._made = [folder for folder in (path, *path.parents) if not folder.exists()]
             path.mkdir(parents=True, exist_ok=True)
@@ -55,11 +55,11 @@ class RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Lets others have the folder; where nothing was written, it is as if it had not been made."""
+        """Releases the folder, and removes it if it was created here and is empty."""
         if self._lock is None:
             return
         if self._made and [file.name for file in self.path.iterdir()] == [".lock"]:
-            with suppress(OSError):  # Windows keeps an open file; or somebody else has begun to write in one
+            with suppress(OSError):  # Windows keeps an open file; or another process writes there
                 (self.path / ".lock").unlink()
                 for folder in self._made:
                     folder.rmdir()
@@ -71,11 +71,13 @@ class RunFolder:
         return self.path / "config.yaml"
 
     def require_new(self) -> None:
-        """Raises UsageError where it holds a run; one that ended before anything was saved is written over."""
+        """Raises UsageError if it holds a run; a run that ended before its first save is overwritten."""
         if self.config_file.exists() and holds_training(self.path):
-            raise UsageError(f"{self.path}: holds a run already; --resume continues it, --seed or --out starts another")
+            raise UsageError(
+                f"{self.path}: already holds a run; --resume continues it, another --seed or --out starts a new one"
+            )
 
     def require_run(self) -> None:
-        """Raises UsageError where no run is there."""
+        """Raises UsageError if it holds no run."""
         if not self.config_file.exists():
             raise UsageError(f"{self.path}: no run to resume; leave --resume out to start one")

@@ -1,4 +1,4 @@
-"""A run's metrics, as lines of JSON and for TensorBoard."""
+"""A run's metrics: JSON lines and TensorBoard events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Metrics:
             lines, resumed = path.read_text(encoding="utf-8", errors="replace").splitlines(), True
             write_text(path, "".join(line + "\n" for line in lines if self._is_before(line, resumed_at)))
         self._file = path.open("a", encoding="utf-8")
-        # TensorBoard leaves out what earlier event files have of the purged step and after it.
+        # TensorBoard hides values of earlier event files from the purged step on.
         self._board = SummaryWriter(str(folder), purge_step=resumed_at + 1 if resumed else None)
 
     def _is_before(self, line: str, resumed_at: int) -> bool:

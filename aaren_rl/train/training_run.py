@@ -64,7 +64,7 @@ class Run:
     @property
     def headline(self) -> str:
         """What a score's one number is."""
-        return "return" if self.task.reference is None else "normalised score"
+        return "return" if self.task.reference is None else "normalized score"
 
     def is_due(self, every: int) -> bool:
         """Whether what is done after every so many updates, and after the last, is done now."""

@@ -308,7 +308,7 @@ def test_levels_of_a_run_that_is_there(
     assert collect(arguments(copied, "--levels", "medium-replay", "random", "--minari")) == 0
     table, err = capsys.readouterr()
     assert "medium-replay" in table and "random" in table and "expert" not in table
-    assert err.count("stays as it is") == 2
+    assert err.count("already exists and is kept") == 2
     changed = {p.name for p, when in times.items() if p.stat().st_mtime_ns != when}
     assert changed == {"hopper-medium-replay.hdf5"}  # the other was kept, and nothing was trained
     assert collect(arguments(copied, "--levels", "random", "--dataset-steps", "100")) == 0
@@ -322,7 +322,7 @@ def test_resume_names_what_differs(collected: Path, capsys: pytest.CaptureFixtur
     message = capsys.readouterr().err
     assert "envs (run: 4, asked: 2)" in message and "random_steps (run: 100, asked: 7)" in message
     assert collect(arguments(collected)) == 2
-    assert "holds a run already; --resume continues it" in capsys.readouterr().err
+    assert "already holds a run; --resume continues it" in capsys.readouterr().err
     assert before == {p: p.stat().st_mtime_ns for p in before}
 
 

@@ -251,8 +251,8 @@ def test_convert_refuses(folder, capsys):
     write_minari("my/set-v0", episodes(), env_id="Hopper-v4")
     before = {name: (folder / name).read_bytes() for name in files(folder)}
     for code, command, part in (
-        (2, "mine.hdf5 minari:my/set-v0", "is there already"),
-        (2, "minari:my/set-v0 mine.hdf5", "is there already"),
+        (2, "mine.hdf5 minari:my/set-v0", "already exists"),
+        (2, "minari:my/set-v0 mine.hdf5", "already exists"),
         (2, "mine.hdf5 other.hdf5", "cannot convert"),
         (2, "minari:my/set-v0 minari:my/set-v1", "cannot convert"),
         (2, "minari:my/set-v0 no/such.hdf5", "folder does not exist"),

@@ -150,7 +150,7 @@ def must_end_well(line: list[str], codes: Iterable[int] = ANY) -> None:
 
 def check(end: Ended, codes: Iterable[int] = ANY) -> None:
     assert end.code in codes, f"exit code {end.code}: {end.said[-300:]}"
-    assert "Traceback" not in end.said and "fault of aaren-rl" not in end.said, end.said[-2000:]
+    assert "Traceback" not in end.said and "bug in aaren-rl" not in end.said, end.said[-2000:]
     told = [text for text in end.said.splitlines() if "error: " in text]
     assert len(told) == (1 if end.code else 0), end.said[-2000:] or "no line says why"
     assert all(text.isprintable() and len(text) < 6000 for text in told)

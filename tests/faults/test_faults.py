@@ -205,7 +205,7 @@ def test_17_a_full_disk_keeps_what_was_saved(hopper_file: Path, half: Path, refu
     run, (soft, hard) = folder(half), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:
-        assert "make room; what was saved before is intact" in refused(7)
+        assert "free disk space; saved files are intact" in refused(7)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [path.name for path in run.rglob(".*") if path.name != ".lock"] == []
@@ -217,8 +217,8 @@ def test_17_a_full_disk_keeps_what_was_saved(hopper_file: Path, half: Path, refu
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda states: states.pop("sampler"), "has no state of sampler; training cannot go on from it exactly"),
-        (lambda states: states.pop("torch"), "has no state of torch; training cannot go on from it exactly"),
+        (lambda states: states.pop("sampler"), "lacks the state of sampler; training cannot resume from it exactly"),
+        (lambda states: states.pop("torch"), "lacks the state of torch; training cannot resume from it exactly"),
         (lambda states: states["optimizer"]["state"][0].update(exp_avg=torch.zeros(7)), "does not fit this run"),
     ],
 )
@@ -312,10 +312,10 @@ def test_23_a_corrupt_checkpoint_is_passed_over_with_a_line(
     damage(Path(last))
     assert find_checkpoint(checkpoints).number == 10
     note = capsys.readouterr().err
-    assert note.startswith(f"note: {checkpoints / '00000020'}") and "going on from the last good one, 00000010" in note
+    assert note.startswith(f"note: {checkpoints / '00000020'}") and "from the last intact checkpoint, 00000010" in note
     damage(checkpoints / "00000010.pt")
     error = refused(4)
-    assert str(checkpoints / "00000020") in error and "no older checkpoint is whole" in error
+    assert str(checkpoints / "00000020") in error and "no older checkpoint is intact" in error
 
 
 @pytest.mark.faults(23)
@@ -355,7 +355,7 @@ class Evil:
 def test_33_a_pickle_is_not_executed(half: Path, refused: Refused, evaluated: Refused) -> None:
     file, mark = folder(half) / "policy" / "model.safetensors", half / "executed"
     change_trainer(half, lambda states: states.update(torch=Evil(mark)))
-    assert "holds other things than tensors, nothing was executed" in refused(4)
+    assert "holds objects that are not tensors, none was executed" in refused(4)
     torch.save(Evil(mark), file)
     assert "model.safetensors: not readable" in evaluated(4) and not mark.exists()
     torch.load(io.BytesIO(file.read_bytes()), weights_only=False)
@@ -425,7 +425,7 @@ def test_43_two_processes_start_the_same_run(hopper_file: Path, tmp_path: Path) 
     (loser,) = (errors for errors, code in ends if code == 2)
     assert sorted(code for _, code in ends) == [0, 2]
     # Whichever came later: while the other ran, or when it was done.
-    assert "in use by another process" in loser or "holds a run already" in loser
+    assert "in use by another process" in loser or "already holds a run" in loser
     assert [record["update"] for record in records(folder(tmp_path))] == [10, 20, 20]
 
 

@@ -78,7 +78,7 @@ def test_the_command_evaluates_or_takes_scores(
     assert main([str(trained_run), str(given), "--scores", str(scores_file)]) == 0
     assert "hf upload" in capsys.readouterr().out
     assert main([str(trained_run), str(given)]) == 2
-    assert f"error: {given}: is there already; " in capsys.readouterr().err
+    assert f"error: {given}: already exists; " in capsys.readouterr().err
     texts = [(folder / "README.md").read_text().replace(folder.name, "NAME") for folder in (played, given)]
     assert texts[0] == texts[1]
 

@@ -93,7 +93,7 @@ def test_the_bar_shows_the_last_score_and_a_log_file_few_lines(
     assert train([*asked, "--agent", "bc", "--steps-per-update", "20"]) == 0
     lines = [line for line in re.split(r"[\r\n]+", capsys.readouterr().err) if "update/s" in line]
     last = [r for r in records(folder(tmp_path, "bc")) if "eval/mean_return" in r][-1]["eval/normalized_score"]
-    assert f"normalised score {last:.1f}" in lines[-1] and "600/600" in lines[-1]
+    assert f"normalized score {last:.1f}" in lines[-1] and "600/600" in lines[-1]
     assert len(lines) < 10  # 12 times something was logged, and seconds pass
 
 
@@ -122,7 +122,7 @@ def test_resume_names_what_differs(trained: Path, hopper_file: Path, capsys: pyt
     assert train([*arguments(hopper_file, trained), "--resume", "--width", "32"]) == 4
     assert "network.width (run: 16, asked: 32)" in capsys.readouterr().err
     assert train(arguments(hopper_file, trained)) == 2
-    assert "holds a run already; --resume continues it" in capsys.readouterr().err
+    assert "already holds a run; --resume continues it" in capsys.readouterr().err
     with RunFolder(folder(trained)):
         assert train(arguments(hopper_file, trained)) == 2
     assert "in use by another process" in capsys.readouterr().err

@@ -43,7 +43,7 @@ def write_minari(
     before is repeated, and the description says so. `reference_returns` score 0 and 100. Returns the folder.
 
     Raises:
-        UsageError: not a Minari id, such a dataset is there already, or an argument does not fit.
+        UsageError: not a Minari id, the dataset already exists, or an argument does not fit.
         SimulationError: the environment cannot be made.
         DataError: the episodes do not fit the environment, or the folder cannot be written; nothing is left behind.
     """
@@ -92,10 +92,10 @@ def write_minari(
 
 
 def new_minari_folder(dataset_id: str) -> Path:
-    """The folder of a dataset to write; UsageError: not a Minari id, or such a dataset is there already."""
+    """The folder of a dataset to write; UsageError: not a Minari id, or the dataset already exists."""
     target = minari_data_dir(dataset_id).parent
     if target.exists():
-        raise UsageError(f"{target}: is there already; choose another id, or delete that folder")
+        raise UsageError(f"{target}: already exists; choose another id, or delete that folder")
     return target
 
 

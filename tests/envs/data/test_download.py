@@ -206,7 +206,7 @@ def test_offline_lists_the_ways_out(folder, monkeypatch):
 @pytest.mark.faults(17)
 def test_a_disk_that_fills_up(server, folder, full_disk):
     with full_disk():
-        refused(folder / NAME, "cannot be written", "make room", error=ResourcesError)
+        refused(folder / NAME, "cannot be written", "free disk space", error=ResourcesError)
     assert len(server.requests) == 1 and not (folder / NAME).exists()
     load()
     assert server.range_headers == [None, "bytes=100000-"]

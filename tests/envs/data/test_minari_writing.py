@@ -49,7 +49,7 @@ def test_a_repeated_last_observation_is_said_and_nothing_overwritten(tmp_path, m
     episodes, before = read_minari(ID).episodes, path.read_bytes()
     assert re.fullmatch("description: the observation behind .* repeats the one before; mine", *episodes.notes)
     assert episodes.env_id is None
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         write_minari(ID, small(), env_id=None)
     assert path.read_bytes() == before
 
@@ -61,7 +61,7 @@ def test_17_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     old, episodes = tmp_path / "set.hdf5", small(lengths=(4000,))
     old.write_bytes(b"old")
     with full_disk():
-        with pytest.raises(ResourcesError, match=r"random-v0: cannot be written \(File too large\); make room"):
+        with pytest.raises(ResourcesError, match=r"random-v0: cannot be written \(File too large\); free disk space"):
             write_minari(ID, episodes, env_id="Hopper-v5")
         with pytest.raises(OSError):
             write_hdf5(old, episodes, {})

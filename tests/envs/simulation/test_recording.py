@@ -65,6 +65,6 @@ def test_minari_opens_the_recorded_dataset(
     assert "asked returns 3600, 1800" in description and "decision-aaren" in description
     # A dataset that is there stays.
     assert evaluate([str(trained_run), "--record-minari", ID]) == 2
-    assert "is there already" in capsys.readouterr().err and minari.load_dataset(ID).total_episodes == 4
+    assert "already exists" in capsys.readouterr().err and minari.load_dataset(ID).total_episodes == 4
     assert evaluate([str(trained_run), "--record-minari", "../x"]) == 2
     assert "is not a Minari id" in capsys.readouterr().err
