@@ -64,8 +64,8 @@ SETTINGS: dict[str, st.SearchStrategy[Any]] = {
     "max_episode_steps": st.none() | positive,
     "dropout": st.floats(0, 0.9),
     "learning_rate": floats,
-    "schedule": st.sampled_from(["constant", "cosine"]),
-    "clip_norm": floats | st.integers(1, 100),
+    "lr_schedule": st.sampled_from(["constant", "cosine"]),
+    "max_grad_norm": floats | st.integers(1, 100),
     "target_return": st.none() | st.floats(-1e6, 1e6),
 }
 

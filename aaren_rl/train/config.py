@@ -53,17 +53,17 @@ class OptimizerConfig:
     updates: int = setting(1600, "training updates", COUNT)
     optimizer: str = setting("muon", "adamw, or muon: Muon for the matrices of the trunk, AdamW for the rest")
     learning_rate: float = setting(3e-3, "peak learning rate of AdamW", POSITIVE)
-    matrix_learning_rate: float = setting(1e-2, "peak learning rate of Muon; its steps are of AdamW's size", POSITIVE)
-    schedule: str = setting("cosine", "after the warm-up: constant or cosine (to zero)")
+    muon_learning_rate: float = setting(1e-2, "peak learning rate of Muon; step size scaled to match AdamW", POSITIVE)
+    lr_schedule: str = setting("cosine", "learning rate after the warm-up: constant, or cosine decay to zero")
     warmup_updates: int = setting(100, "updates of linear warm-up", COUNT_FROM_0)
     weight_decay: float = setting(1e-4, "AdamW weight decay", FROM_0)
-    clip_norm: float = setting(1.0, "largest norm of the gradient", POSITIVE)
+    max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", POSITIVE)
     average_decay: float = setting(0.999, "decay of the moving average of the weights, per update", BELOW_1)
     precision: str = setting("auto", "auto (bfloat16 where the processor has it), bfloat16 or float32")
     non_finite: str = setting("stop", "update with a loss or gradient that is not finite: stop, or skip and count it")
 
     def __post_init__(self) -> None:
-        either = {"optimizer": ("adamw", "muon"), "schedule": ("cosine", "constant"), "non_finite": ("stop", "skip")}
+        either = {"optimizer": ("adamw", "muon"), "lr_schedule": ("cosine", "constant"), "non_finite": ("stop", "skip")}
         _check(self, precision=("auto", "bfloat16", "float32"), **either)
 
 

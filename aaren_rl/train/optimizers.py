@@ -25,7 +25,7 @@ AS_ADAMW = 0.2  # root mean square of AdamW's steps at a learning rate of 1 (Liu
 def schedule(update: int, config: OptimizerConfig) -> float:
     """The share of the peak learning rate at update `update`, from 0: a linear warm-up, then constant or a cosine."""
     warm = min(1.0, (update + 1) / max(1, config.warmup_updates))
-    return warm * (0.5 * (1 + math.cos(math.pi * update / config.updates)) if config.schedule == "cosine" else 1.0)
+    return warm * (0.5 * (1 + math.cos(math.pi * update / config.updates)) if config.lr_schedule == "cosine" else 1.0)
 
 
 class Rates(NamedTuple):
@@ -41,7 +41,7 @@ def rates_at(update: int, config: OptimizerConfig) -> Rates:
     share = schedule(update, config)
     # The decay rises from 0.1, or the first weights would stay in the average for a thousand updates.
     decay = min(config.average_decay, (1 + update) / (10 + update))
-    return Rates(config.learning_rate * share, config.matrix_learning_rate * share, 1 - decay)
+    return Rates(config.learning_rate * share, config.muon_learning_rate * share, 1 - decay)
 
 
 class Optimizers:

@@ -108,7 +108,7 @@ def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
         "context_length": config.data.context not in windows and contexts,
         "stream_length": config.data.context not in ("stream", AUTO) and contexts,
         "target_return": config.agent in UNCONDITIONED and config.agent,
-        "matrix_learning_rate": config.optimizer.optimizer != "muon" and "--optimizer adamw",
+        "muon_learning_rate": config.optimizer.optimizer != "muon" and "--optimizer adamw",
         **dict.fromkeys(("tree_budget", "tree_sampler"), config.mixer != "tree" and config.agent),
         **dict.fromkeys(REM, not config.mixer.endswith("rsa") and config.agent),
     }

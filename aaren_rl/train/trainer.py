@@ -144,7 +144,7 @@ class Trainer:
             parameter.grad = None
         # The ranks' gradients are averaged, and their losses are to be added up.
         (loss if self.ranks.size == 1 else loss * self.ranks.size).backward()
-        limit = self.config.optimizer.clip_norm
+        limit = self.config.optimizer.max_grad_norm
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit, foreach=True).detach()
         loss = self.ranks.sum(loss.detach())
         bad = None

@@ -72,7 +72,7 @@ def lines() -> Iterator[Case]:
         **dict.fromkeys(("rollout", "weights", "attention", "sampler"), ("Nothing",)),
     }.items():
         yield from (case(["evaluate", "RUN", f"--{option}={value}"], {2}) for value in values)
-    for option in "agent preset context rollout optimizer schedule precision".split():
+    for option in "agent preset context rollout optimizer lr-schedule precision".split():
         yield case(["train", "--env", "hopper-medium", f"--{option}=../default"], {2})
     for before, several in ((train, TOGETHER), (["evaluate", "RUN", *REGISTER], EVALUATED), ([], OTHERS)):
         yield from (

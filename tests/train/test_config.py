@@ -153,10 +153,10 @@ def test_help_all_shows_the_values_of_the_agent_and_the_preset(
 
 
 def test_the_learning_rate_warms_up_and_ends_at_zero() -> None:
-    config = build_config({"updates": 100, "warmup_updates": 10, "schedule": "cosine"}).optimizer
+    config = build_config({"updates": 100, "warmup_updates": 10, "lr_schedule": "cosine"}).optimizer
     shares = [schedule(update, config) for update in range(100)]
     assert shares[0] == pytest.approx(0.1, rel=1e-3) and max(shares) <= 1 and shares[-1] < 1e-3
-    assert schedule(99, build_config({"updates": 100, "schedule": "constant"}).optimizer) == 1
+    assert schedule(99, build_config({"updates": 100, "lr_schedule": "constant"}).optimizer) == 1
 
 
 def test_the_grids_of_table_1(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str, hopper
 
 def test_a_finished_run_goes_on(hopper_file: Path, tmp_path: Path) -> None:
     """With a constant rate it is the run that was to have so many updates from the begin on."""
-    constant = {**SMALL, "source": str(hopper_file), "schedule": "constant", "eval_every": 4}
+    constant = {**SMALL, "source": str(hopper_file), "lr_schedule": "constant", "eval_every": 4}
     long = run(**{**constant, "updates": 8}, out=tmp_path / "long")
     path = run(**constant, out=tmp_path / "short")
     with pytest.raises(CommandError, match=r"optimizer.updates \(run: 4, asked: 3\)"):
@@ -122,7 +122,7 @@ def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_pa
     card["return_scale"] = 500.0
     card_file.write_text(json.dumps(card))
     more = {name: value for name, value in SMALL.items() if name not in ("width", "layers", "heads", "dropout")}
-    more |= {"source": str(hopper_file), "seed": 9, "updates": 1, "learning_rate": 1e-9, "matrix_learning_rate": 1e-9}
+    more |= {"source": str(hopper_file), "seed": 9, "updates": 1, "learning_rate": 1e-9, "muon_learning_rate": 1e-9}
     tuned = run(**more, start_from=str(tmp_path / "old"), out=tmp_path)
     made, old = read_card(tuned), load_policy(small).model.state_dict()
     assert made.observation_mean == pytest.approx(card["observation_mean"], rel=1e-6) and made.return_scale == 500.0
