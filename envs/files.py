@@ -1,4 +1,4 @@
-"""Files that appear under their name whole or not at all, made by one process at a time."""
+"""Writes files whole or not at all, by one process at a time."""
 
 import errno
 import hashlib
@@ -15,10 +15,10 @@ from .system import sync
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Write a file beside its place, flush, sync and rename it.
+    """Writes a temporary file, flushes, syncs and renames it.
 
-    OSError: the disk is full or the folder cannot be written, and nothing is left behind; or what is there is no file
-    (/dev/null).
+    OSError: the disk is full or the folder cannot be written, and nothing is left behind; or the target exists and is
+    not a regular file (/dev/null).
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "already exists and is not a regular file", str(path))
@@ -43,7 +43,7 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def writing(target: Path, way_out: str) -> Iterator[None]:
-    """Turns an OSError in writing `target` into one of ours; `way_out` ("choose another folder") ends it.
+    """Turns an OSError in writing `target` into an error below; its message ends with `way_out`.
 
     Raises:
         ResourcesError: the disk is full.
@@ -59,10 +59,10 @@ def writing(target: Path, way_out: str) -> Iterator[None]:
 
 @contextmanager
 def alone(target: Path, doing: str, way_out: str) -> Iterator[None]:
-    """One process at a time in the body, which makes `target`; the folder around it is made, and a lock file in it.
+    """Runs the body, which makes `target`, in one process at a time; creates the folder and a lock file in it.
 
-    The system drops the lock when its holder ends, however it ends. Where another process holds it, a line on stderr
-    says what it is `doing` ("making"); `way_out` and errors are those of `writing`.
+    The system releases the lock when its holder ends, even if it is killed. If another process holds it, a line on
+    stderr shows what it is `doing` ("making"); `way_out` and errors are those of `writing`.
     """
     with writing(target, way_out):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Child processes: fresh interpreters that end when this process does, however it ends and whatever they are doing.
+"""Child processes: fresh interpreters that end when this process ends, even if it is killed.
 
 A child's standard input is a pipe whose other end this process alone holds: every system closes it with the process.
 Linux also sends the child a signal. multiprocessing's children import the caller's main module again, which breaks a
@@ -82,7 +82,7 @@ def _watch(saves: bool) -> None:
 
 
 class _Failure(NamedTuple):
-    message: str  # what a worker answers in place of a result
+    message: str  # a worker's answer in place of a result
 
 
 _requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # of the worker that this process is, pickled
@@ -105,7 +105,7 @@ def _take_requests(_: bool) -> None:
 def serve(answer: Callable[[Any], Any]) -> None:
     """Body of a worker: answers requests on its standard output, until it is killed or its parent has ended."""
     results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints must not end up between the results
+    os.dup2(2, 1)  # output of libraries must not end up between the results
     while True:
         request = pickle.loads(_requests.get())
         try:
@@ -118,7 +118,7 @@ def serve(answer: Callable[[Any], Any]) -> None:
         try:
             pickle.dump(answered, results, protocol=pickle.HIGHEST_PROTOCOL)
             results.flush()
-        except OSError:  # nobody reads: leave without the interpreter's attempt to flush what is left
+        except OSError:  # the parent is gone: exit without flushing
             os._exit(0)
 
 
@@ -145,11 +145,11 @@ class Worker:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(command, stderr=self._errors, **options)
         except OSError as error:
             raise ResourcesError(
-                f"no process that {doing} can be started ({error.strerror or error}); use fewer processes, end others"
+                f"cannot start a process that {doing} ({error.strerror or error}); use fewer processes, or end others"
             ) from error
 
     def send(self, request: Any) -> None:  # noqa: ANN401  whatever the worker's module takes
-        """Hand a request over; raises SimulationError where the worker has died."""
+        """Sends a request; raises SimulationError if the worker has died."""
         assert self._process.stdin is not None
         try:
             content = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
@@ -170,12 +170,12 @@ class Worker:
         return answer
 
     def kill(self) -> None:
-        """End the process, whatever it is doing."""
+        """Kills the process."""
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """End the process and close its pipes."""
+        """Ends the process and closes its pipes."""
         self.kill()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             # A request that was being sent when the worker was killed is still in the buffer.
@@ -189,5 +189,5 @@ class Worker:
         if self._errors is not None:
             self._errors.seek(0)
             lines = self._errors.read().decode(errors="replace").split("\n")
-            said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+            said = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing; try again")
         return SimulationError(f"a worker that {self._doing} ended with code {code}; {one_line(said)}")

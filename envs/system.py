@@ -1,4 +1,4 @@
-"""What only some systems have, each with a plain way beside it for the others."""
+"""Features of some operating systems, each with a fallback for the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def core_count() -> int:
-    """The cores that this process may use; where the system does not say, all."""
+    """The cores that this process may use; all if the system does not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -34,7 +34,7 @@ def processor_name() -> str:
 
 
 def free_bytes() -> int | None:
-    """Memory that this process may still take, swap included; None where the system does not say."""
+    """Free memory for this process in bytes, swap included; None if unknown."""
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
         free = sum(1024 * int(lines[name].split()[0]) for name in ("MemAvailable", "SwapFree"))
@@ -70,7 +70,7 @@ def signal_at_parents_end(parent: int, number: int | None) -> None:
 
 
 def swap_folders(one: Path, other: Path) -> bool:
-    """Gives each of two folders the other's name in one step; False where the system cannot."""
+    """Swaps the names of two folders in one step; False if the system cannot."""
     if sys.platform != "linux":
         return False
     call = getattr(ctypes.CDLL(None), "renameat2", None)  # glibc 2.28

@@ -11,8 +11,22 @@ from checkout import ROOT
 
 # Add a folder of sources once it is clean. Of Python, comments and strings are read: docstrings, help texts, errors.
 PLACES = "README.md CHANGELOG.md CONTRIBUTING.md CITATION.cff mkdocs.yml docs configs".split()
-PLACES += "agents/mixers agents/model envs/tasks".split()
-PLACES += [f"aaren_rl/{name}" for name in ("datasets", "hub", "import_weights", "nn", "sweep")]
+PLACES += "agents/mixers agents/model envs".split()
+PLACES += [
+    f"aaren_rl/{name}"
+    for name in (
+        "cli.py",
+        "collect",
+        "datasets",
+        "errors.py",
+        "files.py",
+        "hub",
+        "import_weights",
+        "nn",
+        "runs",
+        "sweep",
+    )
+]
 WORDS = "unasked|anew|sooner|as they come|stands? beside|at hand|(?:is|are) told|(?:is|are) refused|held against|a fall"
 WORDS += r"|the mode|behaviour\w*|(?:score|error|return|infinity) less(?! than)|less Decision"
 FORBIDDEN = re.compile(rf"(?<![\w./])(?:{WORDS})\b|'s less(?! than)".replace(" ", r"\s+"), re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""What a collecting run goes on from: checkpoints/<steps>.pt, and all experience in replay/, in files written once."""
+"""Saves and loads a `collect` run: checkpoints/<steps>.pt, and all experience in replay/, in files written once."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..runs.checkpoints import Saved as File
 from ..runs.checkpoints import add_checkpoint, newest_whole
 from .config import Evaluation
 
-# The arrays of stable-baselines3's replay buffer, by name. Rows are steps of all E environments: (R, E, ...), float32.
-# Actions are in [-1, 1]; `dones` marks an episode's last step, `timeouts` those of them that the time limit cut.
+# The arrays of Stable-Baselines3's replay buffer, by name. Rows are steps of all E environments: (R, E, ...), float32.
+# Actions are in [-1, 1]; `dones` marks an episode's last step, `timeouts` those that the time limit truncated.
 Experience: TypeAlias = dict[str, npt.NDArray[np.float32]]
 ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
@@ -39,7 +39,7 @@ class Saved:
 def save_run(run: Path, saved: Saved, first: int) -> None:
     """Adds the experience from row `first` on to replay/, then a checkpoint, and drops all but the last two.
 
-    Raises OSError where the disk is full or not writable; the checkpoints that were there still are.
+    Raises OSError if the disk is full or not writable; earlier checkpoints remain.
     """
     rows = len(saved.experience["rewards"])
     if rows > first:
@@ -52,9 +52,9 @@ def save_run(run: Path, saved: Saved, first: int) -> None:
 
 
 def load_run(run: Path) -> Saved | None:
-    """The newest whole checkpoint of a run with all its experience; None where nothing was saved yet.
+    """The newest intact checkpoint of a run with all its experience; None if nothing is saved yet.
 
-    Raises CheckpointError where all are damaged: what is wrong with the newest.
+    Raises CheckpointError if all are damaged; the message describes the newest.
     """
 
     def read(file: File) -> Saved:
@@ -68,7 +68,7 @@ def load_run(run: Path) -> Saved | None:
 
 
 def _read(folder: Path, rows: int) -> Experience:
-    """The first `rows` rows; a run that went back to an older checkpoint may have left files that none follows."""
+    """The first `rows` rows; a run resumed from an older checkpoint may have left later files, which are ignored."""
     parts: list[Experience] = []
     first = 0
     while first < rows:
@@ -85,5 +85,5 @@ def _read(folder: Path, rows: int) -> Experience:
 
 
 def saving(path: Path) -> AbstractContextManager[None]:
-    """Turns a full disk into one line; what was saved before is still there."""
-    return writing(path, "move it; --resume goes on from the last save")
+    """Turns a full disk into one line; earlier checkpoints remain."""
+    return writing(path, "move it; --resume continues from the last save")

@@ -1,4 +1,4 @@
-"""Train SAC or DQN in an environment and make D4RL-like data sets of it: `aaren-rl collect`."""
+"""Train SAC or DQN in an environment and write D4RL-like datasets: `aaren-rl collect`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .config import LATER, CollectConfig, env_name, inspect_env, make_config, re
 from .levels import LEVELS, Source, Stopped, choose_checkpoints, dataset_name, random_return, write_levels
 
 DESCRIPTION = """\
-Train SAC (stable-baselines3; DQN for discrete actions) in a Gymnasium environment, then write data
-sets as D4RL's: random, medium, medium-replay, medium-expert and expert.
+Train SAC (Stable-Baselines3; DQN for discrete actions) in a Gymnasium environment, then write
+datasets like those of D4RL: random, medium, medium-replay, medium-expert and expert.
 
   aaren-rl collect --env Ant-v4 --steps 1000000
   aaren-rl collect --env Pendulum-v1 --steps 20000 --stop-at-return -200
@@ -31,10 +31,10 @@ sets as D4RL's: random, medium, medium-replay, medium-expert and expert.
   aaren-rl train --env ant-medium --source collected/Ant-v4/seed0/datasets/ant-medium.hdf5
 """
 EPILOG = """\
-All lands in <out>/<env>/seed<N>/, the data in datasets/. Ctrl-C saves, --resume goes on; --levels
-with a run that is there writes data from what it has, without training. Expert is the best
-checkpoint, medium the one nearest to a third of the way to it from random actions, both acting as
-in training (stochastic); medium-replay is all experience up to medium.
+Files are written to <out>/<env>/seed<N>/, the data to its datasets/. Ctrl-C saves, --resume
+continues. With an existing run, --levels writes data without training. Expert is the best
+checkpoint. Medium is the one whose return is nearest to a third of the way from random actions to
+expert. Both act as in training (stochastic). Medium-replay is all experience up to medium.
 Exit codes: 2 usage, 3 data, 4 checkpoint, 5 environment, 6 numerics.
 """
 SETTINGS = [field for field in dataclasses.fields(CollectConfig) if "shown" in field.metadata]
@@ -48,16 +48,21 @@ def make_parser() -> Parser:
     for field in SETTINGS:
         kind = field.metadata["limits"].integer if field.type == "int" else field.metadata["limits"].number
         add(f"--{field.name.replace('_', '-')}", type=kind, default=argparse.SUPPRESS, **field.metadata["shown"])
-    add("--max-episode-steps", type=positive, metavar="N", help="cut episodes after N steps (the environment's own)")
-    add("--levels", choices=LEVELS, nargs="+", metavar="LEVEL", help="data sets to write [all]")
-    add("--dataset-steps", type=positive, metavar="N", default=200_000, help="steps of each policy's data [200000]")
-    fraction = "medium's place from random to expert [1/3]"
+    add(
+        "--max-episode-steps",
+        type=positive,
+        metavar="N",
+        help="truncate episodes after N steps [the environment's own]",
+    )
+    add("--levels", choices=LEVELS, nargs="+", metavar="LEVEL", help="datasets to write [all]")
+    add("--dataset-steps", type=positive, metavar="N", default=200_000, help="steps per policy [200000]")
+    fraction = "return of medium, as a share of the way from random to expert [1/3]"
     add("--medium-fraction", type=SHARE.number, metavar="X", default=1 / 3, help=fraction)
-    add("--minari", action="store_true", help="write the data as Minari datasets too: collected/<env>/<level>-v0")
+    add("--minari", action="store_true", help="also write Minari datasets: collected/<env>/<level>-v0")
     add("--seed", type=SAC_SEED.integer, metavar="N", default=0, help="training seed [0]")
-    add("--out", type=Path, metavar="DIR", default=Path("collected"), help="where runs go [collected]")
-    add("--resume", action="store_true", help="go on with the run in its folder")
-    add("--threads", type=THREADS.integer, metavar="N", default=1, help="torch threads of the training [1]")
+    add("--out", type=Path, metavar="DIR", default=Path("collected"), help="folder for runs [collected]")
+    add("--resume", action="store_true", help="continue the run in its folder")
+    add("--threads", type=THREADS.integer, metavar="N", default=1, help="torch threads in training [1]")
     parser.add_shared(device="cpu")
     return parser
 
@@ -68,14 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def collect(arguments: argparse.Namespace) -> int:
-    """Trains, or goes on, then makes the data; returns the exit code."""
+    """Trains or resumes, then writes the data; returns the exit code."""
     import_registering(arguments.register)
     device = choose_device(arguments.device)
     torch.set_num_threads(arguments.threads)
     given = {field.name: getattr(arguments, field.name) for field in SETTINGS if field.name in arguments}
     path = arguments.out / env_name(arguments.env) / f"seed{arguments.seed}"
     there = (path / "config.yaml").exists()
-    # Asking for levels of a run that is there means: as it is.
+    # --levels with an existing run does not train.
     trains = arguments.resume or arguments.levels is None or not there
     stored = read_config(path / "config.yaml") if there and (arguments.resume or not trains) else None
     horizon = inspect_env(arguments.env, arguments.max_episode_steps or (stored.horizon if stored else None))
@@ -87,7 +92,7 @@ def collect(arguments: argparse.Namespace) -> int:
             folder.require_new()
         saved = load_run(path)
         if trains:
-            # Imports stable-baselines3, which takes seconds: not before all arguments are known to be right.
+            # Stable-Baselines3 takes seconds to import: not before all arguments are checked.
             from .run import CollectRun
 
             training = CollectRun(config, path, saved, device)
@@ -96,7 +101,7 @@ def collect(arguments: argparse.Namespace) -> int:
             training.play(stop)
             saved = training.saved()
         if stop.signal is not None:
-            print(f"stopped at step {saved.steps if saved else 0:,}; --resume goes on from here", file=sys.stderr)
+            print(f"stopped at step {saved.steps if saved else 0:,}; --resume continues from here", file=sys.stderr)
             return stop.exit_code
         return _write_levels(arguments, config, path, saved, stop)
 
@@ -104,9 +109,9 @@ def collect(arguments: argparse.Namespace) -> int:
 def _write_levels(
     arguments: argparse.Namespace, config: CollectConfig, path: Path, saved: Saved | None, stop: StopRequest
 ) -> int:
-    """Makes the data sets that are not there yet and prints a table of all; returns the exit code."""
+    """Writes the missing datasets and prints a table of all; returns the exit code."""
     if saved is None:
-        raise UsageError(f"{path}: nothing was saved yet; --resume trains")
+        raise UsageError(f"{path}: nothing is saved yet; --resume trains")
     choice = choose_checkpoints(saved.evaluations, random_return(config), arguments.medium_fraction)
     print(choice, file=sys.stderr)
     source = Source(config, path, saved, choice, arguments.dataset_steps, arguments.register)
@@ -115,7 +120,7 @@ def _write_levels(
     try:
         print(write_levels(source, files, stop))
     except Stopped:
-        print("stopped; the same command with --levels makes what is missing", file=sys.stderr)
+        print("stopped; the same command with --levels writes the missing datasets", file=sys.stderr)
         return stop.exit_code
     for level, file in files.items() if arguments.minari else ():
         dataset_id = f"collected/{env_name(config.env_id).lower()}/{level}-v0"
@@ -125,6 +130,6 @@ def _write_levels(
             continue
         name, horizon = f"collected-{file.stem}", config.horizon
         _, episodes = load_task(name, str(file), env_id=config.env_id, max_episode_steps=horizon)
-        description = f"made by aaren-rl's collect, not D4RL's; {'; '.join(episodes.notes)}"
+        description = f"made by aaren-rl collect, not a D4RL dataset; {'; '.join(episodes.notes)}"
         print(write_minari(dataset_id, episodes, env_id=config.env_id, description=description))
     return 0

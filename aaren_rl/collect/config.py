@@ -1,4 +1,4 @@
-"""The settings of a collecting run, from the command line and kept in its config.yaml, and its evaluations."""
+"""The settings of a `collect` run, kept in its config.yaml, and its evaluations."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ LATER = {"steps", "stop_at_return", "stop_at_score", "checkpoint_every"}  # what
 EVALUATION_EPISODES = 10
 RANDOM_STEPS = 5000
 
-# Gymnasium's own pattern without the module before a colon, and with nothing that leaves a folder.
+# Gymnasium's own pattern without the module before a colon, and without parts that leave a folder.
 _ENV_ID = re.compile(r"(?:[A-Za-z0-9_][\w-]*/)?[A-Za-z0-9_][\w.-]*", re.ASCII)
 
-# The first part of a simulation's seed is the run's, the second what the episodes are for.
+# A simulation's seed has the run's seed and one of these purposes.
 EVALUATION, DATA = 1, 2
 
 
 def _setting(default: Any, limits: Range, **shown: str) -> Any:  # noqa: ANN401  dataclasses' own
-    """A field that is an option of the command line too."""
+    """A field that is also a command-line option."""
     return field(default=default, metadata={"limits": limits, "shown": shown})
 
 
 @dataclass(frozen=True)
 class CollectConfig:
-    """What training does. Steps are those of all environments together; the other settings' texts are the options'.
+    """The settings of a `collect` run. Steps count all environments together. The help texts explain the other fields.
 
     Attributes:
         env_id: the Gymnasium environment.
         seed: of the weights, the exploration and the environments.
-        horizon: steps after which an episode is cut.
+        horizon: steps after which an episode is truncated.
     """
 
     env_id: str
@@ -52,13 +52,13 @@ class CollectConfig:
     horizon: int = field(metadata={"limits": COUNT})
     steps: int = _setting(1_000_000, COUNT, metavar="N", help="environment steps to train for [1000000]")
     stop_at_return: float | None = _setting(None, RETURN, metavar="R", help="stop at this mean return")
-    stop_at_score: float | None = _setting(None, RETURN, metavar="S", help="the same as a D4RL score")
+    stop_at_score: float | None = _setting(None, RETURN, metavar="S", help="stop at this D4RL score")
     checkpoint_every: int = _setting(20_000, COUNT, metavar="N", help="save and evaluate every N steps [20000]")
-    envs: int = _setting(4, COUNT, metavar="N", help="training environments side by side [4]")
-    updates_per_step: float = _setting(0.5, Range(0.001, 100), metavar="X", help="updates a step [0.5]")
-    learning_rate: float = _setting(3e-4, POSITIVE, metavar="X", help="of all its networks [3e-4]")
+    envs: int = _setting(4, COUNT, metavar="N", help="parallel training environments [4]")
+    updates_per_step: float = _setting(0.5, Range(0.001, 100), metavar="X", help="gradient steps per step [0.5]")
+    learning_rate: float = _setting(3e-4, POSITIVE, metavar="X", help="learning rate of all networks [3e-4]")
     random_steps: int = _setting(
-        RANDOM_STEPS, COUNT_FROM_0, metavar="N", help="random actions first [5000; at most a tenth of --steps]"
+        RANDOM_STEPS, COUNT_FROM_0, metavar="N", help="initial random actions [5000; at most a tenth of --steps]"
     )
 
     def __post_init__(self) -> None:
@@ -66,13 +66,13 @@ class CollectConfig:
 
     @property
     def family(self) -> str | None:
-        """The D4RL family whose reference returns hold for this environment, or None."""
+        """The D4RL family whose reference returns apply to this environment, or None."""
         name, _, version = self.env_id.rpartition("-v")
-        # -v5 is another task: see ENV_VERSION in envs/tasks/table.py.
+        # -v5 is a different task: see ENV_VERSION in envs/tasks/table.py.
         return name.lower() if name.lower() in REFERENCE_RETURNS and version in ("2", "3", "4") else None
 
     def reached(self, return_mean: float) -> bool:
-        """Whether a mean return is what training was to reach."""
+        """Whether a mean return reaches the goal of training."""
         if self.stop_at_return is not None and return_mean >= self.stop_at_return:
             return True
         score = normalized_score(self.family, return_mean) if self.family else None
@@ -80,53 +80,53 @@ class CollectConfig:
 
 
 def env_name(env_id: str) -> str:
-    """An environment's id as the name of a folder; UsageError where it is no id."""
+    """An environment id as the name of a folder; UsageError: not an environment id."""
     if len(env_id) > 100 or not _ENV_ID.fullmatch(env_id):
         raise UsageError(f"--env {env_id[:100]!r} is not an environment id; give one such as Ant-v4")
     return env_id.replace("/", "_")
 
 
 def inspect_env(env_id: str, max_episode_steps: int | None = None) -> int:
-    """The horizon, `max_episode_steps` or the environment's own, of an environment in which data can be collected.
+    """Checks that data can be collected in an environment; returns its horizon, `max_episode_steps` or its own.
 
-    Raises UsageError where it is not registered, has no vectors to see, neither bounded ones nor integers to act with,
-    or its horizon is not known; SimulationError where it cannot be made.
+    Raises UsageError if it is not registered, its observations are not vectors, its actions are neither bounded vectors
+    nor discrete, or its horizon is unknown; SimulationError if it cannot be made.
     """
     try:
         gym.spec(env_id)
     except gym.error.UnregisteredEnv as error:
-        raise UsageError(f"--env {env_id}: {one_line(error)} (--register imports a module of yours)") from error
+        raise UsageError(f"--env {env_id}: {one_line(error)} (--register imports your module)") from error
     except gym.error.Error:
-        pass  # a version that Gymnasium dropped: `inspect_spaces` says so
+        pass  # a version that Gymnasium dropped: `inspect_spaces` reports it
     _, acted, own = inspect_spaces(env_id)
     if isinstance(acted, gym.spaces.Box) and acted.dtype.kind != "f":
-        raise UsageError(f"--env {env_id}: its actions are {acted.dtype}, and SAC's are not whole numbers")
+        raise UsageError(f"--env {env_id}: its actions are {acted.dtype}; use float or Discrete actions")
     horizon = max_episode_steps or own
     if horizon is None:
-        raise UsageError(f"--env {env_id}: its episodes have no longest length; give --max-episode-steps")
+        raise UsageError(f"--env {env_id}: it has no time limit; give --max-episode-steps")
     if own is not None and horizon > own:
-        raise UsageError(f"--max-episode-steps {horizon}: {env_id} cuts its episodes after {own} steps already")
+        raise UsageError(f"--max-episode-steps {horizon}: {env_id} has a time limit of {own} steps; give no more")
     return horizon
 
 
 def make_config(
     stored: CollectConfig | None, env_id: str, seed: int, horizon: int, given: dict[str, Any], may_change: Set[str]
 ) -> CollectConfig:
-    """The settings of a new run, or of the `stored` run, in which `given` may set those of `may_change` again.
+    """The settings of a new run, or of the `stored` run with changes of `given`, which are limited to `may_change`.
 
-    Raises CheckpointError, which names every other setting that is not the run's, and UsageError where a score is asked
-    for without reference returns.
+    Raises CheckpointError, which names every other setting that differs from the run's, and UsageError if
+    `stop_at_score` is set without reference returns.
     """
     if stored is None:
         config = CollectConfig(env_id, seed, horizon, **given)
-        if "random_steps" not in given:  # a short run is to learn, too
+        if "random_steps" not in given:  # so that a short run learns, too
             config = replace(config, random_steps=min(RANDOM_STEPS, config.steps // 10))
     else:
         config = replace(stored, **given, env_id=env_id, horizon=horizon)
         was, asks = asdict(stored), asdict(config)
         differing = [f"{k} (run: {was[k]}, asked: {asks[k]})" for k in was if k not in may_change and was[k] != asks[k]]
         if differing:
-            raise CheckpointError(f"the run that is there differs in {'; '.join(differing)}")
+            raise CheckpointError(f"the existing run differs in {'; '.join(differing)}; leave these options out")
     if config.stop_at_score is not None and config.family is None:
         raise UsageError(f"--stop-at-score: D4RL has no reference returns for {env_id}; use --stop-at-return")
     return config
@@ -138,16 +138,16 @@ def write_config(file: Path, config: CollectConfig) -> None:
 
 
 def read_config(file: Path) -> CollectConfig:
-    """Reads what `write_config` wrote; UsageError where it cannot be read."""
+    """Reads config.yaml; raises UsageError if it cannot be read."""
     try:
         return read(CollectConfig, yaml.safe_load(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise UsageError(f"{file}: not the settings of a collecting run: {one_line(error)}") from error
+        raise UsageError(f"{file}: not the settings of a collect run: {one_line(error)}") from error
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Undiscounted returns and lengths of a few episodes of the stochastic policy after `steps` environment steps."""
+    """Undiscounted returns and lengths of some episodes of the stochastic policy after `steps` environment steps."""
 
     steps: int
     return_mean: float
@@ -168,7 +168,7 @@ class Evaluation:
 
 
 def evaluate_actor(config: CollectConfig, path: Path, steps: int, algorithm: str) -> Evaluation:
-    """Plays an actor file's stochastic policy in environments of its own; SimulationError where one fails."""
+    """Plays the stochastic policy of an actor file in separate environments; SimulationError if one fails."""
     seed = (config.seed, EVALUATION, steps)
     tracks = simulate(Job(config.env_id, str(path), config.horizon, seed, 0, EVALUATION_EPISODES))
     returns = [float(track.rewards.sum(dtype=np.float64)) for track in tracks]

@@ -1,4 +1,4 @@
-"""D4RL's levels (random, medium, ...) of a training run: the checkpoints they are of, and the making of their data."""
+"""D4RL's levels (random, medium, ...) of a training run: chooses their checkpoints and makes their data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STATISTICS = ("episodes", "total_steps", "mean_return", "mean_length")
 
 @dataclass(frozen=True)
 class Choice:
-    """The checkpoints that the levels are of, and the mean return of uniform random actions."""
+    """The checkpoints of the levels, and the mean return of uniform random actions."""
 
     random_return: float
     medium: Evaluation
@@ -41,14 +41,14 @@ class Choice:
         if expert.return_mean <= self.random_return:
             odd = "; expert is no better than random actions: train longer"
         elif medium == expert:
-            odd = "; medium and expert are one checkpoint: train longer, or save more often"
+            odd = "; medium and expert are the same checkpoint: train longer, or save more often"
         return (
             f"mean returns: random actions {self.random_return:.1f}, medium {medium.return_mean:.1f} "
             f"(step {medium.steps:,}), expert {expert.return_mean:.1f} (step {expert.steps:,}){odd}"
         )
 
     def policies(self, level: str) -> tuple[Evaluation | None, ...]:
-        """The policies that act in a level (None: random actions); empty for the one made of experience."""
+        """The policies that act in a level (None: random actions); empty for medium-replay, which is experience."""
         return {
             "random": (None,),
             "medium": (self.medium,),
@@ -59,14 +59,14 @@ class Choice:
 
 
 def choose_checkpoints(evaluations: Sequence[Evaluation], random_return: float, fraction: float) -> Choice:
-    """Expert is the checkpoint of the highest mean return; medium, up to it, the one nearest to a share of the way.
+    """Chooses expert, the checkpoint of the highest mean return, and medium.
 
-    The way is that from the random policy's mean return to the expert's, the share `fraction`. Later checkpoints are no
-    candidates, for medium-replay, all experience up to medium, must not contain the expert's. Raises DataError where
-    nothing was evaluated.
+    Medium's mean return is nearest to `fraction` of the way from the random policy's to the expert's. Checkpoints after
+    expert are excluded: medium-replay, all experience up to medium, must not contain the expert's. Raises DataError if
+    no checkpoint was evaluated.
     """
     if not evaluations:
-        raise DataError("no checkpoint was evaluated yet, so no policy can collect data; train longer (--resume)")
+        raise DataError("no checkpoint is evaluated yet; train longer (--resume)")
     expert = max(evaluations, key=lambda evaluation: evaluation.return_mean)
     goal = random_return + fraction * (expert.return_mean - random_return)
     candidates = [evaluation for evaluation in evaluations if evaluation.steps <= expert.steps]
@@ -86,15 +86,15 @@ def dataset_name(config: CollectConfig, level: str) -> str:
 
 
 class Stopped(Exception):
-    """A signal came while data were made; whole data sets are kept."""
+    """A signal came while data were made; complete datasets are kept."""
 
 
 @dataclass(frozen=True)
 class Source:
     """A training run to make data from, in its folder.
 
-    `n_steps` are the steps of each policy, plus what it takes to end the last episode. `register` is the module, if
-    any, that the workers import before they make the environment.
+    `n_steps` is the number of steps of each policy; the last episode is completed. `register` is the module, if any,
+    that the workers import before they make the environment.
     """
 
     config: CollectConfig
@@ -105,7 +105,7 @@ class Source:
     register: str | None = None
 
     def recipe(self, level: str) -> dict[str, str | int]:
-        """What determines a level's data: attributes of its file."""
+        """The attributes of a level's file, which determine its data."""
         medium, policies = self.choice.medium, self.choice.policies(level)
         described, steps = (
             f"all experience of {medium.algorithm} up to {medium.steps:,} steps, in training",
@@ -127,7 +127,7 @@ class Source:
         }
 
     def made(self, level: str, path: Path) -> dict[str, float] | None:
-        """Statistics of a file that was made by the very recipe; None where there is none."""
+        """Statistics of a file of the same recipe; None if there is no such file."""
         try:
             with h5py.File(path, "r") as file:
                 if any(file.attrs.get(name) != value for name, value in self.recipe(level).items()):
@@ -198,8 +198,8 @@ def write_levels(source: Source, files: Mapping[str, Path], stop: StopRequest) -
 def split_experience(experience: Experience, units: ActionUnits, dataset: str, env_id: str) -> Episodes:
     """The whole episodes of all environments in the order in which they ended, actions in the environment's units.
 
-    Where a run was resumed, a row's observation is not the next one of the row before: what was cut there, or was not
-    over at the last row, is left out, with a note. Raises DataError where no episode ended.
+    Where a run was resumed, a row's observation does not follow from the row before. Episodes that were cut there, or
+    were unfinished at the last row, are left out, with a note. Raises DataError if no episode ended.
     """
     done, seen, following = (experience[name] for name in ("dones", "observations", "next_observations"))
     places = []

@@ -1,6 +1,6 @@
-"""The training of `collect` in pieces, its evaluations, and what it leaves in its folder.
+"""The training of `collect` in pieces, its evaluations, and the files in its folder.
 
-It is stable-baselines3's SAC, or DQN for discrete actions; importing this module imports that, which takes seconds.
+It is Stable-Baselines3's SAC, or DQN for discrete actions. Importing this module imports it, which takes seconds.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from ..runs.metrics import Metrics
 from .checkpoint import ARRAYS, Experience, Saved, save_run, saving
 from .config import CollectConfig, Evaluation, evaluate_actor
 
-LEARN_AT_ONCE = 400  # steps between looks at the signals: a second or two
+LEARN_AT_ONCE = 400  # steps between checks of the signals: a second or two
 LOG_EVERY = 2000  # steps
-_HIDDEN = 256  # two layers of it: what BehaviorPolicy reads, and D4RL's own policies had
+_HIDDEN = 256  # width of both layers, as BehaviorPolicy reads them and as in D4RL's own policies
 _BATCH = 256
 _LAYERS = {"hidden_0": "latent_pi.0", "hidden_1": "latent_pi.2", "mean": "mu", "log_std": "log_std"}
 _DQN_LAYERS = {"hidden_0": "q_net.0", "hidden_1": "q_net.2", "values": "q_net.4"}
-# No schedule of exploration: training goes on in pieces. The target network is DQN's of so many steps before.
+# No exploration schedule, because training runs in pieces. The target network is updated every _TARGET_STEPS.
 _DQN: dict[str, Any] = {"exploration_initial_eps": EXPLORATION, "exploration_final_eps": EXPLORATION}
 _TARGET_STEPS = 256
 
 
 class TrainingEnv(gym.Wrapper[npt.NDArray[np.float32], Any, Any, Any]):
-    """Float32 observations, which the replay buffer then keeps as such, and one kind of error for every fault.
+    """Gives float32 observations, which the replay buffer keeps, and one kind of error for every fault.
 
-    Discrete actions begin at 0, as stable-baselines3 takes it.
+    Discrete actions start at 0, as Stable-Baselines3 expects.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
@@ -62,30 +62,30 @@ class TrainingEnv(gym.Wrapper[npt.NDArray[np.float32], Any, Any, Any]):
         return begin(self.env, **kwargs)
 
     def step(self, action: Any) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:  # noqa: ANN401
-        if not np.isfinite(action).all():  # the environment would be blamed for what it makes of it
+        if not np.isfinite(action).all():  # otherwise the environment would seem to be at fault
             raise FloatingPointError("the policy's action is not finite")
         return take(self.env, action + self._start if self._start else action)
 
 
 def rhythm(config: CollectConfig) -> tuple[int, int]:
-    """Rows of steps and gradient updates that alternate: the smallest whole numbers with the wanted ratio."""
+    """Rows of steps and gradient steps that alternate: the smallest integers of the ratio in the settings."""
     updates_per_row = config.envs * Fraction(config.updates_per_step).limit_denominator(1000)
     return updates_per_row.denominator, updates_per_row.numerator
 
 
 class CollectRun:
-    """SAC with two ReLU layers of 256, batches of 256, and otherwise stable-baselines3's defaults, in a run's folder.
+    """A training run in its folder: SAC with two ReLU layers of 256, batches of 256, and Stable-Baselines3's defaults.
 
-    For discrete actions DQN, which fills such a replay buffer too, as PPO does not.
+    Discrete actions use DQN, which also has a replay buffer, unlike PPO.
 
-    Files: config.yaml, metrics.jsonl, TensorBoard events, actors/, replay/, checkpoints/. Nothing it has experienced is
-    ever overwritten: the replay buffer has room for all steps.
+    Files: config.yaml, metrics.jsonl, TensorBoard events, actors/, replay/, checkpoints/. Experience is never
+    overwritten: the replay buffer has room for all steps.
     """
 
     def __init__(self, config: CollectConfig, path: Path, saved: Saved | None, device: torch.device) -> None:
-        """Makes environments and networks; goes on from `saved` where there is one.
+        """Makes environments and networks; resumes from `saved` if given.
 
-        Raises CheckpointError where `saved` does not fit, SimulationError where an environment cannot be made.
+        Raises CheckpointError if `saved` does not fit, SimulationError if an environment cannot be made.
         """
         self.config, self.path, self.evaluations = config, path, list[Evaluation]()
         (rows_per_update, updates), limit = rhythm(config), config.horizon
@@ -99,7 +99,7 @@ class CollectRun:
             "MlpPolicy",
             env,
             learning_rate=config.learning_rate,
-            # One row more than needed: at the last row the buffer would turn round to its first.
+            # One extra row: the buffer wraps around after its last row.
             buffer_size=(units * rows_per_update + 1) * config.envs,
             learning_starts=config.random_steps,
             batch_size=_BATCH,
@@ -116,12 +116,14 @@ class CollectRun:
             try:
                 self._restore(saved)
             except (KeyError, ValueError, TypeError, RuntimeError) as error:
-                raise CheckpointError(f"{path}: its checkpoint does not fit: {one_line(error)}") from error
+                raise CheckpointError(
+                    f"{path}: its checkpoint does not fit: {one_line(error)}; give another --out"
+                ) from error
         self._saved_rows = self.rows
 
     @property
     def steps(self) -> int:
-        """Steps taken so far, of all environments together."""
+        """Steps so far, of all environments together."""
         return self.model.num_timesteps
 
     @property
@@ -130,13 +132,13 @@ class CollectRun:
         return self.steps // self.config.envs
 
     def learn(self, until: int) -> None:
-        """Go on until `until` steps are taken, or up to one unit of `rhythm` more; SimulationError if that fails."""
+        """Trains until `until` steps, or up to one unit of `rhythm` more; SimulationError if an environment fails."""
         if until > self.steps:
-            # log_interval: episodes until the logger, which has no outputs, would forget what `_losses` reads.
+            # log_interval: episodes until the logger, which has no outputs, clears the values that `_losses` reads.
             self.model.learn(until - self.steps, reset_num_timesteps=False, log_interval=2**62)
 
     def actor(self) -> dict[str, npt.NDArray[np.float32]]:
-        """The actor's weights under the names that `BehaviorPolicy` reads, kernels (in, out)."""
+        """The actor's weights under the names of `BehaviorPolicy`, kernels (in, out)."""
         model = self.model
         network, layers = (model.actor, _LAYERS) if isinstance(model, SAC) else (model.q_net, _DQN_LAYERS)
         state = {name: tensor.cpu().numpy() for name, tensor in network.state_dict().items()}
@@ -144,11 +146,11 @@ class CollectRun:
         return kernels | {f"{our}.bias": state[f"{name}.bias"].copy() for our, name in layers.items()}
 
     def experience(self) -> Experience:
-        """Views of the replay buffer's rows that are written."""
+        """Views of the written rows of the replay buffer."""
         return {name: getattr(self.model.replay_buffer, name)[: self.rows] for name in ARRAYS}
 
     def saved(self) -> Saved:
-        """What `load_run` would read; the experience is views."""
+        """The state as `load_run` reads it; the experience is views."""
         model = self.model
         state = {"updates": model._n_updates, "parameters": model.get_parameters()}
         if isinstance(model, SAC):
@@ -157,9 +159,9 @@ class CollectRun:
         return Saved(self.steps, state, self.experience(), self.evaluations)
 
     def _restore(self, saved: Saved) -> None:
-        # Environments cannot be stored: they start new episodes. All seeds are others than before.
+        # Environments cannot be stored: they start new episodes, with new seeds.
         model, buffer = self.model, self.model.replay_buffer
-        state = copy.deepcopy(saved.trainer)  # the optimizers would go on in the very tensors they are given
+        state = copy.deepcopy(saved.trainer)  # the optimizers would change the given tensors in place
         assert buffer is not None
         model.num_timesteps, model._n_updates = saved.steps, int(state["updates"])
         if len(saved.experience["rewards"]) != self.rows or self.rows >= buffer.buffer_size:
@@ -176,10 +178,10 @@ class CollectRun:
         model.set_random_seed(int(np.random.default_rng((self.config.seed, self.steps)).integers(2**31)))
 
     def play(self, stop: StopRequest) -> None:
-        """Trains to the end, or until a signal; either way all is saved.
+        """Trains to the end, or until a signal, and saves.
 
-        The last checkpoint is kept where it raises: NumericsError where a weight or an action is not finite,
-        SimulationError where an environment fails, DataError where the disk is full.
+        The last checkpoint is kept on errors: NumericsError if a weight or an action is not finite, SimulationError if
+        an environment fails, DataError if the disk is full.
         """
         metrics = Metrics(self.path, self.steps, clock="step")
         bar = progress_bar(total=self.config.steps, initial=self.steps, desc=self.config.env_id, unit="step")
@@ -202,7 +204,7 @@ class CollectRun:
             self.close()
 
     def _learn(self, bar: tqdm[Any], metrics: Metrics, stop: StopRequest) -> bool:
-        """Up to the next evaluation, or a signal; returns whether the evaluation is due."""
+        """Trains up to the next evaluation, or a signal; returns whether the evaluation is due."""
         every = self.config.checkpoint_every
         goal = min((self.steps // every + 1) * every, self.config.steps)
         began, logged = time.perf_counter(), self.steps
@@ -232,7 +234,7 @@ class CollectRun:
         if problem is not None or not finite:
             raise NumericsError(
                 f"a weight or action is not finite after step {self.steps}; the last good checkpoint is kept "
-                f"in {self.path / 'checkpoints'}; start again with a lower --learning-rate"
+                f"in {self.path / 'checkpoints'}; start a new run with a lower --learning-rate"
             ) from problem
 
     def _losses(self) -> dict[str, float]:
@@ -263,6 +265,6 @@ class CollectRun:
 
 
 def write_actor(path: Path, tensors: dict[str, npt.NDArray[np.float32]], metadata: dict[str, str]) -> None:
-    """Write an actor as `BehaviorPolicy` reads it, whole or not at all; raises OSError."""
+    """Writes an actor in the format of `BehaviorPolicy`, whole or not at all; raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, save(tensors, metadata=metadata))

@@ -86,7 +86,7 @@ def compare(arguments: argparse.Namespace) -> int:
     import_registering(arguments.register)
     jobs = _jobs(arguments)
     if code := run_cells(jobs, jobs=arguments.jobs, ray_address=arguments.ray, gpus_per_cell=arguments.gpus_per_run):
-        print("stopped; the same command goes on from here", file=sys.stderr)
+        print("stopped; the same command continues from here", file=sys.stderr)
         return code
     returns = arguments.target_returns and tuple(arguments.target_returns)
     how = Evaluation(arguments.episodes, arguments.eval_seed, max(1, arguments.episodes // 2), returns)
@@ -148,7 +148,7 @@ def _tasks(names: Sequence[str] | None, sources: Sequence[str], env_id: str | No
             raise UsageError("--source: the tasks of --env share one; several files are for --env-id")
         return [(name, sources[0]) for name in dict.fromkeys(names)]
     if of_table := [source for source in sources if source in OF_THE_TABLE]:
-        raise UsageError(f"--env-id {env_id} needs data of its own: --source PATH of an HDF5 file, not {of_table[0]}")
+        raise UsageError(f"--env-id {env_id} needs a dataset: --source PATH of an HDF5 file, not {of_table[0]}")
     names = [default_name(source) for source in sources] if names is None else list(names)
     if not all(own) or len(names) != len(sources) or len(set(names)) < len(names):
         raise UsageError(

@@ -97,7 +97,7 @@ def _read(file: Path, needed: Mapping[str, type]) -> Saved:
         raise
     except Exception as error:  # torch raises errors of many types for an untrusted file
         # Its message is dropped: it explains how to execute the file anyway.
-        raise CheckpointError(f"{file}: holds objects that are not tensors, none was executed; {way_out}") from error
+        raise CheckpointError(f"{file}: holds more than tensors, nothing was executed; {way_out}") from error
     if lacking := [name for name, kind in needed.items() if not isinstance(states.get(name), kind)]:
         raise CheckpointError(f"{file}: lacks the state of {', '.join(lacking)}; {way_out}")
     return Saved(file, int(file.stem), progress, states)

@@ -204,7 +204,7 @@ def leave(run: Run) -> None:
     """Saves before the last update, because of a signal."""
     save(run)
     run.bar.close()
-    print(f"stopped at update {run.trainer.update}; --resume goes on from here", file=sys.stderr)
+    print(f"stopped at update {run.trainer.update}; --resume continues from here", file=sys.stderr)
 
 
 def report(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Data of CartPole as a replay buffer has them: a controller that acts at random less and less often."""
+"""Data of CartPole like a replay buffer: a controller whose share of random actions decreases."""
 
 import numpy as np
 

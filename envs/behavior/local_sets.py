@@ -20,7 +20,7 @@ from ..tasks.built_in import LocalTask
 from ..tasks.table import D4RLTask
 from .policy import Job, WorkerPool
 
-RECIPE_VERSION = 3  # part of the cache's path: raise it whenever a change alters the data made
+RECIPE_VERSION = 3  # part of the cache's path: increase it whenever a change alters the data
 LEAST_STEPS = 1_000  # fewer leave a policy of some recipes no more than one short episode
 _SEED = 0
 
@@ -33,7 +33,7 @@ _WAY_OUT = "set AAREN_RL_CACHE to another folder"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a set is made: by `policies` one after another, each for an equal share of `steps`.
+    """A dataset's recipe: `policies` act one after another, each for an equal share of `steps`.
 
     A policy is named by the environment steps it was trained for; None: uniform random actions.
     """
@@ -73,12 +73,12 @@ RECIPES: dict[str, dict[str, Recipe]] = {
 
 
 def local_levels(family: str) -> tuple[str, ...]:
-    """Levels of a family ("hopper") that can be made locally; empty where no behavior policy ships."""
+    """Levels of a family ("hopper") that can be made locally; empty if no behavior policy ships."""
     return tuple(RECIPES.get(family, ()))
 
 
 def cache_dir() -> Path:
-    """Where made sets are kept: `$AAREN_RL_CACHE`, else `$XDG_CACHE_HOME/aaren_rl`, else `~/.cache/aaren_rl`."""
+    """The folder of local datasets: `$AAREN_RL_CACHE`, else `$XDG_CACHE_HOME/aaren_rl`, else `~/.cache/aaren_rl`."""
     if own := os.environ.get("AAREN_RL_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aaren_rl"
@@ -89,7 +89,7 @@ def local_path(task: D4RLTask | LocalTask, steps: int | None = None) -> Path:
     folder = cache_dir() / "datasets" / str(RECIPE_VERSION)
     if isinstance(task, LocalTask):
         if steps is not None:
-            raise UsageError(f"--local-steps {steps}: the data of {task.name} have one size; leave it out")
+            raise UsageError(f"--local-steps {steps}: the dataset of {task.name} has a fixed size; leave it out")
         return folder / f"{task.dataset}-local.hdf5"
     recipe = RECIPES.get(task.family, {}).get(task.level)
     size = "" if steps is None or (recipe is not None and steps == recipe.steps) else f"-{steps}"
@@ -122,7 +122,7 @@ def make_local(task: D4RLTask | LocalTask, steps: int | None = None, progress: b
     if path.is_file():
         return path
     with alone(path, "making", _WAY_OUT):
-        # Another process may have made it while this one waited.
+        # Another process may have written it while this one waited.
         if not path.is_file():
             for leftover in path.parent.glob(f".{path.name}.*.tmp"):
                 leftover.unlink()
@@ -134,7 +134,7 @@ def make_local(task: D4RLTask | LocalTask, steps: int | None = None, progress: b
 def _how(
     task: D4RLTask | LocalTask, steps: int | None, progress: bool
 ) -> tuple[dict[str, str | int], Callable[[], Episodes]]:
-    """What the file says of the data, and what makes them."""
+    """The attributes of the file, and the function that makes its data."""
     if isinstance(task, LocalTask):
         module, name = task.maker.split(":")
         make = getattr(import_module(f"{__name__.split('.behavior')[0]}.{module}"), name)

@@ -1,7 +1,7 @@
-"""How far the behavior that made a local set acts at random, and what it returns when it does not.
+"""The noise variance of the behavior policies of a local set, and their returns without noise.
 
 A behavior policy draws a Gaussian m + s z in each action dimension and gives its tanh (SAC, Haarnoja et al. 2018,
-appendix C). The variance of that action is what no model that sees the state alone can predict of it.
+appendix C). A model that sees only the state cannot predict that action better than to its variance.
 """
 
 from pathlib import Path
@@ -89,8 +89,8 @@ def mode_returns(task: D4RLTask, episodes: int = 20, seed: int = 1000) -> npt.ND
 
     The last policy is the best of a replay, and the expert of medium-expert. Its action is tanh(m), which may return
     more than the noisy actions in the data or less. Episode i starts from seed + i, as an evaluation's with that seed.
-    None where no behavior policy ships for the task, or only uniform random actions, which have no mode. Raises
-    SimulationError where the environment cannot be made, or fails.
+    None if no behavior policy ships for the task, or only uniform random actions. Raises SimulationError if the
+    environment cannot be made, or fails.
     """
     recipe = RECIPES.get(task.family, {}).get(task.level)
     if recipe is None or recipe.policies[-1] is None:

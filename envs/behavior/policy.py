@@ -64,7 +64,7 @@ class BehaviorPolicy:
         return np.where(noise[:, 0] < EXPLORATION, uniform_choice(noise, self.action_dim), best)
 
     def act(self, observations: npt.NDArray[np.float32], noise: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Actions (B, A) in [-1, 1] for observations (B, O) and standard normal noise (B, A); zero noise: the mode.
+        """Actions (B, A) in [-1, 1] for observations (B, O) and standard normal noise (B, A); zero noise: the median.
 
         The same on every processor.
         """
@@ -78,7 +78,7 @@ def uniform_choice(noise: npt.NDArray[np.float64], count: int) -> npt.NDArray[np
 
 
 class Job(NamedTuple):
-    """A few consecutive episodes of one policy (None: uniform random actions).
+    """Some consecutive episodes of one policy (None: uniform random actions).
 
     `register` names a module to import first, which registers the environment; it never comes from a file.
     """
@@ -93,7 +93,7 @@ class Job(NamedTuple):
 
 
 class _Running:
-    """An episode in the making; all its randomness comes from (seed, its number)."""
+    """An episode in progress; all its randomness comes from (seed, its number)."""
 
     def __init__(self, job: Job, env: gym.Env[Any, Any], episode: int) -> None:
         rng = np.random.default_rng((*job.seed, episode))
@@ -115,7 +115,7 @@ class _Running:
         self.env, self.length, self.terminated = env, 0, False
 
     def step(self, action: npt.NDArray[Any]) -> bool:
-        """Take one step; true while the episode goes on."""
+        """Takes one step; returns whether the episode continues."""
         t = self.length
         self.actions[t] = action
         observation, reward, self.terminated, truncated, _ = take(self.env, action, f"step {t + 1}")
@@ -132,7 +132,7 @@ class _Running:
 
 
 class ActionUnits:
-    """From actions in [-1, 1], or integers from 0 on, which policies give, to an environment's own units."""
+    """Converts actions of policies, in [-1, 1] or integers from 0 on, to the environment's units."""
 
     def __init__(self, space: gym.Space[Any]) -> None:
         self._start = int(space.start) if isinstance(space, gym.spaces.Discrete) else None
@@ -143,7 +143,7 @@ class ActionUnits:
         self._same = bool(np.all(self._low == -1.0) and np.all(self._high == 1.0))
 
     def __call__(self, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Actions (..., A) in the environment's units; the very same ones where those are [-1, 1]; integers (B,)."""
+        """Actions (..., A) in the environment's units, unchanged if those are [-1, 1]; or integers (B,)."""
         if self._start is not None:
             return actions.reshape(-1) + self._start
         if self._same:
@@ -166,7 +166,7 @@ def _environments(env_id: str, count: int, register: str | None) -> list[gym.Env
 
 
 def simulate(job: Job) -> list[Episode]:
-    """Run a job's episodes side by side, so that one product of the policy's weights serves all of them."""
+    """Runs the episodes of a job in parallel, so that one matrix product of the policy serves all of them."""
     policy = _policy(job.policy) if job.policy is not None else None
     numbers = range(job.first_episode, job.first_episode + job.n_episodes)
     envs = _environments(job.env_id, job.n_episodes, job.register)
@@ -191,7 +191,7 @@ def serve_requests() -> None:
 
 
 class WorkerPool:
-    """`size` worker processes for the body of a `with` statement, which end at once when it is left."""
+    """`size` worker processes for the body of a `with` statement; they end immediately when it exits."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -218,9 +218,9 @@ class WorkerPool:
             worker.close()
 
     def play(self, job: Job, n_steps: int) -> Iterator[Episode]:
-        """Episodes of one policy from `job`'s first on, as many as it takes to reach `n_steps`, the last one whole.
+        """Runs episodes of one policy, from the first of `job`, until they have `n_steps`; the last one is complete.
 
-        Raises SimulationError where a worker died, or what it simulates raised.
+        Raises SimulationError if a worker died or its environment raised.
         """
         jobs = (job._replace(first_episode=first) for first in count(job.first_episode, job.n_episodes))
         pending = deque(self._threads.submit(self._run, job) for job in islice(jobs, 2 * self._size))
@@ -248,7 +248,7 @@ class WorkerPool:
 
 
 def _wait_for_first(pending: deque[Future[list[Episode]]]) -> None:
-    """Wait for the first result; any failure is raised at once, for the jobs before it may take long."""
+    """Waits for the first result; any failure is raised immediately, because earlier jobs may take long."""
     while not pending[0].done():
         for future in pending:
             if future.done():

@@ -1,7 +1,7 @@
-"""Fetching one large file over HTTP, resumed after a break, and the SHA-256 pins that files are held to.
+"""Downloads one large file over HTTP, resumes after a break, and checks files against SHA-256 pins.
 
-D4RL publishes no checksums and its server speaks plain HTTP, so a file is pinned on first use: what passes the checks
-after a download has its SHA-256 written beside it, in the format of sha256sum, and is held to it from then on.
+D4RL publishes no checksums and its server speaks plain HTTP, so a file is pinned on first use. When a download passes
+the checks, its SHA-256 is written to a file beside it, in the format of sha256sum. Later reads are checked against it.
 """
 
 import json
@@ -34,7 +34,7 @@ _NETWORK = (*_BROKEN_OFF, URLError, ssl.SSLError, HTTPException, ValueError)
 
 
 def fetch(url: str, target: Path, *, check: Callable[[Path], object], progress: bool = True) -> None:
-    """Fetch a file, unless it is there; other processes that want it wait.
+    """Downloads a file unless it exists; other processes that need it wait.
 
     What has arrived is kept in `.NAME.part` and continued by a later call, where the server still has the same copy.
     The complete file must equal the SHA-256 in `TARGET.sha256`, if that exists, and pass `check`, which gets its
@@ -59,7 +59,7 @@ def fetch(url: str, target: Path, *, check: Callable[[Path], object], progress: 
             note.unlink()
             part.unlink()
             reason = str(error).replace(str(part), target.name)
-            raise DataError(f"{url}: what it sent was deleted: {reason}") from error
+            raise DataError(f"{url}: the downloaded file was deleted: {reason}") from error
         sync(part)
         # The pin first: the file is never there without it.
         write_pin(target, files.sha256(part))
@@ -86,7 +86,7 @@ def _complete(url: str, target: Path, part: Path, note: Path, progress: bool) ->
             if error.code == 416:  # the server's copy is shorter now
                 note.unlink(missing_ok=True)
             elif not attempt or error.code < 500:
-                raise DataError(f"{url}: the server answered with {reason}; {by_hand}") from error
+                raise DataError(f"{url}: the server returned {reason}; {by_hand}") from error
         except _NETWORK as error:
             reason = one_line(getattr(error, "reason", error)) or type(error).__name__
             if not attempt and not isinstance(error, _BROKEN_OFF):
@@ -120,7 +120,7 @@ def _receive(response: HTTPResponse, url: str, part: Path, note: Path, progress:
         expected = f"bytes {size}-{(total or 0) - 1}/{total}"
         if response.headers["Content-Range"] != expected or found not in (None, validator):
             note.unlink(missing_ok=True)
-            raise ConnectionError("the server sent another range than the one asked for")
+            raise ConnectionError("the server sent a range other than the requested one")
     else:
         length = response.headers.get("Content-Length", "")
         size, total = 0, int(length) if length.isdecimal() else None

@@ -1,4 +1,4 @@
-"""Episodes of offline data: flat arrays plus offsets, and the numbers that training needs from them."""
+"""Episodes of offline data: flat arrays with offsets, and the statistics that training needs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ _CONSTANT_STD = 1e-6
 
 _STEPS = ("observations", "actions", "rewards")
 
-# Of fewer, the mean over those held out says nothing; and fewer in all are needed for training.
+# A mean over fewer held-out episodes is not informative; and if there are fewer in total, training needs them all.
 _LEAST_HELD_OUT, _LEAST_TO_SPLIT = 8, 40
 
 
@@ -30,7 +30,7 @@ def returns_to_go(rewards: npt.ArrayLike) -> npt.NDArray[np.float32]:
     Rewards (T,) in, (T,) float32 out, summed in float64 (Decision Transformer, section 3).
     """
     summed = np.cumsum(np.asarray(rewards, dtype=np.float64)[::-1])[::-1]
-    with np.errstate(over="ignore"):  # infinite then, which who trains on them refuses
+    with np.errstate(over="ignore"):  # infinite then, which training rejects
         return summed.astype(np.float32)
 
 
@@ -38,7 +38,7 @@ def returns_to_go(rewards: npt.ArrayLike) -> npt.NDArray[np.float32]:
 class Episode:
     """One episode: observations (T, O), actions (T, A), or (T,), and rewards (T,), views of the dataset's arrays.
 
-    `terminated` is true where the environment ended the episode (a fall), false where a time limit cut it.
+    `terminated` is true if the environment ended the episode, false if a time limit truncated it.
     """
 
     observations: npt.NDArray[np.float32]
@@ -61,8 +61,8 @@ class Episodes(Sequence[Episode]):
 
     observations (N, O), actions (N, A) and rewards (N,) are float32, discrete actions int64 (N,); episode e has the
     rows offsets[e]:offsets[e + 1], with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl", "local" (made
-    here from shipped policies), "minari" or "file", `env_id` the environment that the data name, `notes` what reading
-    left out or changed. ValueError: the arrays do not fit together.
+    here from shipped policies), "minari" or "file"; `env_id` is the environment named in the data; `notes` list what
+    reading left out or changed. ValueError: the arrays do not fit together.
     """
 
     observations: npt.NDArray[np.float32]
@@ -145,7 +145,7 @@ class Episodes(Sequence[Episode]):
         return firsts + np.arange(lengths.sum(), dtype=np.int64)
 
     def take(self, indices: npt.ArrayLike) -> "Episodes":
-        """Copies of the episodes `indices` (K,), in that order; IndexError: no such one, ValueError: none is named."""
+        """Copies of the episodes `indices` (K,), in that order; IndexError: no such episode, ValueError: no index."""
         chosen = np.asarray(indices, dtype=np.int64)
         rows = self.rows(chosen)
         steps = {key: getattr(self, key)[rows] for key in _STEPS}
@@ -153,7 +153,7 @@ class Episodes(Sequence[Episode]):
         return replace(self, **steps, offsets=offsets, terminated=self.terminated[chosen])
 
     def best(self, fraction: float) -> "Episodes":
-        """The `fraction` of the episodes with the highest returns, one at least, in the order of the data set."""
+        """The `fraction` of the episodes with the highest returns, one at least, in the order of the dataset."""
         if fraction == 1:
             return self
         count = max(1, round(fraction * len(self)))
@@ -204,9 +204,9 @@ def held_out(n_episodes: int, share: float, seed: int) -> npt.NDArray[np.int64]:
 
 
 def split(episodes: Episodes, share: float, seed: int) -> tuple[Episodes, Episodes | None]:
-    """Episodes to train on, and a `share` in [0, 1) held out, chosen by `seed`; both in the order of the data set.
+    """Episodes to train on, and a `share` in [0, 1) held out, chosen by `seed`; both in the order of the dataset.
 
-    At least 8 are held out; of fewer than 40, or with a share of 0, none: the data set itself and None.
+    At least 8 are held out. With fewer than 40 episodes, or a share of 0, none is: the result is the dataset and None.
     """
     chosen = held_out(len(episodes), share, seed)
     if not chosen.size:

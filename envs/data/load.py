@@ -1,4 +1,4 @@
-"""From what the user names to a task and its episodes: D4RL's file, a local set, Minari's, any HDF5 file."""
+"""Loads a task and its episodes by name: a D4RL file, a local dataset, a Minari dataset or any HDF5 file."""
 
 import os
 import re
@@ -41,9 +41,9 @@ class Reading:
         """Raises UsageError where data of this kind (`Origin.kind`) have no number of steps to ask for, or of fewer."""
         steps = self.local_steps
         if steps is not None and kind not in ("auto", "local"):
-            raise UsageError(f"--local-steps {steps} is for local sets; leave it out, or use --source local")
+            raise UsageError(f"--local-steps {steps} is for local datasets; leave it out, or use --source local")
         if steps is not None and steps < LEAST_STEPS:
-            raise UsageError(f"--local-steps {steps}: too few for a local set; give at least {LEAST_STEPS:,}")
+            raise UsageError(f"--local-steps {steps}: too few for a local dataset; give at least {LEAST_STEPS:,}")
 
 
 class Origin(NamedTuple):
@@ -69,7 +69,7 @@ def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
     text = os.fspath(source)
     if source in OF_THE_TABLE:
         if source == "d4rl" and not isinstance(get_task(name), D4RLTask):
-            raise UsageError(f"{name}: D4RL has no such data, they are made here; leave --source out")
+            raise UsageError(f"{name}: D4RL has no such data, because they are made locally; leave --source out")
         return Origin(text, get_task(name).name)
     if source == "minari":
         return Origin("minari", minari_id(name))
@@ -137,7 +137,7 @@ def load_episodes(
     """
     task, origin = get_task(name), resolve(name, source)
     if origin.kind == "minari":
-        raise UsageError(f"source {str(source)!r}: Minari's data are another task's; load them with load_task")
+        raise UsageError(f"source {str(source)!r}: Minari data belong to another task; load them with load_task")
     return load_of_table(task, origin, Reading(clip_actions, max_episode_steps, local_steps, progress))
 
 
@@ -162,12 +162,12 @@ def load_of_table(task: D4RLTask | LocalTask, origin: Origin, reading: Reading) 
 def _first_source(task: D4RLTask, steps: int | None) -> str:
     path = data_files(task)["d4rl"]
     if steps is not None and path.is_file():
-        raise UsageError(f"--local-steps {steps}: {path} is there and comes first; add --source local")
+        raise UsageError(f"--local-steps {steps}: {path} exists and takes precedence; add --source local")
     if steps is None and (path.is_file() or task.level not in local_levels(task.family)):
         return "d4rl"
     print(
-        f"{task.name}: using the local set made from the shipped behavior policies; it is not D4RL's file "
-        f"({path} is not there; --source d4rl fetches it)",
+        f"{task.name}: using the local dataset of the shipped behavior policies; it is not D4RL's file "
+        f"({path} does not exist; --source d4rl downloads it)",
         file=sys.stderr,
     )
     return "local"
@@ -175,7 +175,7 @@ def _first_source(task: D4RLTask, steps: int | None) -> str:
 
 def _fetch(task: D4RLTask, path: Path, progress: bool) -> None:
     url = d4rl_url(task)
-    print(f"{task.name}: fetching D4RL's file, which is not at {path}, from {url}", file=sys.stderr)
+    print(f"{task.name}: downloading D4RL's file from {url}, because {path} does not exist", file=sys.stderr)
     # What options of the load can mend is left to the load.
     check = partial(_read, task, reading=Reading(clip_actions=True, max_episode_steps=task.horizon))
     try:
@@ -246,9 +246,9 @@ def load_task(
     """
     name = task_name(name, source, env_id)
     if reference is not None and not is_own(source, env_id):
-        raise UsageError(f"{name} has reference returns; others go with --env-id or a Minari dataset")
+        raise UsageError(f"{name} has reference returns; give others with --env-id or a Minari dataset")
     if env_id is not None and source in OF_THE_TABLE:
-        raise UsageError(f"--env-id {env_id} needs data of its own: --source PATH of an HDF5 file in D4RL's layout")
+        raise UsageError(f"--env-id {env_id} needs a dataset: --source PATH of an HDF5 file in D4RL's layout")
     origin = resolve(name, source)
     reading = Reading(clip_actions, max_episode_steps, local_steps, progress)
     reading.check_kind(origin.kind)
@@ -269,7 +269,7 @@ def _load_minari(
     episodes, spec = read_minari(dataset_id, progress=reading.progress, clip_actions=reading.clip_actions)
     recorded = episodes.env_id or env_id
     if recorded is None:
-        raise UsageError(f"{dataset_id} does not say which environment it was recorded on; give it with --env-id")
+        raise UsageError(f"{dataset_id} does not name the environment it was recorded on; give it with --env-id")
     if env_id not in (None, recorded):
         raise UsageError(f"--env-id {env_id}: {dataset_id} was recorded on {recorded}; leave --env-id out")
     if reference is None and spec.reference_returns is not None:

@@ -1,7 +1,7 @@
-"""Pictures of an episode: its actions are taken again in a process of their own, which draws the steps.
+"""Pictures of an episode: a separate process repeats its actions and draws the steps.
 
-A process of its own, because a program has one chance to choose MuJoCo's renderer, by MUJOCO_GL before mujoco is
-imported, and because a graphics driver that fails may take its process down with it.
+The process is separate because MuJoCo's renderer is chosen once per process, by MUJOCO_GL before mujoco is imported,
+and because a failing graphics driver may crash its process.
 """
 
 import os
@@ -20,21 +20,21 @@ from .stepping import begin, register, registered, take
 
 Picture = npt.NDArray[np.uint8]  # (height, width, 3)
 
-# In an error: what no other renderer would mend.
+# Parts of errors that no other renderer would fix.
 _NOT_THE_RENDERER = ("raised DependencyNotInstalled(", "cannot make the environment", "its render()")
-_MARGIN = 1.2  # of the camera's distance: on its way a robot stretches
-DEFAULT_FPS = 30.0  # of an environment that does not say its own
+_MARGIN = 1.2  # of the camera's distance: a robot stretches while it moves
+DEFAULT_FPS = 30.0  # for an environment without its own rate
 
 
 class Renderer:
     """Draws one episode of an environment, step by step, in a process of its own.
 
-    `backend` is the renderer as MUJOCO_GL names it, `fps` pictures a second of simulated time, `first` that after the
-    reset.
+    `backend` is the renderer as MUJOCO_GL names it, `fps` pictures per second of simulated time, `first` the picture
+    after the reset.
     """
 
     def __init__(self, env_id: str, spec: bytes, env_kwargs: Mapping[str, Any], seed: int, backend: str) -> None:
-        """Resets the environment with `seed` and draws it; raises SimulationError where `backend` cannot draw here."""
+        """Resets the environment with `seed` and draws it; raises SimulationError if `backend` cannot draw here."""
         self.backend = backend
         self._worker = Worker(__name__, f"draws {env_id}", {"MUJOCO_GL": backend} if backend else {}, quiet=True)
         try:
@@ -47,7 +47,7 @@ class Renderer:
             raise
 
     def step(self, action: npt.NDArray[np.float32], *, draw: bool) -> tuple[float, bool, Picture | None]:
-        """Takes an action (A,): the reward, whether the episode has ended, and the picture where it was asked for."""
+        """Takes an action (A,); returns the reward, whether the episode ended, and the picture if wanted."""
         self._worker.send((action, draw))
         answer: tuple[float, bool, Picture | None] = self._worker.receive()
         return answer
@@ -58,18 +58,20 @@ class Renderer:
 
 
 def open_renderer(env_id: str, env_kwargs: Mapping[str, Any], seed: int) -> Renderer:
-    """The first renderer that draws `env_id` here: MUJOCO_GL's where it is set, else EGL, OSMesa, a window system.
+    """The first renderer that draws `env_id` here: that of MUJOCO_GL if set, else EGL, OSMesa, a window system.
 
     Raises:
-        ResourcesError: none does; the message has each one's reason.
+        ResourcesError: no renderer works; the message has the reason of each.
         SimulationError: Gymnasium does not know `env_id`.
     """
     if env_id not in gym.registry:
-        raise SimulationError(f"environment {env_id!r} is not registered; --register imports the module that does it")
+        raise SimulationError(
+            f"environment {env_id!r} is not registered; --register imports the module that registers it"
+        )
     spec = registered(env_id)
     if spec is None:
         raise ResourcesError(
-            f"{env_id} cannot be drawn: it is registered with a class; register it with its name, 'module:Class'"
+            f"{env_id} cannot be drawn: it is registered with a class; register it by name, 'module:Class'"
         )
     reasons: dict[str, str] = {}
     for backend in _backends():
@@ -77,14 +79,14 @@ def open_renderer(env_id: str, env_kwargs: Mapping[str, Any], seed: int) -> Rend
             return Renderer(env_id, spec, env_kwargs, seed, backend)
         except SimulationError as error:
             reasons[one_line(error)] = backend
-    # One reason of all is no matter of the renderer.
+    # A reason that all share does not depend on the renderer.
     told = "; ".join(f"{backend}: {why}" if len(reasons) > 1 else why for why, backend in reasons.items())
     way_out = "install libegl1 or libosmesa6"
     if any(sign in told for sign in _NOT_THE_RENDERER):
-        way_out = "its render() must give pictures in the render_mode rgb_array; install what it asks for"
+        way_out = "its render() must return pictures in the render_mode rgb_array; install its dependencies"
     elif "MUJOCO_GL" in os.environ:
-        way_out = f"MUJOCO_GL is {os.environ['MUJOCO_GL']}: unset it to have egl and osmesa tried"
-    raise ResourcesError(f"nothing here draws {env_id} ({told}); {way_out}")
+        way_out = f"MUJOCO_GL is {os.environ['MUJOCO_GL']}: unset it to try egl and osmesa"
+    raise ResourcesError(f"no renderer here can draw {env_id} ({told}); {way_out}")
 
 
 def _backends() -> list[str]:
@@ -118,8 +120,8 @@ def _make(env_id: str, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     env = make_env(env_id, **{**env_kwargs, "render_mode": "rgb_array"})
     mujoco, model = load_mujoco(), getattr(env.unwrapped, "model", None)
     if isinstance(model, mujoco.MjModel):
-        # A renderer without a GPU spends most of its time on these: 0.21 s a picture in place of 0.74 s. They change
-        # nothing but the smoothness of edges.
+        # A renderer without a GPU spends most of its time on these: 0.21 s per picture without them, 0.74 s with them.
+        # They only smooth edges.
         model.vis.quality.shadowsize, model.vis.quality.offsamples = 1024, 0
         _follow(env, mujoco, model)
         _extend_floor(mujoco, model)
@@ -156,5 +158,5 @@ def _extend_floor(mujoco: Any, model: Any) -> None:  # noqa: ANN401
 def _draw(env: gym.Env[Any, Any]) -> Picture:
     picture = env.render()
     if not (isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.shape[2] == 3):
-        raise ResourcesError("its render() gives no picture in the mode rgb_array")
+        raise ResourcesError("its render() returns no picture in render_mode rgb_array")
     return np.ascontiguousarray(picture, dtype=np.uint8)

@@ -1,6 +1,6 @@
-"""Environments stepped together, here or in worker processes, while the caller works between send and receive.
+"""Steps environments together, here or in worker processes; the caller works between send and receive.
 
-What they answer is checked here: they are the user's code. An error names the environment and the step.
+Step outputs are checked here, because environments are the user's code. An error names the environment and the step.
 
 Shape suffixes: E environments, n of them, O observation, A action.
 """
@@ -26,11 +26,12 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Floats, dict[str, Any]]:  # noqa: ANN401
-    """Resets an environment: the first observation (O,), and `info`.
+    """Resets an environment and returns the first observation (O,), and `info`.
 
-    `where` says which one it is and how far ("reset with seed 1003, step 3"); `options` are of `gymnasium.Env.reset`.
+    `where` names the environment and its step for messages ("reset with seed 1003, step 3"); `options` are passed to
+    `gymnasium.Env.reset`.
 
-    SimulationError: it raised, or what it gave is not a finite vector of its observation space's shape.
+    SimulationError: it raised, or the observation is not a finite vector of its observation space's shape.
     """
     try:
         observation, info = env.reset(**options)
@@ -42,10 +43,12 @@ def begin(env: gym.Env[Any, Any], where: str = "", **options: Any) -> tuple[Floa
 def take(
     env: gym.Env[Any, Any], action: npt.NDArray[Any] | int, where: str = ""
 ) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
-    """Takes a step with an action, (A,) or an integer: observation (O,), reward, whether the episode terminated or was
-    truncated, and `info`. The other arguments are those of `begin`.
+    """Takes a step with an action, (A,) or an integer.
 
-    SimulationError: as in `begin`, or the reward is no finite number, or an end neither true nor false.
+    Returns the observation (O,), the reward, whether the episode terminated, whether it was truncated, and `info`. The
+    other arguments are those of `begin`.
+
+    SimulationError: as in `begin`, or the reward is not a finite number, or a flag is neither true nor false.
     """
     try:
         observation, reward, terminated, truncated, info = env.step(action)
@@ -55,53 +58,55 @@ def take(
     for name, value, flag in (("terminated", terminated, ended), ("truncated", truncated, cut)):
         if flag is None:
             kind = one_line(type(value).__name__)
-            raise _fault(env, where, f"gave for {name} {kind}, which is neither true nor false")
+            raise _fault(env, where, f"returned {kind} as {name}, which is neither true nor false")
     if (number := _number(reward)) is None:
-        raise _fault(env, where, f"gave the reward {one_line(repr(reward), 60)}, which is not a number")
+        raise _fault(env, where, f"returned the reward {one_line(repr(reward), 60)}, which is not a number")
     if not math.isfinite(number) or abs(number) > _LARGEST:
-        raise _fault(env, where, f"gave a reward that is not finite{' in float32' * math.isfinite(number)}: {number}")
+        raise _fault(
+            env, where, f"returned a reward that is not finite{' in float32' * math.isfinite(number)}: {number}"
+        )
     return _observation(env, where, observation), number, bool(ended), bool(cut), info
 
 
 def _number(value: Any) -> float | None:  # noqa: ANN401  whatever it returned
-    """A number or truth value, or an array of one without axes; None where it is none of these."""
+    """A number, a truth value or a 0-d array of one as a float; None for anything else."""
     if type(value) in (bool, float):
         return float(value)
     try:
         array = np.asarray(value)
         return float(array) if array.ndim == 0 and array.dtype.kind in "biuf" else None
-    except Exception:  # what is no number may raise anything where it is asked for one
+    except Exception:  # an object that is not a number may raise any error here
         return None
 
 
 def _observation(env: gym.Env[Any, Any], where: str, observation: Any) -> Floats:  # noqa: ANN401  whatever it returned
     try:
-        with np.errstate(over="ignore"):  # told below
+        with np.errstate(over="ignore"):  # reported below
             array = np.asarray(observation)
-            if array.dtype.kind not in "biufO":  # text would be read, and an imaginary part dropped
+            if array.dtype.kind not in "biufO":  # numpy would parse text and drop an imaginary part
                 raise TypeError(str(array.dtype))
             array = array.astype(np.float32, copy=False)
     except Exception as error:  # likewise
         kind = type(observation).__name__
-        raise _fault(env, where, f"gave an observation that is no vector of numbers but a {kind}") from error
+        raise _fault(env, where, f"returned an observation that is a {kind}, not a vector of numbers") from error
     if array.shape != (wanted := env.observation_space.shape):
-        shapes = f"{array.shape}, where its observation space has {wanted}"
-        raise _fault(env, where, f"gave an observation of shape {shapes}")
+        shapes = f"{array.shape}, but its observation space has {wanted}"
+        raise _fault(env, where, f"returned an observation of shape {shapes}")
     finite = np.isfinite(array)
     if not finite.all():
         column = int(np.argmin(finite))
         value = np.asarray(observation).ravel()[column]
-        raise _fault(env, where, f"gave an observation that is not finite: column {column} is {value}")
+        raise _fault(env, where, f"returned an observation that is not finite: column {column} is {value}")
     return array
 
 
-def _fault(env: gym.Env[Any, Any], where: str, what: str, way_out: str = "; repair it") -> SimulationError:
+def _fault(env: gym.Env[Any, Any], where: str, what: str, way_out: str = "; fix the environment") -> SimulationError:
     name = env.spec.id if env.spec else type(env.unwrapped).__name__
     return SimulationError(f"the environment {name} {what}{where and f' ({where})'}{way_out}")
 
 
 class Steps(NamedTuple):
-    """What n environments answer to a step, (n, O) and (n,); terminated means a fall rather than a time limit."""
+    """Step outputs of n environments, (n, O) and (n,); `terminated` is false if a time limit ended the episode."""
 
     observations: Floats
     rewards: npt.NDArray[np.float64]
@@ -110,7 +115,7 @@ class Steps(NamedTuple):
 
 
 class LocalStepper:
-    """The environments of `seeds` in this process. Every method raises SimulationError where an environment fails."""
+    """Environments of `seeds` in this process. Every method raises SimulationError if an environment fails."""
 
     def __init__(self, env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int]) -> None:
         self._envs = [make_env(env_id, **env_kwargs) for _ in seeds]
@@ -118,11 +123,11 @@ class LocalStepper:
         self._answers: list[Steps] = []
 
     def reset(self) -> Floats:
-        """The first observations (E, O); called once."""
+        """Returns the first observations (E, O); called once."""
         return np.stack([begin(env, self._where(e), seed=self._seeds[e])[0] for e, env in enumerate(self._envs)])
 
     def send(self, which: Indices, actions: npt.NDArray[Any]) -> None:
-        """Step the environments `which` (n,), in rising order, with actions (n, A), or (n,)."""
+        """Steps the environments `which` (n,), in rising order, with actions (n, A), or (n,)."""
         steps = []
         for e, action in zip(which.tolist(), actions, strict=True):
             self._steps[e] += 1
@@ -135,11 +140,11 @@ class LocalStepper:
         return f"reset with seed {self._seeds[e]}, step {self._steps[e]}"
 
     def receive(self) -> Steps:
-        """The answer to the oldest step that has none yet."""
+        """Returns the outputs of the oldest pending step."""
         return self._answers.pop(0)
 
     def close(self) -> None:
-        """Close the environments."""
+        """Closes the environments."""
         for env in self._envs:
             close_env(env)
 
@@ -151,7 +156,7 @@ class ProcessStepper:
         self._bounds = np.linspace(0, len(seeds), workers + 1).astype(np.int64)
         env_id = pickle.loads(spec).id
         self._workers: list[Worker] = []
-        self._asked: list[list[int]] = []  # the workers that each open step went to
+        self._asked: list[list[int]] = []  # the workers of each pending step
         try:
             for first, last in zip(self._bounds[:-1], self._bounds[1:], strict=True):
                 self._workers.append(Worker(__name__, f"simulates {env_id}"))
@@ -161,11 +166,11 @@ class ProcessStepper:
             raise
 
     def reset(self) -> Floats:
-        """The first observations (E, O); called once."""
+        """Returns the first observations (E, O); called once."""
         return np.concatenate([worker.receive() for worker in self._workers])
 
     def send(self, which: Indices, actions: npt.NDArray[Any]) -> None:
-        """Hand each worker its part of the step."""
+        """Sends each worker its part of the step."""
         cuts = np.searchsorted(which, self._bounds)
         asked = [w for w in range(len(self._workers)) if cuts[w] < cuts[w + 1]]
         for w in asked:
@@ -174,12 +179,12 @@ class ProcessStepper:
         self._asked.append(asked)
 
     def receive(self) -> Steps:
-        """The answer to the oldest step that has none yet."""
+        """Returns the outputs of the oldest pending step."""
         parts = [self._workers[w].receive() for w in self._asked.pop(0)]
         return Steps(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def close(self) -> None:
-        """End the processes."""
+        """Ends the processes."""
         for worker in self._workers:
             worker.close()
 
@@ -190,10 +195,10 @@ Stepper: TypeAlias = LocalStepper | ProcessStepper
 def make_stepper(env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int], workers: int | None) -> Stepper:
     """Environments to be reset with `seeds` (E).
 
-    `workers` is the number of processes, 0 for this one. None: one a core, but this one for fewer than 32 environments,
-    which are done before processes have started, or where no other process can make the environment.
+    `workers` is the number of processes, 0 for this one. None: one per core, but this one for fewer than 32
+    environments, which finish before processes have started, or if no other process can make the environment.
 
-    SimulationError: the environment is unknown or cannot be made, or not in the processes asked for.
+    SimulationError: the environment is unknown or cannot be made, or other processes cannot make it.
     """
     spec = registered(env_id)
     if workers is None:
@@ -201,18 +206,18 @@ def make_stepper(env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int], w
     if workers == 0:
         return LocalStepper(env_id, env_kwargs, seeds)
     if spec is None:
-        raise SimulationError(f"{env_id} is not registered by name (module:Class), so no other process can make it")
+        raise SimulationError(f"{env_id} is not registered by name (module:Class), so other processes cannot make it")
     return ProcessStepper(spec, env_kwargs, seeds, min(workers, len(seeds)))
 
 
 def registered(env_id: str) -> bytes | None:
-    """How this process's Gymnasium makes an environment, for `register`; None where only this process can."""
+    """The spec of an environment in this process, for `register`; None if only this process can make it."""
     spec = gym.registry.get(env_id)
     return pickle.dumps(spec) if spec is not None and isinstance(spec.entry_point, str) else None
 
 
 def register(spec: bytes) -> str:
-    """Registers in a worker what `registered` gave in its parent; returns the environment's id."""
+    """Registers in a worker the spec that `registered` returned in its parent; returns the environment id."""
     loaded = pickle.loads(spec)
     gym.registry[loaded.id] = loaded
     return str(loaded.id)

@@ -122,7 +122,9 @@ def close_env(env: gym.Env[Any, Any]) -> None:
         env.close()
     except RAISED as error:
         name = env.spec.id if env.spec else type(env.unwrapped).__name__
-        raise SimulationError(f"the environment {name} raised {told(error)} when it was closed; repair it") from error
+        raise SimulationError(
+            f"the environment {name} raised {told(error)} when it was closed; fix the environment"
+        ) from error
 
 
 def told(error: BaseException) -> str:

@@ -199,7 +199,7 @@ def test_experience_is_split_at_the_end_of_episodes_and_where_a_run_was_resumed(
         ((100, 500, 1000, 333), 0, 1 / 3, 500, 1000, ""),
         # From random, not from zero: 1/3 of the way from -200 to 1000 is 200.
         ((210, 300, 1000), -200, 1 / 3, 210, 1000, ""),
-        ((1000,), 0, 1 / 3, 1000, 1000, "one checkpoint"),
+        ((1000,), 0, 1 / 3, 1000, 1000, "the same checkpoint"),
         ((10, 20), 30, 1 / 3, 20, 20, "no better than random"),
     ],
 )
@@ -343,7 +343,7 @@ def test_a_signal_saves_and_leaves(
     with monkeypatch.context() as patch:
         patch.setattr(CollectRun, "learn", learn_until)
         assert collect(arguments(tmp_path)) == 128 + number
-    assert "stopped at step 300; --resume goes on from here" in capsys.readouterr().err
+    assert "stopped at step 300; --resume continues from here" in capsys.readouterr().err
     saved = load_run(folder(tmp_path))
     assert saved.steps == 300 and len(saved.experience["rewards"]) * 4 == 300
     assert not (folder(tmp_path) / "datasets").exists()
@@ -429,7 +429,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(
         (["--env", "os:Hopper-v4"], 2, "not an environment id"),
         (["--env", "Hoper-v4"], 2, "Did you mean"),
         (["--env", "Blackjack-v1"], 2, "FlattenObservation"),
-        (["--max-episode-steps", "5000"], 2, "after 1000 steps already"),
+        (["--max-episode-steps", "5000"], 2, "a time limit of 1000 steps"),
         (["--env", "Pendulum-v1", "--stop-at-score", "50"], 2, "--stop-at-return"),
         (["--updates-per-step", "0"], 2, "--updates-per-step: must be at least 0.001"),
         (["--learning-rate", "nan"], 2, "--learning-rate: must be finite"),

@@ -86,7 +86,7 @@ def test_data_of_ones_own(hopper_file: Path, tmp_path: Path) -> None:
         ("--env hopper-medium --source a.hdf5 b.hdf5", "the tasks of --env share one"),
         ("--env-id Pendulum-v1 --source a.hdf5 b.hdf5 --env one", r"1 names (one) for 2 sources"),
         ("--env-id Pendulum-v1 --source x/a.hdf5 y/a.hdf5", "2 names (a, a) for 2 sources"),
-        ("--env-id Pendulum-v1 --source local", "--env-id Pendulum-v1 needs data of its own: --source PATH"),
+        ("--env-id Pendulum-v1 --source local", "--env-id Pendulum-v1 needs a dataset: --source PATH"),
         ("--env-id Pendulum-v1 --source a.hdf5 --env hopper-medium", "give data of another environment a name"),
     ],
 )

@@ -113,7 +113,7 @@ def test_without_a_renderer_nothing_is_played_or_written(
         assert evaluate([str(run), "--video", str(tmp_path / "episode.gif")]) == 7
         said = capsys.readouterr()
         (error,) = said.err.splitlines()
-        assert error.startswith("error: nothing here draws Hopper-v4 (") and f"MUJOCO_GL is {chosen}" in error
+        assert error.startswith("error: no renderer here can draw Hopper-v4 (") and f"MUJOCO_GL is {chosen}" in error
         assert said.out == "" and list(tmp_path.iterdir()) == []
 
 

@@ -40,7 +40,9 @@ def test_whatever_an_environment_raises_is_told_as_its_own(kind: str) -> None:
 @pytest.mark.parametrize("value", [object(), np.array([False, True]), None, "no"])
 def test_ends_that_are_neither_true_nor_false(value: Any) -> None:
     env = Mock(step=lambda _: (np.zeros(3), 0.0, value, False, {}))
-    with pytest.raises(SimulationError, match=f"for terminated {type(value).__name__}, which is neither true nor"):
+    with pytest.raises(
+        SimulationError, match=f"returned {type(value).__name__} as terminated, which is neither true nor"
+    ):
         take(env, np.zeros(2))
 
 

@@ -108,7 +108,7 @@ def test_a_signal_to_torchrun_stops_all_and_saves(hopper_file: Path, tmp_path: P
     wait_for_updates(folder(tmp_path), process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert errors.count("--resume goes on from here") == 1
+    assert errors.count("--resume continues from here") == 1
     assert find_checkpoint(folder(tmp_path) / "checkpoints").number >= 50
 
 

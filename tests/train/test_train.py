@@ -194,7 +194,7 @@ def test_a_signal_saves_and_leaves(hopper_file: Path, tmp_path: Path, number: si
     wait_for_updates(folder(tmp_path), process)
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == code and "--resume goes on from here" in errors
+    assert process.returncode == code and "--resume continues from here" in errors
     assert find_checkpoint(folder(tmp_path) / "checkpoints").number >= 50
 
 

@@ -75,9 +75,9 @@ def _try_once(path: str, _inode: int, size: int, _modified: int) -> None:
         code = child.wait(_SECONDS + size // _BYTES_PER_SECOND)
     except subprocess.TimeoutExpired:
         child.kill()
-        code, did = child.wait(), "does not come to an end"
+        code, did = child.wait(), "does not finish"
     if code not in (0, 1):  # 1: an error of Python's, which the reader names
-        raise DataError(f"{path}: the HDF5 library {did} on it, so it is damaged; do not trust it, {_FETCH}")
+        raise DataError(f"{path}: the HDF5 library {did} on it, so it is damaged; {_FETCH}")
 
 
 def read_all(path: str) -> None:
@@ -118,7 +118,7 @@ def plain_entry(parent: h5py.Group, key: str, kind: type, layout: str = "this la
     if isinstance(entry, h5py.Dataset):
         if entry.is_virtual or entry.external:
             where = "a virtual dataset" if entry.is_virtual else "kept in external storage"
-            raise DataError(f"{place} is {where}, so its data lie in other files; copy them into the file itself")
+            raise DataError(f"{place} is {where}, so its data are in other files; copy them into the file itself")
         if entry.dtype.kind not in "biuf" or entry.shape is None:
             raise DataError(f"{place} holds {entry.dtype}, not real numbers; {use}")
     return entry
@@ -145,7 +145,7 @@ def check_size(datasets: Collection[h5py.Dataset], taken: int = 0) -> int:
     sizes = [max(math.prod(data.shape), math.prod(data.chunks) if data.chunks else 0) for data in datasets]
     claimed, size = taken + 4 * int(sum(sizes)), os.path.getsize(path)
     if claimed > _MAX_EXPANSION * size + _EXPANSION_SLACK_BYTES:
-        raise DataError(f"{path}: claims {claimed:,} bytes in a file of {size:,}; do not trust it, {_FETCH}")
+        raise DataError(f"{path}: claims {claimed:,} bytes in a file of {size:,}, so it is damaged; {_FETCH}")
     return claimed
 
 
@@ -179,7 +179,7 @@ def is_discrete(actions: h5py.Dataset) -> bool:
 
 
 def check_kind(actions: h5py.Dataset, discrete: bool) -> None:
-    """Raises DataError where actions are not of the kind that the environment takes, with the first that is not."""
+    """Raises DataError if actions are not of the environment's kind; the message has the first such action."""
     if is_discrete(actions) == discrete or not actions.size:
         return
     values = actions[()]
@@ -190,7 +190,7 @@ def check_kind(actions: h5py.Dataset, discrete: bool) -> None:
     else:
         step, wanted = 0, "vectors of real numbers; store them as float32"
     told = f"{values.dtype} of shape {values.shape} ({one_line(values[step], 60)} at step {step})"
-    raise DataError(f"{place_of(actions)} are {told}, and the environment's are {wanted}")
+    raise DataError(f"{place_of(actions)} are {told}, but the environment takes {wanted}")
 
 
 def shape_of_actions(actions: h5py.Dataset, steps: int, columns: int | None) -> tuple[int | None, ...]:
@@ -204,12 +204,12 @@ def read_actions(actions: h5py.Dataset, n_rows: int) -> npt.NDArray[Any]:
 
 
 def hold_to_choices(path: Path, actions: npt.NDArray[np.int64], n_actions: int, start: int) -> None:
-    """Raises DataError where an action is none of the `n_actions` from `start` on, with the first such one."""
+    """Raises DataError if an action is not one of the `n_actions` from `start` on; the message has the first one."""
     odd = np.flatnonzero((actions < start) | (actions >= start + n_actions))
     if odd.size:
         raise DataError(
-            f"{path}:actions has {actions[odd[0]]} at step {odd[0]}, and the environment's are {start} to "
-            f"{start + n_actions - 1}; choose the environment it was recorded on, or number its actions as that does"
+            f"{path}:actions has {actions[odd[0]]} at step {odd[0]}, but the environment takes {start} to "
+            f"{start + n_actions - 1}; choose the environment it was recorded on, or renumber its actions"
         )
 
 

@@ -46,7 +46,7 @@ def minari_id(name: str) -> str:
     """
     task = get_task(name)
     if not isinstance(task, D4RLTask):
-        raise UsageError(f"{name}: Minari has no such data, they are made here; leave --source out")
+        raise UsageError(f"{name}: Minari has no such data, because they are made locally; leave --source out")
     ids = {level: f"mujoco/{task.family}/{level}-v0" for level in MINARI_LEVELS}
     if task.level not in ids:
         raise DataError(f"{task.name}: Minari has no {task.level} dataset; it has {', '.join(ids.values())}")
@@ -88,7 +88,7 @@ def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
         if target.exists():  # another process has fetched it meanwhile
             return
         remote = os.environ.get("MINARI_REMOTE") or "Hugging Face"
-        print(f"{dataset_id}: downloading from {remote} to {target}, where it is not yet", file=sys.stderr)
+        print(f"{dataset_id}: downloading from {remote} to {target}", file=sys.stderr)
         # Minari does not list hidden folders.
         staging = target.with_name(f".{target.name}.part")
         data = staging / dataset_id / "data"
@@ -103,7 +103,7 @@ def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
         except DataError as error:
             shutil.rmtree(staging)
             reason = str(error).replace(str(data.parent), target.name)
-            raise DataError(f"{dataset_id}: what was downloaded was deleted: {reason}") from error
+            raise DataError(f"{dataset_id}: the downloaded dataset was deleted: {reason}") from error
         sync(file)
         write_pin(file, sha256(file))
         os.replace(data.parent, target)
@@ -162,7 +162,7 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     if not read:
         raise DataError(f"{path}: its only episode is unfinished: neither terminated nor truncated; use more data")
     if n_open := ended.count(False):  # it ended where the next one began
-        notes.append(f"took {n_open:,} episodes without a mark at their end for cut by a time limit")
+        notes.append(f"treated {n_open:,} episodes without a mark at their end as truncated")
     episodes = join(read, dataset=dataset_id, source="minari", path=str(path), env_id=spec.env_id)
     if spec.n_actions is not None:
         opening.hold_to_choices(path, episodes.actions, spec.n_actions, spec.action_start)

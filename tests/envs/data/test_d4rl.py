@@ -129,7 +129,7 @@ def test_3_a_file_that_crashes_the_library_is_refused(save):
 
 @pytest.mark.faults(3)
 @pytest.mark.parametrize(
-    ("script", "did"), [("import os; os.abort()", "crashes on it"), ("while True: pass", "does not come to an end")]
+    ("script", "did"), [("import os; os.abort()", "crashes on it"), ("while True: pass", "does not finish")]
 )
 def test_3_a_crash_and_a_hang_are_told(tmp_path, monkeypatch, script, did):
     path = tmp_path / "x.hdf5"

@@ -197,7 +197,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[object, ...]]] = {
     "far beyond n": ({"actions": at(0, 2**40)}, ("1099511627776 at step 0",)),
     "below start": ({"actions": at(59, START - 1)}, ("-2 at step 59", "-1 to 1")),
     "negative": ({"actions": at(3, -(2**60))}, ("at step 3",)),
-    "from 1 on": ({"actions": arrays()["actions"] + 2}, ("actions has 2 at step", "number its actions as that does")),
+    "from 1 on": ({"actions": arrays()["actions"] + 2}, ("actions has 2 at step", "renumber its actions")),
     "unsigned": ({"actions": at(5, 2**63 + 1, np.uint64)}, ("actions has",)),
     "whole floats": ({"actions": at(0, 1.0, np.float32)}, ("float32 of shape (60,)", "at step 0", "int64")),
     "a float": ({"actions": at(9, 0.5, np.float64)}, ("0.5 at step 9", "integers")),

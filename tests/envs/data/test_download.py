@@ -42,7 +42,7 @@ def test_a_missing_file_is_fetched_once(server, folder, capsys):
     assert (episodes.source, episodes.n_steps, len(episodes)) == ("d4rl", STEPS, 4)
     assert episodes.path == str(folder / NAME)
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith(f"{TASK}: fetching D4RL's file, which is not at {folder / NAME}, from ")
+    assert out == "" and err.startswith(f"{TASK}: downloading D4RL's file from {server.url}")
     assert server.url in err and "100%" in err
     assert fetched(server, folder)
     load_episodes(TASK, "d4rl")

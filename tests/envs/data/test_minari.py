@@ -148,7 +148,7 @@ def test_10_an_unfinished_episode(data):
     episodes = read_minari(ID).episodes
     assert (len(episodes), episodes.n_steps, episodes.terminated.tolist()) == (3, n_steps - 5, [True, False, True])
     assert "dropped 5 steps of an unfinished last episode" in episodes.notes
-    assert "took 1 episodes without a mark at their end for cut by a time limit" in episodes.notes
+    assert "treated 1 episodes without a mark at their end as truncated" in episodes.notes
     with sets.episode(data, 3) as group:
         for number in (0, 1, 2):
             del group.file[f"episode_{number}"]

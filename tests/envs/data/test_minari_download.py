@@ -44,7 +44,7 @@ def test_it_is_fetched_once_checked_and_pinned(hub, folder, capfd):
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda _: read_minari(ID, progress=False), range(2))
     out, err = capfd.readouterr()
-    line = f"{ID}: downloading from Hugging Face to {folder / ID}, where it is not yet"
+    line = f"{ID}: downloading from Hugging Face to {folder / ID}"
     waiting = f"{folder / ID}: another process is downloading it; waiting"
     assert out == "" and err.replace("\n", "") in (line + waiting, waiting + line)
     assert first.episodes.n_steps == second.episodes.n_steps > 20
@@ -66,7 +66,7 @@ def test_41_what_fails_the_checks_is_deleted_and_not_imported(hub, folder, tmp_p
     metadata["env_spec"] = metadata["env_spec"].replace("gymnasium.envs.mujoco.hopper_v5", "evil_module")
     del metadata["observation_space"], metadata["action_space"]
     path.write_text(json.dumps(metadata))
-    refused("what was downloaded was deleted", "random-v0/data/metadata.json:env_spec", "evil_module", "not imported")
+    refused("the downloaded dataset was deleted", "random-v0/data/metadata.json:env_spec", "evil_module", "not imported")
     assert names(folder) == ["test/hopper/.random-v0.lock"] and not trace.exists()
 
 

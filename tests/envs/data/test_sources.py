@@ -53,7 +53,7 @@ def test_auto_is_d4rls_file_or_the_local_set_and_says_so(tmp_path, capsys):
     assert episodes.path.startswith(str(tmp_path / "cache"))
     assert any("not the D4RL file" in note for note in episodes.notes)
     out, err = capsys.readouterr()
-    assert out == "" and "local set" in err and "not D4RL's file" in err
+    assert out == "" and "local dataset" in err and "not D4RL's file" in err
     path = save(tmp_path / "d4rl" / "hopper_medium-v2.hdf5")
     episodes = load_episodes("hopper-medium")
     assert (episodes.source, episodes.path, episodes.dataset) == ("d4rl", str(path), "hopper-medium")

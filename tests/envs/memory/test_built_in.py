@@ -150,9 +150,9 @@ def test_position_only_tasks_leave_the_velocities_out(family, velocities, monkey
 
 @pytest.mark.parametrize("source", ["d4rl", "minari"])
 def test_only_what_is_made_here_is_their_data(source):
-    with pytest.raises(UsageError, match=r"tmaze-9: .* has no such data, they are made here; leave --source out"):
+    with pytest.raises(UsageError, match=r"tmaze-9: .* has no such data, because they are made locally; leave --source out"):
         load_task("tmaze-9", source)
-    with pytest.raises(UsageError, match="--local-steps 2000: the data of tmaze have one size"):
+    with pytest.raises(UsageError, match="--local-steps 2000: the dataset of tmaze has a fixed size"):
         load_episodes("tmaze", local_steps=2000)
     with pytest.raises(UsageError, match="tmaze-9 is simulated on aaren_rl/TMaze-v0"):
         load_task("tmaze-9", "mine.hdf5", env_id="Pendulum-v1")

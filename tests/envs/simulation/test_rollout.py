@@ -136,15 +136,15 @@ def test_an_environment_that_raises(fail_at: int, register: Register) -> None:
         ({"observation": [1e300, 0.0]}, r"not finite: column 0 is 1e\+300"),
         ({"reward": math.nan}, "a reward that is not finite: nan"),
         ({"reward": 1e39}, r"reward that is not finite in float32: 1e\+39"),
-        ({"observation": [0.0] * 3}, r"shape \(3,\), where .* \(2,\)"),
-        ({"observation": {"x": 1}}, "no vector of numbers but a dict"),
+        ({"observation": [0.0] * 3}, r"shape \(3,\), but .* \(2,\)"),
+        ({"observation": {"x": 1}}, "is a dict, not a vector of numbers"),
         ({"reward": np.ones(1)}, "the reward array.*not a number"),
         ({"reward": "1"}, "the reward '1', which is not a number"),
     ],
 )
 def test_what_an_environment_must_not_return(returned: dict[str, object], message: str, register: Register) -> None:
     """The error names the environment, the episode and the step, and not the policy."""
-    with pytest.raises(SimulationError, match=f"Countdown-v0 gave .*{message}.* .reset with seed 1, step 3.; repair"):
+    with pytest.raises(SimulationError, match=f"Countdown-v0 returned .*{message}.* .reset with seed 1, step 3.; fix"):
         play_own(register(Countdown, **returned))
 
 
@@ -185,7 +185,7 @@ def test_an_environment_that_raises_in_another_process(
     with pytest.raises(SimulationError, match=r"Stumbling-v0 raised RuntimeError.*fell.*over") as caught:
         play_own(register("stumbling:Stumbling"), sizes=(3, 1), workers=2)
     assert "\n" not in str(caught.value)
-    with pytest.raises(SimulationError, match="no other process can make it"):  # and this one does not in their place
+    with pytest.raises(SimulationError, match="other processes cannot make it"):  # and this one does not in their place
         play_own(register(Countdown), workers=2)
 
 
