@@ -66,7 +66,7 @@ def test_41_what_fails_the_checks_is_deleted_and_not_imported(hub, folder, tmp_p
     metadata["env_spec"] = metadata["env_spec"].replace("gymnasium.envs.mujoco.hopper_v5", "evil_module")
     del metadata["observation_space"], metadata["action_space"]
     path.write_text(json.dumps(metadata))
-    refused("the downloaded dataset was deleted", "random-v0/data/metadata.json:env_spec", "evil_module", "not imported")
+    refused("dataset was deleted", "random-v0/data/metadata.json:env_spec", "evil_module", "not imported")
     assert names(folder) == ["test/hopper/.random-v0.lock"] and not trace.exists()
 
 

@@ -150,7 +150,7 @@ def test_position_only_tasks_leave_the_velocities_out(family, velocities, monkey
 
 @pytest.mark.parametrize("source", ["d4rl", "minari"])
 def test_only_what_is_made_here_is_their_data(source):
-    with pytest.raises(UsageError, match=r"tmaze-9: .* has no such data, because they are made locally; leave --source out"):
+    with pytest.raises(UsageError, match=r"tmaze-9: .* has no such data, because they are made locally; leave"):
         load_task("tmaze-9", source)
     with pytest.raises(UsageError, match="--local-steps 2000: the dataset of tmaze has a fixed size"):
         load_episodes("tmaze", local_steps=2000)
