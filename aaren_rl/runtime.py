@@ -88,7 +88,7 @@ class Runner:
 
     @property
     def rollout(self) -> str:
-        """The rollout mode: "carry", "rolling" or "window"."""
+        """The rollout mode: "recurrent", "staggered" or "window"."""
         return str(self.card["rollout"])
 
     @property
@@ -98,7 +98,7 @@ class Runner:
 
     @property
     def context_length(self) -> int:
-        """K of the modes rolling and window, in steps."""
+        """K of the modes staggered and window, in steps."""
         return int(self.card["rollout_context"])
 
     @property

@@ -23,7 +23,7 @@ from .fast.rollout_step import CompiledStep
 from .mixers import CONSTANT
 from .model.decision import DecisionModel, ReturnEstimate
 from .model.scaling import ReturnRange, Scaling, Step, to_array
-from .policy_state import CHECK, MEMORIES, Carry, Memory, PolicyState, Rolling, Window, where
+from .policy_state import CHECK, MEMORIES, Memory, PolicyState, Recurrent, Staggered, Window, where
 from .ranges import CONTEXT, ENVS
 from .scan.rows import batch_size, each
 
@@ -44,12 +44,12 @@ class Policy:
     """Acts in B environments at once, one call a step.
 
     Attributes:
-        model: put into evaluation mode; "carry" and "rolling" act with a copy of the weights that it has now.
+        model: put into evaluation mode; "recurrent" and "staggered" act with a copy of the weights that it has now.
         observation_mean, observation_std: (O,), of the training data.
         return_scale: returns-to-go are divided by it, as in training.
-        rollout: "carry": one state from the first step on, constant cost; train on long contexts for it. "rolling": two
-            staggered states, ages K/2 to K, constant cost. "window": recompute the last K steps.
-        context_length: K of "rolling" and "window".
+        rollout: "recurrent": one state from the first step on, constant cost; train on long contexts for it.
+            "staggered": two staggered states, ages K/2 to K, constant cost. "window": recompute the last K steps.
+        context_length: K of "staggered" and "window".
         action_low, action_high: the environment's limits, (A,) or one for all; the model's -1 and 1.
         return_range: of the training data's returns-to-go, by time step: the model is fed none outside of it.
         compiled: act through the compiled step on a CPU and recorded graphs on a GPU, where the model has them.
@@ -143,7 +143,7 @@ class Policy:
             memory = Window.empty(rows, self._sizes, self.context_length, self.observation_mean.device)
         else:
             fresh = self._stepper.initial_state(rows)
-            memory = Carry(fresh) if self.rollout == "carry" else Rolling(fresh, None)
+            memory = Recurrent(fresh) if self.rollout == "recurrent" else Staggered(fresh, None)
         seeds = None if self.temperature is None else CHECK.seeds("seed", seed, batch_size)
         return PolicyState(0, wanted, None, memory, seeds)
 
@@ -172,8 +172,8 @@ class Policy:
         if seeds is not None:
             seeds = seeds.copy()
             seeds[index] = next_seeds(seeds[index])
-        if isinstance(memory, Rolling) and memory.younger is None:
-            memory = Rolling(memory.older, memory.older)
+        if isinstance(memory, Staggered) and memory.younger is None:
+            memory = Staggered(memory.older, memory.older)
         return PolicyState(times, to_go, previous, memory, seeds)
 
     def act(self, observation: Numbers, reward: Numbers, state: PolicyState) -> tuple[npt.NDArray[Any], PolicyState]:
@@ -284,19 +284,19 @@ class Policy:
     def _act(self, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Memory]:
         if isinstance(memory, Window):
             return self._window(step, memory)
-        if isinstance(memory, Rolling):
-            return self._rolling(step, memory)
+        if isinstance(memory, Staggered):
+            return self._staggered(step, memory)
         action, state = self._stepper.step(step, memory.state, step.begins())
-        return action, Carry(state)
+        return action, Recurrent(state)
 
-    def _rolling(self, step: Step, memory: Rolling) -> tuple[npt.NDArray[np.float32], Rolling]:
+    def _staggered(self, step: Step, memory: Staggered) -> tuple[npt.NDArray[np.float32], Staggered]:
         stepper, (older, younger) = self._stepper, memory
         half = self.context_length // 2
         if isinstance(step.timestep, np.ndarray):
             turns = step.timestep % half == 0
             older = where(torch.from_numpy(turns).to(self.observation_mean.device), younger, older)
             action, older = stepper.step(step, older, step.begins())
-            return action, Rolling(older, stepper.step(step, younger, turns)[1])
+            return action, Staggered(older, stepper.step(step, younger, turns)[1])
         fresh = step.timestep > 0 and step.timestep % half == 0
         if fresh and younger is not None:
             older = younger
@@ -305,7 +305,7 @@ class Policy:
             step, younger = step._replace(previous_action=None), stepper.initial_state(len(action))
         if younger is not None:
             _, younger = stepper.step(step, younger)
-        return action, Rolling(older, younger)
+        return action, Staggered(older, younger)
 
     @torch.no_grad()
     def _window(self, step: Step, memory: Window) -> tuple[npt.NDArray[np.float32], Window]:

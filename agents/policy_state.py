@@ -23,13 +23,13 @@ CHECK = Arguments()
 StepperState: TypeAlias = TrunkState | Tensor
 
 
-class Carry(NamedTuple):
+class Recurrent(NamedTuple):
     """One state, from the first step on."""
 
     state: StepperState
 
 
-class Rolling(NamedTuple):
+class Staggered(NamedTuple):
     """Two staggered states: actions come from the older; every K / 2 steps it is dropped and a fresh one begun.
 
     Until the first is begun, the younger is None, or a copy of the older where environments are at different steps.
@@ -73,8 +73,8 @@ class Window(NamedTuple):
         return after, place
 
 
-Memory: TypeAlias = Carry | Rolling | Window
-MEMORIES: dict[str, type[Memory]] = {"carry": Carry, "rolling": Rolling, "window": Window}
+Memory: TypeAlias = Recurrent | Staggered | Window
+MEMORIES: dict[str, type[Memory]] = {"recurrent": Recurrent, "staggered": Staggered, "window": Window}
 
 
 class PolicyState(NamedTuple):

@@ -89,7 +89,7 @@ def with_tree_attention(policy: Policy, config: TreeConfig) -> Policy:
         ValueError: the model's mixer is not softmax attention over the tokens, or the rollout keeps no cache of them.
     """
     if policy.rollout == "window":
-        raise ValueError("tree attention needs a growing memory: use the rollout carry or rolling, not window")
+        raise ValueError("tree attention needs a growing memory: use rollout recurrent or staggered, not window")
     model = copy.deepcopy(policy.model)
     model.config = replace(model.config, mixer="attention")  # what it says of a tree of its own no longer holds
     plant_trees(model.trunk, config)

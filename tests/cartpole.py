@@ -41,7 +41,9 @@ def make_discrete_card(model: DecisionModel, **changes: Any) -> PolicyCard:
     return dataclasses.replace(make_card(model), **of_task | changes)
 
 
-def make_discrete(mixer: str = "aaren", rollout: str = "carry", actions: int = 2, start: int = 0, **model) -> Policy:
+def make_discrete(
+    mixer: str = "aaren", rollout: str = "recurrent", actions: int = 2, start: int = 0, **model
+) -> Policy:
     made = make_model(mixer, actions, **model)
     card = make_discrete_card(made, action_start=start, rollout=rollout, rollout_context=8)
     return policy_of(made, card)

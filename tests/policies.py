@@ -36,7 +36,7 @@ def unit_scaling(model: DecisionModel) -> Scaling:
     return Scaling(zeros, ones, 1.0, middle, half)
 
 
-def make_policy(mixer: str = "aaren", rollout: str = "carry", context_length: int = 8, **model) -> Policy:
+def make_policy(mixer: str = "aaren", rollout: str = "recurrent", context_length: int = 8, **model) -> Policy:
     return Policy(make_model(mixer, **model), MEAN, STD, SCALE, rollout, context_length, LOW, HIGH, RANGE)
 
 
@@ -58,7 +58,7 @@ def make_card(model: DecisionModel, **changes) -> PolicyCard:
         source_path="/data/hopper-medium.hdf5",
         context="window" if attention else "mixed",
         context_length=20,
-        rollout="window" if attention else "carry",
+        rollout="window" if attention else "recurrent",
         rollout_context=20,
         target_return=TARGET,
         return_scale=SCALE,

@@ -21,7 +21,7 @@ def make_score(score: float = 50.0, **changes) -> Score:
         agent="decision-aaren",
         context="mixed",
         context_length=20,
-        rollout="carry",
+        rollout="recurrent",
         rollout_context=40,
         weights="average",
         updates=1500,
@@ -54,7 +54,7 @@ def make_cell(
         changes = {"context": "window", "rollout": "window", "rollout_context": 20, **changes}
     changes = {"env": env, "dataset": env, "agent": agent, "training_seed": seed, **changes}
     last = make_score(score, **changes)
-    carried = last.rollout == "carry"
+    carried = last.rollout == "recurrent"
     return Cell(
         env=env,
         agent=agent,

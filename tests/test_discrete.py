@@ -107,7 +107,7 @@ def test_training_learns_what_the_behavior_does(context: str, episodes: Episodes
     assert error.accuracy > 0.7 and error.mean < 0.6
 
 
-@pytest.mark.parametrize("rollout", ["carry", "window"])
+@pytest.mark.parametrize("rollout", ["recurrent", "window"])
 def test_the_held_out_measure_is_the_models_on_whole_episodes(rollout: str, episodes: Episodes) -> None:
     policy, some = make_discrete(rollout=rollout), episodes.take([3, 0, 7])
     policy = dataclasses.replace(policy, context_length=500)
@@ -132,8 +132,8 @@ def test_the_held_out_measure_is_the_models_on_whole_episodes(rollout: str, epis
 
 @pytest.mark.parametrize(
     ("mixer", "rollout", "tokens"),
-    [("aaren", "carry", 1), ("aaren", "carry", 3), ("aaren", "rolling", 1), ("aaren-rsa", "carry", 1),
-     ("aaren", "window", 1), ("attention", "window", 3), ("gru", "carry", 1), ("mingru", "rolling", 1)],
+    [("aaren", "recurrent", 1), ("aaren", "recurrent", 3), ("aaren", "staggered", 1), ("aaren-rsa", "recurrent", 1),
+     ("aaren", "window", 1), ("attention", "window", 3), ("gru", "recurrent", 1), ("mingru", "staggered", 1)],
 )  # fmt: skip
 def test_an_exported_policy_takes_the_same_actions(mixer: str, rollout: str, tokens: int) -> None:
     """Over 1,000 steps, the most likely and sampled ones; every third action is replaced by what was executed."""

@@ -23,7 +23,7 @@ def reward_minded(**changes) -> Policy:
     return replace(make_policy(width=32, seed=1), return_scale=3.0, **changes)
 
 
-@pytest.mark.parametrize(("mode", "episodes"), [("carry", 18), ("rolling", 3), ("window", 3)])
+@pytest.mark.parametrize(("mode", "episodes"), [("recurrent", 18), ("staggered", 3), ("window", 3)])
 def test_evaluate_policy_gives_our_evaluators_returns(mode: str, episodes: int) -> None:
     policy = reward_minded(rollout=mode, context_length=8)
     ours = rollout(policy, HOPPER, episodes=episodes, target_return=TARGET, seed=10, workers=0)

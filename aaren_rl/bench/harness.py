@@ -88,7 +88,7 @@ def parallel_actions(policy: Policy, observations: Tensor, actions: Tensor, retu
     tokens = normalized, actions.double(), returns_to_go.double() / policy.return_scale, torch.arange(steps)
     # Of every step, the first of those that its action is computed from.
     begins = [
-        {"carry": 0, "rolling": max(0, t // half - 1) * half, "window": max(0, t + 1 - context)}[policy.rollout]
+        {"recurrent": 0, "staggered": max(0, t // half - 1) * half, "window": max(0, t + 1 - context)}[policy.rollout]
         for t in range(steps)
     ]
     found = []

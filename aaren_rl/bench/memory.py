@@ -72,7 +72,7 @@ example:
 
 def jobs(env: str, arguments: argparse.Namespace, settings: dict[str, Any]) -> list[CellJob]:
     """The runs of a task, seeds slowest."""
-    cached = {"context": "episode", "rollout": "carry"}
+    cached = {"context": "episode", "rollout": "recurrent"}
     return [
         make_job(
             {"env": env, "agent": agent, "seed": seed, **settings, **(cached if agent == CACHE else {})}, arguments.out

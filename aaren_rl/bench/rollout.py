@@ -30,8 +30,13 @@ Array: TypeAlias = npt.NDArray[np.float32]
 
 OBSERVATION_DIM, ACTION_DIM = 11, 3  # Hopper's
 TARGET_RETURN, RETURN_SCALE = 3600.0, 1000.0
-CONTEXT = 20  # K of "rolling" and "window", in steps
-MODES = ("decision-aaren:carry", "decision-aaren:rolling", "decision-transformer:carry", "decision-transformer:window")
+CONTEXT = 20  # K of "staggered" and "window", in steps
+MODES = (
+    "decision-aaren:recurrent",
+    "decision-aaren:staggered",
+    "decision-transformer:recurrent",
+    "decision-transformer:window",
+)
 EARLY = 10  # the step that all later ones are compared with
 CACHED = 1000  # the last step of those whose state grows, and of figure 5: their time grows with its square
 BLOCK = 100  # actions timed at a stretch
@@ -47,13 +52,13 @@ HELP = "cost of an action against the environment step, for every rollout mode"
 DESCRIPTION = f"""\
 Acts through one long episode of random observations of Hopper's size and times an action at steps {EARLY}, 100, ...,
 STEPS: medians of {REPEATS} blocks of {BLOCK} actions, taken in turns over all modes and steps. A mode whose state grows
-(decision-transformer:carry, a cache of keys and values) is followed to step {CACHED:,} at most. Up to that step, memory
-and time since the first action are read as in figure 5 of "Attention as an RNN"; "grows as" is the exponent of steps
-between half of them and all. --plot draws both."""
+(decision-transformer:recurrent, a cache of keys and values) is followed to step {CACHED:,} at most. Up to that step,
+memory and time since the first action are read as in figure 5 of "Attention as an RNN"; "grows as" is the exponent of
+steps between half of them and all. --plot draws both."""
 EPILOG = """\
 example:
   aaren-rl bench rollout --steps 100000 --plot rollout.png
-  aaren-rl bench rollout --steps 1000 --modes decision-{aaren,transformer}:carry --plot figure5.png"""
+  aaren-rl bench rollout --steps 1000 --modes decision-{aaren,transformer}:recurrent --plot figure5.png"""
 
 
 def step(t: int) -> tuple[Array, Array]:
@@ -225,7 +230,7 @@ def plot(figures: Figures) -> Figure:
 
 def add_arguments(parser: Parser) -> None:
     """The benchmark's own options."""
-    every = [f"{agent}:{rollout}" for agent in AGENTS for rollout in ("carry", "rolling", "window")]
+    every = [f"{agent}:{rollout}" for agent in AGENTS for rollout in ("recurrent", "staggered", "window")]
     parser.add_argument(
         "--modes", nargs="+", choices=every, metavar="AGENT:ROLLOUT", default=list(MODES), help="(default: %(default)s)"
     )

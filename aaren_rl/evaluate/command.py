@@ -54,8 +54,8 @@ def make_parser() -> Parser:
     add("--episodes", type=positive, metavar="N", default=20, help="episodes a target return [20]")
     returns = "returns to ask for; auto: at every step the best in reach (as in training)"
     add("--target-return", type=asked_return, metavar="R", nargs="+", help=returns)
-    add("--rollout", choices=ROLLOUTS, metavar="MODE", help="carry, rolling or window (as in training)")
-    add("--rollout-context", type=CONTEXT.integer, metavar="K", help="K of rolling and window")
+    add("--rollout", choices=ROLLOUTS, metavar="MODE", help="recurrent, staggered or window (as in training)")
+    add("--rollout-context", type=CONTEXT.integer, metavar="K", help="K of staggered and window")
     attention = "how a Transformer attends: softmax or tree (as it was trained to act)"
     add("--attention", choices=("softmax", "tree"), metavar="KIND", help=attention)
     add("--budget", type=RETURN.number, metavar="E", help="tree: l^E terms for l tokens [0.5]")

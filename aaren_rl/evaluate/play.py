@@ -34,7 +34,7 @@ class ScoredPolicy(SequencePolicy[State], Protocol[State]):
 
     @property
     def context_length(self) -> int:
-        """K of the modes rolling and window, in steps."""
+        """K of the modes staggered and window, in steps."""
 
     @property
     def discrete(self) -> bool:

@@ -209,7 +209,7 @@ def above_data(target_returns: Iterable[float | None], card: PolicyCard) -> str 
 
 def mismatch(context: str, context_length: int, rollout: str, rollout_context: int | None = None) -> str | None:
     """A line to show where the rollout mode asks for contexts that training did not show; None where it does not."""
-    windows, carried = f"windows of {context_length} steps", rollout == "carry"
+    windows, carried = f"windows of {context_length} steps", rollout == "recurrent"
     if context == "window" and not carried and rollout_context not in (None, context_length):
         return (
             f"note: trained on {windows}, and acts with K = {rollout_context}: "
@@ -217,7 +217,7 @@ def mismatch(context: str, context_length: int, rollout: str, rollout_context: i
         )
     if context == "mixed" or carried == (context != "window"):
         return None
-    trained, better = (windows, "rolling or window") if context == "window" else ("whole episodes only", "carry")
+    trained, better = (windows, "staggered or window") if context == "window" else ("whole episodes only", "recurrent")
     return (
         f"note: trained on {trained}, which do not prepare for the rollout {rollout}: scores are far lower than what "
         f"the policy can do; use {better}, or train on mixed contexts"
@@ -226,7 +226,7 @@ def mismatch(context: str, context_length: int, rollout: str, rollout_context: i
 
 def describe_rollout(mode: str, context: int) -> str:
     """A rollout mode with K where it has one."""
-    return mode if mode == "carry" else f"{mode}, K = {context}"
+    return mode if mode == "recurrent" else f"{mode}, K = {context}"
 
 
 def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:

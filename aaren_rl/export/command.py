@@ -45,8 +45,10 @@ def make_parser() -> Parser:
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder or policy folder")
     parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="the file to write, e.g. policy.onnx")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
-    parser.add_argument("--rollout", choices=ROLLOUTS, metavar="MODE", help="carry, rolling or window (as in training)")
-    parser.add_argument("--rollout-context", type=CONTEXT.integer, metavar="K", help="K of rolling and window")
+    parser.add_argument(
+        "--rollout", choices=ROLLOUTS, metavar="MODE", help="recurrent, staggered or window (as in training)"
+    )
+    parser.add_argument("--rollout-context", type=CONTEXT.integer, metavar="K", help="K of staggered and window")
     parser.add_argument("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
     parser.add_argument(
         "--quantize", choices=["int8"], metavar="TYPE", help="int8: 8-bit weights; such a file needs ONNX Runtime"

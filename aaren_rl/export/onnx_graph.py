@@ -49,13 +49,13 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     constant = mixer.state_size == CONSTANT
     if isinstance(mixer, GATED) and (policy.rollout == "window" or config.tokens_per_step == 3):
         raise UsageError(
-            f"the mixer {config.mixer} has an ONNX graph in the rollouts carry and rolling, with one token per step; "
-            "choose --rollout carry, of a policy trained with --tokens-per-step 1"
+            f"the mixer {config.mixer} has an ONNX graph in the rollouts recurrent and staggered, with "
+            "one token per step; choose --rollout recurrent, of a policy trained with --tokens-per-step 1"
         )
     if isinstance(mixer, Encoded) and (policy.rollout == "window" or not constant):
         raise UsageError(
-            "recurrence encoding has an ONNX graph without a mask (rem_max_power), in the rollouts carry and rolling; "
-            "choose --rollout carry"
+            "recurrence encoding has an ONNX graph without a mask (rem_max_power), in the rollouts "
+            "recurrent and staggered; choose --rollout recurrent"
         )
     graph = _Graph(policy, precision)
     if policy.rollout == "window":
@@ -91,7 +91,7 @@ class _Graph(Layers):  # the whole step; `window` or `recurrent` once
 
         That of a gated unit is its h, (B, S, L, 1, C).
         """
-        states, tokens = 2 if self.policy.rollout == "rolling" else 1, self.tokens
+        states, tokens = 2 if self.policy.rollout == "staggered" else 1, self.tokens
         gated = isinstance(self.blocks[0].mixer, GATED)
         layers, heads, size = len(self.blocks), 1 if gated else self.heads, self.width if gated else self.size
         encodings = [block.mixer.encoding for block in self.blocks if isinstance(block.mixer, Encoded)]

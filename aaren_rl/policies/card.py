@@ -46,7 +46,7 @@ class Origin:
         source_path: the file it was trained on, or the weights' where they were imported.
         context_length: steps of a training window.
         rollout: the rollout mode; in a card the one it was trained for.
-        rollout_context: K of the modes rolling and window.
+        rollout_context: K of the modes staggered and window.
         target_return: asked for, in a card by default; None: at every step the best in reach.
         updates: training updates behind the weights; 0: not known.
         weights: "average" or "raw", in a card by default.

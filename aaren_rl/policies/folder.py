@@ -94,8 +94,8 @@ def load_policy(
 
     Args:
         path: a run folder or its policy/, or one in the hub's layout (`hf download USER/NAME --local-dir FOLDER`).
-        rollout: "carry", "rolling" or "window" instead of the mode it was trained for.
-        rollout_context: K of the modes rolling and window, in steps.
+        rollout: "recurrent", "staggered" or "window" instead of the mode it was trained for.
+        rollout_context: K of the modes staggered and window, in steps.
         weights: "average" or "raw" instead of the default.
         device: where to run it.
 

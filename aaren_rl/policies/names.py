@@ -20,7 +20,7 @@ AGENTS = {
 # Baselines without a return-to-go: behavior cloning of all episodes, and of the best tenth as in Decision Transformer.
 UNCONDITIONED = ("bc", "bc-10")
 
-ROLLOUTS = ("carry", "rolling", "window")  # as in `agents`, which imports torch
+ROLLOUTS = ("recurrent", "staggered", "window")  # as in `agents`, which imports torch
 WEIGHTS = ("average", "raw")
 CONTEXTS = ("window", "episode", "mixed", "stream")  # of training
 

@@ -71,8 +71,8 @@ class OptimizerConfig:
 class EvaluationConfig:
     """How the agent is rolled out."""
 
-    rollout: str = setting("carry", "carry (one state), rolling (two staggered states) or window (recompute)")
-    rollout_context: int = setting(40, "K of rolling and window, in steps (trained on windows: their length)", CONTEXT)
+    rollout: str = setting("recurrent", "recurrent (one state), staggered (two states) or window (recompute)")
+    rollout_context: int = setting(40, "K of staggered and window, in steps (after windows: their length)", CONTEXT)
     target_return: float | str | None = setting(
         None, "return asked for, or auto: at every step the best in reach (default: the task's)", RETURN
     )

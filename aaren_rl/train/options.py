@@ -104,7 +104,7 @@ def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
     windows = ("window",) if config.constant_state else ("window", AUTO)
     contexts = f"{config.data.context} contexts"
     idle = {
-        "rollout_context": config.evaluation.rollout == "carry" and "the rollout carry",
+        "rollout_context": config.evaluation.rollout == "recurrent" and "the rollout recurrent",
         "context_length": config.data.context not in windows and contexts,
         "stream_length": config.data.context not in ("stream", AUTO) and contexts,
         "target_return": config.agent in UNCONDITIONED and config.agent,

@@ -27,7 +27,7 @@ from aaren_rl.agents.discrete import choose, next_seeds
 OBSERVATION, ACTIONS, START, TARGET, SCALE, STEPS = 4, 3, -1, 30.0, 50.0, 40
 
 
-def make(mixer: str = "aaren", rollout: str = "carry", tokens_per_step: int = 1, **changes: Any) -> Policy:
+def make(mixer: str = "aaren", rollout: str = "recurrent", tokens_per_step: int = 1, **changes: Any) -> Policy:
     torch.manual_seed(0)
     shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 60, "tree_budget": 1.0, "typical_return": True}
     config = ModelConfig(
@@ -178,8 +178,8 @@ def test_a_temperature_is_for_discrete_actions() -> None:
     model = DecisionModel(ModelConfig(OBSERVATION, 2, width=16, layers=1, heads=2))
     statistics = torch.zeros(OBSERVATION), torch.ones(OBSERVATION)
     with pytest.raises(ValueError, match="continuous"):
-        Policy(model, *statistics, SCALE, "carry", 8, temperature=1.0)
-    policy = Policy(model, *statistics, SCALE, "carry", 8)
+        Policy(model, *statistics, SCALE, "recurrent", 8, temperature=1.0)
+    policy = Policy(model, *statistics, SCALE, "recurrent", 8)
     with pytest.raises(ValueError, match="continuous"):
         policy.logits(np.zeros((1, OBSERVATION)), np.zeros(1), policy.initial_state(1, TARGET))
 

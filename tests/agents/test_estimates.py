@@ -25,7 +25,7 @@ LOW, HIGH = torch.tensor([-0.5, -2.0]), torch.tensor([1.0, 0.25])
 TARGETS = np.array([40.0, np.inf, -300.0])
 
 
-def make(rollout: str = "carry", *, compiled: bool = True, estimates: bool = True) -> Policy:
+def make(rollout: str = "recurrent", *, compiled: bool = True, estimates: bool = True) -> Policy:
     torch.manual_seed(0)
     shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 40}
     config = ModelConfig(OBSERVATION, ACTION, **shape, best_return=estimates, typical_return=estimates)

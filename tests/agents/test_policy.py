@@ -19,7 +19,7 @@ every_mixer = pytest.mark.parametrize("mixer", MIXERS)
 every_rollout = pytest.mark.parametrize("rollout", ROLLOUTS)
 
 
-def make(mixer: str = "aaren", rollout: str = "carry", context_length: int = 8, tokens_per_step: int = 1) -> Policy:
+def make(mixer: str = "aaren", rollout: str = "recurrent", context_length: int = 8, tokens_per_step: int = 1) -> Policy:
     torch.manual_seed(0)
     shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 40}
     # A tree of as many terms as tokens: what acts is the tree, and what it must equal is the model.
@@ -61,7 +61,7 @@ def last_of_slice(policy: Policy, data: tuple[Tensor, ...], actions: Tensor, beg
 
 @every_mixer
 @torch.no_grad()
-def test_carry_is_forward_over_all_steps(mixer: str) -> None:
+def test_recurrent_is_forward_over_all_steps(mixer: str) -> None:
     """R_0 = target, R_t = R_{t-1} - r_{t-1}; normalised, scaled; the action pushed is the one handed out."""
     policy, (observations, rewards) = make(mixer), episode(50)
     actions, states = play(policy, observations, rewards)
@@ -89,9 +89,9 @@ def test_window_is_forward_over_the_last_steps(mixer: str, context_length: int) 
 @every_mixer
 @pytest.mark.parametrize("context_length", [2, 3, 5, 8, 20])
 @torch.no_grad()
-def test_rolling_is_forward_over_a_recent_stretch(mixer: str, context_length: int) -> None:
+def test_staggered_is_forward_over_a_recent_stretch(mixer: str, context_length: int) -> None:
     """The acting state's age stays between K / 2 and K, and it has seen exactly the last `age` steps."""
-    policy, (observations, rewards) = make(mixer, "rolling", context_length), episode(75)
+    policy, (observations, rewards) = make(mixer, "staggered", context_length), episode(75)
     actions, _ = play(policy, observations, rewards)
     data, half = inputs(observations, rewards), context_length // 2
     ages = []
@@ -117,7 +117,7 @@ def test_the_executed_action_is_what_is_pushed(rollout: str, convert: Callable[[
         action, state = policy.act(observations[t], rewards[t], state)
         handed_out.append(torch.tensor(action))
         state = state._replace(previous_action=convert(executed[t]))
-    begin = {"carry": 0, "rolling": 24, "window": 22}[rollout]  # of what step 29 has seen, K = 8
+    begin = {"recurrent": 0, "staggered": 24, "window": 22}[rollout]  # of what step 29 has seen, K = 8
     data = inputs(observations, rewards)
     last = last_of_slice(policy, data, executed.transpose(0, 1), begin, 29)
     torch.testing.assert_close(handed_out[-1], last, rtol=0, atol=1e-5)
@@ -205,8 +205,8 @@ def test_a_nan_weight_is_noticed_before_the_action_is_used(mixer: str, rollout: 
 
 @every_rollout
 def test_aarens_state_does_not_grow_and_attentions_cache_does(rollout: str) -> None:
-    """From the step on at which "rolling" and "window" are full (K = 8), the same bytes for ever."""
-    early, late = (20, 200) if rollout != "carry" else (10, 1000)
+    """From the step on at which "staggered" and "window" are full (K = 8), the same bytes for ever."""
+    early, late = (20, 200) if rollout != "recurrent" else (10, 1000)
     _, states = play(make(rollout=rollout), *episode(late, batch=1))
     assert state_bytes(states[early - 1]) == state_bytes(states[late - 1])
     _, states = play(make("attention"), *episode(100))
@@ -216,7 +216,7 @@ def test_aarens_state_does_not_grow_and_attentions_cache_does(rollout: str) -> N
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda p: replace(p, rollout="forget"), "'forget' is not one of carry, rolling, window"),
+        (lambda p: replace(p, rollout="forget"), "'forget' is not one of recurrent, staggered, window"),
         (lambda p: replace(p, context_length=1), "context_length must be an integer from 2 to 1,048,576, not 1"),
         (lambda p: replace(p, observation_mean=MEAN[:4]), r"statistics must have shape \(5,\)"),
         (lambda p: replace(p, observation_std=STD[None]), r"statistics must have shape \(5,\)"),

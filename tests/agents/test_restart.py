@@ -17,7 +17,7 @@ STARTS = {0: range(BATCH), 1: [3], 2: [3, 5], 7: [0, 1, 2], 9: [15], 13: range(4
 TARGETS = np.random.default_rng(1).uniform(50, 300, (STEPS, BATCH))
 
 
-def make(mixer: str = "aaren", rollout: str = "carry", **changes) -> Policy:
+def make(mixer: str = "aaren", rollout: str = "recurrent", **changes) -> Policy:
     return replace(make_policy(mixer, rollout, max_timestep=12, best_return=True), **changes)
 
 

@@ -37,7 +37,7 @@ def act(policy: Policy, steps: int) -> np.ndarray:
     return np.stack(actions)
 
 
-@pytest.mark.parametrize("rollout", ["carry", "rolling"])
+@pytest.mark.parametrize("rollout", ["recurrent", "staggered"])
 def test_all_terms_act_like_softmax_and_few_do_not(run: Path, rollout: str) -> None:
     planted = load_policy(run, rollout=rollout)
     assert tree_config(planted) == TreeConfig(0.4, "edh")
@@ -64,7 +64,7 @@ def test_evaluate_is_repeatable_and_says_how(run: Path, tmp_path: Path, capsys: 
         "softmax",  # a window is recomputed: no tree
         "tree attention, E = 0.4, sampler edh, seed 0",
     ]
-    assert own["rollout"] == "rolling"
+    assert own["rollout"] == "staggered"
     assert ", tree attention, E = 0.3, sampler uniform, seed 1000;" in capsys.readouterr().out
 
 
@@ -74,7 +74,7 @@ def test_evaluate_is_repeatable_and_says_how(run: Path, tmp_path: Path, capsys: 
         ("--attention tree --budget 1.5", "--attention tree: budget: must be at most 1, not 1.5"),
         (
             "--attention tree --rollout window",
-            "--attention tree: tree attention needs a growing memory: use the rollout carry or rolling, not window",
+            "--attention tree: tree attention needs a growing memory: use rollout recurrent or staggered, not window",
         ),
         ("--budget 0.5", "--budget is for --attention tree"),
         ("--sampler edh", "--sampler is for --attention tree"),

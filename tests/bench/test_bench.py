@@ -62,7 +62,7 @@ def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert (result["width"], result["layers"], result["heads"]) == (16, 1, 2)
     assert [mode["name"] for mode in result["modes"]] == list(bench_rollout.MODES)
     for mode in result["modes"]:
-        cache = mode["name"] == "decision-transformer:carry"
+        cache = mode["name"] == "decision-transformer:recurrent"
         assert [cost["step"] for cost in mode["costs"]] == ([10, 100, 150] if cache else [10, 100, 150, 300])
         assert all(0 < cost["fastest_microseconds"] <= cost["microseconds"] for cost in mode["costs"])
         assert mode["costs"][0]["ratio"] == 1 and 0 <= mode["checked_difference"] <= 1e-5
@@ -75,15 +75,15 @@ def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     for growth in growths.values():
         assert growth["steps"][-1] == 150 and len(growth["steps"]) == len(growth["seconds"]) == 24
         assert growth["seconds"] == sorted(growth["seconds"])
-    assert growths["decision-aaren:carry"]["state_bytes_exponent"] == 0
-    assert growths["decision-transformer:carry"]["state_bytes_exponent"] == pytest.approx(1, abs=0.02)
+    assert growths["decision-aaren:recurrent"]["state_bytes_exponent"] == 0
+    assert growths["decision-transformer:recurrent"]["state_bytes_exponent"] == pytest.approx(1, abs=0.02)
     sizes = {mode["name"]: [cost["state_bytes"] for cost in mode["costs"]] for mode in result["modes"]}
     rest = 8 + 3 * 4  # return-to-go in float64; the last action, 3 numbers, in float32
     state = 8 * (2 + 2 + 16)  # m and u of 2 heads, w of 16 channels, in float64
-    assert sizes["decision-aaren:carry"] == [state + rest] * 4
-    assert sizes["decision-aaren:rolling"][1:] == [2 * state + rest] * 3
+    assert sizes["decision-aaren:recurrent"] == [state + rest] * 4
+    assert sizes["decision-aaren:staggered"][1:] == [2 * state + rest] * 3
     # Keys and values of 16 channels in float32, three tokens a step, less the action that is not known yet.
-    assert sizes["decision-transformer:carry"] == [2 * 16 * 4 * (3 * t - 1) + rest for t in (10, 100, 150)]
+    assert sizes["decision-transformer:recurrent"] == [2 * 16 * 4 * (3 * t - 1) + rest for t in (10, 100, 150)]
     # 20 steps of an observation, an action and a return-to-go in float32, and a timestep in int64.
     assert sizes["decision-transformer:window"] == [20 * (4 * (11 + 3 + 1) + 8) + rest] * 4
 

@@ -69,6 +69,6 @@ def test_the_small_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     files = ["--out", str(tmp_path / "runs"), "--json", str(tmp_path / "m.json"), "--plot", str(tmp_path / "m.svg")]
     assert main(["memory", *SMALL, *files]) == 0
     shown = capsys.readouterr().out
-    assert "success in T-mazes" in shown and "controller" in shown and "decision-aaren:carry" in shown
+    assert "success in T-mazes" in shown and "controller" in shown and "decision-aaren:recurrent" in shown
     assert json.loads((tmp_path / "m.json").read_text())["agents"]["decision-aaren"]["parameters"] > 0
     assert (tmp_path / "m.svg").read_text().count("<svg") == 1

@@ -39,7 +39,7 @@ def test_it_plays_what_evaluate_plays(trained_run: Path, tmp_path: Path, capsys,
 
 def test_the_table_sums_runs_up() -> None:
     agents = [
-        {"agent": "decision-aaren", "seeds": [0, 1], "updates": [9, 9], "rollout": "carry", "auto": [40.0, 60.0]},
+        {"agent": "decision-aaren", "seeds": [0, 1], "updates": [9, 9], "rollout": "recurrent", "auto": [40.0, 60.0]},
         {"agent": "decision-transformer", "seeds": [0], "updates": [9], "rollout": "window", "auto": None},
     ]
     agents[0] |= {"achieved": [[100.0, 300.0], [200.0, 600.0]], "rank_correlation": 1.0, "difference": 0.25}

@@ -50,7 +50,7 @@ def expected(policy, episodes: Episodes, context: int | None) -> list[float]:
 
 
 @pytest.mark.parametrize("mixer", ["aaren", "attention", "aaren-rsa", "gru", "mingru"])
-@pytest.mark.parametrize(("rollout", "context"), [("carry", None), ("window", 4)])
+@pytest.mark.parametrize(("rollout", "context"), [("recurrent", None), ("window", 4)])
 def test_it_is_the_models_error_on_whole_episodes(mixer, rollout, context, episodes: Episodes) -> None:
     policy = dataclasses.replace(make_policy(mixer, rollout, context or 8), return_range=None)
     found = action_error(policy, HeldOut(episodes), LOW, HIGH)

@@ -72,11 +72,11 @@ def test_one_file_with_weights_and_card(run: Path, file: Path) -> None:
 def test_other_weights_and_rollouts(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "policy.onnx"
     file.touch()
-    given = "--weights raw --rollout rolling --rollout-context 6 --force".split()
+    given = "--weights raw --rollout staggered --rollout-context 6 --force".split()
     assert export([str(run), "--out", str(file), *given]) == 0
     runner = load(file)
-    assert (runner.rollout, runner.context_length, runner.card["weights"]) == ("rolling", 6, "raw")
-    policy = load_policy(run, weights="raw", rollout="rolling", rollout_context=6)
+    assert (runner.rollout, runner.context_length, runner.card["weights"]) == ("staggered", 6, "raw")
+    policy = load_policy(run, weights="raw", rollout="staggered", rollout_context=6)
     np.testing.assert_allclose(last_action(runner), last_action(policy), rtol=0, atol=1e-5)
     assert not np.allclose(last_action(runner), last_action(load_policy(run)), rtol=0, atol=1e-3)
 
@@ -98,7 +98,7 @@ def test_int8_is_smaller_and_says_what_it_costs(run: Path, file: Path, tmp_path:
     small = tmp_path / "small.onnx"
     assert export([str(run), "--out", str(small), "--quantize", "int8", "--episodes", "2"]) == 0
     out = capsys.readouterr().out
-    assert "checked against PyTorch over 50 steps of Hopper-v4" in out and "rollout carry" in out
+    assert "checked against PyTorch over 50 steps of Hopper-v4" in out and "rollout recurrent" in out
     assert [line.split()[0] for line in out.splitlines()[1:4]] == ["policy", "float32", "int8"]
     assert load(small).export["precision"] == "int8"
     assert small.stat().st_size < 0.75 * file.stat().st_size  # a model of this size has much that is no weight
@@ -148,7 +148,7 @@ def test_the_check_asks_for_the_best_return_too() -> None:
 
 def test_decision_transformer_exports_its_window_alone(tmp_path: Path, capsys) -> None:
     run = save_run(tmp_path / "seed0", "attention")
-    for rollout in ("carry", "rolling"):
+    for rollout in ("recurrent", "staggered"):
         assert export([str(run), "--out", str(tmp_path / "policy.onnx"), "--rollout", rollout]) == 2
         assert "choose --rollout window" in capsys.readouterr().err
     assert export([str(run), "--out", str(tmp_path / "policy.onnx")]) == 0

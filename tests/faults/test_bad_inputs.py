@@ -273,7 +273,7 @@ def test_an_argument(name: str, exported: bool, world: World) -> None:
 ODD_PATHS = [None, 5, "", "a\0b", "x" * 5000, [], "missing", "/", b"x", "\udcff", "/dev/null"]
 LOADED: list[dict[str, Any]] = [
     {"rollout": "x"}, {"rollout": 5}, {"rollout_context": 1, "rollout": "window"}, {"rollout_context": "4"},
-    {"rollout_context": 2.5, "rollout": "rolling"}, {"rollout_context": -4}, {"weights": "x"}, {"weights": 5},
+    {"rollout_context": 2.5, "rollout": "staggered"}, {"rollout_context": -4}, {"weights": "x"}, {"weights": 5},
     {"device": "gpu"}, {"device": "cuda:99"}, {"rollout_context": 10**14, "rollout": "window"},
 ]  # fmt: skip
 

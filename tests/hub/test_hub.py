@@ -42,7 +42,7 @@ def test_the_same_policy_comes_back(trained_run: Path, saved: Path) -> None:
         expected, ours = policy.act(observation, reward, ours)
         action, theirs = again.act(observation, reward, theirs)
         np.testing.assert_array_equal(action, expected)
-    assert from_pretrained(saved, rollout="rolling", rollout_context=6).rollout == "rolling"
+    assert from_pretrained(saved, rollout="staggered", rollout_context=6).rollout == "staggered"
     with pytest.raises(CheckpointError, match="average weights only"):
         load_policy(saved, weights="raw")
     data = Path(read_card(trained_run).source_path)  # nothing of this machine is published
@@ -63,7 +63,15 @@ def test_the_hub_reads_the_card(saved: Path, scores_file: Path) -> None:
     for said in ("D4RL v2", "asked return 3600", "2 episodes", "seed 7"):
         assert said in normalized.metric_name
     mean = read_card(saved).data_returns["mean"]
-    for said in (f"data: mean {mean:.1f} (", "a file of yours", "episode", "carry", "gymnasium", "mujoco", "5 updates"):
+    for said in (
+        f"data: mean {mean:.1f} (",
+        "a file of yours",
+        "episode",
+        "recurrent",
+        "gymnasium",
+        "mujoco",
+        "5 updates",
+    ):
         assert said in card.text
     assert "- Training contexts: episode\n" in card.text
     windowed = dataclasses.replace(read_card(saved), context="window", context_length=20)

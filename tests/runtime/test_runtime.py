@@ -37,10 +37,10 @@ from aaren_rl.export.model import make_model as make_onnx  # noqa: E402
 from aaren_rl.export.model import make_runner  # noqa: E402
 
 STEPS = 30
-MODES = [("aaren", "carry", 8), *(("aaren", "rolling", k) for k in (2, 3, 8)), ("aaren", "window", 8)]
+MODES = [("aaren", "recurrent", 8), *(("aaren", "staggered", k) for k in (2, 3, 8)), ("aaren", "window", 8)]
 MODES += [("attention", "window", k) for k in (2, 8)]
-MODES += [("aaren-rsa", "carry", 8), ("aaren-rsa", "rolling", 8)]
-GATED = [(mixer, rollout, 8, 1) for mixer in ("gru", "mingru") for rollout in ("carry", "rolling")]
+MODES += [("aaren-rsa", "recurrent", 8), ("aaren-rsa", "staggered", 8)]
+GATED = [(mixer, rollout, 8, 1) for mixer in ("gru", "mingru") for rollout in ("recurrent", "staggered")]
 every_mode = pytest.mark.parametrize(("mixer", "rollout", "context_length"), MODES)
 tokens = pytest.mark.parametrize("tokens_per_step", [1, 3])
 
@@ -93,7 +93,7 @@ def test_one_layer_and_large_scores() -> None:
     model = make_model()
     del model.trunk.blocks[1]
     model.trunk.blocks[0].mixer.query_token.data *= 300
-    policy = Policy(model, MEAN, STD, SCALE, "carry", 8, LOW, HIGH)
+    policy = Policy(model, MEAN, STD, SCALE, "recurrent", 8, LOW, HIGH)
     assert_equal(policy, runner_of(policy), 2, tolerance=1e-3)
 
 
@@ -113,33 +113,35 @@ def test_recurrence_encoding_of_every_kind(counts: str, dilation: int, tokens_pe
     model = DecisionModel(config).eval()
     for parameter in model.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)
-    policy = Policy(model, MEAN, STD, SCALE, "carry", 8, LOW, HIGH)
+    policy = Policy(model, MEAN, STD, SCALE, "recurrent", 8, LOW, HIGH)
     assert_equal(policy, runner_of(policy), 2)
 
 
 def test_recurrence_encoding_that_has_no_graph_is_refused() -> None:
     masked = DecisionModel(ModelConfig(OBSERVATION, ACTION, "aaren-rsa", 16, 1, 4, rem_max_power=5))
-    for policy in (Policy(masked, MEAN, STD, SCALE, "carry", 8), make_policy("aaren-rsa", "window")):
-        with pytest.raises(UsageError, match="choose --rollout carry"):
+    for policy in (Policy(masked, MEAN, STD, SCALE, "recurrent", 8), make_policy("aaren-rsa", "window")):
+        with pytest.raises(UsageError, match="choose --rollout recurrent"):
             runner_of(policy)
 
 
 @pytest.mark.parametrize("mixer", ["gru", "mingru"])
 def test_gated_units_have_a_graph_of_one_token_and_a_state(mixer: str) -> None:
     for policy in (make_policy(mixer, "window"), make_policy(mixer, tokens_per_step=3)):
-        with pytest.raises(UsageError, match=f"the mixer {mixer} .* choose --rollout carry, of a policy trained with"):
+        with pytest.raises(
+            UsageError, match=f"the mixer {mixer} .* choose --rollout recurrent, of a policy trained with"
+        ):
             runner_of(policy)
 
 
 @pytest.mark.parametrize("mixer", ["aaren", "gru", "mingru"])
 def test_in_float64_actions_are_equal_to_the_last_bit(mixer: str) -> None:
     """Sums in another order differ by 1e-16, which float32 rounds away: long episodes stay the same, falls included."""
-    policy = Policy(make_model(mixer), MEAN, STD, SCALE, "carry", 8)
+    policy = Policy(make_model(mixer), MEAN, STD, SCALE, "recurrent", 8)
     runner = make_runner(make_onnx(policy, make_card(policy.model), "float64"))
     assert_equal(in_float64(policy), runner, 3, tolerance=0)
 
 
-@pytest.mark.parametrize(("mixer", "rollout"), [("aaren", "rolling"), ("aaren", "window"), ("attention", "window")])
+@pytest.mark.parametrize(("mixer", "rollout"), [("aaren", "staggered"), ("aaren", "window"), ("attention", "window")])
 def test_every_mode_in_float64(mixer: str, rollout: str) -> None:
     policy = make_policy(mixer, rollout, best_return=True)
     assert_equal(policy, make_runner(make_onnx(policy, make_card(policy.model), "float64")), 2)
@@ -206,7 +208,7 @@ def test_the_state_is_a_value() -> None:
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = make_model()
     file = tmp_path_factory.mktemp("exported") / "policy.onnx"
-    policy = Policy(model, torch.zeros(OBSERVATION), torch.ones(OBSERVATION), 1000.0, "carry", 20)
+    policy = Policy(model, torch.zeros(OBSERVATION), torch.ones(OBSERVATION), 1000.0, "recurrent", 20)
     file.write_bytes(make_onnx(policy, make_card(model)).SerializeToString())
     return file
 
@@ -282,7 +284,7 @@ print(json.dumps({"used": sorted(used), "torch": "torch" in sys.modules, "return
 
 
 def test_episodes_with_numpy_and_onnxruntime_alone_have_pytorchs_returns(exported: Path) -> None:
-    policy = Policy(make_model(), torch.zeros(OBSERVATION), torch.ones(OBSERVATION), 1000.0, "carry", 20)
+    policy = Policy(make_model(), torch.zeros(OBSERVATION), torch.ones(OBSERVATION), 1000.0, "recurrent", 20)
     wanted = rollout(policy, "Hopper-v4", episodes=8, target_return=3600.0, seed=7, workers=0)
     done = subprocess.run([sys.executable, "-c", PLAYING, exported], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

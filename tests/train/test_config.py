@@ -44,9 +44,9 @@ def test_every_preset_loads_and_comes_back(preset: str, agent: str) -> None:
     config = make_config({"agent": agent, "seed": 3}, preset)
     assert build_config(read_settings(as_text(config))) == config
     # Roll out as you trained: windows break a carried state, without any message.
-    prepared = (("auto", "carry"), ("mixed", "carry"), ("window", "window"), ("window", "rolling"))
+    prepared = (("auto", "recurrent"), ("mixed", "recurrent"), ("window", "window"), ("window", "staggered"))
     assert (config.data.context, config.evaluation.rollout) in prepared
-    if config.evaluation.rollout == "rolling":
+    if config.evaluation.rollout == "staggered":
         assert config.evaluation.rollout_context == config.data.context_length
     # make_config reads these parts alone, so a part under another name would never be read.
     parts = yaml.safe_load((CONFIGS / "presets.yaml").read_text(encoding="utf-8"))[preset]
@@ -61,7 +61,7 @@ def test_every_preset_loads_and_comes_back(preset: str, agent: str) -> None:
         ("--agent decision-transformer", 20),
         ("--agent decision-transformer --context-length 50", 50),
         ("--agent decision-transformer --context-length 50 --rollout-context 30", 30),
-        ("--agent decision-aaren --context window --context-length 12 --rollout rolling", 12),
+        ("--agent decision-aaren --context window --context-length 12 --rollout staggered", 12),
         ("--agent decision-aaren --context-length 12", 40),  # whole episodes: there are no windows to follow
     ],
 )
@@ -70,7 +70,7 @@ def test_a_policy_acts_on_as_many_steps_as_it_was_trained_on(given: str, acts_wi
     assert job.make_config().evaluation.rollout_context == acts_with
     assert "rollout_context" not in job.given or "--rollout-context" in given
     assert mismatch("window", 20, "window", 20) is None
-    note = mismatch("window", 50, "rolling", 20)
+    note = mismatch("window", 50, "staggered", 20)
     assert note is not None and "windows of 50 steps, and acts with K = 20" in note
 
 

@@ -63,7 +63,7 @@ def same(one: Path, other: Path, most: float = 1e-6) -> None:
     ],
 )
 def test_two_processes_end_with_the_weights_of_one(hopper_file: Path, tmp_path: Path, agent: str, context: str) -> None:
-    kind = ("--agent", agent, "--context", context, "--rollout", "carry" if context != "window" else "window")
+    kind = ("--agent", agent, "--context", context, "--rollout", "recurrent" if context != "window" else "window")
     assert train(arguments(hopper_file, tmp_path / "one", *kind)) == 0
     out, errors = two(arguments(hopper_file, tmp_path / "two", *kind))
     run = folder(tmp_path / "two", agent)
@@ -82,7 +82,7 @@ def test_two_processes_end_with_the_weights_of_one(hopper_file: Path, tmp_path: 
 @pytest.mark.parametrize("context", ["mixed", "window"])
 def test_two_gpus_end_with_the_weights_of_one(hopper_file: Path, tmp_path: Path, context: str) -> None:
     """Gradients go by NCCL. GPUs sum in another order, and AdamW divides what differs by the gradient's own size."""
-    kind = ("--context", context, "--rollout", "window" if context == "window" else "carry", "--device", "cuda")
+    kind = ("--context", context, "--rollout", "window" if context == "window" else "recurrent", "--device", "cuda")
     assert train(arguments(hopper_file, tmp_path / "one", *kind)) == 0
     two(arguments(hopper_file, tmp_path / "two", *kind))
     same(folder(tmp_path / "one"), folder(tmp_path / "two"), most=1e-4)

@@ -139,7 +139,7 @@ def test_it_acts_as_on_a_cpu(changes: dict[str, object]) -> None:
     for device in ("cuda", "cpu"):
         data = trainer.data
         scales = data.observation_mean.to(device), data.observation_std.to(device)
-        policy = Policy(trainer.average.to(device), *scales, SCALE, "carry", 20)
+        policy = Policy(trainer.average.to(device), *scales, SCALE, "recurrent", 20)
         state, rng = policy.initial_state(3, 1.0), np.random.default_rng(0)
         for _ in range(10):
             observation = rng.normal(size=(3, 3)).astype(np.float32)

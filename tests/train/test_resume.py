@@ -42,7 +42,7 @@ class KilledError(BaseException):
 def test_18_a_killed_run_ends_as_if_it_had_not_been(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str, context: str
 ) -> None:
-    more = ["--agent", agent, "--context", context, "--rollout", "carry" if context != "window" else "window"]
+    more = ["--agent", agent, "--context", context, "--rollout", "recurrent" if context != "window" else "window"]
     whole, cut = (arguments(hopper_file, tmp_path / name, *more) for name in ("whole", "cut"))
     assert train(whole) == 0
     step = Trainer.step

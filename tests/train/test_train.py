@@ -46,7 +46,7 @@ def test_a_run_folder_has_all_its_parts(trained: Path) -> None:
     files = {"config.json", "model.safetensors", "model_raw.safetensors"}
     assert {p.name for p in (run / "policy").iterdir()} == files
     card = read_card(run)
-    assert (card.env_id, card.source, card.context, card.rollout) == ("Hopper-v4", "file", "episode", "carry")
+    assert (card.env_id, card.source, card.context, card.rollout) == ("Hopper-v4", "file", "episode", "recurrent")
     assert (card.agent, card.updates, card.target_return) == ("decision-aaren", 20, 3600.0)
     raw, average = (load_file(run / "policy" / f"model{x}.safetensors")["head.weight"] for x in ("_raw", ""))
     assert not torch.equal(raw, average)
@@ -212,7 +212,7 @@ def test_evaluate_prints_a_table_and_writes_the_same(
         assert f"{score['return_mean']:.1f}" in table
         expected = normalized_score("hopper", np.array(score["returns"]))
         assert score["normalized_score_mean"] == pytest.approx(expected.mean())
-    assert "a file of yours" in table and "rollout carry" in table and "episode contexts" in table
+    assert "a file of yours" in table and "rollout recurrent" in table and "episode contexts" in table
     assert evaluate([run, "--episodes", "2", "--json", str(file), "--env-id", "Hopper-v5"]) == 0
     (score,) = json.loads(file.read_text())
     assert score["env_id"] == "Hopper-v5" and score["normalized_score_mean"] is None
@@ -224,7 +224,7 @@ def test_every_rollout_of_every_agent(
 ) -> None:
     """One that training did not prepare for is noted."""
     returns, file = [], tmp_path / "scores.json"
-    for mode in ("window", "rolling", "carry"):
+    for mode in ("window", "staggered", "recurrent"):
         asked = ["--episodes", "2", "--rollout", mode, "--rollout-context", "4", "--json", str(file)]
         assert evaluate([str(folder(trained, agent)), *asked]) == 0
         (score,) = json.loads(file.read_text())

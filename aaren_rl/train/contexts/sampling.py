@@ -1,11 +1,11 @@
 """The ways to choose a training context, drawn on the training device with no Python loop over samples.
 
 * "window": K steps from a start drawn uniformly over all steps, padded on the right. For the rollouts "window" and
-  "rolling", which never show the model an older context.
-* "episode": whole episodes, end to end in one row, so that nothing is padded. For "carry".
+  "staggered", which never show the model an older context.
+* "episode": whole episodes, end to end in one row, so that nothing is padded. For "recurrent".
 * "mixed": random starts and lengths log-uniform from 10 steps to the horizon, end to end in one row. For every rollout.
 * "stream": every row plays whole episodes, one after the other, a few steps an update. The model's state, of earlier
-  updates' weights, goes from an update to the next: truncated backpropagation through time. For "carry".
+  updates' weights, goes from an update to the next: truncated backpropagation through time. For "recurrent".
 
 Shape suffixes: S stretches, B rows, T steps a row of an update.
 """

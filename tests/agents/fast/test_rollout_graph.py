@@ -50,7 +50,7 @@ def test_what_is_recorded_asks_for_no_number(monkeypatch: pytest.MonkeyPatch) ->
             whole(torch.zeros(3, 5, 3), torch.zeros(3, 5, 2), torch.zeros(3, 5), torch.zeros(3, 5).long())
 
 
-@pytest.mark.parametrize("rollout", ["carry", "rolling", "window"])
+@pytest.mark.parametrize("rollout", ["recurrent", "staggered", "window"])
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_policy_acts_by_it(rollout: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through two restarts: the actions are those without graphs."""

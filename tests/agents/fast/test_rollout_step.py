@@ -134,7 +134,7 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
 def test_nan_reaches_the_action(activation: str, place: str) -> None:
     model = make(activation=activation)
     model.get_parameter(place)[0] = torch.nan
-    policy = Policy(model, torch.zeros(11), torch.ones(11), 1.0, "carry", 20)
+    policy = Policy(model, torch.zeros(11), torch.ones(11), 1.0, "recurrent", 20)
     assert isinstance(policy._stepper, CompiledStep)
     with pytest.raises(NonFiniteActionError, match="at step 0"):
         policy.act(np.zeros((1, 11), np.float32), np.zeros(1, np.float32), policy.initial_state(1, 1.0))
@@ -153,4 +153,4 @@ def test_what_cannot_be_compiled_is_stepped_by_torch(monkeypatch: pytest.MonkeyP
     assert isinstance(for_rollout(model, scaling, compiled=False), PlainStep)
     monkeypatch.setattr(kernels, "available", lambda name: False)
     assert isinstance(for_rollout(model, scaling), PlainStep)
-    assert not Policy(model, torch.zeros(11), torch.ones(11), 1.0, "carry", 20).rows_independent
+    assert not Policy(model, torch.zeros(11), torch.ones(11), 1.0, "recurrent", 20).rows_independent

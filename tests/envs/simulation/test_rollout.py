@@ -54,7 +54,7 @@ def test_a_rollout_is_every_environments_first_episode() -> None:
     assert len(set(result.lengths.tolist())) > 1  # episodes that ended early waited for the others
 
 
-@pytest.mark.parametrize("rollout_mode", ["carry", "rolling", "window"])
+@pytest.mark.parametrize("rollout_mode", ["recurrent", "staggered", "window"])
 def test_an_episode_is_the_same_alone_and_in_a_batch(rollout_mode: str) -> None:
     """To the last bit, though the 40 others end, are dropped, and are simulated in other processes."""
     policy = replace(make_policy(width=64), rollout=rollout_mode, context_length=8)

@@ -65,7 +65,7 @@ def test_the_task_is_the_environments(pendulum):
     np.testing.assert_allclose(data.rows(index, mask).actions[0], (episodes.actions[:400] - 2) / 4, atol=1e-6)
 
 
-@pytest.mark.parametrize("rollout", ["carry", "rolling", "window"])
+@pytest.mark.parametrize("rollout", ["recurrent", "staggered", "window"])
 def test_a_policy_of_other_units_is_the_same_policy(rollout):
     """The same weights in units of [-2, 6] and in [-1, 1]: actions differ by the units alone, step after step."""
     torch.manual_seed(0)
