@@ -83,8 +83,8 @@ def answer(cells: Sequence[Cell]) -> str:
     score = interval(scores[sets[0] if len(sets) == 1 else None])
     error = imitation_difference_over_tasks(cells, OURS, THEIRS).difference
     said = (
-        f"**{label(OURS)}'s score less {label(THEIRS)}'s, {over}: {score}; "
-        f"its held-out action error less the other's: {interval(error, 4)}**, where below 0 is better."
+        f"**{label(OURS)}'s score minus {label(THEIRS)}'s, {over}: {score}; "
+        f"its held-out action MSE minus the other's: {interval(error, 4)}**, where below 0 is better."
     )
     if len(sets) >= MIN_SETS:
         most = max(sets, key=lambda env: abs(scores[env].value))
@@ -147,7 +147,7 @@ def errors(cells: Sequence[Cell]) -> str:
         floor = next(i.error.value - i.above_floor.value for i in own if i is not None)
         above = ["-" if i is None else number(i.above_floor.value, 4) for i in own]
         rows.append([env, number(floor, 4), *above, interval(paired[env], 4) if env in paired else "-"])
-    return table(["set", "floor", *map(label, agents), "first less second [95 %]"], rows)
+    return table(["set", "floor", *map(label, agents), "first minus second [95 %]"], rows)
 
 
 def over_all(cells: Sequence[Cell]) -> str:

@@ -23,7 +23,7 @@ _AGENT = ("context", "context_length", "rollout", "rollout_context", "attention"
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """An evaluation during training: `headline` is the normalised score, or the return where there is none."""
+    """An evaluation during training: `headline` is the normalized score, or the return if there is none."""
 
     update: int
     headline: float
@@ -73,7 +73,7 @@ class Cell:
 
     @property
     def best_headline(self) -> float | None:
-        """The best weights' normalised score, or the return where there is none; None where they were not scored."""
+        """The best weights' normalized score, or the return if there is none; None if they were not scored."""
         return None if self.best is None else self.best.headline
 
 

@@ -43,7 +43,7 @@ class Imitation:
 
 @dataclass(frozen=True)
 class ImitationDifference:
-    """The action error of `first` less that of `second`, on the same held-out episodes; below 0, `first` is better.
+    """The action error of `first` minus that of `second`, on the same held-out episodes; below 0, `first` is better.
 
     `env` is None for the mean over all tasks that have both; `episodes`: pairs of an episode's errors. The interval is
     over seeds, and over the episodes of every seed drawn.

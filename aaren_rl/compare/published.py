@@ -1,4 +1,4 @@
-"""Published normalised scores on D4RL's v2 data, to stand beside one's own.
+"""Published normalized scores on D4RL's v2 data, for comparison.
 
 They were computed on D4RL's own files: beside a score on local data they show the order of magnitude and no more.
 """

@@ -40,7 +40,7 @@ class Summary:
     """One agent on one task, over its training seeds.
 
     Attributes:
-        scores: of the last update, seed by seed: normalised scores, or returns where there is no reference.
+        scores: of the last update, seed by seed: normalized scores, or returns where there is no reference.
         std: the scores' standard deviation with n - 1 in the denominator; None for one seed.
         iqm: interquartile mean: of the scores without the lowest and the highest quarter (rounded down).
         best: mean of the best score during training; None where a seed has none.
@@ -107,7 +107,7 @@ def summarize(cells: Sequence[Cell]) -> list[Summary]:
 
 
 def aggregate(cells: Sequence[Cell]) -> list[Aggregate]:
-    """Every agent over the tasks that all agents have normalised scores of; nothing where those are fewer than two."""
+    """Every agent over the tasks that all agents have normalized scores of; nothing where those are fewer than two."""
     envs, by_agent = _shared_scores(cells)
     means = _mean_of_means, _interquartile_mean
     return [
@@ -118,7 +118,7 @@ def aggregate(cells: Sequence[Cell]) -> list[Aggregate]:
 
 
 def differences(cells: Sequence[Cell]) -> list[Pair]:
-    """The first agent's mean normalised score less the second's, by task and over all; above 0 the first is better."""
+    """The first agent's mean normalized score minus the second's, by task and over all; above 0 the first is better."""
     normalized = [cell for cell in cells if cell.last.normalized_score_mean is not None]
     return _pairs(normalized, _mean_difference)
 

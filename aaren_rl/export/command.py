@@ -31,9 +31,8 @@ Write a trained policy as one ONNX file that runs without PyTorch, by aaren_rl.r
   aaren-rl evaluate policy.onnx                            # score the file itself
 
 The file holds one environment step, for any number of environments: observation, last reward and state in, action and
-new state out. Normalisation, return-to-go, timestep and action range are inside; so is how the policy was trained. Its
-actions are first held against PyTorch's over 1,000 steps of the policy's environment; if they differ, nothing is
-written.
+new state out. Normalization, return-to-go, timestep, action range and metadata are inside.
+The actions are tested against PyTorch over 1,000 steps of the policy's environment. If they differ, nothing is written.
 
 RUN is a run folder, or a policy folder in it such as RUN/policy_best.
 """

@@ -1,4 +1,4 @@
-"""A policy as an ONNX model, checked against the policy before anybody gets it."""
+"""A policy as an ONNX model, tested against the policy before it is written."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_model(policy: Policy, card: PolicyCard, precision: str = "float32") -> 
         ResourcesError: a package is missing.
     """
     if isinstance(policy, GuidedPolicy):
-        raise UsageError("a guided policy has no graph: export the policy that it was made of")
+        raise UsageError("guided policies cannot be exported; export the base policy")
     try:
         from .onnx_graph import step_graph
     except ImportError as error:
@@ -62,7 +62,7 @@ def _describe(model: onnx.ModelProto, card: PolicyCard, **how: object) -> None:
 
 
 def make_runner(model: onnx.ModelProto) -> Runner:
-    """What will run the model."""
+    """The runtime of an ONNX model."""
     return from_bytes(model.SerializeToString(), "the exported model")
 
 

@@ -96,7 +96,7 @@ def test_the_report_says_it(tmp_path) -> None:
     printed, markdown = format_comparison(cells), (tmp_path / "report.md").read_text()
     for value in (own.error.value, own.above_floor.value, difference.difference.value):
         assert f"{value:.4f} [" in printed and f"{value:.4f} [" in markdown
-    assert "Decision-Aaren less Decision Transformer" in printed and max(map(len, printed.splitlines())) <= 120
+    assert "Decision-Aaren minus Decision Transformer" in printed and max(map(len, printed.splitlines())) <= 120
     assert f"| {cells[0].last.action_error.mean:.4f} | {cells[0].run}" in markdown.replace("\\", "")
 
 

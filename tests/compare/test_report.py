@@ -133,7 +133,7 @@ def test_a_score_says_on_whose_data_it_was_made(both, tmp_path):
     assert aaren[1:] == [*scores, "80.86 ± 4.77", *"---"]
     assert transformer[7:] == ["80.18 ± 5.85", "65.1", "69.42", "67.6"]
     lines = format_comparison(make_cells(README)).splitlines()
-    assert lines[0] == "hopper-medium: scores normalised by D4RL v2; data: local" and max(map(len, lines)) <= 120
+    assert lines[0] == "hopper-medium: scores normalized by D4RL v2; data: local" and max(map(len, lines)) <= 120
     assert "CORL" not in lines[1] and lines[2].split() == f"Decision-Aaren {' '.join(scores)}".split()
     assert lines[5] == "CORL, last (D4RL): Decision Transformer 65.1"
     assert "its scores are not D4RL results" in page.text and "not D4RL results" in markdown

@@ -82,7 +82,7 @@ def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
         table1_page.write(tmp_path / "nowhere", read_grid("local"))
     page = write(tmp_path, cells)
     assert "over 2 sets: 0.0 [0.0, 0.0]" in page and "By set:" not in page  # +10 and -10
-    assert "less the other's: -0.0030 [-0.0030, -0.0030]" in " ".join(page.split())
+    assert "minus the other's: -0.0030 [-0.0030, -0.0030]" in " ".join(page.split())
     scores, errors, steering = rows(page, "hopper-medium")
     assert scores[:4] == ["70.0 [70.0, 70.0]", "60.0 [60.0, 60.0]", "55.0", "25.0, 50.0; 37.5"]
     assert scores[4:] == ["80.86 ± 4.77", "80.18 ± 5.85"]

@@ -209,7 +209,7 @@ def _shared(curves: Sequence[Mapping[float, float]]) -> dict[float, list[float]]
 
 
 def _score_label(normalized: bool) -> str:
-    return "normalised score" if normalized else "return of an episode"
+    return "normalized score" if normalized else "return of an episode"
 
 
 def _plain(text: str) -> str:

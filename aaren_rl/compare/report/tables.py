@@ -66,7 +66,7 @@ def _scores(score: Score, summaries: Sequence[Summary]) -> Table:
         numbers = (interval(s.mean), number(s.std), interval(s.iqm), number(s.best), number(s.mean_of_last))
         beside = (theirs[s.agent].get(source, NOTHING) for source in sources)
         rows.append((label(s.agent), *numbers, listed(s.seeds), *beside))
-    by = f"scores normalised by {score.reference}"
+    by = f"scores normalized by {score.reference}"
     unit = by if summaries[0].normalized else "returns, without a reference for scores"
     marks = dict.fromkeys(own, MARKS[score.source]) | dict.fromkeys(sources, "D4RL")
     return _table(f"{score.env}: {unit}", ("agent", *own, "seeds", *sources), rows, marks)
@@ -115,7 +115,7 @@ def error_differences(cells: Sequence[Cell]) -> list[Table]:
     names = ("task", "error of", "difference [95 %]", "pairs", "seeds")
     tables: dict[str, list[tuple[str, ...]]] = {}
     for d in imitation_differences(cells):
-        pair = f"{label(d.first)} less {label(d.second)}"
+        pair = f"{label(d.first)} minus {label(d.second)}"
         row = (str(d.env), pair, interval(d.difference, _DIGITS), f"{d.episodes:,}", listed(d.seeds))
         tables.setdefault(d.measure, []).append(row)
     return [_table(f"Difference of the {measure}, episode by episode", names, rows) for measure, rows in tables.items()]
