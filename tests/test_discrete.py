@@ -87,7 +87,7 @@ def test_the_loss_is_the_cross_entropy_over_real_steps() -> None:
     assert float(found) == pytest.approx(wanted, rel=1e-6)
 
 
-@pytest.mark.parametrize("context", ["window", "episode", "mixed", "stream"])
+@pytest.mark.parametrize("context", ["window", "episode", "mixed", "tbptt"])
 def test_training_learns_what_the_behavior_does(context: str, episodes: Episodes) -> None:
     """Its noise leaves an entropy of 0.5 nats; batches hold one-hot vectors of the data's integers."""
     shifted = dataclasses.replace(episodes, actions=episodes.actions - 3)

@@ -22,7 +22,7 @@ UNCONDITIONED = ("bc", "bc-10")
 
 ROLLOUTS = ("recurrent", "staggered", "window")  # as in `agents`, which imports torch
 WEIGHTS = ("average", "raw")
-CONTEXTS = ("window", "episode", "mixed", "stream")  # of training
+CONTEXTS = ("window", "episode", "mixed", "tbptt")  # of training
 
 SOURCES = {
     "d4rl": "D4RL's file",

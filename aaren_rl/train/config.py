@@ -28,9 +28,9 @@ class DataConfig:
     env_id: str | None = setting(None, "your own Gymnasium environment, with --source FILE; --env then names the data")
     ref_min_score: float | None = setting(None, "return that scores 0, with --env-id", RETURN)
     ref_max_score: float | None = setting(None, "return that scores 100, with --env-id", RETURN)
-    context: str = setting("auto", "training contexts: auto, window, episode, mixed or stream")
+    context: str = setting("auto", "training contexts: auto, window, episode, mixed or tbptt")
     context_length: int = setting(20, "steps of a training window", CONTEXT)
-    stream_length: int = setting(40, "steps an update of a row of a stream", CONTEXT)
+    tbptt_length: int = setting(40, "steps per segment of a gradient step, with truncated BPTT", CONTEXT)
     steps_per_update: int = setting(1280, "environment steps an update (64 windows of 20)", COUNT)
     return_scale: float = setting(1000.0, "returns-to-go are divided by this", RETURN_SCALE)
     clip_actions: bool = setting(False, "clip the data's actions to [-1, 1] instead of refusing them")
@@ -104,8 +104,8 @@ class RunConfig:
         _check(self, agent=AGENTS)
         if self.evaluation.target_return == AUTO and not (self.network.best_return and self.agent not in UNCONDITIONED):
             raise ValueError("target_return: auto needs best_return, and an agent that sees returns")
-        if self.data.context == "stream" and not self.constant_state:
-            raise ValueError(f"context: stream needs a state of one size, which {self.agent} has not; use window")
+        if self.data.context == "tbptt" and not self.constant_state:
+            raise ValueError(f"context: tbptt needs a state of one size, which {self.agent} has not; use window")
 
     def model(self, observation_dim: int, action_dim: int, horizon: int, *, discrete: bool = False) -> ModelConfig:
         """The configuration of the agent's model for an environment."""

@@ -106,7 +106,7 @@ def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
     idle = {
         "rollout_context": config.evaluation.rollout == "recurrent" and "the rollout recurrent",
         "context_length": config.data.context not in windows and contexts,
-        "stream_length": config.data.context not in ("stream", AUTO) and contexts,
+        "tbptt_length": config.data.context not in ("tbptt", AUTO) and contexts,
         "target_return": config.agent in UNCONDITIONED and config.agent,
         "muon_learning_rate": config.optimizer.optimizer != "muon" and "--optimizer adamw",
         **dict.fromkeys(("tree_budget", "tree_sampler"), config.mixer != "tree" and config.agent),

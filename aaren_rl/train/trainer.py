@@ -17,7 +17,7 @@ from ..errors import CheckpointError
 from .acceleration import DeviceRates, Found, Graphs, uses_bfloat16
 from .config import RunConfig
 from .contexts.batches import StepData, part, part_of_rows
-from .contexts.sampling import Carried, StreamSampler, make_sampler
+from .contexts.sampling import Carried, TbpttSampler, make_sampler
 from .optimizers import Optimizers, Rates, rates_at
 from .ranks import ALONE, Ranks
 
@@ -98,7 +98,7 @@ class Trainer:
             on_device = alone_on_a_gpu and self.model.trunk.mixer.recordable and gpu_is_right(data.device)
         self._on_device = on_device
         self.carried: Carried | None = None
-        if isinstance(self.sampler, StreamSampler):
+        if isinstance(self.sampler, TbpttSampler):
             mine = part_of_rows(len(self.sampler.next), ranks.rank, ranks.size)
             self._mine = mine if mine.stop > mine.start else slice(0, 1)  # `part` leaves none empty
             self.carried = Carried(self.model.initial_state(self._mine.stop - self._mine.start))
@@ -188,11 +188,11 @@ class Trainer:
         states: dict[str, Any] = {"raw": dict(self.model.state_dict()), "average": dict(self.average.state_dict())}
         states |= {"optimizer": self.optimizers.state_dict(), "sampler": self.generator.get_state()}
         states |= {"torch": torch.get_rng_state(), "skipped": self.skipped}
-        if isinstance(self.sampler, StreamSampler):  # where every row goes on, and the state with which
+        if isinstance(self.sampler, TbpttSampler):  # where every row goes on, and the state with which
             size = self.ranks.size
             rows = [part_of_rows(len(self.sampler.next), rank, size) for rank in range(size)]
             whole = [parts for mine, parts in zip(rows, self._gathered, strict=True) if mine.stop > mine.start]
-            states["stream"] = [self.sampler.next, *map(torch.cat, zip(*whole, strict=True))]
+            states["tbptt"] = [self.sampler.next, *map(torch.cat, zip(*whole, strict=True))]
         if self.data.device.type == "cuda":
             states["cuda"] = torch.cuda.get_rng_state(self.data.device)
         return states
@@ -213,8 +213,8 @@ class Trainer:
             self.update = update
             self._start_over()
             self._skipped.fill_(states["skipped"])
-            if self.carried is not None and isinstance(self.sampler, StreamSampler):
-                following, *parts = states["stream"]
+            if self.carried is not None and isinstance(self.sampler, TbpttSampler):
+                following, *parts = states["tbptt"]
                 self.sampler.next.copy_(following)
                 self.carried.restore([part[self._mine] for part in parts])
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:

@@ -57,7 +57,7 @@ def same(one: Path, other: Path, most: float = 1e-6) -> None:
     ("agent", "context"),
     [
         ("decision-aaren", "mixed"),
-        pytest.param("decision-aaren", "stream", marks=pytest.mark.slow),
+        pytest.param("decision-aaren", "tbptt", marks=pytest.mark.slow),
         pytest.param("decision-transformer", "window", marks=pytest.mark.slow),
         pytest.param("decision-aaren", "episode", marks=pytest.mark.slow),
     ],

@@ -4,7 +4,7 @@
   "staggered", which never show the model an older context.
 * "episode": whole episodes, end to end in one row, so that nothing is padded. For "recurrent".
 * "mixed": random starts and lengths log-uniform from 10 steps to the horizon, end to end in one row. For every rollout.
-* "stream": every row plays whole episodes, one after the other, a few steps an update. The model's state, of earlier
+* "tbptt": every row plays whole episodes, one after the other, a few steps an update. The model's state, of earlier
   updates' weights, goes from an update to the next: truncated backpropagation through time. For "recurrent".
 
 Shape suffixes: S stretches, B rows, T steps a row of an update.
@@ -36,12 +36,12 @@ ENOUGH_EPISODES = 2
 def settle_context(config: RunConfig, episodes: Episodes) -> RunConfig:
     """`config` with the context that suits the training episodes where it says "auto".
 
-    Whole episodes, or a stream where an update would hold one of them alone; windows for an agent whose state grows.
+    Whole episodes, or truncated BPTT where a gradient step would hold only one; windows for an agent whose state grows.
     """
     if config.data.context != AUTO:
         return config
     held = round(config.data.steps_per_update * len(episodes) / episodes.n_steps)
-    of_constant = "episode" if held >= ENOUGH_EPISODES else "stream"
+    of_constant = "episode" if held >= ENOUGH_EPISODES else "tbptt"
     return replace(config, data=replace(config.data, context=of_constant if config.constant_state else "window"))
 
 
@@ -126,7 +126,7 @@ class MixedSampler(Sampler):
         return self.data.filled(begins, lengths.minimum(self.data.end[begins] - begins), steps)
 
 
-class StreamSampler(Sampler):
+class TbpttSampler(Sampler):
     """Rows of `length` steps that go on where the last update left them; after an episode comes one drawn from all."""
 
     def __init__(self, data: StepData, length: int, steps: int) -> None:
@@ -202,6 +202,6 @@ def make_sampler(config: DataConfig, data: StepData, horizon: int) -> Sampler:
         return EpisodeSampler(data, steps)
     if config.context == "mixed":
         return MixedSampler(data, horizon, steps)
-    if config.context == "stream":
-        return StreamSampler(data, config.stream_length, steps)
+    if config.context == "tbptt":
+        return TbpttSampler(data, config.tbptt_length, steps)
     return WindowSampler(data, config.context_length, steps)

@@ -16,7 +16,7 @@ from aaren_rl.agents import DecisionModel, ModelConfig
 from aaren_rl.agents.model.trunk import TrunkState
 from aaren_rl.train.config import DataConfig, OptimizerConfig, RunConfig
 from aaren_rl.train.contexts.batches import Batch
-from aaren_rl.train.contexts.sampling import Carried, StreamSampler, settle_context
+from aaren_rl.train.contexts.sampling import Carried, TbpttSampler, settle_context
 from aaren_rl.train.trainer import Trainer, masked_mse
 
 CONFIG = ModelConfig(observation_dim=3, action_dim=2, width=16, layers=2, heads=2, dropout=0.0, max_timestep=60)
@@ -24,7 +24,7 @@ LENGTH, ROWS = 6, 4
 
 
 def updates(count: int, seed: int = 0) -> list[Batch]:
-    source, random = StreamSampler(make_data(), LENGTH, LENGTH * ROWS), generator(seed)
+    source, random = TbpttSampler(make_data(), LENGTH, LENGTH * ROWS), generator(seed)
     return [source.sample(random) for _ in range(count)]
 
 
@@ -49,7 +49,7 @@ def test_a_row_plays_whole_episodes_one_after_the_other() -> None:
                 assert (after, next_step) == (episode, step + 1) and not new
     assert chisquare(counts).pvalue > 0.01
     # Rows begin anywhere in one long episode, not all at its first step, or they would end together.
-    first = StreamSampler(make_data((1000,)), LENGTH, LENGTH * 50).sample(generator()).timesteps[:, 0]
+    first = TbpttSampler(make_data((1000,)), LENGTH, LENGTH * 50).sample(generator()).timesteps[:, 0]
     assert len(first.unique()) > 40 and int(first.max()) > 800
 
 
@@ -77,7 +77,7 @@ def test_carried_updates_see_what_the_whole_episode_shows(mixer: str, tokens_per
 
 def make_trainer(**optimizer: object) -> Trainer:
     config = RunConfig(
-        data=DataConfig(context="stream", stream_length=LENGTH, steps_per_update=LENGTH * ROWS, return_scale=10.0),
+        data=DataConfig(context="tbptt", tbptt_length=LENGTH, steps_per_update=LENGTH * ROWS, return_scale=10.0),
         network=replace(RunConfig().network, width=16, layers=2, heads=2),
         optimizer=OptimizerConfig(updates=10, precision="float32", **optimizer),  # type: ignore[arg-type]
     )
@@ -119,7 +119,7 @@ def test_a_skipped_update_carries_nothing_on() -> None:
     ("agent", "length", "context"),
     [
         ("decision-aaren", 850, "episode"),
-        ("decision-aaren", 856, "stream"),
+        ("decision-aaren", 856, "tbptt"),
         ("decision-transformer", 100, "window"),
     ],
 )
@@ -129,5 +129,5 @@ def test_auto_is_what_suits_the_data(agent: str, length: int, context: str) -> N
     episodes = make_episodes((length, length - 10, length + 10))
     assert settle_context(config, episodes).data.context == context
     if context == "window":
-        with pytest.raises(ValueError, match="context: stream needs a state of one size"):
-            replace(config, data=DataConfig(context="stream"))
+        with pytest.raises(ValueError, match="context: tbptt needs a state of one size"):
+            replace(config, data=DataConfig(context="tbptt"))
