@@ -34,6 +34,7 @@ from ..policies.folder import load_policy
 from ..policies.names import AGENTS, label
 from ..sweep.processes import CellJob, make_job
 from ..sweep.schedule import run_cells
+from ..train.config import RunConfig
 from . import rollout
 from .harness import Figures, parallel_actions, require, table
 
@@ -41,12 +42,16 @@ Distances = npt.NDArray[np.float64]
 
 AGENTS_SHOWN = ("decision-aaren", "decision-gru", "decision-mingru", "decision-transformer")
 CACHE = "decision-transformer-1token"  # trained on whole episodes; acts with a key-value cache of the episode
-CACHED = rollout.CACHED  # steps, the most that it is played: the time of an action and its memory grow with the episode
+# Steps, the most that agents are played whose action is not a recurrent step: a cache's grows with the episode, and a
+# window of 20 has no more to offer after 100,000 steps than after 1,000.
+SHORT = 1_000
 LENGTHS = (20, 100, 1_000, 10_000, 100_000)  # of corridors
 EPISODES, FEW, LONG = 100, 20, 100_000  # episodes of a corridor, few from a length of LONG on and with a cache
 LEARNED_AT = "tmaze-1000"  # whose corridors are played during training
 ENOUGH = 95.0  # percent of success there, to which the seconds of training are counted
-OF_TMAZE: dict[str, Any] = {"eval_every": 25, "eval_episodes": 20, "final_episodes": 100}  # settings of train
+# Settings of train. Of an agent whose action is not a recurrent step, evaluations would take longer than training.
+OF_TMAZE: dict[str, Any] = {"eval_every": 25, "eval_episodes": 20, "final_episodes": 100}
+ONCE: dict[str, Any] = {"eval_every": 1600, "final_episodes": 50}
 BINS = (SHOWN, 10, 20, 50, 100, 200, 500, 900, 1000)  # steps of Reacher-Recall whose distances are averaged
 EARLY, LATE = slice(50, 150), slice(-100, None)  # steps of the two figures that a table has
 CHECKED, TOLERANCE = 200, 1e-4  # steps, and the largest difference of an action
@@ -63,7 +68,7 @@ Trains agents on tmaze and reacher-recall, where --out does not have the runs ye
 * the time of an action and the size of the state, step by step, one environment.
 
 decision-transformer acts on its last 20 steps. {CACHE} is trained on whole episodes and keeps a
-key-value cache of them; it is played up to {CACHED:,} steps. A command that was interrupted goes on."""
+key-value cache of them. Both are played up to {SHORT:,} steps. A command that was interrupted goes on."""
 EPILOG = f"""\
 example:
   aaren-rl bench memory --seeds 5 --agents {" ".join((*AGENTS_SHOWN, CACHE))} --plot memory.svg
@@ -72,15 +77,18 @@ example:
 
 def jobs(env: str, arguments: argparse.Namespace, settings: dict[str, Any]) -> list[CellJob]:
     """The runs of a task, seeds slowest."""
-    cached = {"context": "episode", "rollout": "recurrent"}
+    own = {CACHE: {"context": "episode", "rollout": "recurrent", **ONCE}, "decision-transformer": ONCE}
     return [
-        make_job(
-            {"env": env, "agent": agent, "seed": seed, **settings, **(cached if agent == CACHE else {})}, arguments.out
-        )
+        make_job({"env": env, "agent": agent, "seed": seed, **settings, **own.get(agent, {})}, arguments.out)
         for seed in range(arguments.seeds)
         for agent in arguments.agents
-        if agent != CACHE or env != "reacher-recall"
+        if agent != CACHE or env == LEARNED_AT
     ]
+
+
+def is_recurrent(config: RunConfig) -> bool:
+    """Whether an action is one step with a state of constant size."""
+    return config.constant_state and config.evaluation.rollout == "recurrent"
 
 
 def record(policy: Policy, env: str, episodes: int, seed: int, length: int | None = None) -> Episodes:
@@ -105,10 +113,10 @@ def corridors(job: CellJob, policy: Policy, lengths: Sequence[int]) -> dict[int,
     """A run's success by length of the corridor, in percent; what was played before is read from the run's folder."""
     file = job.run / "corridors.json"
     known: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    task, cached = get_task("tmaze"), job.config.agent == CACHE
+    task, recurrent = get_task("tmaze"), is_recurrent(job.config)
     for length in lengths:
-        if str(length) not in known and not (cached and length > CACHED):
-            episodes = FEW if cached or length >= LONG else EPISODES
+        if str(length) not in known and (recurrent or length <= SHORT):
+            episodes = FEW if length >= LONG else EPISODES
             how: dict[str, Any] = {"target_return": 1.0, "seed": 1000, "env_kwargs": {"length": length}}
             known[str(length)] = 100 * float(play(policy, task.env_id, episodes=episodes, **how).returns.mean())
             write_json(file, known)
@@ -118,10 +126,13 @@ def corridors(job: CellJob, policy: Policy, lengths: Sequence[int]) -> dict[int,
 def learned(run: Path) -> float | None:
     """Seconds of training after which the success stays at ENOUGH or above, without evaluations; None: it does not."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    speed = next(line["time/updates_per_second"] for line in reversed(lines) if "time/updates_per_second" in line)
+    tag = "time/updates_per_second"
+    logged = [(line["update"], line[tag]) for line in lines if tag in line]
+    updates = np.array([0, *(update for update, _ in logged)])
+    seconds = np.cumsum([0.0, *(np.diff(updates) / [speed for _, speed in logged])])
     played = [(line["update"], line["eval/normalized_score"]) for line in lines if "eval/normalized_score" in line]
     below = max((i for i, (_, score) in enumerate(played) if score < ENOUGH), default=-1)
-    return None if below == len(played) - 1 else float(played[below + 1][0] / speed)
+    return None if below == len(played) - 1 else float(np.interp(played[below + 1][0], updates, seconds))
 
 
 def distances(policy: Policy, episodes: int) -> Distances:
@@ -163,11 +174,11 @@ def measure(arguments: argparse.Namespace) -> Figures:
     """
     more = {} if arguments.updates is None else {"updates": arguments.updates}
     mazes = jobs(LEARNED_AT, arguments, OF_TMAZE | more)
-    arms = jobs("reacher-recall", arguments, more) if arguments.reacher else []
-    if code := run_cells([*mazes, *arms]):
+    arms = jobs("reacher-recall", arguments, ONCE | more) if arguments.reacher else []
+    if code := run_cells([*mazes, *arms], jobs=1):  # seconds of training are those of a machine that does nothing else
         raise CommandError(f"training was stopped with exit code {code}; the same command goes on from there")
     modes = [f"{job.config.agent}:{job.config.evaluation.rollout}" for job in mazes if job.config.seed == 0]
-    cost = argparse.Namespace(modes=modes, steps=max(*arguments.lengths, CACHED), width=128, layers=3, heads=4)
+    cost = argparse.Namespace(modes=modes, steps=max(*arguments.lengths, SHORT), width=128, layers=3, heads=4)
     agents: dict[str, Figures] = {agent: {"success": [], "learned": [], "apart": []} for agent in arguments.agents}
     checked, episodes = [], arguments.episodes
     with progress_bar(total=len(mazes) + len(arms), desc="playing", unit="run") as bar:
@@ -176,7 +187,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
             checked.append(check(policy))
             found["parameters"] = sum(weight.numel() for weight in policy.model.parameters())
             found["success"].append(corridors(job, policy, arguments.lengths))
-            found["learned"].append(learned(job.run))
+            found["learned"].append(learned(job.run) if is_recurrent(job.config) else None)
             bar.update()
         for job in arms:
             steps = distances(load_policy(job.run), episodes)

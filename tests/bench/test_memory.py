@@ -51,8 +51,9 @@ def test_success_is_that_of_evaluate_and_is_played_once(runs: Path, monkeypatch:
 def test_seconds_count_from_where_success_stays(tmp_path: Path) -> None:
     lines = [{"update": 25 * (i + 1), "eval/normalized_score": score} for i, score in enumerate((50, 100, 60, 95, 100))]
     lines.insert(2, {"update": 50, "time/updates_per_second": 10.0})
+    lines.insert(5, {"update": 100, "time/updates_per_second": 5.0})
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    assert memory.learned(tmp_path) == 10.0
+    assert memory.learned(tmp_path) == 50 / 10 + 50 / 5
     lines[-1]["eval/normalized_score"] = 94.0
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
     assert memory.learned(tmp_path) is None
