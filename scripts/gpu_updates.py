@@ -70,5 +70,5 @@ def make_trainer(mode: FakeTensorMode, data: StepData, agent: str, preset: str, 
     trainer = Trainer(config, data, action_dim=WIDTHS[1], horizon=1000, on_device=True)
     # The size of a row of episodes is read from what was drawn on the CPU, which has memory elsewhere.
     object.__setattr__(trainer.sampler, "prepare", lambda _: SIZES[config.data.context](config.data))
-    trainer._averages = [torch.empty_like(p) for p in trainer._parameters]  # a copied one is of another mode
+    trainer._ema = [torch.empty_like(p) for p in trainer._parameters]  # a copied one is of another mode
     return trainer

@@ -52,7 +52,7 @@ def make_discrete(
 def save_discrete_run(folder: Path, observation: int = OBSERVATION, **changes: Any) -> Path:
     """A run folder with a policy in it."""
     model = make_model(observation=observation)
-    save_policy(folder / "policy", make_discrete_card(model, **changes), {"average": model.state_dict()})
+    save_policy(folder / "policy", make_discrete_card(model, **changes), {"ema": model.state_dict()})
     return folder
 
 

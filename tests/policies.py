@@ -67,16 +67,16 @@ def make_card(model: DecisionModel, **changes) -> PolicyCard:
         model=dataclasses.asdict(model.config),
         updates=1500,
         seed=0,
-        weights="average",
+        weights="ema",
         versions={"aaren-rl": "0.1.0", "device": "cpu"},
     )
     return dataclasses.replace(card, **changes)
 
 
 def save_run(folder: Path, mixer: str = "aaren", **changes) -> Path:
-    """A run folder with a policy in it; raw and averaged weights differ."""
+    """A run folder with a policy in it; raw and EMA weights differ."""
     model = make_model(mixer)
-    states = {name: make_model(mixer, seed=seed).state_dict() for name, seed in (("raw", 1), ("average", 0))}
+    states = {name: make_model(mixer, seed=seed).state_dict() for name, seed in (("raw", 1), ("ema", 0))}
     save_policy(folder / "policy", make_card(model, **changes), states)
     return folder
 

@@ -203,7 +203,7 @@ def test_a_sampled_episode_does_not_depend_on_how_many_are_played(run: Path) -> 
     together = rollout(policy, CARTPOLE, episodes=40, target_return=TARGET, seed=5, workers=0).returns
     alone = rollout(policy, CARTPOLE, episodes=3, target_return=TARGET, seed=12, workers=0).returns
     assert together[7:10].tolist() == alone.tolist()
-    (score,) = score_policy(policy, policy.card, EpisodePlan("average", 3, [TARGET], 12))
+    (score,) = score_policy(policy, policy.card, EpisodePlan("ema", 3, [TARGET], 12))
     assert score.returns == alone.tolist() and "temperature 1.5" in score.acting()
 
 

@@ -40,7 +40,7 @@ TOLERANCE = 1e-3  # of the error, relative: played step by step against in paral
 HELP = "held-out action error against seconds and updates, recipes side by side"
 DESCRIPTION = """\
 Trains recipes (PRESET:AGENT, then settings of train's after commas) in turns, some updates each, on one data set less
-its held-out episodes, and prints the error of the averaged weights on those: played step by step in the recipe's own
+its held-out episodes, and prints the error of the EMA weights on those: played step by step in the recipe's own
 rollout mode, with each episode's own return asked for. Seconds are those of the updates alone. "Above floor" leaves out
 the variance of the behavior's own noise, known exactly for local sets; the last table says what it took to come down
 to the error asked for."""
@@ -82,9 +82,9 @@ class Learner:
                 self.trainer.step()
 
     def policy(self) -> Policy:
-        """What the averaged weights would act as now."""
+        """What the EMA weights would act as now."""
         data, how, scale = self.trainer.data, self.config.evaluation, self.config.data.return_scale
-        model, mean, std = self.trainer.average, data.observation_mean, data.observation_std
+        model, mean, std = self.trainer.ema, data.observation_mean, data.observation_std
         return Policy(model, mean, std, scale, how.rollout, how.rollout_context)
 
     def evaluate(self, held_out: HeldOut) -> None:

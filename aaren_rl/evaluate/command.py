@@ -64,7 +64,7 @@ def make_parser() -> Parser:
     add("--guidance", type=GUIDANCE.number, metavar="W", default=1.0, help=guidance)
     sampled = "sample discrete actions from softmax(logits / T) (the most likely one)"
     add("--temperature", type=TEMPERATURE.number, metavar="T", help=sampled)
-    add("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
+    add("--weights", choices=WEIGHTS, metavar="NAME", help="ema (default) or raw")
     add("--seed", type=SEED.integer, metavar="S", default=1000, help="of the first episode [1000]")
     add("--env", metavar="TASK", help="play a built-in task of the same sizes, such as tmaze-10000, with its returns")
     add("--env-id", metavar="ID", help="play in another environment, such as Hopper-v5: raw returns")

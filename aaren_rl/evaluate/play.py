@@ -61,7 +61,7 @@ class ScoredPolicy(SequencePolicy[State], Protocol[State]):
 class EpisodePlan:
     """The episodes of an evaluation, and who watches them: `on_step`, `on_action`, `recorder` as in `envs.rollout`."""
 
-    weights: str  # "raw" or "average": those that the policy holds
+    weights: str  # "raw" or "ema": those that the policy holds
     episodes: int  # environments for each asked return, one episode each
     target_returns: Sequence[float | None]  # in the environment's units; None: at every step the best in reach
     seed: int  # environment i is reset with seed + i, the same for every asked return

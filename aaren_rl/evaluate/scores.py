@@ -15,7 +15,7 @@ from ..cli import aligned
 from ..envs import Reference, normalized_score
 from ..files import write_text
 from ..policies.card import Origin, PolicyCard
-from ..policies.names import SOURCES, asked_words
+from ..policies.names import SOURCES, asked_words, weights_words
 
 MEASURES = ("action MSE", "negative log-likelihood")  # of held-out continuous actions, and of discrete ones
 
@@ -234,7 +234,8 @@ def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
     first = scores[0]
     made = f"{first.updates} updates on {first.context} contexts, training seed {first.training_seed}"
     lines = [
-        f"{first.env}, {first.agent}: {'weights' if first.source == 'imported' else made}, {first.weights} weights",
+        f"{first.env}, {first.agent}: {'weights' if first.source == 'imported' else made}, "
+        f"{weights_words(first.weights)}",
         f"data: {first.dataset} from {SOURCES.get(first.source, first.source)}; rollout {first.acting()}; "
         f"{first.env_id}, {first.episodes} episodes from seed {first.seed}",
         "",

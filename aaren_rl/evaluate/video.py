@@ -21,7 +21,7 @@ from ..envs.files import write_whole
 from ..envs.simulation.rendering import Picture, open_renderer
 from ..envs.system import sync
 from ..errors import ResourcesError, UsageError, one_line
-from ..policies.names import asked_words
+from ..policies.names import asked_words, weights_words
 from .scores import Score
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Video:
         noted, earned = self._noted[index], score.returns[index]
         caption = (
             f"{score.env}, {score.agent}, training seed {score.training_seed}, {score.updates} updates, "
-            f"{score.weights} weights, rollout {score.acting()}, {score.env_id} from seed {score.seed + index}, "
+            f"{weights_words(score.weights)}, rollout {score.acting()}, {score.env_id} from seed {score.seed + index}, "
             f"asked return {asked_words(score.target_return)}, return {earned}, {len(noted)} steps"
         )
         try:

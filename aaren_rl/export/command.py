@@ -15,7 +15,7 @@ from ..evaluate.play import EpisodePlan, check_fits, play
 from ..evaluate.scores import describe_rollout, format_overview
 from ..files import check_writable
 from ..policies.folder import load_policy
-from ..policies.names import WEIGHTS
+from ..policies.names import WEIGHTS, weights_words
 from ..ranges import CONTEXT
 from ..ranges import SEED as SEEDS
 from . import model as policy_model
@@ -48,7 +48,7 @@ def make_parser() -> Parser:
         "--rollout", choices=ROLLOUTS, metavar="MODE", help="recurrent, staggered or window (as in training)"
     )
     parser.add_argument("--rollout-context", type=CONTEXT.integer, metavar="K", help="K of staggered and window")
-    parser.add_argument("--weights", choices=WEIGHTS, metavar="NAME", help="average (the default) or raw")
+    parser.add_argument("--weights", choices=WEIGHTS, metavar="NAME", help="ema (default) or raw")
     parser.add_argument(
         "--quantize", choices=["int8"], metavar="TYPE", help="int8: 8-bit weights; such a file needs ONNX Runtime"
     )
@@ -105,5 +105,5 @@ def export(arguments: argparse.Namespace) -> int:
     content = model.SerializeToString()
     write_whole(out, content)
     rollout = describe_rollout(policy.rollout, policy.context_length)
-    print(f"{out}: {len(content) / 2**20:.1f} MiB, {weights} weights, rollout {rollout}")
+    print(f"{out}: {len(content) / 2**20:.1f} MiB, {weights_words(weights)}, rollout {rollout}")
     return 0

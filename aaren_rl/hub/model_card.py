@@ -8,7 +8,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from ..evaluate.scores import Score, describe_rollout, format_table
 from ..policies.card import PolicyCard
-from ..policies.names import SOURCES, asked_words, label
+from ..policies.names import SOURCES, asked_words, label, weights_words
 
 
 def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: str) -> str:
@@ -52,7 +52,7 @@ Plays `{card.env_id}`. Trained offline for {card.updates:,} updates (seed {card.
 {actions}- Training contexts: {card.context}{windows}
 - Rollout: {describe_rollout(card.rollout, card.rollout_context)}
 - Asked return: {asked_words(card.target_return)} by default, scaled by 1 / {card.return_scale:g}
-- Weights: {card.weights}
+- Weights: {weights_words(card.weights)}
 - Model: {shape.get("layers")} layers of width {shape.get("width")}, {shape.get("heads")} heads
 - Made with: {versions}, on {card.versions.get("device", "an unknown device")}
 

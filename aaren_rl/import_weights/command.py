@@ -91,11 +91,11 @@ def take_over(arguments: argparse.Namespace) -> int:
         model=asdict(config),
         updates=0,
         seed=0,
-        weights="average",
+        weights="ema",
         versions={**versions("cpu"), "weights": f"{imported.origin}, SHA-256 {sha256(imported.file)}"},
     )
     check_fits(card)
-    save_policy(arguments.folder, card, {"average": imported.model.state_dict()})
+    save_policy(arguments.folder, card, {"ema": imported.model.state_dict()})
     shape = f"{config.layers} layers of width {config.width}, K = {card.context_length}"
     print(f"{arguments.folder}: {imported.origin}, {shape}")
     print(f"score it with: aaren-rl evaluate {arguments.folder}")

@@ -49,7 +49,7 @@ class Origin:
         rollout_context: K of the modes staggered and window.
         target_return: asked for, in a card by default; None: at every step the best in reach.
         updates: training updates behind the weights; 0: not known.
-        weights: "average" or "raw", in a card by default.
+        weights: "ema" or "raw", in a card by default.
         data_returns: what all its data return: "mean"; "best"; "best_tenth", the mean of the tenth of the episodes with
             the highest returns; of a local set, once trained, "mode", the mean return of the behavior policy without
             its noise. Each where it is known.

@@ -1,8 +1,8 @@
 """The policy folder, in the layout of the Hugging Face hub.
 
 It holds config.json (how the policy was made, all it needs to act, and the SHA-256 of the other files) and
-model.safetensors (the weights that it acts with); in a run also model_raw.safetensors, the weights without the moving
-average. Nothing that is read here is executed: JSON and safetensors.
+model.safetensors (the weights that it acts with); in a run also model_raw.safetensors, the raw weights.
+Nothing that is read here is executed: JSON and safetensors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..errors import CheckpointError, one_line
 from ..files import is_there, read_small, write_folder, write_json, write_text
 from ..typed import read
 from .card import PolicyCard, card_from_json
-from .names import WEIGHTS, asked_number
+from .names import WEIGHTS, asked_number, weights_words
 
 FORMAT = 4
 CARD = "config.json"
@@ -38,7 +38,7 @@ def save_policy(
 ) -> None:
     """Writes a policy folder, whole or not at all, in place of one that was there.
 
-    `states` are "average" or "raw" -> the model's weights, with those that the card names; `readme` is README.md.
+    `states` are "ema" or "raw" -> the model's weights, with those that the card names; `readme` is README.md.
     """
 
     def fill(fresh: Path) -> None:
@@ -96,7 +96,7 @@ def load_policy(
         path: a run folder or its policy/, or one in the hub's layout (`hf download USER/NAME --local-dir FOLDER`).
         rollout: "recurrent", "staggered" or "window" instead of the mode it was trained for.
         rollout_context: K of the modes staggered and window, in steps.
-        weights: "average" or "raw" instead of the default.
+        weights: "ema" or "raw" instead of the default.
         device: where to run it.
 
     Raises:
@@ -110,7 +110,9 @@ def load_policy(
         if weights not in WEIGHTS:
             raise CheckpointError(f"weights {weights!r} is not one of {', '.join(WEIGHTS)}")
         if weights != card.weights and not file.exists():
-            raise CheckpointError(f"{folder}: holds the {card.weights} weights only; {weights} ones are in its run")
+            raise CheckpointError(
+                f"{folder}: holds the {weights_words(card.weights)} only; the {weights_words(weights)} are in its run"
+            )
         tensors = load_tensors(file, digests.get(file.name))
         try:
             model = _make_model(read(ModelConfig, card.model, "model"), tensors)

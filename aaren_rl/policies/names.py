@@ -21,7 +21,7 @@ AGENTS = {
 UNCONDITIONED = ("bc", "bc-10")
 
 ROLLOUTS = ("recurrent", "staggered", "window")  # as in `agents`, which imports torch
-WEIGHTS = ("average", "raw")
+WEIGHTS = ("ema", "raw")
 CONTEXTS = ("window", "episode", "mixed", "tbptt")  # of training
 
 SOURCES = {
@@ -64,6 +64,11 @@ def asked_number(target_return: float | None) -> float:
 def asked_words(target_return: float | None, digits: str = "g") -> str:
     """A return asked for in words."""
     return AUTO if target_return is None else f"{target_return:{digits}}"
+
+
+def weights_words(weights: str) -> str:
+    """Which weights act, as prose has it: `EMA weights`; `weights` is one of WEIGHTS, and a precision behind it."""
+    return f"{weights.replace('ema', 'EMA')} weights"
 
 
 def label(agent: str) -> str:

@@ -48,7 +48,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW, or Muon for the trunk's matrices and AdamW for the rest; warm-up; a moving average of the weights."""
+    """AdamW, or Muon for the trunk's matrices and AdamW for the rest; warm-up; EMA weights."""
 
     updates: int = setting(1600, "training updates", COUNT)
     optimizer: str = setting("muon", "adamw, or muon: Muon for the matrices of the trunk, AdamW for the rest")
@@ -58,7 +58,7 @@ class OptimizerConfig:
     warmup_updates: int = setting(100, "updates of linear warm-up", COUNT_FROM_0)
     weight_decay: float = setting(1e-4, "AdamW weight decay", FROM_0)
     max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", POSITIVE)
-    average_decay: float = setting(0.999, "decay of the moving average of the weights, per update", BELOW_1)
+    ema_decay: float = setting(0.999, "decay of the EMA weights per gradient step", BELOW_1)
     precision: str = setting("auto", "auto (bfloat16 where the processor has it), bfloat16 or float32")
     non_finite: str = setting("stop", "update with a loss or gradient that is not finite: stop, or skip and count it")
 

@@ -51,7 +51,7 @@ def train(run: Run, stop: StopRequest, save_every: int | None) -> int:
         for name, expectile in (("best_return", BEST), ("typical_return", TYPICAL)):
             if (estimate := getattr(trainer.model, name)) is not None:  # fitted no longer than the policy itself
                 fit_return(estimate, trainer.data, expectile, run.config.seed, min(FIT_UPDATES, updates))
-                getattr(trainer.average, name).load_state_dict(estimate.state_dict())
+                getattr(trainer.ema, name).load_state_dict(estimate.state_dict())
     hidden = not ranks.is_writer
     run.bar = progress_bar(total=updates, initial=trainer.update, desc=run.task.name, unit="update", disable=hidden)
     try:
@@ -108,7 +108,7 @@ def prepare(
 
 
 def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
-    """Puts a policy's weights in the place of the trainer's and of their average, and normalises as it does.
+    """Puts a policy's weights in the place of the trainer's and of their EMA, and normalizes as it does.
 
     Raises CheckpointError where they are of another model, or of an environment of other sizes.
     """
@@ -121,7 +121,7 @@ def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
     data, card = trainer.data, policy.card
     data.observation_mean = torch.tensor(card.observation_mean, dtype=torch.float32, device=data.device)
     data.observation_std = torch.tensor(card.observation_std, dtype=torch.float32, device=data.device)
-    for model in (trainer.model, trainer.average):
+    for model in (trainer.model, trainer.ema):
         model.load_state_dict(policy.model.state_dict())
 
 

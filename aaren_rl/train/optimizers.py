@@ -33,14 +33,14 @@ class Rates(NamedTuple):
 
     adamw: float | Tensor  # its learning rate
     muon: float | Tensor  # its learning rate
-    average: float | Tensor  # what the moving average takes of the new weights
+    ema: float | Tensor  # weight of the new weights in the exponential moving average (EMA)
 
 
 def rates_at(update: int, config: OptimizerConfig) -> Rates:
     """Those of update number `update`, from 0."""
     share = schedule(update, config)
-    # The decay rises from 0.1, or the first weights would stay in the average for a thousand updates.
-    decay = min(config.average_decay, (1 + update) / (10 + update))
+    # The decay rises from 0.1, or the first weights would stay in the EMA for a thousand updates.
+    decay = min(config.ema_decay, (1 + update) / (10 + update))
     return Rates(config.learning_rate * share, config.muon_learning_rate * share, 1 - decay)
 
 

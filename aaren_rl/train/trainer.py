@@ -1,4 +1,4 @@
-"""One training run's moving parts: model, moving average, optimiser, sampler and every random state."""
+"""One training run's moving parts: model, EMA weights, optimizer, sampler and every random state."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ class Trainer:
         torch.manual_seed(config.seed)
         shape = config.model(data.observations.shape[1], action_dim, horizon, discrete=data.discrete)
         self.model = DecisionModel(shape).to(data.device)
-        self.average = copy.deepcopy(self.model).eval()
+        self.ema = copy.deepcopy(self.model).eval()
         # Modules look their parameters up every time, for a percent of a small model's update.
         self._parameters: list[Tensor] = list(self.model.parameters())
-        self._averages: list[Tensor] = list(self.average.parameters())
+        self._ema: list[Tensor] = list(self.ema.parameters())
         self._forward: Any = ranks.wrap(self.model, data.device)
         if compiled:  # on a GPU its launches are replayed as CUDA graphs
             mode = "reduce-overhead" if data.device.type == "cuda" else "default"
@@ -154,20 +154,20 @@ class Trainer:
         # Looking at it waits for the device: only where somebody asked for it.
         if self._on_device or bad is None or not bool(bad):
             self.optimizers.step(rates, bad if self._on_device else None)
-            self._average(rates, bad)
+            self._update_ema(rates, bad)
         if self.carried is not None:
             self.carried.keep(after, bad)
         return loss, norm, whole.mask
 
     @torch.no_grad()
-    def _average(self, rates: Rates, bad: Tensor | None) -> None:
-        if not isinstance(rates.average, Tensor):
-            torch._foreach_lerp_(self._averages, self._parameters, rates.average)
+    def _update_ema(self, rates: Rates, bad: Tensor | None) -> None:
+        if not isinstance(rates.ema, Tensor):
+            torch._foreach_lerp_(self._ema, self._parameters, rates.ema)
             return
         # a - r (a - w): a step of SGD, which takes its rate and whether it is taken from the device.
         plain: dict[str, Any] = {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "is_first_step": False}
-        plain |= {"weight_decay": 1.0, "lr": rates.average, "maximize": True, "found_inf": bad}
-        torch._fused_sgd_(self._averages, self._parameters, [], **plain)
+        plain |= {"weight_decay": 1.0, "lr": rates.ema, "maximize": True, "found_inf": bad}
+        torch._fused_sgd_(self._ema, self._parameters, [], **plain)
 
     def recurrence(self) -> dict[str, float]:
         """Gate, lambdas, gammas and thetas of every layer's recurrence encoding, by tag; nothing without one."""
@@ -185,7 +185,7 @@ class Trainer:
 
     def states(self) -> dict[str, Any]:
         """Everything that `restore` needs."""
-        states: dict[str, Any] = {"raw": dict(self.model.state_dict()), "average": dict(self.average.state_dict())}
+        states: dict[str, Any] = {"raw": dict(self.model.state_dict()), "ema": dict(self.ema.state_dict())}
         states |= {"optimizer": self.optimizers.state_dict(), "sampler": self.generator.get_state()}
         states |= {"torch": torch.get_rng_state(), "skipped": self.skipped}
         if isinstance(self.sampler, TbpttSampler):  # where every row goes on, and the state with which
@@ -204,7 +204,7 @@ class Trainer:
         """
         try:
             self.model.load_state_dict(states["raw"])
-            self.average.load_state_dict(states["average"])
+            self.ema.load_state_dict(states["ema"])
             self.optimizers.load_state_dict(states["optimizer"])
             self.generator.set_state(states["sampler"])
             torch.set_rng_state(states["torch"])

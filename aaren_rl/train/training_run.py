@@ -37,7 +37,7 @@ INTERVALS = 50  # of time steps, for which a card has the range of returns-to-go
 # hopper-medium-replay, asked for the best return of the data, one seed of three scored 27 with them and 86 without.
 HIGHEST = 0.99
 # What a checkpoint must hold, beside what `Trainer.states` adds.
-STATES = {"raw": dict, "average": dict, "optimizer": dict, "sampler": Tensor, "recent": Tensor, "torch": Tensor}
+STATES = {"raw": dict, "ema": dict, "optimizer": dict, "sampler": Tensor, "recent": Tensor, "torch": Tensor}
 
 
 @dataclass
@@ -129,13 +129,13 @@ def show(run: Run, doing: str = "") -> None:
 
 
 def evaluate(run: Run) -> None:
-    """Scores the averaged and the raw weights; keeps the policy, and the best one so far beside it."""
+    """Scores the EMA weights and the raw weights; keeps the policy, and the best one so far beside it."""
     config, trainer = run.config.evaluation, run.trainer
     at_end = trainer.update == run.config.optimizer.updates
     if at_end:
         run.data_returns |= behavior_mode(run.episodes, config.eval_seed)
     card = make_card(run)
-    models = {"average": trainer.average, "raw": trainer.model}
+    models = {"ema": trainer.ema, "raw": trainer.model}
     episodes = config.final_episodes if at_end else config.eval_episodes
     scores: dict[str, Score] = {}
     for weights, model in models.items():
@@ -144,7 +144,7 @@ def evaluate(run: Run) -> None:
         bounds = card.action_low, card.action_high
         imitation = None if run.held_out is None else action_error(policy, run.held_out, *bounds)
         scores[weights] = dataclasses.replace(score, action_error=imitation)
-    run.last = last = scores["average"]
+    run.last = last = scores["ema"]
     run.tell(last.scalars() | {f"raw/{tag}": value for tag, value in scores["raw"].scalars().items()})
     if at_end and (data := last.data()) is not None:
         run.metrics.text("data", data)
@@ -216,7 +216,7 @@ def make_card(run: Run) -> PolicyCard:
         model=dataclasses.asdict(trainer.model.config),
         updates=trainer.update,
         seed=config.seed,
-        weights="average",
+        weights="ema",
         versions=versions(device_name(trainer.data.device)),
         held_out=data.held_out,
         data_returns=dict(run.data_returns),

@@ -116,7 +116,7 @@ def test_every_run_and_how_it_was_made_is_there(both):
     rows = [row[2:] for row in page.rows if row[:2] == ["hopper-medium", "Decision Transformer"]]
     data = "hopper-medium from a local set, not D4RL's: /data/hopper-medium.hdf5"
     training = ["1,500 updates, window contexts of 20 steps", "window, K = 20", "3,600"]
-    assert [data, "Hopper-v4", *training, "20 episodes from seed 1000; last update, average weights", "0, 1, 2"] in rows
+    assert [data, "Hopper-v4", *training, "20 episodes from seed 1000; last update, EMA weights", "0, 1, 2"] in rows
     time, state = "2,090 µs at step 10 and 11,000 µs at step 1,000", "10.0 kB at step 10 and 1,000.0 kB at step 1,000"
     assert ["612,345", "0.0480", "82.0 ms", "cpu", time, state] in rows
     assert ["versions.torch", "2.13.0"] in page.rows and ["seeds", "0, 1, 2"] in page.rows

@@ -104,7 +104,7 @@ def test_int8_is_smaller_and_says_what_it_costs(run: Path, file: Path, tmp_path:
     assert small.stat().st_size < 0.75 * file.stat().st_size  # a model of this size has much that is no weight
     assert 1e-5 < np.abs(last_action(load(small)) - last_action(load(file))).max() < 0.05
     assert evaluate([str(small), "--episodes", "2"]) == 0
-    assert "average int8 weights" in capsys.readouterr().out
+    assert "EMA int8 weights" in capsys.readouterr().out
 
 
 def test_a_file_that_exists_is_kept_without_force_and_on_a_full_disk(

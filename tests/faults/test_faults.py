@@ -115,7 +115,7 @@ if not swaps:
 
 def save(run, update):
     add_checkpoint(run / "checkpoints", update, old.progress, old.states)
-    weights = {name: old.states[name] for name in ("raw", "average")}
+    weights = {name: old.states[name] for name in ("raw", "ema")}
     save_policy(run / "policy", dataclasses.replace(card, updates=update), weights)
 
 def save_and_die(run, update, calls):

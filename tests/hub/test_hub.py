@@ -43,7 +43,7 @@ def test_the_same_policy_comes_back(trained_run: Path, saved: Path) -> None:
         action, theirs = again.act(observation, reward, theirs)
         np.testing.assert_array_equal(action, expected)
     assert from_pretrained(saved, rollout="staggered", rollout_context=6).rollout == "staggered"
-    with pytest.raises(CheckpointError, match="average weights only"):
+    with pytest.raises(CheckpointError, match="EMA weights only"):
         load_policy(saved, weights="raw")
     data = Path(read_card(trained_run).source_path)  # nothing of this machine is published
     assert read_card(saved).source_path == data.name == "hopper.hdf5"

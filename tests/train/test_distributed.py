@@ -45,7 +45,7 @@ def two(command: list[str], code: int = 0) -> tuple[str, str]:
 
 
 def same(one: Path, other: Path, most: float = 1e-6) -> None:
-    """Equal weights to `most`, raw and averaged."""
+    """Equal weights to `most`, raw and EMA."""
     for name in ("model", "model_raw"):
         a, b = (load_file(run / "policy" / f"{name}.safetensors") for run in (one, other))
         assert a.keys() == b.keys()

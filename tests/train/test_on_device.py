@@ -54,15 +54,15 @@ def weights(trainer: Trainer) -> list[Tensor]:
     return [p.detach().clone() for p in trainer.model.parameters()]
 
 
-def averages(trainer: Trainer) -> list[Tensor]:
-    return [p.detach().clone() for p in trainer.average.parameters()]
+def ema(trainer: Trainer) -> list[Tensor]:
+    return [p.detach().clone() for p in trainer.ema.parameters()]
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_the_weights_are_the_same_to_the_last_bit(context: str) -> None:
     mine, true = (trained(context, on_device=there) for there in (True, False))
     assert all(map(torch.equal, weights(mine), weights(true)))
-    torch.testing.assert_close(averages(mine), averages(true), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(ema(mine), ema(true), rtol=1e-6, atol=1e-7)
     assert mine.optimizers.learning_rate == true.optimizers.learning_rate > 0
     assert mine.optimizers.state_dict()["param_groups"] == true.optimizers.state_dict()["param_groups"]
     go_on(mine, 2)  # after the last update its rates stay
@@ -84,7 +84,7 @@ def test_an_update_that_is_not_finite_is_skipped(optimizer: str, monkeypatch: py
         trainer.step()
         assert all(map(torch.equal, before, weights(trainer)))
         assert go_on(trainer, UPDATES - 1).skipped == 2
-        found.append((weights(trainer), averages(trainer)))
+        found.append((weights(trainer), ema(trainer)))
     assert optimizer == "muon" or all(map(torch.equal, found[0][0], found[1][0]))
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
@@ -102,7 +102,7 @@ def test_it_goes_on_where_it_was(context: str, changes: dict[str, object]) -> No
     fresh = make(context, **changes)
     fresh.restore(cut.update, saved)
     go_on(fresh, UPDATES - 5)
-    assert all(map(torch.equal, weights(whole) + averages(whole), weights(fresh) + averages(fresh)))
+    assert all(map(torch.equal, weights(whole) + ema(whole), weights(fresh) + ema(fresh)))
 
 
 @on_gpu
@@ -130,7 +130,7 @@ def test_a_graph_is_the_update_it_replays(
     assert mine._learn._recorded
     monkeypatch.setattr(acceleration, "EAGER", UPDATES)
     true = trained(context, optimizer=optimizer, **changes)
-    torch.testing.assert_close(weights(mine) + averages(mine), weights(true) + averages(true), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(weights(mine) + ema(mine), weights(true) + ema(true), rtol=1e-5, atol=1e-6)
 
 
 @on_gpu
@@ -139,7 +139,7 @@ def test_it_acts_as_on_a_cpu(changes: dict[str, object]) -> None:
     for device in ("cuda", "cpu"):
         data = trainer.data
         scales = data.observation_mean.to(device), data.observation_std.to(device)
-        policy = Policy(trainer.average.to(device), *scales, SCALE, "recurrent", 20)
+        policy = Policy(trainer.ema.to(device), *scales, SCALE, "recurrent", 20)
         state, rng = policy.initial_state(3, 1.0), np.random.default_rng(0)
         for _ in range(10):
             observation = rng.normal(size=(3, 3)).astype(np.float32)

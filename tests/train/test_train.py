@@ -48,9 +48,9 @@ def test_a_run_folder_has_all_its_parts(trained: Path) -> None:
     card = read_card(run)
     assert (card.env_id, card.source, card.context, card.rollout) == ("Hopper-v4", "file", "episode", "recurrent")
     assert (card.agent, card.updates, card.target_return) == ("decision-aaren", 20, 3600.0)
-    raw, average = (load_file(run / "policy" / f"model{x}.safetensors")["head.weight"] for x in ("_raw", ""))
-    assert not torch.equal(raw, average)
-    assert torch.equal(load_policy(run).model.head.weight, average)
+    raw, ema = (load_file(run / "policy" / f"model{x}.safetensors")["head.weight"] for x in ("_raw", ""))
+    assert not torch.equal(raw, ema)
+    assert torch.equal(load_policy(run).model.head.weight, ema)
     assert torch.equal(load_policy(run, weights="raw").model.head.weight, raw)
     umask = os.umask(0)  # others may read what it lets them
     os.umask(umask)

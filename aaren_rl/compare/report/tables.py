@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from ...evaluate.scores import MEASURES, Score
-from ...policies.names import DATA, MARKS, SOURCES, asked_words, label
+from ...policies.names import DATA, MARKS, SOURCES, asked_words, label, weights_words
 from ..cells import Cell
 from ..imitation import imitation, imitation_differences
 from ..published import PUBLISHED, published
@@ -148,7 +148,7 @@ def made(cells: Sequence[Cell]) -> Table:
         data = f"{score.dataset} from {SOURCES[score.source]}: {path(score.source_path)}"
         training = f"{score.updates:,} updates, {score.context} contexts{windows}"
         how = (score.env_id, training, score.acting(), asked_words(score.target_return, ",g"))
-        evaluation = f"{score.episodes} episodes from seed {score.seed}; last update, {score.weights} weights"
+        evaluation = f"{score.episodes} episodes from seed {score.seed}; last update, {weights_words(score.weights)}"
         rows.append((env, label(agent), data, *how, evaluation, listed(cell.seed for cell in runs)))
     return _table("Data, training and evaluation", names, rows)
 
