@@ -91,7 +91,7 @@ def shell_line(command: str, argv: Sequence[str]) -> str:
 
 
 def asked_return(text: str) -> float | None:
-    """An argument that is a return to ask for; None for "auto", the best in reach."""
+    """An argument that is a return to ask for; None for "auto", the maximum achievable return."""
     return None if text == AUTO else RETURN.number(text)
 
 

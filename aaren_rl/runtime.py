@@ -43,7 +43,7 @@ class PolicyState(NamedTuple):
 
     Attributes:
         timestep: steps taken so far: one number, or int64 (B,) once some environments have begun another episode.
-        return_to_go: return still to come, float64 (B,); infinite where the best in reach is asked for.
+        return_to_go: return still to come, float64 (B,); infinite for the maximum achievable one.
         previous_action: handed out last, float32 (B, A) or int64 (B,), or None. Replace it if something else was
             executed.
         memory: what the rollout mode keeps, (B, ...).
@@ -103,7 +103,7 @@ class Runner:
 
     @property
     def target_return(self) -> float:
-        """The card's, asked for where `initial_state` gets none; infinity for the best in reach."""
+        """The card's, asked for where `initial_state` gets none; infinity for the maximum achievable return."""
         return asked_number(self.card["target_return"])
 
     def initial_state(
@@ -112,8 +112,8 @@ class Runner:
         """The state at the begin of an episode in which `target_return` is asked for, as `Policy.initial_state`.
 
         Raises:
-            ArgumentError: it is no number or (B,), or infinity and the policy holds no estimate of the best in reach;
-                or a seed is none.
+            ArgumentError: it is no number or (B,), or infinity and the policy holds no estimate of the
+                maximum achievable one; or a seed is none.
         """
         batch_size = CHECK.integer("batch_size", batch_size, ENVS)
         memory = np.zeros((batch_size, *self._memory_shape), self._memory_dtype)
@@ -188,7 +188,7 @@ class Runner:
             out, return_to_go, memory = self._session.run(self._outputs, feed)
         except Exception as error:  # ONNX Runtime's own classes, see `from_bytes`
             raise CheckpointError(f"the exported policy fails in ONNX Runtime: {one_line(error)}") from error
-        # An infinite return-to-go asks for the best in reach, and what a reward made not finite for nothing.
+        # An infinite return-to-go means the maximum achievable return; one that a reward made not finite, nothing.
         if not math.isfinite(out.sum() + feed["reward"].sum()) or math.isnan(return_to_go.sum()):
             given = {name: feed[name] for name in ("observation", "reward", "previous_action")}
             raise NonFiniteActionError(blame(given, feed["return_to_go"], timestep, out))
@@ -223,7 +223,7 @@ class Runner:
 
     def _targets(self, target_return: npt.ArrayLike | None, count: int) -> npt.NDArray[np.float64]:
         wanted = self.target_return if target_return is None else target_return
-        infinite = bool(self.card.get("model", {}).get("best_return"))
+        infinite = bool(self.card.get("model", {}).get("max_return_estimate"))
         return CHECK.targets(wanted, count, self.card["return_scale"], infinite=infinite)
 
 

@@ -98,7 +98,7 @@ class Arguments:
     def targets(self, value: Any, batch: int, scale: float = 1.0, *, infinite: bool = True) -> npt.NDArray[np.float64]:  # noqa: ANN401
         """Asked returns, one number or (B,), as (B,): finite, also divided by the policy's return scale, as float32.
 
-        Infinity asks for the best return in reach, where the policy is able to, which `infinite` says.
+        Infinity asks for the maximum achievable return, where the policy is able to, which `infinite` says.
         """
         if value is None:
             raise self._error("target_return: this policy names none of its own; ask for one, as a number")
@@ -108,7 +108,7 @@ class Arguments:
         asking = np.isposinf(wanted)
         if not infinite and asking.any():
             raise self._error(
-                "this policy holds no estimate of the best return in reach: ask for a return, as a number"
+                "this policy holds no estimate of the maximum achievable return: give a target return, as a number"
             )
         if not (asking | (np.abs(wanted / scale) <= np.finfo(np.float32).max)).all():  # NaN is not
             raise self._error(f"target_return: must be finite, in float32 and divided by {scale:g}, too")
@@ -118,7 +118,7 @@ class Arguments:
 def blame(given: dict[str, Any], return_to_go: Any, timestep: Any, action: Any = None) -> str:  # noqa: ANN401
     """Why there is no finite action (B, A): the argument that is not finite, with its row, or else the policy."""
     times = np.broadcast_to(timestep, len(return_to_go))
-    # Infinite where the best return in reach is asked for.
+    # Infinite where the maximum achievable return is the target.
     given = {**given, "state: return_to_go": np.where(np.isposinf(return_to_go), 0.0, return_to_go)}
     for name, array in given.items():
         if array is not None and not np.isfinite(array).all():

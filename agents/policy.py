@@ -88,7 +88,7 @@ class Policy:
         CHECK.temperature(self.temperature, discrete=self.discrete)
         self.model.eval()
         # Now, with the weights that the model has.
-        _ = self._best_return, self._windows if self.rollout == "window" else self._stepper
+        _ = self._max_return_estimate, self._windows if self.rollout == "window" else self._stepper
 
     @cached_property
     def _scaling(self) -> Scaling:
@@ -106,8 +106,8 @@ class Policy:
         return for_windows(self.model) if self.compiled else None
 
     @cached_property
-    def _best_return(self) -> ReturnEstimate | None:
-        return _exact(self.model.best_return)
+    def _max_return_estimate(self) -> ReturnEstimate | None:
+        return _exact(self.model.max_return_estimate)
 
     @cached_property
     def discrete(self) -> bool:
@@ -128,7 +128,7 @@ class Policy:
         """The state at the begin of an episode in which `target_return` is asked for.
 
         One number for all environments or one for each, (B,), in the environment's units; None: the policy's own.
-        Infinity asks, at every step, for the best return in reach as the training data had it. Where the policy has a
+        Infinity asks, at every step, for the maximum achievable return by the training data. Where the policy has a
         temperature, environment i draws from `seed` + i, or from its own of several, (B,); it is not read elsewhere.
 
         Raises:
@@ -223,8 +223,10 @@ class Policy:
         if not np.isfinite(rewards).all():  # infinity less infinity would be no number, or ask for the best
             raise NonFiniteActionError(blame(given, state.return_to_go, state.timestep))
         asked = return_to_go = state.return_to_go - rewards
-        if self._best_return is not None and math.isinf(np.add.reduce(return_to_go)):
-            asked = np.where(np.isposinf(return_to_go), self._estimate(self._best_return, observed), return_to_go)
+        if self._max_return_estimate is not None and math.isinf(np.add.reduce(return_to_go)):
+            asked = np.where(
+                np.isposinf(return_to_go), self._estimate(self._max_return_estimate, observed), return_to_go
+            )
         discrete, time, seeds = self.discrete, state.timestep, state.seeds
         if discrete and previous is not None:
             previous = one_hot(previous, self.action_start, self._sizes[1])
@@ -269,7 +271,7 @@ class Policy:
 
     def _targets(self, target_return: Numbers | None, count: int) -> npt.NDArray[np.float64]:
         wanted = self.target_return if target_return is None else target_return
-        return CHECK.targets(wanted, count, self.return_scale, infinite=self._best_return is not None)
+        return CHECK.targets(wanted, count, self.return_scale, infinite=self._max_return_estimate is not None)
 
     @property
     def _sizes(self) -> tuple[int, int]:

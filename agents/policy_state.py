@@ -82,7 +82,7 @@ class PolicyState(NamedTuple):
 
     Attributes:
         timestep: steps taken so far in the episode: one number, or int64 (B,) after `Policy.restart`.
-        return_to_go: return still to come, float64 (B,); infinite where the best in reach is asked for.
+        return_to_go: return still to come, float64 (B,); infinite for the maximum achievable one.
         previous_action: the action handed out last, float32 (B, A), or int64 (B,) of discrete ones; None before the
             first. Replace it (`state._replace(previous_action=...)`) if something else was executed.
         memory: what the rollout mode keeps, on the policy's device.

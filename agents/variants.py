@@ -2,7 +2,7 @@
 
 Guidance acts on what asking for a return changes, more than it changes: a policy trained on the data of one behavior
 does nearly the same whatever is asked for. Here the model runs twice at every step, once asked for the return that is
-wanted and once for the one to expect (`ReturnEstimate`), and acts on
+wanted and once for the expected one (`ReturnEstimate`), and acts on
 
     a = a_expected + W (a_asked - a_expected),
 
@@ -37,7 +37,7 @@ def with_guidance(policy: Policy, guidance: float) -> Policy:
     """A copy of the policy that acts with guidance W; at 1 the policy as it is.
 
     Raises:
-        ValueError: the guidance is not finite or below 1, or the model holds no estimate of the return to expect.
+        ValueError: the guidance is not finite or below 1, or the model holds no estimate of the expected return-to-go.
     """
     if not (math.isfinite(guidance) and guidance >= 1):
         raise ValueError(f"guidance must be a number from 1, not {guidance}")
@@ -61,16 +61,16 @@ class GuidedPolicy(Policy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self._typical_return is None:
-            raise ValueError("this policy holds no estimate of the return to expect, which guidance goes away from")
+        if self._mean_return_estimate is None:
+            raise ValueError("this policy holds no estimate of the expected return-to-go, which guidance needs")
 
     @cached_property
-    def _typical_return(self) -> ReturnEstimate | None:
-        return _exact(self.model.typical_return)
+    def _mean_return_estimate(self) -> ReturnEstimate | None:
+        return _exact(self.model.mean_return_estimate)
 
     def _act(self, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Memory]:
-        assert self._typical_return is not None
-        asked = step.return_to_go, self._estimate(self._typical_return, step.observation)
+        assert self._mean_return_estimate is not None
+        asked = step.return_to_go, self._estimate(self._mean_return_estimate, step.observation)
         parts: Any = step
         twice: Any = (x if x is None or isinstance(x, int) else np.concatenate([x, x]) for x in parts)
         both, memory = super()._act(Step(*twice)._replace(return_to_go=np.concatenate(asked)), memory)

@@ -32,7 +32,7 @@ LOWEST = 0.05  # quantile of the data's returns that is the least asked for; the
 HELP = "achieved against asked return of trained policies"
 DESCRIPTION = """\
 Asks trained policies of one environment for returns from the data's 5 percent quantile to its best episode's, evenly
-spaced, and for the best in reach ("auto") where they hold an estimate of it; several runs of an agent are its seeds.
+spaced, and for "auto" where they hold that estimate; several runs of an agent are its seeds.
 Prints what was achieved, the rank correlation (Spearman's) of asked and achieved, and what lies between the least and
 the most asked, in points of the normalised score."""
 EPILOG = """\
@@ -55,7 +55,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
     asked = np.linspace(np.quantile(returns, LOWEST), returns.max(), arguments.values).tolist()
     played: dict[str, list[tuple[PolicyCard, list[Score]]]] = {}
     for run, card in zip(progress_bar(iterable=runs, desc=cards[0].env, unit="run"), cards, strict=True):
-        wanted = [*asked, *([None] if card.model.get("best_return") else [])]
+        wanted = [*asked, *([None] if card.model.get("max_return_estimate") else [])]
         plan = EpisodePlan(card.weights, arguments.episodes, wanted, arguments.seed)
         policy = guided(load_policy(run), arguments.guidance)
         played.setdefault(card.agent, []).append((card, score_policy(policy, card, plan)))

@@ -52,7 +52,7 @@ def make_parser() -> Parser:
     runs = "run folder, policy folder in it such as RUN/policy_best, or exported file"
     add("runs", nargs="+", type=Path, metavar="RUN", help=runs)
     add("--episodes", type=positive, metavar="N", default=20, help="episodes a target return [20]")
-    returns = "returns to ask for; auto: at every step the best in reach (as in training)"
+    returns = "target returns; auto: the maximum achievable return at every step (as in training)"
     add("--target-return", type=asked_return, metavar="R", nargs="+", help=returns)
     add("--rollout", choices=ROLLOUTS, metavar="MODE", help="recurrent, staggered or window (as in training)")
     add("--rollout-context", type=CONTEXT.integer, metavar="K", help="K of staggered and window")

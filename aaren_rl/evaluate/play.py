@@ -63,7 +63,7 @@ class EpisodePlan:
 
     weights: str  # "raw" or "ema": those that the policy holds
     episodes: int  # environments for each asked return, one episode each
-    target_returns: Sequence[float | None]  # in the environment's units; None: at every step the best in reach
+    target_returns: Sequence[float | None]  # in the environment's units; None: auto
     seed: int  # environment i is reset with seed + i, the same for every asked return
     on_step: Callable[[int, int], None] | None = None
     on_action: OnAction | None = None
@@ -75,15 +75,15 @@ def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePla
 
     Raises:
         CheckpointError: the environment's sizes are not the policy's.
-        UsageError: the best return in reach is asked for, and the policy holds no estimate of it.
+        UsageError: the maximum achievable return is the target, and the policy holds no estimate of it.
         SimulationError: the environment is unknown or fails.
         NonFiniteActionError: the policy gives NaN.
     """
     check_fits(card)
-    if None in plan.target_returns and not card.model.get("best_return"):
+    if None in plan.target_returns and not card.model.get("max_return_estimate"):
         raise UsageError(
-            f"target return {AUTO}: this policy holds no estimate of the best return in reach; ask for a number, or "
-            "train it with --best-return"
+            f"target return {AUTO}: this policy holds no estimate of the maximum achievable return; give a number, or "
+            "train it with --max-return-estimate"
         )
     asked = [asked_number(target) for target in plan.target_returns]
     watchers: dict[str, Any] = {name: getattr(plan, name) for name in ("on_step", "on_action", "recorder")}
@@ -130,7 +130,7 @@ def guided(policy: Policy, guidance: float) -> Policy:
     try:
         return with_guidance(policy, guidance)
     except ValueError as error:
-        raise UsageError(f"--guidance: {error}; train it with --typical-return") from error
+        raise UsageError(f"--guidance: {error}; train it with --mean-return-estimate") from error
 
 
 def check_fits(card: PolicyCard) -> None:

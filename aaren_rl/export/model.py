@@ -77,7 +77,7 @@ def check(policy: Policy, runner: Runner, card: PolicyCard, seed: int) -> float:
         SimulationError: the environment cannot be made, or fails.
     """
     target = asked_number(card.target_return)
-    targets = np.array([target, target / 2] + [math.inf] * (policy.model.best_return is not None))
+    targets = np.array([target, target / 2] + [math.inf] * (policy.model.max_return_estimate is not None))
     count = len(targets)
     half = action_range(policy)[1]
     policy = dataclasses.replace(policy, compiled=False)  # PyTorch's own operations

@@ -185,8 +185,8 @@ class _Graph(Layers):  # the whole step; `window` or `recurrent` once
         return self.add("OneHot", index, np.array(self.policy.model.config.action_dim), np.array([0, 1], np.float32))
 
     def _asked(self, to_go: str) -> str:
-        # What is asked for, (B,): the return-to-go, or the estimate of the best in reach where that is infinite.
-        best = self.policy.model.best_return
+        # The target (B,): the return-to-go, or the estimate of the maximum achievable return where that is infinite.
+        best = self.policy.model.max_return_estimate
         if best is None:
             return to_go
 

@@ -47,7 +47,7 @@ class Origin:
         context_length: steps of a training window.
         rollout: the rollout mode; in a card the one it was trained for.
         rollout_context: K of the modes staggered and window.
-        target_return: asked for, in a card by default; None: at every step the best in reach.
+        target_return: target return by default; None: auto.
         updates: training updates behind the weights; 0: not known.
         weights: "ema" or "raw", in a card by default.
         data_returns: what all its data return: "mean"; "best"; "best_tenth", the mean of the tenth of the episodes with

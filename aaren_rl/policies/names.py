@@ -53,11 +53,11 @@ DATA = {
     "file": "data of your own, not D4RL's",
 }
 
-AUTO = "auto"  # a return asked for: at every step the best in reach; contexts: what suits the data
+AUTO = "auto"  # target return: the maximum achievable one at every step; contexts: what suits the data
 
 
 def asked_number(target_return: float | None) -> float:
-    """A return asked for as `Policy.initial_state` takes it; None, the best in reach, is infinity."""
+    """A return asked for as `Policy.initial_state` takes it; None, the maximum achievable return, is infinity."""
     return math.inf if target_return is None else target_return
 
 

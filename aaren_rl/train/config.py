@@ -74,7 +74,7 @@ class EvaluationConfig:
     rollout: str = setting("recurrent", "recurrent (one state), staggered (two states) or window (recompute)")
     rollout_context: int = setting(40, "K of staggered and window, in steps (after windows: their length)", CONTEXT)
     target_return: float | str | None = setting(
-        None, "return asked for, or auto: at every step the best in reach (default: the task's)", RETURN
+        None, "target return, or auto: the maximum achievable return at every step (default: the task's)", RETURN
     )
     eval_every: int = setting(500, "updates between evaluations", COUNT)
     eval_episodes: int = setting(10, "episodes of an evaluation during training", COUNT)
@@ -86,7 +86,8 @@ class EvaluationConfig:
 
 
 # The sizes of an observation and an action are the data's; 1 until these are read.
-_network = partial(ModelConfig, 1, 1, dropout=0.0, timestep_embedding=False, best_return=True, typical_return=True)
+_estimates = {"max_return_estimate": True, "mean_return_estimate": True}
+_network = partial(ModelConfig, 1, 1, dropout=0.0, timestep_embedding=False, **_estimates)
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _check(self, agent=AGENTS)
-        if self.evaluation.target_return == AUTO and not (self.network.best_return and self.agent not in UNCONDITIONED):
-            raise ValueError("target_return: auto needs best_return, and an agent that sees returns")
+        able = self.network.max_return_estimate and self.agent not in UNCONDITIONED
+        if self.evaluation.target_return == AUTO and not able:
+            raise ValueError("target_return: auto needs max_return_estimate, and an agent that sees returns")
         if self.data.context == "tbptt" and not self.constant_state:
             raise ValueError(f"context: tbptt needs a state of one size, which {self.agent} has not; use window")
 
@@ -114,7 +116,7 @@ class RunConfig:
         network = replace(self.network, mixer=self.mixer, **data)
         if self.agent not in UNCONDITIONED:
             return network
-        return replace(network, return_conditioned=False, best_return=False, typical_return=False)
+        return replace(network, return_conditioned=False, max_return_estimate=False, mean_return_estimate=False)
 
     @property
     def mixer(self) -> str:

@@ -13,7 +13,7 @@ import torch
 import yaml
 
 from ..agents import Policy, ReturnEstimate, expectile_loss
-from ..agents.model.decision import BEST, TYPICAL
+from ..agents.model.decision import MAX_EXPECTILE, MEAN_EXPECTILE
 from ..cli import StopRequest, progress_bar
 from ..envs import D4RLTask, Episodes, Task
 from ..errors import CheckpointError, NumericsError
@@ -48,7 +48,7 @@ def train(run: Run, stop: StopRequest, save_every: int | None) -> int:
     trainer, ranks, updates = run.trainer, run.trainer.ranks, run.config.optimizer.updates
     ranks.share(partial(announce, run))
     if trainer.update == 0 and run.config.data.start_from is None:
-        for name, expectile in (("best_return", BEST), ("typical_return", TYPICAL)):
+        for name, expectile in (("max_return_estimate", MAX_EXPECTILE), ("mean_return_estimate", MEAN_EXPECTILE)):
             if (estimate := getattr(trainer.model, name)) is not None:  # fitted no longer than the policy itself
                 fit_return(estimate, trainer.data, expectile, run.config.seed, min(FIT_UPDATES, updates))
                 getattr(trainer.ema, name).load_state_dict(estimate.state_dict())
@@ -126,7 +126,7 @@ def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
 
 
 def fit_return(model: ReturnEstimate, data: StepData, expectile: float, seed: int, updates: int = FIT_UPDATES) -> None:
-    """Fits an estimate of an expectile of the returns-to-go, such as BEST, to all steps of a data set, by AdamW.
+    """Fits an estimate of an expectile of the returns-to-go, such as MAX_EXPECTILE, to a whole dataset, by AdamW.
 
     An update is of FIT_STEPS steps, drawn by the seed. Raises NumericsError where the loss is not finite in the end.
     """
@@ -146,8 +146,8 @@ def fit_return(model: ReturnEstimate, data: StepData, expectile: float, seed: in
     model.requires_grad_(False)
     if not math.isfinite(loss.item()):
         raise NumericsError(
-            "the data's returns-to-go are too large to learn what can be reached: raise --return-scale, or leave it "
-            "out with --no-best-return --no-typical-return"
+            "the data's returns-to-go are too large for the return estimators: raise --return-scale, or turn "
+            "them off with --no-max-return-estimate --no-mean-return-estimate"
         )
 
 

@@ -30,7 +30,7 @@ class ModelConfig:
         return_conditioned: whether the return-to-go is seen; without, its token's weights are zero and not trained, and
             the model clones behavior.
         tree_budget, tree_sampler: of the mixer "tree" at rollout, as in `TreeConfig`.
-        best_return, typical_return: whether the model holds a `ReturnEstimate` of either.
+        max_return_estimate, mean_return_estimate: whether the model holds a `ReturnEstimate` of each.
         tokens_per_step: J, 1 or 3.
         discrete: whether an action is one of A, a one-hot vector, and the model gives their logits.
     """
@@ -58,8 +58,13 @@ class ModelConfig:
     return_conditioned: bool = True
     tree_budget: float = setting(0.5, "E of decision-transformer-tree: l^E terms for l tokens; 1 is exact", Range(0, 1))
     tree_sampler: str = setting("edh", "how its tree chooses what to look at closer, as evaluate's --sampler")
-    best_return: bool = setting(False, "learn the best return in reach beside, for --target-return auto")
-    typical_return: bool = setting(False, "learn the return to expect beside, for evaluate --guidance")
+    max_return_estimate: bool = setting(
+        False,
+        "also train an estimator of the maximum achievable return (0.995 expectile), for --target-return auto",
+    )
+    mean_return_estimate: bool = setting(
+        False, "also train an estimator of the expected return-to-go, for evaluate --guidance"
+    )
     tokens_per_step: int = setting(1, "1, or 3: return-to-go, observation and action apart (Decision Transformer)")
     discrete: bool = False
 

@@ -24,7 +24,7 @@ from .trunk import Trunk, TrunkState
 
 # Per number of tokens in a step: the tokens that actions are predicted from. With three, those of the observations.
 ACTED_ON = {1: slice(None), 3: slice(1, None, 3)}
-BEST, TYPICAL = 0.995, 0.5  # tau of both estimates of the return
+MAX_EXPECTILE, MEAN_EXPECTILE = 0.995, 0.5  # tau of both estimates of the return
 WIDTH = 128  # of their two hidden layers
 
 
@@ -53,8 +53,8 @@ class DecisionModel(nn.Module):
         self.trunk = Trunk(config.mixer, width, *blocks)
         self.head = nn.Linear(width, config.action_dim)
         # Last, so that the other weights are drawn as without it. What is asked for, no part of `forward` or `step`.
-        self.best_return = ReturnEstimate(config.observation_dim) if config.best_return else None
-        self.typical_return = ReturnEstimate(config.observation_dim) if config.typical_return else None
+        self.max_return_estimate = ReturnEstimate(config.observation_dim) if config.max_return_estimate else None
+        self.mean_return_estimate = ReturnEstimate(config.observation_dim) if config.mean_return_estimate else None
 
     def forward(
         self,
@@ -161,9 +161,9 @@ class ReturnEstimate(nn.Module):
     """The return still to come, as the data know it: normalised observations (..., O) -> scaled returns-to-go (...).
 
     An expectile (Newey & Powell 1987) of the returns-to-go G after an observation: the value v that minimises
-    E |tau - 1[G < v]| (G - v)^2. At tau = 1/2 it is their mean, the typical return, which guidance goes away from;
-    towards 1 it tends to the best in reach, which a policy can be asked for at every step, as in Reinformer (Zhuang et
-    al. 2024).
+    E |tau - 1[G < v]| (G - v)^2. At tau = 1/2 it is their mean, the expected return-to-go, which guidance leaves.
+    As tau nears 1 it tends to the maximum achievable return, a target that a policy can follow at every step, as in
+    Reinformer (Zhuang et al. 2024).
     """
 
     def __init__(self, observation_dim: int) -> None:

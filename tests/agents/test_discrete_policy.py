@@ -29,7 +29,7 @@ OBSERVATION, ACTIONS, START, TARGET, SCALE, STEPS = 4, 3, -1, 30.0, 50.0, 40
 
 def make(mixer: str = "aaren", rollout: str = "recurrent", tokens_per_step: int = 1, **changes: Any) -> Policy:
     torch.manual_seed(0)
-    shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 60, "tree_budget": 1.0, "typical_return": True}
+    shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 60, "tree_budget": 1.0, "mean_return_estimate": True}
     config = ModelConfig(
         OBSERVATION, ACTIONS, mixer, tokens_per_step=tokens_per_step, timestep_std=1.0, discrete=True, **shape
     )
@@ -111,7 +111,7 @@ def test_guidance_acts_on_logits_and_a_tree_of_all_terms_is_attention() -> None:
     guided = with_guidance(plain, 2.5)
     observed, rewards = (part[0] for part in steps())
     asked, _ = plain.logits(observed, rewards, plain.initial_state(2, TARGET))
-    expected = guided._estimate(guided._typical_return, observed)
+    expected = guided._estimate(guided._mean_return_estimate, observed)
     usual, _ = plain.logits(observed, rewards, plain.initial_state(2, expected))
     found, _ = guided.logits(observed, rewards, guided.initial_state(2, TARGET))
     np.testing.assert_allclose(found, usual + 2.5 * (asked - usual), rtol=0, atol=1e-5)

@@ -1,4 +1,4 @@
-"""What a model estimates of returns: asking for the best in reach, and guidance away from the typical one."""
+"""What a model estimates of returns: asking for the maximum, and guidance away from the mean."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TARGETS = np.array([40.0, np.inf, -300.0])
 def make(rollout: str = "recurrent", *, compiled: bool = True, estimates: bool = True) -> Policy:
     torch.manual_seed(0)
     shape = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 40}
-    config = ModelConfig(OBSERVATION, ACTION, **shape, best_return=estimates, typical_return=estimates)
+    config = ModelConfig(OBSERVATION, ACTION, **shape, max_return_estimate=estimates, mean_return_estimate=estimates)
     model = DecisionModel(config)
     model.embed_return.weight.data.mul_(10.0)  # what is asked for matters before any training
     return Policy(model, MEAN, STD, SCALE, rollout, 8, LOW, HIGH, compiled=compiled, target_return=20.0)
@@ -69,7 +69,7 @@ def test_infinity_asks_for_the_estimate_at_every_step(rollout: str) -> None:
     policy = make(rollout)
     infinite, told = policy.initial_state(2, [np.inf, 40.0]), policy.initial_state(2, 40.0)
     for observation, reward in steps(12, 2):
-        told.return_to_go[0] = estimated(policy.model.best_return, observation)[0] + reward[0]
+        told.return_to_go[0] = estimated(policy.model.max_return_estimate, observation)[0] + reward[0]
         action, infinite = policy.act(observation, reward, infinite)
         expected, told = policy.act(observation, reward, told)
         np.testing.assert_allclose(action, expected, rtol=0, atol=1e-6)
@@ -78,18 +78,18 @@ def test_infinity_asks_for_the_estimate_at_every_step(rollout: str) -> None:
 
 def test_a_model_without_estimates_says_so_and_is_otherwise_the_same() -> None:
     policy, states = make(estimates=False), make().model.state_dict()
-    with pytest.raises(ValueError, match=r"holds no estimate of the best return in reach: ask for a return"):
+    with pytest.raises(ValueError, match=r"holds no estimate of the maximum achievable return: give a target return"):
         policy.initial_state(2, np.array([3.0, np.inf]))
-    with pytest.raises(ValueError, match="holds no estimate of the return to expect"):
+    with pytest.raises(ValueError, match="holds no estimate of the expected return-to-go"):
         with_guidance(policy, 1.5)
     assert all(torch.equal(tensor, states.pop(name)) for name, tensor in policy.model.state_dict().items())
-    assert all(name.startswith(("best_return", "typical_return")) for name in states)
+    assert all(name.startswith(("max_return_estimate", "mean_return_estimate")) for name in states)
 
 
 @pytest.mark.parametrize("rollout", ROLLOUTS)
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("guidance", [1.25, 40.0])
-def test_guidance_goes_away_from_what_asking_for_the_typical_return_gives(
+def test_guidance_moves_away_from_the_action_for_the_expected_return(
     rollout: str, compiled: bool, guidance: float
 ) -> None:
     """By its formula with two policies, each of which is told what was executed; so strong that limits are met, too."""
@@ -99,7 +99,7 @@ def test_guidance_goes_away_from_what_asking_for_the_typical_return_gives(
     state, clipped = guided.initial_state(3, TARGETS), 0
     for observation, reward in steps(14, 3):
         wanted, asked = policy.act(observation, reward, asked)
-        typical = estimated(policy.model.typical_return, observation)
+        typical = estimated(policy.model.mean_return_estimate, observation)
         ordinary, expected = policy.act(observation, reward, expected._replace(return_to_go=typical + reward))
         far = ordinary + guidance * (wanted - ordinary)
         action, state = guided.act(observation, reward, state)

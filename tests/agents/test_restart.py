@@ -18,7 +18,7 @@ TARGETS = np.random.default_rng(1).uniform(50, 300, (STEPS, BATCH))
 
 
 def make(mixer: str = "aaren", rollout: str = "recurrent", **changes) -> Policy:
-    return replace(make_policy(mixer, rollout, max_timestep=12, best_return=True), **changes)
+    return replace(make_policy(mixer, rollout, max_timestep=12, max_return_estimate=True), **changes)
 
 
 def episode() -> tuple[np.ndarray, np.ndarray]:

@@ -136,11 +136,11 @@ def test_a_mismatch_writes_nothing(run: Path, tmp_path: Path, capsys, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_check_asks_for_the_best_return_too() -> None:
-    policy = dataclasses.replace(make_policy(best_return=True), return_range=None)
+def test_the_check_asks_for_the_maximum_return_too() -> None:
+    policy = dataclasses.replace(make_policy(max_return_estimate=True), return_range=None)
     card = make_card(policy.model)
     other = copy.deepcopy(policy)
-    other.model.best_return.last.bias.data += 1.0
+    other.model.max_return_estimate.last.bias.data += 1.0
     runner = module.make_runner(module.make_model(other, card))
     with pytest.raises(NumericsError, match="differs from PyTorch's"):
         module.check(policy, runner, card, seed=0)

@@ -60,7 +60,7 @@ def episode(batch: int, length: int = STEPS) -> tuple[np.ndarray, np.ndarray]:
 def assert_equal(policy: Policy, runner: Runner, batch: int, *, tolerance: float = 1e-5, length: int = STEPS) -> None:
     """Both play the same observations; every third action is replaced by what was executed instead."""
     targets = TARGET * np.arange(1.0, batch + 1)
-    if policy.model.best_return is not None:
+    if policy.model.max_return_estimate is not None:
         targets[::2] = np.inf
     state, exported = policy.initial_state(batch, targets), runner.initial_state(batch, targets)
     executed = np.random.default_rng(0).uniform(LOW, HIGH, (batch, ACTION)).astype(np.float32)
@@ -84,7 +84,9 @@ def test_the_exported_step_is_the_policy(
     mixer: str, rollout: str, context_length: int, batch: int, tokens_per_step: int
 ) -> None:
     """Longer than the timestep embedding's table (20 rows), with action ranges that are not -1 to 1."""
-    policy = make_policy(mixer, rollout, context_length, tokens_per_step=tokens_per_step, best_return=batch == 3)
+    policy = make_policy(
+        mixer, rollout, context_length, tokens_per_step=tokens_per_step, max_return_estimate=batch == 3
+    )
     assert_equal(policy, runner_of(policy), batch)
 
 
@@ -143,7 +145,7 @@ def test_in_float64_actions_are_equal_to_the_last_bit(mixer: str) -> None:
 
 @pytest.mark.parametrize(("mixer", "rollout"), [("aaren", "staggered"), ("aaren", "window"), ("attention", "window")])
 def test_every_mode_in_float64(mixer: str, rollout: str) -> None:
-    policy = make_policy(mixer, rollout, best_return=True)
+    policy = make_policy(mixer, rollout, max_return_estimate=True)
     assert_equal(policy, make_runner(make_onnx(policy, make_card(policy.model), "float64")), 2)
 
 
@@ -173,7 +175,7 @@ def test_some_environments_begin_anew(mixer: str, rollout: str, context_length: 
 
 
 def test_an_infinite_reward_does_not_ask_for_the_best() -> None:
-    runner = runner_of(make_policy(best_return=True))
+    runner = runner_of(make_policy(max_return_estimate=True))
     (first, second), (zero, _) = episode(2, 2)
     for target in (TARGET, np.inf):
         _, state = runner.act(first, zero, runner.initial_state(2, target))
@@ -182,7 +184,7 @@ def test_an_infinite_reward_does_not_ask_for_the_best() -> None:
 
 
 def test_an_export_without_an_estimate_of_the_best_says_so() -> None:
-    with pytest.raises(UsageError, match="holds no estimate of the best return in reach"):
+    with pytest.raises(UsageError, match="holds no estimate of the maximum achievable return"):
         runner_of(make_policy()).initial_state(3, np.inf)
 
 

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from aaren_rl import load_policy
 from aaren_rl.agents import ReturnEstimate
-from aaren_rl.agents.model.decision import BEST, TYPICAL
+from aaren_rl.agents.model.decision import MAX_EXPECTILE, MEAN_EXPECTILE
 from aaren_rl.compare.measure import Evaluation, gather
 from aaren_rl.envs import DataError, Episodes, get_task, load_episodes
 from aaren_rl.envs.behavior.noise import mode_returns
@@ -37,7 +37,7 @@ from aaren_rl.train.training_run import behavior_mode, return_bounds
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, hopper_file: Path) -> Path:
-    """A run of 6 updates that asks for the best return in reach."""
+    """A run of 6 updates that asks for the maximum achievable return."""
     return quick(tmp_path_factory.mktemp("runs"), hopper_file, "--target-return auto")
 
 
@@ -120,11 +120,11 @@ def test_behavior_cloning_does_not_see_what_is_asked(
     (low,), (high,) = (scores(run, f"--episodes 2 --target-return {g}", tmp_path / "x.json") for g in (1, 3000))
     assert low["returns"] == high["returns"]
     assert evaluate([str(run), "--target-return", "auto"]) == 2
-    assert "holds no estimate of the best return in reach; ask for a number" in capsys.readouterr().err
+    assert "holds no estimate of the maximum achievable return; give a number" in capsys.readouterr().err
 
 
 # By hand, from tau E[(G - v)+] = (1 - tau) E[(v - G)+]: v = 10 + 10 * 0.995; 100 + 200 * 0.0995 / (0.0995 + 0.0045).
-@pytest.mark.parametrize(("expectile", "values"), [(BEST, [19.95, 291.3]), (TYPICAL, [15.0, 120.0])])
+@pytest.mark.parametrize(("expectile", "values"), [(MAX_EXPECTILE, [19.95, 291.3]), (MEAN_EXPECTILE, [15.0, 120.0])])
 def test_an_estimate_is_of_what_followed(expectile: float, values: list[float]) -> None:
     """Two places; from the one 10 or 20 follow, as often, from the other 100 or, one time in ten, 300."""
     rng = np.random.default_rng(0)
@@ -146,7 +146,7 @@ def test_an_estimate_is_of_what_followed(expectile: float, values: list[float]) 
 
 def test_a_run_that_asks_for_the_best(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     card = read_card(trained)
-    assert card.target_return is None and card.model["best_return"] is True
+    assert card.target_return is None and card.model["max_return_estimate"] is True
     (score,) = scores(trained, "--episodes 2", tmp_path / "scores.json")
     assert "\n    auto " in capsys.readouterr().out and score["target_return"] is None
     best, number = scores(trained, "--target-return auto 500 --episodes 2", tmp_path / "scores.json")
@@ -160,12 +160,12 @@ def test_guidance_and_a_policy_without_estimates(
     (plain,), (guided,) = (scores(trained, f"{asked} {g}", tmp_path / "scores.json") for g in (1, 3))
     assert (plain["guidance"], guided["guidance"]) == (1.0, 3.0)
     assert plain["returns"] != guided["returns"] and plain["action_error"] != guided["action_error"]
-    without = quick(tmp_path, hopper_file, "--no-best-return --no-typical-return")
+    without = quick(tmp_path, hopper_file, "--no-max-return-estimate --no-mean-return-estimate")
     own, other = (load_policy(path).model.state_dict() for path in (trained, without))
     assert all(torch.equal(own[name], tensor) for name, tensor in other.items())
-    assert {name.split(".")[0] for name in own.keys() - other.keys()} == {"best_return", "typical_return"}
+    assert {name.split(".")[0] for name in own.keys() - other.keys()} == {"max_return_estimate", "mean_return_estimate"}
     assert evaluate([str(without), "--guidance", "1.5"]) == 2
-    assert "--guidance: this policy holds no estimate of the return to expect" in capsys.readouterr().err
+    assert "--guidance: this policy holds no estimate of the expected return-to-go" in capsys.readouterr().err
 
 
 def test_what_a_local_set_returns(
