@@ -34,7 +34,7 @@ DESCRIPTION = """\
 Asks trained policies of one environment for returns from the data's 5 percent quantile to its best episode's, evenly
 spaced, and for "auto" where they hold that estimate; several runs of an agent are its seeds.
 Prints what was achieved, the rank correlation (Spearman's) of asked and achieved, and what lies between the least and
-the most asked, in points of the normalised score."""
+the most asked, in points of the normalized score."""
 EPILOG = """\
 example:
   aaren-rl bench steering runs/hopper-medium/decision-{aaren,transformer}/seed* --plot steering.svg

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..agents import Policy
 
 DESCRIPTION = """\
-Play episodes with a trained policy and print its returns and D4RL-normalised scores.
+Play episodes with a trained policy and print its returns and D4RL-normalized scores.
 
   aaren-rl evaluate runs/hopper-medium/decision-aaren/seed0
   aaren-rl evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
@@ -91,7 +91,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     runs = arguments.runs
     for option, asked in (("--video", arguments.video), ("--record-minari", arguments.record_minari)):
         if asked is not None and len(runs) > 1:
-            raise UsageError(f"{option}: is for one policy, not for {len(runs)}")
+            raise UsageError(f"{option}: takes one policy, not {len(runs)}")
     if arguments.record_minari is not None:
         new_minari_folder(arguments.record_minari)
     import_registering(arguments.register)

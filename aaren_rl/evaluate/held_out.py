@@ -1,8 +1,8 @@
-"""Held-out action error, as rolled out: how well a policy imitates episodes that it was not trained on.
+"""Held-out action MSE: how well a policy imitates episodes that it was not trained on, played step by step.
 
-Of discrete actions: their negative log-likelihood and accuracy.
+For discrete actions: the negative log-likelihood and the accuracy.
 
-Two training seeds differ by 30 points of score where these errors differ by a percent: they are what judges a recipe.
+Scores of two training seeds may differ by 30 points while these errors differ by a percent, so they judge a recipe.
 
 Shape suffixes: E episodes, B of them at once, T steps of an episode, N steps of all, O observation, A action.
 """
@@ -74,8 +74,8 @@ def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
     now, then = float(episodes.returns.mean()), card.data_returns.get("mean")
     if then is not None and not math.isclose(now, then, rel_tol=SAME_MEAN):
         raise DataError(
-            f"{run}: {episodes.dataset} is not what it was trained on (mean return {now:.2f} now, {then:.2f} then), so "
-            "what was kept from training is not known; train it again, or give a file: evaluate --held-out FILE.hdf5"
+            f"{run}: {episodes.dataset} differs from the training data (mean return {now:.2f}, then {then:.2f}), so "
+            "the held-out episodes are unknown; train the run again, or give a file: evaluate --held-out FILE.hdf5"
         )
     return hold_out(episodes, share, seed)[1]
 
@@ -97,7 +97,7 @@ def _configuration(run: Path) -> Iterator[Any]:
     try:
         yield yaml.safe_load(read_small(file))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as error:
-        raise UsageError(f"{file} is no run's configuration ({one_line(error)})") from error
+        raise UsageError(f"{file} is not a run's configuration ({one_line(error)})") from error
 
 
 def action_error(

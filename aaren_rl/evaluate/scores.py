@@ -1,4 +1,4 @@
-"""Scores that say how they were made."""
+"""Scores, with everything needed to repeat them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ActionError:
 
     @property
     def measure(self) -> str:
-        """What it is, in words."""
+        """The name of the measure."""
         return MEASURES[self.correct is not None]
 
     @property
@@ -49,7 +49,7 @@ class ActionError:
 
     @property
     def above_floor(self) -> float | None:
-        """What of the error is the policy's own; None where the floor is not known."""
+        """The excess MSE: the error minus the noise variance; None if that is unknown."""
         return None if self.floor is None else self.mean - self.floor
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
@@ -64,13 +64,13 @@ class ActionError:
         return {"val/action_mse": self.mean, **excess}
 
     def on_card(self) -> dict[str, float | None]:
-        """The fields of a policy's card that it fills."""
+        """The fields of a policy's card, name -> value."""
         if self.accuracy is not None:
             return {"action_nll": self.mean, "action_accuracy": self.accuracy}
         return {"action_error": self.mean, "action_error_floor": self.floor}
 
     def short(self) -> str:
-        """What it is, the mean, and what of it is the policy's own, or the accuracy."""
+        """The measure, its mean, and the excess MSE or the accuracy."""
         own = "" if self.above_floor is None else f" (excess MSE {self.above_floor:.4f})"
         return f"{self.measure} {self.mean:.4f}" + (own if self.accuracy is None else f", accuracy {self.accuracy:.3f}")
 
@@ -86,7 +86,7 @@ class ActionError:
 class Score(Origin):
     """The outcome of one evaluation, with everything needed to repeat it; `Origin` says how the policy acted.
 
-    Returns are in the environment's units; normalised scores are 100 (R - random) / (expert - random), and None where
+    Returns are in the environment's units; normalized scores are 100 (R - random) / (expert - random), and None where
     there is no reference; standard deviations are over episodes.
     """
 
@@ -111,7 +111,7 @@ class Score(Origin):
         """A bootstrap interval of the mean return, over episodes; of one episode its return, twice."""
         return _interval(self.returns, [1] * len(self.returns), level)
 
-    def normalised(self, value: float) -> float | None:
+    def normalized(self, value: float) -> float | None:
         """A return as a score; None where there is no reference."""
         if self.reference is None or self.reference_returns is None:
             return None
@@ -135,17 +135,17 @@ class Score(Origin):
 
     def data_headlines(self) -> dict[str, float]:
         """What the data return, in the unit of `headline`; nothing where that is not known."""
-        scores = {key: self.normalised(value) for key, value in self.data_returns.items()}
+        scores = {key: self.normalized(value) for key, value in self.data_returns.items()}
         return {key: self.data_returns[key] if score is None else score for key, score in scores.items()}
 
     def _shown(self, key: str) -> str:
         value = self.data_returns[key]
-        score, shown = self.normalised(value), f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}"
+        score, shown = self.normalized(value), f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}"
         return shown if score is None else f"{shown} ({score:.1f})"
 
     @property
     def headline(self) -> float:
-        """The one number to compare policies of a task by: the normalised score, else the return."""
+        """The one number to compare policies of a task by: the normalized score, else the return."""
         return self.return_mean if self.normalized_score_mean is None else self.normalized_score_mean
 
     def scalars(self) -> dict[str, float]:
@@ -174,11 +174,11 @@ def format_overview(scores: Sequence[tuple[str, Score]]) -> str:
     rows = [("policy", "target", "return", "95 % interval", "score", "95 % interval")]
     for name, score in scores:
         low, high = score.interval()
-        ends = [_cell(score.normalised(end)) for end in (low, high)]
+        ends = [_cell(score.normalized(end)) for end in (low, high)]
         returns = f"{score.return_mean:.1f}", f"[{low:.1f}, {high:.1f}]"
-        normalised = _cell(score.normalized_score_mean), "-" if "-" in ends else f"[{', '.join(ends)}]"
-        rows.append((name, asked_words(score.target_return), *returns, *normalised))
-    legend = "intervals: bootstrap over episodes, which say nothing of other training seeds"
+        normalized = _cell(score.normalized_score_mean), "-" if "-" in ends else f"[{', '.join(ends)}]"
+        rows.append((name, asked_words(score.target_return), *returns, *normalized))
+    legend = "intervals: bootstrap over episodes; they do not cover other training seeds"
     return "\n".join([*aligned(rows), "", legend])
 
 
@@ -189,9 +189,9 @@ def write_episodes(file: Path, scores: Sequence[tuple[str, Score]]) -> None:
     table.writerow(("policy", "env_id", "target_return", "seed", "return", "length", "normalized_score"))
     for name, score in scores:
         for i, (value, length) in enumerate(zip(score.returns, score.lengths, strict=True)):
-            target, normalised = asked_words(score.target_return, ".17g"), score.normalised(value)
+            target, normalized = asked_words(score.target_return, ".17g"), score.normalized(value)
             row = name, score.env_id, target, score.seed + i, repr(value), length
-            table.writerow((*row, "" if normalised is None else repr(normalised)))
+            table.writerow((*row, "" if normalized is None else repr(normalized)))
     write_text(file, text.getvalue())
 
 
@@ -243,8 +243,8 @@ def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
     ]
     for s in scores:
         returns = f"{asked_words(s.target_return):>8} {s.return_mean:>8.1f} {s.return_std:>7.1f}"
-        normalised = f"{_cell(s.normalized_score_mean):>7} {_cell(s.normalized_score_std):>6}"
-        lines.append(f"{returns} {normalised} {s.length_mean:>7.1f}" + speed * f" {s.actions_per_second:>10.0f}")
+        normalized = f"{_cell(s.normalized_score_mean):>7} {_cell(s.normalized_score_std):>6}"
+        lines.append(f"{returns} {normalized} {s.length_mean:>7.1f}" + speed * f" {s.actions_per_second:>10.0f}")
     legend = "no score: this environment has no reference returns (--ref-min-score, --ref-max-score)"
     if first.reference is not None:
         legend = f"score: 100 (return - random) / (expert - random), {first.reference}"

@@ -47,7 +47,7 @@ class Video:
     def __init__(self, file: Path, env_id: str, env_kwargs: Mapping[str, Any], seed: int, which: str = "first") -> None:
         suffix = file.suffix.lower()
         if suffix not in (".mp4", ".gif"):
-            raise UsageError(f"--video {file}: neither .mp4 nor .gif")
+            raise UsageError(f"--video {file}: expected a file name that ends in .mp4 or .gif")
         if suffix == ".mp4":
             try:
                 import imageio_ffmpeg

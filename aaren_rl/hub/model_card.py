@@ -75,7 +75,7 @@ def _results(score: Score, card: PolicyCard) -> Iterator[EvalResult]:
     said = f"asked return {asked_words(score.target_return)}, {score.episodes} episodes from seed {score.seed}"
     values = {"mean_reward": ("mean return", score.return_mean)}
     if score.normalized_score_mean is not None:
-        values["normalized_score"] = f"normalised score ({score.reference})", score.normalized_score_mean
+        values["normalized_score"] = f"normalized score ({score.reference})", score.normalized_score_mean
     for kind, (name, value) in values.items():
         yield EvalResult(
             task_type="reinforcement-learning",

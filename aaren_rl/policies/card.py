@@ -30,7 +30,7 @@ class ReturnBounds:
         """Raises ValueError where they are no bounds."""
         pairs = list(zip(self.low, self.high, strict=False))
         if self.every < 1 or not pairs or len(self.low) != len(self.high) or any(low > high for low, high in pairs):
-            raise ValueError("return_range must have intervals of at least 1 step, and bounds that rise for each")
+            raise ValueError("return_range must have intervals of at least 1 step, and low <= high for each")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Origin:
     Attributes:
         env: the task, e.g. "hopper-medium".
         env_id: the Gymnasium environment it is evaluated in.
-        reference: whose returns normalised scores refer to, e.g. "D4RL v2"; None: there are no normalised scores.
+        reference: the source of the reference returns, e.g. "D4RL v2"; None: there are no normalized scores.
         reference_returns: the returns that score 0 and 100.
         source: "d4rl", "local", "minari" or "file"; only "d4rl" is D4RL's own file. "imported": trained elsewhere.
         source_path: the file it was trained on, or the weights' where they were imported.
@@ -124,7 +124,7 @@ def card_from_json(tree: object) -> PolicyCard:
         if not is_plain_argument(name, value):
             raise ValueError(f"env_kwargs has {name!r:.80} = {value!r:.80}, which may name a file or a module")
     if not is_safe_name(card.env):
-        raise ValueError(f"env is no name: {card.env!r:.80}")
+        raise ValueError(f"env is not a name: {card.env!r:.80}")
     for name in ("agent", "env_id", "dataset", "source", "context", "rollout", "reference"):
         if not (getattr(card, name) or "").isprintable():  # it is shown on the terminal
             raise ValueError(f"{name} is not a line of text: {getattr(card, name)!r:.80}")
@@ -149,7 +149,7 @@ def _problems_of_numbers(card: PolicyCard) -> Iterator[str]:
         yield f"target_return {problem}"
     references = card.reference_returns
     if references is not None and not (len(references) == 2 and references[0] < references[1]):
-        yield f"reference_returns must be two numbers that rise, not {references!r:.80}"
+        yield f"reference_returns must be two increasing numbers, not {references!r:.80}"
 
 
 def task_fields(task: Task) -> dict[str, Any]:

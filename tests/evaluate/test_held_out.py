@@ -74,5 +74,5 @@ def test_floor_and_interval() -> None:
     assert error.above_floor == pytest.approx(9 / 40 - 0.1)
     low, high = error.interval()
     assert 0.1 <= low < error.mean < high <= 0.3
-    assert "0.2250" in str(error) and "0.1250 above the behavior's noise" in str(error)
+    assert "0.2250" in str(error) and "excess MSE 0.1250" in str(error)
     assert ActionError([1.0], [10]).above_floor is None

@@ -66,21 +66,21 @@ def test_several_policies_and_a_row_an_episode(tmp_path: Path, capsys: pytest.Ca
         assert normalized == pytest.approx(score["normalized_score_mean"])
         assert {float(row["target_return"]) for row in part} == {score["target_return"]}
     *_, table, legend = capsys.readouterr().out.rstrip().split("\n\n")
-    assert "95 % interval" in table and "nothing of other training seeds" in legend
+    assert "95 % interval" in table and "do not cover other training seeds" in legend
     for run, score in zip(both, scores, strict=True):
         (line,) = (line for line in table.splitlines() if line.startswith(run))
         low, high = map(float, line.split("[")[1].split("]")[0].split(", "))
         assert min(score["returns"]) - 0.1 <= low <= round(score["return_mean"], 1) <= high
     for option in (["--video", "x.gif"], ["--record-minari", "me/x-v0"]):
         assert evaluate([*both, *option]) == 2
-        assert f"{option[0]}: is for one policy, not for 2" in capsys.readouterr().err
+        assert f"{option[0]}: takes one policy, not 2" in capsys.readouterr().err
     assert evaluate([both[0], "--csv", str(tmp_path)]) == 2
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"reference_returns": [1.0, 1.0]}, "reference_returns must be two numbers that rise"),
+        ({"reference_returns": [1.0, 1.0]}, "reference_returns must be two increasing numbers"),
         ({"observation_std": [1.0, 0.0]}, "observation_std.1. must be above 0"),
         ({"action_low": [2.0], "action_high": [1.0]}, "not below action_high"),
         ({"action_low": [1.0]}, "action_low has 1 values, action_high 3"),

@@ -127,7 +127,7 @@ def test_a_missing_package_is_no_matter_of_the_renderer(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("file", "code", "message"),
     [
-        ("episode.avi", 2, "neither .mp4 nor .gif"),
+        ("episode.avi", 2, "ends in .mp4 or .gif"),
         ("nowhere/episode.gif", 2, "folder does not exist"),
         ("episode.mp4", 7, "pip install 'aaren-rl[video]'"),  # ffmpeg is not there
     ],

@@ -150,5 +150,5 @@ def test_runs_and_their_scores(small: Path, tmp_path: Path, capsys: pytest.Captu
         ["stopped", 2, 4, evaluated[0], evaluated[0]],
     ]
     out = capsys.readouterr().out
-    assert "4/4" in out and "stopped" in out and "score: normalised" in out
+    assert "4/4" in out and "stopped" in out and "score: normalized" in out
     assert runs([str(tmp_path / "nothing")]) == 2 and runs([str(other)]) == 2

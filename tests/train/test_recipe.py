@@ -88,9 +88,9 @@ def test_other_data_than_a_run_was_trained_on_hold_nothing_out(
     (copied / "config.yaml").write_text(settings.replace(str(hopper_file), str(other)))
     assert evaluate([str(copied), "--episodes", "1", "--held-out"]) == 3
     said = capsys.readouterr().err
-    assert "is not what it was trained on (mean return " in said and "--held-out FILE.hdf5" in said
+    assert "differs from the training data (mean return " in said and "--held-out FILE.hdf5" in said
     how = Evaluation(1, 1000, sweep_episodes=1, target_returns=None)
-    with pytest.raises(DataError, match="is not what it was trained on"):
+    with pytest.raises(DataError, match="differs from the training data"):
         gather(copied, how)
     assert gather(trained, how).last.action_error is not None
 
