@@ -15,10 +15,10 @@ AGENTS = {
     "decision-gru": "gru",
     "decision-mingru": "mingru",
     "bc": "aaren",
-    "bc-10": "aaren",
+    "bc-top10": "aaren",
 }
 # Baselines without a return-to-go: behavior cloning of all episodes, and of the best tenth as in Decision Transformer.
-UNCONDITIONED = ("bc", "bc-10")
+UNCONDITIONED = ("bc", "bc-top10")
 
 ROLLOUTS = ("recurrent", "staggered", "window")  # as in `agents`, which imports torch
 WEIGHTS = ("ema", "raw")
@@ -42,7 +42,7 @@ LABELS = {
     "decision-gru": "Decision-GRU",
     "decision-mingru": "Decision-minGRU",
     "bc": "Behavioral cloning",
-    "bc-10": "10 % BC",
+    "bc-top10": "10 % BC",
 }
 # What stands at every score of such data, so that none is taken for another's.
 MARKS = {"d4rl": "D4RL", "local": "local", "minari": "Minari", "file": "your file"}

@@ -71,5 +71,5 @@ def test_again_does_nothing_and_other_settings_are_not_mixed(made: Path, hopper_
     assert file.stat().st_mtime_ns == before
     with pytest.raises(UsageError, match="holds runs of other settings"):
         script.run(script.parse([*asked, "--updates", "3"]))
-    with pytest.raises(UsageError, match="bc-10: not an agent of the grid; it has decision-aaren, bc"):
-        script.run(script.parse(line(made, hopper_file, "--agents", "bc-10")))
+    with pytest.raises(UsageError, match="bc-top10: not an agent of the grid; it has decision-aaren, bc"):
+        script.run(script.parse(line(made, hopper_file, "--agents", "bc-top10")))

@@ -172,7 +172,7 @@ def test_the_grids_of_table_1(tmp_path: Path) -> None:
             assert job.make_config() == cell.config and run_folder(cell.config, job.out) == cell.run
     # Those that are left out by some agents are the last of a sweep that is stopped early.
     assert [cell.run.name for cell in cells[: 12 * 4]] == ["seed0"] * 48
-    assert all((cell.config.data.best_fraction == 0.1) == (cell.config.agent == "bc-10") for cell in cells)
+    assert all((cell.config.data.best_fraction == 0.1) == (cell.config.agent == "bc-top10") for cell in cells)
     assert {cell.config.data.source for cell in cells} == {"local"}
 
 
@@ -210,6 +210,6 @@ def test_arguments_for_all_runs_come_before_the_grids(tmp_path: Path) -> None:
     assert (cell.config.network.width, cell.config.evaluation.eval_every) == (64, 7)
     job = make_job(train_parser().parse_args(cell.arguments))
     assert job.threads == 2 and job.make_config() == cell.config
-    for more in ("--seed 3", "--out elsewhere", "--resume", "--agent bc-10"):  # which the sweep decides
+    for more in ("--seed 3", "--out elsewhere", "--resume", "--agent bc-top10"):  # which the sweep decides
         with pytest.raises(UsageError, match="leave them to the sweep"):
             read_grid("local").cells(tmp_path, more.split())
