@@ -35,7 +35,7 @@ Play episodes with a trained policy and print its returns and D4RL-normalized sc
   aaren-rl evaluate runs/hopper-medium/decision-aaren/seed0
   aaren-rl evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
   aaren-rl evaluate runs/hopper-medium/*/seed0 --csv episodes.csv   # several, with intervals
-  aaren-rl evaluate RUN --attention tree --budget 0.5 --sampler edh   # a Transformer, l^0.5 terms
+  aaren-rl evaluate RUN --attention tree --tree-budget 0.5 --tree-sampler edh   # a Transformer, l^0.5 terms
   aaren-rl evaluate RUN --env tmaze-10000       # trained on tmaze, played in a longer corridor
   aaren-rl evaluate RUN --video falls.gif --video-episode worst   # .mp4 needs ffmpeg
   aaren-rl evaluate policy.onnx                 # an exported policy, without PyTorch
@@ -51,27 +51,27 @@ def make_parser() -> Parser:
     add = parser.add_argument
     runs = "run folder, policy folder in it such as RUN/policy_best, or exported file"
     add("runs", nargs="+", type=Path, metavar="RUN", help=runs)
-    add("--episodes", type=positive, metavar="N", default=20, help="episodes a target return [20]")
+    add("--episodes", type=positive, metavar="N", default=20, help="episodes per target return [20]")
     returns = "target returns; auto: the maximum achievable return at every step (as in training)"
     add("--target-return", type=asked_return, metavar="R", nargs="+", help=returns)
     add("--rollout", choices=ROLLOUTS, metavar="MODE", help="recurrent, staggered or window (as in training)")
     add("--rollout-context", type=CONTEXT.integer, metavar="K", help="K of staggered and window")
     attention = "how a Transformer attends: softmax or tree (as it was trained to act)"
     add("--attention", choices=("softmax", "tree"), metavar="KIND", help=attention)
-    add("--budget", type=RETURN.number, metavar="E", help="tree: l^E terms for l tokens [0.5]")
-    add("--sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
-    guidance = "act W times on what asking for a return changes; 1.5 suits data of one policy [1]"
+    add("--tree-budget", type=RETURN.number, metavar="E", help="tree: l^E terms for l tokens [0.5]")
+    add("--tree-sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
+    guidance = "guidance weight (1 = off); 1.5 suits data of one policy [1]"
     add("--guidance", type=GUIDANCE.number, metavar="W", default=1.0, help=guidance)
     sampled = "sample discrete actions from softmax(logits / T) (the most likely one)"
     add("--temperature", type=TEMPERATURE.number, metavar="T", help=sampled)
     add("--weights", choices=WEIGHTS, metavar="NAME", help="ema (default) or raw")
-    add("--seed", type=SEED.integer, metavar="S", default=1000, help="of the first episode [1000]")
+    add("--eval-seed", type=SEED.integer, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
     add("--env", metavar="TASK", help="play a built-in task of the same sizes, such as tmaze-10000, with its returns")
     add("--env-id", metavar="ID", help="play in another environment, such as Hopper-v5: raw returns")
     held_out = "error of the actions on the episodes kept from training, or on those of an HDF5 file"
     add("--held-out", nargs="?", const="", metavar="FILE", help=held_out)
-    add("--json", type=Path, metavar="FILE", help="write a list, one object a target return")
-    add("--csv", type=Path, metavar="FILE", help="write a row an episode")
+    add("--json", type=Path, metavar="FILE", help="write a list, one object per target return")
+    add("--csv", type=Path, metavar="FILE", help="write one row per episode")
     add("--video", type=Path, metavar="FILE", help="film an episode, as .mp4 or .gif")
     add("--video-episode", choices=list(EPISODES), metavar="E", default="first", help="first, best or worst [first]")
     add("--record-minari", metavar="ID", help="write the episodes as a Minari dataset, me/hopper/run-v0")
@@ -128,7 +128,7 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, task: LocalTask | N
         fields = task_fields(task) | {"target_return": task.target_returns[0], "data_returns": known}
         fields |= {name: getattr(card, name) for name in ("n_actions", "action_start")}  # the policy's own
         card = dataclasses.replace(card, **fields)
-    asked, seed = arguments.target_return or [card.target_return], arguments.seed
+    asked, seed = arguments.target_return or [card.target_return], arguments.eval_seed
     if note := mismatch(card.context, card.context_length, policy.rollout, policy.context_length):
         print(note, file=sys.stderr)
     recorder = None if arguments.record_minari is None else Recorder()
@@ -219,12 +219,13 @@ def _attention(arguments: argparse.Namespace, policy: Policy) -> Policy:
     """The policy with the attention asked for; the episodes' seed is that of the samples too."""
     from ..agents import TreeConfig, with_softmax_attention, with_tree_attention
 
-    asked = {name: value for name in ("budget", "sampler") if (value := getattr(arguments, name)) is not None}
+    options = {"budget": arguments.tree_budget, "sampler": arguments.tree_sampler}
+    asked = {name: value for name, value in options.items() if value is not None}
     if arguments.attention == "tree":
         try:
-            return with_tree_attention(policy, TreeConfig(**asked, seed=arguments.seed))
+            return with_tree_attention(policy, TreeConfig(**asked, seed=arguments.eval_seed))
         except ValueError as error:
             raise UsageError(f"--attention tree: {error}") from error
     if asked:
-        raise UsageError(f"--{next(iter(asked))} is for --attention tree")
+        raise UsageError(f"--tree-{next(iter(asked))} is for --attention tree")
     return policy if arguments.attention is None else with_softmax_attention(policy)

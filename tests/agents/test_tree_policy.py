@@ -51,7 +51,7 @@ def test_all_terms_act_like_softmax_and_few_do_not(run: Path, rollout: str) -> N
 
 
 def test_evaluate_is_repeatable_and_says_how(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found, asked = [], ("--attention", "tree", "--budget", "0.3", "--sampler", "uniform")
+    found, asked = [], ("--attention", "tree", "--tree-budget", "0.3", "--tree-sampler", "uniform")
     for options in (asked, asked, ("--attention", "softmax"), ("--rollout", "window"), ()):
         file = tmp_path / "scores"
         assert evaluate.main([str(run), "--episodes", "2", "--json", str(file), *options]) == 0
@@ -71,13 +71,13 @@ def test_evaluate_is_repeatable_and_says_how(run: Path, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--attention tree --budget 1.5", "--attention tree: budget: must be at most 1, not 1.5"),
+        ("--attention tree --tree-budget 1.5", "--attention tree: budget: must be at most 1, not 1.5"),
         (
             "--attention tree --rollout window",
             "--attention tree: tree attention needs a growing memory: use rollout recurrent or staggered, not window",
         ),
-        ("--budget 0.5", "--budget is for --attention tree"),
-        ("--sampler edh", "--sampler is for --attention tree"),
+        ("--tree-budget 0.5", "--tree-budget is for --attention tree"),
+        ("--tree-sampler edh", "--tree-sampler is for --attention tree"),
     ],
 )
 def test_evaluate_refuses(run: Path, options: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ def test_evaluate_needs_no_data_for_them(tmp_path: Path, capsys: pytest.CaptureF
 def test_several_policies_and_a_row_an_episode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     both = [str(save_run(tmp_path / "one")), str(save_run(tmp_path / "other", seed=3, target_return=50.0))]
     files = ["--json", str(tmp_path / "scores.json"), "--csv", str(tmp_path / "episodes.csv")]
-    assert evaluate([*both, "--episodes", "5", "--seed", "7", *files]) == 0
+    assert evaluate([*both, "--episodes", "5", "--eval-seed", "7", *files]) == 0
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert [(score["training_seed"], score["target_return"]) for score in scores] == [(0, 300.0), (3, 50.0)]
     with (tmp_path / "episodes.csv").open(newline="") as file:

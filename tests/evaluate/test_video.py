@@ -52,7 +52,7 @@ def told_return(text: str) -> float:
 @pytest.mark.usefixtures("renderer")
 def test_a_gif_shows_the_scored_episode(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, scores = tmp_path / "episode.gif", tmp_path / "scores.json"
-    asked = ["--episodes", "3", "--seed", "7", "--target-return", "3600", "1800"]
+    asked = ["--episodes", "3", "--eval-seed", "7", "--target-return", "3600", "1800"]
     assert evaluate([str(run), *asked, "--video", str(file), "--json", str(scores)]) == 0
     with Image.open(file) as gif:
         assert told_return(gif.info["comment"].decode()) == scored_return(scores)

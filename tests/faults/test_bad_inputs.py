@@ -69,7 +69,7 @@ def lines() -> Iterator[Case]:
     for option, values in {
         "register": ("", ".", "..", "os.path.nothing", "a b", "1", "énv", "json.decoder.", "antigravity1", "-m"),
         "device": ("", "cuda:99", "mps", "cpu:-1", "meta", "cuda:x", "gpu", "xla"),
-        **dict.fromkeys(("rollout", "weights", "attention", "sampler"), ("Nothing",)),
+        **dict.fromkeys(("rollout", "weights", "attention", "tree-sampler"), ("Nothing",)),
     }.items():
         yield from (case(["evaluate", "RUN", f"--{option}={value}"], {2}) for value in values)
     for option in "agent preset context rollout optimizer lr-schedule precision".split():

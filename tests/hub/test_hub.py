@@ -24,7 +24,7 @@ from aaren_rl.policies.folder import read_card
 @pytest.fixture(scope="module")
 def scores_file(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("scores") / "scores.json"
-    assert evaluate([str(trained_run), "--episodes", "2", "--seed", "7", "--json", str(file)]) == 0
+    assert evaluate([str(trained_run), "--episodes", "2", "--eval-seed", "7", "--json", str(file)]) == 0
     return file
 
 

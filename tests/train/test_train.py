@@ -203,7 +203,7 @@ def test_evaluate_prints_a_table_and_writes_the_same(
 ) -> None:
     file = tmp_path / "scores.json"
     run = str(folder(trained))
-    asked = ["--episodes", "3", "--target-return", "1800", "3600", "--seed", "7", "--json", str(file)]
+    asked = ["--episodes", "3", "--target-return", "1800", "3600", "--eval-seed", "7", "--json", str(file)]
     assert evaluate([run, *asked]) == 0
     table, scores = capsys.readouterr().out, json.loads(file.read_text())
     assert [score["target_return"] for score in scores] == [1800, 3600]
