@@ -41,7 +41,7 @@ def on_all_sets(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def scores(cells: Sequence[Cell]) -> Figure:
-    """A row a set: scores with their intervals beside what the data return, and errors above the floor."""
+    """A row a set: scores with their intervals beside what the data return, and excess MSE."""
     groups, styles = group(cells), styles_of(cells)
     agents = list(dict.fromkeys(agent for by_agent in groups.values() for agent in by_agent))
     figure = Figure(figsize=(9.6, 1.5 + 0.62 * len(groups)), layout="constrained")
@@ -59,12 +59,12 @@ def scores(cells: Sequence[Cell]) -> Figure:
                 style = {"color": SOFT, "linestyle": DATA[name][0], "linewidth": 1.3, "zorder": 1}
                 left.plot([value] * 2, [row[env] - 0.38, row[env] + 0.38], **style)
     left.set_yticks(range(len(groups)), list(groups))
-    left.set(xlabel="normalised score, local sets", ylim=(len(groups) - 0.5, -0.5))
+    left.set(xlabel="normalized score, local sets", ylim=(len(groups) - 0.5, -0.5))
     left.set_xlim(left=min(0.0, left.get_xlim()[0]))
     # Between agents that learn and one that has a tenth of a small set lie factors of ten.
     right.set_xscale("symlog", linthresh=LINEAR)
     # An interval past 0 ends at the axis, a value does not.
-    right.set(xlabel="held-out action error above the floor", xlim=(min([0.0, *(e.value for _, e in errors)]), None))
+    right.set(xlabel="excess action MSE, held out", xlim=(min([0.0, *(e.value for _, e in errors)]), None))
     right.xaxis.set_major_formatter("{x:g}")
     for axes in (left, right):
         paint(axes)
@@ -84,7 +84,7 @@ def profile(cells: Sequence[Cell]) -> Figure:
         axes.plot(THRESHOLDS, shares, color=color, linewidth=2, label=label(agent))
         if (low != high).any():
             axes.fill_between(THRESHOLDS, low, high, color=color, alpha=0.15, linewidth=0)
-    axes.set(xlabel="normalised score", ylabel="share of runs above it", xlim=(0, THRESHOLDS[-1]), ylim=(0, 1))
+    axes.set(xlabel="normalized score", ylabel="share of runs above it", xlim=(0, THRESHOLDS[-1]), ylim=(0, 1))
     paint(axes)
     axes.legend(frameon=False, fontsize=9, labelcolor=INK)
     return figure
@@ -103,10 +103,10 @@ def steering(cells: Sequence[Cell]) -> Figure:
         paint(axes)
     for axes in panels[len(groups) :]:
         axes.set_visible(False)
-    figure.supxlabel("asked return", fontsize=10, color=INK)
+    figure.supxlabel("target return", fontsize=10, color=INK)
     figure.supylabel("achieved return", fontsize=10, color=INK)
     handles = [_handle(agent, styles) for agent in shown]
-    handles.append(Line2D([], [], color=SOFT, linestyle=":", label="achieved = asked"))
+    handles.append(Line2D([], [], color=SOFT, linestyle=":", label="achieved = target"))
     figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
     return figure
 

@@ -138,7 +138,7 @@ def scores(cells: Sequence[Cell]) -> str:
 
 
 def errors(cells: Sequence[Cell]) -> str:
-    """A row a set: every agent's error above the floor, and the difference."""
+    """A row a set: every agent's excess MSE, and the difference."""
     agents, found = agents_of(cells), {(i.env, i.agent): i for i in imitation(cells) if i.above_floor is not None}
     paired = {d.env: d.difference for d in imitation_differences(cells) if is_pair(d)}
     rows = []
@@ -200,5 +200,5 @@ def cost(cells: Sequence[Cell], machines: Mapping[str, str]) -> str:
                 " to ".join(dict.fromkeys(memory(size) for size in (min(sizes), max(sizes)))),
             ]
             rows.append(row)
-    head = ["trained on", "agent", "runs", "ms an update", "µs an action, step 10 to the last", "state"]
+    head = ["trained on", "agent", "runs", "ms per gradient step", "µs an action, step 10 to the last", "state"]
     return table(head, rows, words=2)

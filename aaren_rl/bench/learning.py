@@ -1,4 +1,4 @@
-"""The benchmark "learning": held-out action error against seconds and updates, recipes side by side.
+"""The benchmark "learning": held-out action error against seconds and gradient steps, recipes side by side.
 
 Every recipe's policy is played step by step over the same held-out episodes. On one of them its error is first held
 against the model's own in parallel.
@@ -30,20 +30,20 @@ from ..train.trainer import Stopwatch, Trainer
 from .harness import Figures, logarithmic, parallel_actions, require, table
 
 RECIPES = ("default:decision-aaren", "default:decision-aaren-rsa", "default:decision-transformer")
-POINTS = 7  # evaluations of a recipe, the last after all its updates
-FIRST = 1 / 16  # of the updates, at the first evaluation
+POINTS = 7  # evaluations of a recipe, the last after all its gradient steps
+FIRST = 1 / 16  # of the gradient steps, at the first evaluation
 HELD_OUT = 0.05  # of the episodes
-TURN = 25  # updates of a recipe before it is the next one's turn: all see the same machine
-COSTS = ("seconds", "updates")
+TURN = 25  # gradient steps of a recipe before it is the next one's turn: all see the same machine
+COSTS = {"seconds": "seconds", "updates": "gradient steps"}
 TOLERANCE = 1e-3  # of the error, relative: played step by step against in parallel
 
-HELP = "held-out action error against seconds and updates, recipes side by side"
+HELP = "held-out action error against seconds and gradient steps, recipes side by side"
 DESCRIPTION = """\
-Trains recipes (PRESET:AGENT, then settings of train's after commas) in turns, some updates each, on one data set less
-its held-out episodes, and prints the error of the EMA weights on those: played step by step in the recipe's own
-rollout mode, with each episode's own return asked for. Seconds are those of the updates alone. "Above floor" leaves out
-the variance of the behavior's own noise, known exactly for local sets; the last table says what it took to come down
-to the error asked for."""
+Trains recipes (PRESET:AGENT, then settings of train's after commas) in turns, some gradient steps each, on one dataset
+without its held-out episodes, and prints the error of the EMA weights on those: played step by step in the recipe's own
+rollout mode, with each episode's own return as the target. Seconds are those of the gradient steps alone. "Excess" is
+the error minus the noise variance of the behavior policy, known exactly for local datasets; the last table has what
+it took to reach the error --error."""
 EPILOG = """\
 example:
   aaren-rl bench learning --env hopper-medium --updates 1500 --plot learning.png
@@ -76,7 +76,7 @@ class Learner:
         self.watch, self.points = Stopwatch(), list[Figures]()
 
     def train(self, updates: int) -> None:
-        """Some more updates."""
+        """Some more gradient steps."""
         with self.watch:
             for _ in range(updates):
                 self.trainer.step()
@@ -172,7 +172,7 @@ def reached(points: Sequence[tuple[float, float]], wanted: float) -> float | Non
 
 
 def show(figures: Figures) -> list[str]:
-    """A table of errors, and one of what it took to come down to the error asked for."""
+    """A table of errors, and one of what it took to reach the given error."""
     floor, error, curves = figures["floor"], figures["error"], figures["curves"]
     errors = [
         {**point, "recipe": curve["recipe"], "above": "-" if floor is None else f"{point['error'] - floor:.4f}"}
@@ -180,19 +180,19 @@ def show(figures: Figures) -> list[str]:
         for point in curve["points"]
     ]
     last = curves[-1]["seconds_to"]
-    costs = [(f"to an error of {error:.4f}", "updates", "seconds", f"of {curves[-1]['recipe']}")]
+    costs = [(f"to an error of {error:.4f}", "steps", "seconds", f"of {curves[-1]['recipe']}")]
     for curve in curves:
         updates, taken = curve["updates_to"], curve["seconds_to"]
         cells = ("-", "-") if taken is None else (f"{updates:,.0f}", f"{taken:.1f}")
         costs.append((curve["recipe"], *cells, "-" if taken is None or last is None else f"{taken / last:.3f}"))
     held_out = "error on {held_out_episodes} held-out episodes, {held_out_steps:,} steps; seed {seed}".format(**figures)
-    under = "" if floor is None else f", floor {floor:.4f}"
+    under = "" if floor is None else f", noise variance {floor:.4f}"
     return [
         f"{figures['env']} ({MARKS[figures['source']]}), {figures['steps']:,} steps; {held_out}",
-        f"error of the data's mean action {figures['trivial']:.4f}{under}; to come down to: {error:.4f}",
+        f"error of the data's mean action {figures['trivial']:.4f}{under}; to reach: {error:.4f}",
         "",
         *table(
-            "recipe|updates|seconds|error|interval|above floor",
+            "recipe|steps|seconds|error|interval|excess",
             "{recipe}|{updates:,}|{seconds:.1f}|{error:.4f}|[{low:.4f}, {high:.4f}]|{above}",
             errors,
         ),
@@ -202,7 +202,7 @@ def show(figures: Figures) -> list[str]:
 
 
 def plot(figures: Figures) -> Figure:
-    """Error against seconds and against updates, above the floor where it is known; all axes logarithmic."""
+    """Error against seconds and gradient steps, minus the noise variance where it is known; all axes logarithmic."""
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     floor = figures["floor"] or 0.0
     panels = figure.subplots(1, 2, sharey=True)
@@ -214,9 +214,9 @@ def plot(figures: Figures) -> Figure:
             name = label(agent) if preset == "default" else f"{label(agent)}, preset {preset}"
             axes.plot(at, errors, marker=".", color=f"C{k}", label=name)
         axes.axhline(figures["error"] - floor, color="0.5", linewidth=0.8, linestyle="--")
-        axes.set(xlabel=f"{cost} of training")
+        axes.set(xlabel=f"{COSTS[cost]} of training")
         logarithmic(axes)
-    panels[0].set_ylabel("held-out action error" + (" above the floor" if figures["floor"] else ""))
+    panels[0].set_ylabel("excess action MSE, held out" if figures["floor"] else "action MSE, held out")
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=2, fontsize="small")
     figure.suptitle(f"{figures['env']} ({figures['source']}), {figures['steps']:,} steps", fontsize="medium")

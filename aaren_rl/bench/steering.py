@@ -27,14 +27,14 @@ from ..policies.names import MARKS, label
 from ..ranges import GUIDANCE, SEED
 from .harness import Figures
 
-LOWEST = 0.05  # quantile of the data's returns that is the least asked for; the most is their best
+LOWEST = 0.05  # quantile of the data's returns that is the least target; the largest is their best
 
-HELP = "achieved against asked return of trained policies"
+HELP = "achieved against target return of trained policies"
 DESCRIPTION = """\
-Asks trained policies of one environment for returns from the data's 5 percent quantile to its best episode's, evenly
-spaced, and for "auto" where they hold that estimate; several runs of an agent are its seeds.
-Prints what was achieved, the rank correlation (Spearman's) of asked and achieved, and what lies between the least and
-the most asked, in points of the normalized score."""
+Plays trained policies of one environment with target returns from the 5th percentile of the data to its best episode,
+evenly spaced, and with the maximum achievable return ("auto") where they have an estimate of it. Several runs of an
+agent are its seeds. Prints the achieved returns, Spearman's rank correlation of target and achieved return, and the
+range of scores from the least to the largest target, in points of the normalized score."""
 EPILOG = """\
 example:
   aaren-rl bench steering runs/hopper-medium/decision-{aaren,transformer}/seed* --plot steering.svg
@@ -85,12 +85,12 @@ def _steered(agent: str, asked: list[float], played: list[tuple[PolicyCard, list
         "achieved": achieved,
         "auto": auto if len(auto) == len(played) else None,
         "rank_correlation": rank_correlation(asked, means),
-        "difference": float(np.mean(np.abs(means - asked) / np.abs(asked))),  # of |achieved - asked| / |asked|
+        "difference": float(np.mean(np.abs(means - asked) / np.abs(asked))),  # of |achieved - target| / |asked|
     }
 
 
 def rank_correlation(asked: Sequence[float], achieved: npt.NDArray[np.float64]) -> float:
-    """Spearman's; 0 where every asked return achieved the same."""
+    """Spearman's; 0 where every target return achieved the same."""
     return float(stats.spearmanr(asked, achieved).statistic) if np.ptp(achieved) else 0.0
 
 
@@ -105,22 +105,22 @@ def show(figures: Figures) -> list[str]:
     def shown(value: float) -> str:
         return f"{value:,.0f} ({points(value):.1f})" if reference else f"{value:,.1f}"
 
-    rows = [["asked", *(agent["agent"] for agent in agents)]]
+    rows = [["target", *(agent["agent"] for agent in agents)]]
     rows += [[f"{asked:,.0f}", *(shown(mean[k]) for mean in means)] for k, asked in enumerate(figures["asked"])]
     rows += [
         [""] * len(rows[0]),
         ["auto", *("-" if agent["auto"] is None else shown(np.mean(agent["auto"])) for agent in agents)],
-        ["best asked", *(shown(max(mean)) for mean in means)],
+        ["best of targets", *(shown(max(mean)) for mean in means)],
         ["least to most, points", *(f"{points(mean[-1]) - points(mean[0]):.1f}" for mean in means)],
         ["rank correlation", *(f"{agent['rank_correlation']:.3f}" for agent in agents)],
-        ["|achieved - asked|", *(f"{agent['difference']:.1%} of asked" for agent in agents)],
+        ["|achieved - target|", *(f"{agent['difference']:.1%} of target" for agent in agents)],
         ["training seeds", *(", ".join(map(str, agent["seeds"])) for agent in agents)],
-        ["updates", *(", ".join(sorted({f"{n:,}" for n in agent["updates"]})) for agent in agents)],
+        ["gradient steps", *(", ".join(sorted({f"{n:,}" for n in agent["updates"]})) for agent in agents)],
         ["rollout", *(agent["rollout"] for agent in agents)],
     ]
     return [
-        f"{figures['env']} ({MARKS[figures['source']]}), {figures['env_id']}, {figures['episodes']} episodes an asked "
-        f"return from seed {figures['seed']}; means over training seeds{_guided(figures['guidance'])}",
+        f"{figures['env']} ({MARKS[figures['source']]}), {figures['env_id']}, {figures['episodes']} episodes per "
+        f"target return from seed {figures['seed']}; means over training seeds{_guided(figures['guidance'])}",
         f"the data's mean return is {shown(figures['data_mean'])}",
         "",
         *aligned(rows),
@@ -132,11 +132,11 @@ def _guided(guidance: float) -> str:
 
 
 def plot(figures: Figures) -> Figure:
-    """Achieved against asked return: a thin line a seed, a thick one their mean, "auto" dashed, the diagonal dotted."""
+    """Achieved against target return: seeds thin, their mean thick, "auto" dashed, the diagonal dotted."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()
     asked = figures["asked"]
-    axes.plot([asked[0], asked[-1]], [asked[0], asked[-1]], color="0.5", linestyle=":", label="achieved = asked")
+    axes.plot([asked[0], asked[-1]], [asked[0], asked[-1]], color="0.5", linestyle=":", label="achieved = target")
     axes.axhline(figures["data_mean"], color="0.7", linewidth=0.8, label="mean of the data")
     for k, agent in enumerate(figures["agents"]):
         for line in agent["achieved"]:
@@ -145,10 +145,10 @@ def plot(figures: Figures) -> Figure:
         axes.plot(asked, mean, color=f"C{k}", linewidth=2, marker=".", label=label(agent["agent"]))
         if agent["auto"] is not None:
             axes.axhline(np.mean(agent["auto"]), color=f"C{k}", linestyle="--", label=f"{label(agent['agent'])}, auto")
-    axes.set(xlabel="asked return", ylabel="achieved return", ylim=(0, None) if asked[0] >= 0 else None)
+    axes.set(xlabel="target return", ylabel="achieved return", ylim=(0, None) if asked[0] >= 0 else None)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small", frameon=False)
-    title = f"{figures['env']} ({figures['source']}), {figures['episodes']} episodes a point"
+    title = f"{figures['env']} ({figures['source']}), {figures['episodes']} episodes per point"
     axes.set_title(title + _guided(figures["guidance"]), fontsize="medium")
     return figure
 
@@ -156,7 +156,7 @@ def plot(figures: Figures) -> Figure:
 def add_arguments(parser: Parser) -> None:
     """The benchmark's own options."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders of one environment")
-    parser.add_argument("--values", type=positive, default=8, help="asked returns (default: %(default)s)")
+    parser.add_argument("--values", type=positive, default=8, help="target returns (default: %(default)s)")
     parser.add_argument("--episodes", type=positive, default=50, help="for each (default: %(default)s)")
     parser.add_argument("--seed", type=SEED.integer, default=1000, help="of the first episode (default: 1000)")
     parser.add_argument(

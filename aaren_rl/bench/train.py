@@ -1,4 +1,4 @@
-"""The benchmark "train": time of an update beside other packages, and its share of the machine's matmul peak.
+"""The benchmark "train": time of a gradient step beside other packages, and its share of the matmul peak.
 
 A loss and its gradients are first compared with those of the tokens taken one by one in float64.
 """
@@ -47,14 +47,14 @@ UNTIMED = 1  # updates before every timed one, after which the processor's cache
 REPEATS = 7
 BASE = "decision-aaren, window"  # what the contexts are compared with, and the peers
 
-HELP = "time of an update beside other packages, share of the matmul peak"
+HELP = "time of a gradient step compared with other packages, share of the matmul peak"
 DESCRIPTION = """\
-Times one update (draw a batch, forward, backward, clip, optimiser, moving average) of this package's agents, and the
-same of transformers' and TorchRL's Decision Transformers at the same width, layers, heads, batch and context; medians,
-in turns, each after one update that is not timed. The peers' batches are drawn beforehand. Everything runs in bfloat16
-autocast where the processor has it, and the peers in float32 as well, which is their default. "A step" is the
+Times one gradient step (draw a batch, forward, backward, clip, optimizer, EMA) of this package's agents, and the same
+of transformers' and TorchRL's Decision Transformers at the same width, layers, heads, batch and context; medians,
+in turns, each after one gradient step that is not timed. The peers' batches are drawn beforehand. Everything runs in
+bfloat16 autocast where the processor has it, and the peers in float32 as well, which is their default. "A step" is the
 time of an environment step, padding left out, over that of this package's first line. The share is the rate of the
-update's own matrix products over that of a product of 2048 x 2048 matrices in the same precision and round."""
+gradient step's own matrix products over that of a product of 2048 x 2048 matrices in the same precision and round."""
 EPILOG = """\
 example:
   pip install 'aaren-rl[bench]'       # the peers; without them this package is timed alone
@@ -258,7 +258,7 @@ def show(figures: Figures) -> list[str]:
             f"gradients checked against float64: {checked}",
             f"peak, large matrix products: {peaks}",
             *table(
-                "|precision|update, ms|steps|a step|GFLOP|of peak",
+                "|precision|ms|steps|a step|GFLOP|of peak",
                 "{name}|{precision}|{milliseconds:.1f}|{steps:.0f}|{ratio:.2f}|{gflop:.1f}|{peak_share:.0%}",
                 size["updates"],
             ),
@@ -281,7 +281,7 @@ def plot(figures: Figures) -> Figure:
         bars = axes.barh(names, times, color=["#999999" if u["name"] in PEERS else "#0072B2" for u in updates])
         axes.bar_label(bars, [f"{u['milliseconds']:.0f} ms, {u['peak_share']:.0%} of peak" for u in updates], padding=3)
         axes.set_xlim(0, 1.6 * max(times))
-        axes.set(title="width {width}, layers {layers}, heads {heads}".format(**size), xlabel="ms an update")
+        axes.set(title="width {width}, layers {layers}, heads {heads}".format(**size), xlabel="ms per gradient step")
     return figure
 
 
@@ -290,7 +290,7 @@ def add_arguments(parser: Parser) -> None:
     sizes = "width x layers (default: %(default)s)"
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="WxL", help=sizes)
     parser.add_argument("--heads", type=positive, default=4, help="heads of a mixer (default: %(default)s)")
-    parser.add_argument("--batch", type=positive, default=64, help="windows of an update (default: %(default)s)")
+    parser.add_argument("--batch", type=positive, default=64, help="windows per gradient step (default: %(default)s)")
     parser.add_argument("--context-length", type=positive, default=20, help="K, steps (default: %(default)s)")
     parser.add_argument("--repeats", type=positive, default=REPEATS, help="of each, in turns (default: %(default)s)")
     parser.add_argument("--compile", action="store_true", help="this package's agents through torch.compile as well")

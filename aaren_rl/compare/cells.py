@@ -46,11 +46,11 @@ class Cell:
         env: the task, e.g. "hopper-medium".
         seconds_per_update: median over the run, on `device`: "cpu" or the GPU's name.
         device: where it was trained.
-        loss: of the last updates that were logged together, on the agent's own training contexts.
-        last: the last update's score, which is reported; with the action error, where episodes were held out.
+        loss: of the last gradient steps that were logged together, on the agent's own training contexts.
+        last: the score after the last gradient step, which is reported; with the held-out action error, where known.
         best: the score of the weights that were best during training, on the same episodes; None where not asked for.
         mean_of_last: mean headline of the last `mean_of` evaluations during training.
-        sweep: scores for several asked returns, last update; none of an agent that sees no return-to-go.
+        sweep: last scores for several target returns; none of an agent that sees no return-to-go.
         action_cost: at several steps of an episode, in order.
     """
 

@@ -42,7 +42,7 @@ def make_parser() -> Parser:
     agents = f"of {', '.join(AGENTS)} [first two]"
     add("--agents", nargs="+", choices=AGENTS, metavar="NAME", default=COMPARED, help=agents)
     add("--seeds", type=positive, metavar="N", default=3, help="training seeds 0 to N - 1 [3]")
-    add("--updates", type=positive, metavar="N", help="training updates, for every agent (the preset's)")
+    add("--updates", type=positive, metavar="N", help="gradient steps, for every agent (the preset's)")
     add("--source", nargs="+", metavar="S", default=["auto"], help="data, as train's; several files of your own [auto]")
     add("--env-id", metavar="ID", help="your own Gymnasium environment, with --source FILE ...")
     add("--ref-min-score", type=RETURN.number, metavar="X", help="return that scores 0, with --env-id")

@@ -27,8 +27,8 @@ class Imitation:
     """One agent's action error on the held-out episodes of one task, mean over its training seeds.
 
     `episodes` are those of all seeds together. The interval is over the episodes of each seed, for these very seeds.
-    `above_floor`: what of the error is the policies' own; None where the noise is not known. `accuracy`: of discrete
-    actions, the mean over seeds.
+    `above_floor`: the error minus the noise variance (excess MSE); None where that is not known. `accuracy`: of
+    discrete actions, the mean over seeds.
     """
 
     env: str

@@ -40,7 +40,7 @@ class Summary:
     """One agent on one task, over its training seeds.
 
     Attributes:
-        scores: of the last update, seed by seed: normalized scores, or returns where there is no reference.
+        scores: after the last gradient step, seed by seed: normalized scores, or returns where there is no reference.
         std: the scores' standard deviation with n - 1 in the denominator; None for one seed.
         iqm: interquartile mean: of the scores without the lowest and the highest quarter (rounded down).
         best: mean of the best score during training; None where a seed has none.

@@ -55,24 +55,32 @@ def _held_out(tag: str) -> Points:
     return points
 
 
-_LAST = "Last weights; x: updates"
+_LAST = "Last weights; x: gradient steps"
 _ACHIEVED, _TARGETS = (_curve("sweep", "target_return", name) for name in ("return_mean", "target_return"))
 _TIMES, _SIZES = (_curve("action_cost", "step", name) for name in ("microseconds", "state_bytes"))
 _STEERING, _STEP = "achieved return against target return", "x: step of the episode"
 # The first part of the tag: (title of its chart in the page of custom scalars, what it is, points of a cell)
 QUANTITIES: dict[str, tuple[str, str, Points]] = {
-    "eval/normalized_score": ("score during training", "Normalized score; x: update", _headlines(True)),
-    "eval/mean_return": ("return during training", "No normalized score is known; x: update", _headlines(False)),
+    "eval/normalized_score": ("score during training", "Normalized score; x: gradient step", _headlines(True)),
+    "eval/mean_return": ("return during training", "No normalized score is known; x: gradient step", _headlines(False)),
     "final_score/last": ("final score", f"{_LAST}; this is the reported score", _once("last.headline")),
-    "final_score/best": ("final score", "Best weights during training; x: updates", _once("best_headline")),
-    "final_score/mean_of_last": ("final score", "Mean of the last evaluations; x: updates", _once("mean_of_last")),
-    "model/parameters": ("parameters", "Number of weights of the model; x: updates", _once("parameters")),
+    "final_score/best": ("final score", "Best weights during training; x: gradient steps", _once("best_headline")),
+    "final_score/mean_of_last": (
+        "final score",
+        "Mean of the last evaluations; x: gradient steps",
+        _once("mean_of_last"),
+    ),
+    "model/parameters": ("parameters", "Number of weights of the model; x: gradient steps", _once("parameters")),
     "model/state_bytes": ("bytes of state", f"Memory that the policy keeps between actions; {_STEP}", _SIZES),
     "steering/achieved_return": (_STEERING, "Mean return; x: target return, rounded", _ACHIEVED),
     "steering/target_return": (_STEERING, "To compare with; x: target return, rounded", _TARGETS),
     "time/microseconds_per_action": ("microseconds per action", f"The policy alone, one thread; {_STEP}", _TIMES),
-    "time/seconds_per_update": ("seconds per update", "Median, on hparams' device", _once("seconds_per_update")),
-    "train/loss": ("loss", "Mean of the last logged updates, on the agent's contexts; x: updates", _once("loss")),
+    "time/seconds_per_update": ("seconds per gradient step", "Median, on hparams' device", _once("seconds_per_update")),
+    "train/loss": (
+        "loss",
+        "Mean of the last logged gradient steps, on the agent's contexts; x: gradient steps",
+        _once("loss"),
+    ),
     "val/accuracy": ("held-out accuracy", f"Discrete actions. {_LAST}", _held_out("val/accuracy")),
     "val/action_mse": ("held-out action MSE", f"Continuous actions. {_LAST}", _held_out("val/action_mse")),
     "val/excess_mse": ("held-out excess MSE", f"Above the behavior's noise. {_LAST}", _held_out("val/excess_mse")),

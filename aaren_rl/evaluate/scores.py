@@ -29,7 +29,7 @@ class ActionError:
 
     sums: list[float]  # (E,), over an episode's steps, of the mean over action dimensions
     lengths: list[int]  # (E,), steps
-    floor: float | None = None  # the mean variance of the behavior's own noise on these steps, where it is known
+    floor: float | None = None  # the mean noise variance of the behavior policy on these steps, where it is known
     correct: list[int] | None = None  # (E,), of discrete actions: steps at which the most likely one was taken
 
     @property
@@ -196,14 +196,14 @@ def write_episodes(file: Path, scores: Sequence[tuple[str, Score]]) -> None:
 
 
 def above_data(target_returns: Iterable[float | None], card: PolicyCard) -> str | None:
-    """A remark where a return is asked for that no episode of the training data had, or nothing."""
+    """A note where the target return is above every episode of the training data, or None."""
     best = card.data_returns.get("best", math.inf)
     highest = max((target for target in target_returns if target is not None), default=best)
     if card.return_range is None or highest <= best:
         return None
     return (
         f"note: the target return {highest:,g} is above the best in the training data, {best:,.0f}: the model is fed "
-        "no more than the 99 % quantile of the data's returns-to-go at each step"
+        "no more than the 99th percentile of the data's returns-to-go at each step"
     )
 
 
@@ -232,7 +232,7 @@ def describe_rollout(mode: str, context: int) -> str:
 def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
     """The scores of one policy as a table, under a line that says how they were made; `speed`: this machine's, too."""
     first = scores[0]
-    made = f"{first.updates} updates on {first.context} contexts, training seed {first.training_seed}"
+    made = f"{first.updates} gradient steps on {first.context} contexts, training seed {first.training_seed}"
     lines = [
         f"{first.env}, {first.agent}: {'weights' if first.source == 'imported' else made}, "
         f"{weights_words(first.weights)}",

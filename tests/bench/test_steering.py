@@ -25,7 +25,7 @@ def test_it_plays_what_evaluate_plays(trained_run: Path, tmp_path: Path, capsys,
     plot = ["--values", "3", "--plot", str(tmp_path / "plot.svg")]
     assert bench(["steering", str(trained_run), *options, str(figures), *plot]) == 0
     out = capsys.readouterr().out
-    assert "2 episodes an asked return from seed 5" in out and ("; guidance 1.5\n" in out) == (guidance != "1")
+    assert "2 episodes per target return from seed 5" in out and ("; guidance 1.5\n" in out) == (guidance != "1")
     found = json.loads(figures.read_text())
     returns = all_episodes(trained_run).returns
     np.testing.assert_allclose(found["asked"], np.linspace(np.quantile(returns, 0.05), returns.max(), 3))
@@ -47,9 +47,9 @@ def test_the_table_sums_runs_up() -> None:
     figures = {**FIGURES, "reference": [0.0, 1000.0], "asked": [90.0, 900.0], "agents": agents}
     lines = {line[:22].strip(): line[22:].split() for line in show(figures) if line}
     assert lines["90"] == ["150", "(15.0)", "50", "(5.0)"] and lines["900"] == ["450", "(45.0)", "40", "(4.0)"]
-    assert lines["auto"] == ["50", "(5.0)", "-"] and lines["best asked"] == ["450", "(45.0)", "50", "(5.0)"]
+    assert lines["auto"] == ["50", "(5.0)", "-"] and lines["best of targets"] == ["450", "(45.0)", "50", "(5.0)"]
     assert lines["least to most, points"] == ["30.0", "-1.0"] and lines["rank correlation"] == ["1.000", "-1.000"]
-    assert lines["|achieved - asked|"] == ["25.0%", "of", "asked", "50.0%", "of", "asked"]
+    assert lines["|achieved - target|"] == ["25.0%", "of", "target", "50.0%", "of", "target"]
     assert lines["training seeds"] == ["0,", "1", "0"]
 
 

@@ -115,8 +115,14 @@ def test_every_run_and_how_it_was_made_is_there(both):
         assert row[7].startswith(f"{cell.last.return_mean:,.1f} ± ") and f"| {' | '.join(row)} |" in markdown
     rows = [row[2:] for row in page.rows if row[:2] == ["hopper-medium", "Decision Transformer"]]
     data = "hopper-medium from a local set, not D4RL's: /data/hopper-medium.hdf5"
-    training = ["1,500 updates, window contexts of 20 steps", "window, K = 20", "3,600"]
-    assert [data, "Hopper-v4", *training, "20 episodes from seed 1000; last update, EMA weights", "0, 1, 2"] in rows
+    training = ["1,500 gradient steps, window contexts of 20 steps", "window, K = 20", "3,600"]
+    assert [
+        data,
+        "Hopper-v4",
+        *training,
+        "20 episodes from seed 1000; last gradient step, EMA weights",
+        "0, 1, 2",
+    ] in rows
     time, state = "2,090 µs at step 10 and 11,000 µs at step 1,000", "10.0 kB at step 10 and 1,000.0 kB at step 1,000"
     assert ["612,345", "0.0480", "82.0 ms", "cpu", time, state] in rows
     assert ["versions.torch", "2.13.0"] in page.rows and ["seeds", "0, 1, 2"] in page.rows
@@ -166,7 +172,7 @@ def test_returns_where_there_is_no_reference(tmp_path):
     page, markdown = report(tmp_path / "own", cells)
     assert "Decision-Aaren returns -150.0 and Decision Transformer -170.0 (1 training seed)" in page.text
     assert "is 1.00, from too few runs for an interval" in page.text
-    assert "There are no published scores to set beside these." in markdown
+    assert "There are no published scores to compare with." in markdown
     assert "Attention as an RNN" not in page.text and "scores are not D4RL results" in page.text
     assert any("mean [95 %] your file" in row for row in page.rows)
     assert figures(cells)["learning_curves/hopper-medium"].axes[0].get_ylabel() == "return of an episode"
@@ -182,7 +188,7 @@ def test_what_was_not_measured_is_said(tmp_path):
     for sentence in (
         *("No task has runs of two agents", "there are no evaluations during training"),
         *("the time of an action was not measured", "the memory of the policy's state was not measured"),
-        *("imitation was not measured", "other asked returns were not tried"),
+        *("imitation was not measured", "no other target returns were tried"),
         "Decision-Aaren scores 55.0 (2 training seeds).",
     ):
         assert sentence in page.text and sentence in markdown
@@ -238,7 +244,7 @@ def test_figures_show_the_mean_and_the_seeds_each_agent_in_its_colour():
     thin = [list(line.get_ydata()) for line in curves.axes[0].lines if line.get_linewidth() < 1]
     assert thin == [[20.0, 30.0], [41.0, 61.0]]
     assert curves.axes[0].get_ylim()[0] == 0
-    assert lines(found["target_returns/hopper-medium"])["achieved = asked"] == [[1200.0, 4800.0]] * 2
+    assert lines(found["target_returns/hopper-medium"])["achieved = target"] == [[1200.0, 4800.0]] * 2
     time, state = (found[f"{kind}/hopper-medium"].axes[0] for kind in ("time_per_action", "state_memory"))
     assert (time.get_xscale(), time.get_ylim()[0], state.get_xscale()) == ("log", 0, "log")
     assert lines(found["state_memory/hopper-medium"])["Decision-Aaren (2 seeds)"][1] == [3.284] * 3

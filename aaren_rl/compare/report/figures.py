@@ -48,7 +48,7 @@ _ROW, _PANEL = 0.52, 0.62  # inches: an agent's row, what a task has beside its 
 _DATA: dict[str, tuple[str, Any]] = {
     "mean": ("data, mean", ":"),
     "best_tenth": ("data, best tenth", "-."),
-    "mode": ("behavior without noise", "--"),
+    "mode": ("deterministic behavior policy", "--"),
 }
 _SIZE = (5.6, 3.7)  # inches, of the other figures
 _SPAN = 10.0  # an axis of steps or costs becomes logarithmic where its values span more than this factor
@@ -56,10 +56,10 @@ _STEP = "step of the episode"
 _LEGEND: dict[str, Any] = {"frameon": False, "labelcolor": INK, "fontsize": 9}
 # kind: (x, y, a run's points)
 _KINDS: dict[str, tuple[str, str, Callable[[Cell], list[tuple[float, float]]]]] = {
-    "learning_curves": ("training updates", "score", lambda run: [(p.update, p.headline) for p in run.curve]),
+    "learning_curves": ("gradient steps", "score", lambda run: [(p.update, p.headline) for p in run.curve]),
     "state_memory": (_STEP, "state memory (kB)", lambda run: [(c.step, c.state_bytes / 1000) for c in run.action_cost]),
     "target_returns": (
-        "asked return",
+        "target return",
         "achieved return",
         lambda run: [(s.target_return, s.return_mean) for s in run.sweep if s.target_return is not None],
     ),
@@ -186,7 +186,7 @@ def _curves(kind: str, env: str, runs: Runs, styles: Styles) -> Figure | None:
     ys = [y for curve in data.values() for seeds in curve.values() for y in seeds]
     if kind == "target_returns":
         ends = [min(xs), max(xs)]
-        axes.plot(ends, ends, color=SOFT, linestyle=":", label="achieved = asked", zorder=1)
+        axes.plot(ends, ends, color=SOFT, linestyle=":", label="achieved = target", zorder=1)
     # From 0 on, so that a small difference looks small; but for returns below it.
     for name, values, least in (("x", xs, axes.dataLim.x0), ("y", ys, axes.dataLim.y0)):
         if x_label == _STEP and 0 < _SPAN * min(values) < max(values):

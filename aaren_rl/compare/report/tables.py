@@ -19,7 +19,7 @@ from ..statistics import Aggregate, Estimate, Pair, Summary, aggregate, group, i
 # Columns of text; all others hold numbers, which are aligned by their ends.
 TEXTS = {
     *("task", "agent", "seed", "seeds", "data", "run", "runs of", "error of", "setting", "value", "environment"),
-    *("training", "rollout", "asked return", "evaluation", "trained on", "time per action", "state memory"),
+    *("training", "rollout", "target return", "evaluation", "trained on", "time per action", "state memory"),
 }
 NOTHING = "-"
 _DIGITS = 4  # of an action MSE
@@ -122,12 +122,12 @@ def error_differences(cells: Sequence[Cell]) -> list[Table]:
 
 
 def cost(cells: Sequence[Cell]) -> Table:
-    """Parameters, loss, time of an update, time and memory of an action."""
+    """Parameters, loss, time of a gradient step, time and memory of an action."""
     title = (
-        "Cost (medians over training seeds; loss: of the last updates, on each agent's own training contexts; "
+        "Cost (medians over training seeds; loss: of the last gradient steps, on each agent's own training contexts; "
         "an action: the policy alone, one environment)"
     )
-    names = ("parameters", "loss", "time per update", "trained on", "time per action", "state memory")
+    names = ("parameters", "loss", "time per gradient step", "trained on", "time per action", "state memory")
     rows = []
     for env, agent, runs in rows_of(cells):
         parameters = listed(f"{count:,}" for count in sorted({cell.parameters for cell in runs}))
@@ -140,15 +140,17 @@ def cost(cells: Sequence[Cell]) -> Table:
 
 def made(cells: Sequence[Cell]) -> Table:
     """How the runs were made."""
-    names = ("task", "agent", "data", "environment", "training", "rollout", "asked return", "evaluation", "seeds")
+    names = ("task", "agent", "data", "environment", "training", "rollout", "target return", "evaluation", "seeds")
     rows = []
     for env, agent, runs in rows_of(cells):
         score = runs[0].last
         windows = f" of {score.context_length} steps" if score.context == "window" else ""
         data = f"{score.dataset} from {SOURCES[score.source]}: {path(score.source_path)}"
-        training = f"{score.updates:,} updates, {score.context} contexts{windows}"
+        training = f"{score.updates:,} gradient steps, {score.context} contexts{windows}"
         how = (score.env_id, training, score.acting(), asked_words(score.target_return, ",g"))
-        evaluation = f"{score.episodes} episodes from seed {score.seed}; last update, {weights_words(score.weights)}"
+        evaluation = (
+            f"{score.episodes} episodes from seed {score.seed}; last gradient step, {weights_words(score.weights)}"
+        )
         rows.append((env, label(agent), data, *how, evaluation, listed(cell.seed for cell in runs)))
     return _table("Data, training and evaluation", names, rows)
 
@@ -176,7 +178,9 @@ def seeds(cells: Sequence[Cell]) -> Table:
         held_out += "" if error is None or error.accuracy is None else " (nll)"
         row = (cell.env, label(cell.agent), str(cell.seed), MARKS[last.source], *scored, returns)
         rows.append((*row, number(last.length_mean), per_second, held_out, path(cell.run)))
-    return _table("Last update, and the best during training", (*names, "actions/s", "held-out error", "run"), rows)
+    return _table(
+        "Last gradient step, and the best during training", (*names, "actions/s", "held-out error", "run"), rows
+    )
 
 
 def number(value: float | None, digits: int = 1) -> str:
