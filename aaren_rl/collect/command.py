@@ -25,9 +25,9 @@ DESCRIPTION = """\
 Train SAC (Stable-Baselines3; DQN for discrete actions) in a Gymnasium environment, then write
 datasets like those of D4RL: random, medium, medium-replay, medium-expert and expert.
 
-  aaren-rl collect --env Ant-v4 --steps 1000000
-  aaren-rl collect --env Pendulum-v1 --steps 20000 --stop-at-return -200
-  aaren-rl collect --env CartPole-v1 --steps 50000 --checkpoint-every 2000
+  aaren-rl collect --env-id Ant-v4 --steps 1000000
+  aaren-rl collect --env-id Pendulum-v1 --steps 20000 --stop-at-return -200
+  aaren-rl collect --env-id CartPole-v1 --steps 50000 --checkpoint-every 2000
   aaren-rl train --env ant-medium --source collected/Ant-v4/seed0/datasets/ant-medium.hdf5
 """
 EPILOG = """\
@@ -42,9 +42,9 @@ SETTINGS = [field for field in dataclasses.fields(CollectConfig) if "shown" in f
 
 def make_parser() -> Parser:
     """The command line."""
-    parser = Parser("collect", DESCRIPTION, "--env ID [options]", epilog=EPILOG)
+    parser = Parser("collect", DESCRIPTION, "--env-id ID [options]", epilog=EPILOG)
     add = parser.add_argument
-    add("--env", metavar="ID", required=True, help="Gymnasium environment, such as Hopper-v4 or CartPole-v1")
+    add("--env-id", metavar="ID", required=True, help="Gymnasium environment, such as Hopper-v4 or CartPole-v1")
     for field in SETTINGS:
         kind = field.metadata["limits"].integer if field.type == "int" else field.metadata["limits"].number
         add(f"--{field.name.replace('_', '-')}", type=kind, default=argparse.SUPPRESS, **field.metadata["shown"])
@@ -78,13 +78,13 @@ def collect(arguments: argparse.Namespace) -> int:
     device = choose_device(arguments.device)
     torch.set_num_threads(arguments.threads)
     given = {field.name: getattr(arguments, field.name) for field in SETTINGS if field.name in arguments}
-    path = arguments.out / env_name(arguments.env) / f"seed{arguments.seed}"
+    path = arguments.out / env_name(arguments.env_id) / f"seed{arguments.seed}"
     there = (path / "config.yaml").exists()
     # --levels with an existing run does not train.
     trains = arguments.resume or arguments.levels is None or not there
     stored = read_config(path / "config.yaml") if there and (arguments.resume or not trains) else None
-    horizon = inspect_env(arguments.env, arguments.max_episode_steps or (stored.horizon if stored else None))
-    config = make_config(stored, arguments.env, arguments.seed, horizon, given, LATER if trains else set())
+    horizon = inspect_env(arguments.env_id, arguments.max_episode_steps or (stored.horizon if stored else None))
+    config = make_config(stored, arguments.env_id, arguments.seed, horizon, given, LATER if trains else set())
     with StopRequest() as stop, RunFolder(path) as folder:
         if stored is None and arguments.resume:
             folder.require_run()

@@ -82,7 +82,7 @@ class CollectConfig:
 def env_name(env_id: str) -> str:
     """An environment id as the name of a folder; UsageError: not an environment id."""
     if len(env_id) > 100 or not _ENV_ID.fullmatch(env_id):
-        raise UsageError(f"--env {env_id[:100]!r} is not an environment id; give one such as Ant-v4")
+        raise UsageError(f"--env-id {env_id[:100]!r} is not an environment id; give one such as Ant-v4")
     return env_id.replace("/", "_")
 
 
@@ -95,15 +95,15 @@ def inspect_env(env_id: str, max_episode_steps: int | None = None) -> int:
     try:
         gym.spec(env_id)
     except gym.error.UnregisteredEnv as error:
-        raise UsageError(f"--env {env_id}: {one_line(error)} (--register imports your module)") from error
+        raise UsageError(f"--env-id {env_id}: {one_line(error)} (--register imports your module)") from error
     except gym.error.Error:
         pass  # a version that Gymnasium dropped: `inspect_spaces` reports it
     _, acted, own = inspect_spaces(env_id)
     if isinstance(acted, gym.spaces.Box) and acted.dtype.kind != "f":
-        raise UsageError(f"--env {env_id}: its actions are {acted.dtype}; use float or Discrete actions")
+        raise UsageError(f"--env-id {env_id}: its actions are {acted.dtype}; use float or Discrete actions")
     horizon = max_episode_steps or own
     if horizon is None:
-        raise UsageError(f"--env {env_id}: it has no time limit; give --max-episode-steps")
+        raise UsageError(f"--env-id {env_id}: it has no time limit; give --max-episode-steps")
     if own is not None and horizon > own:
         raise UsageError(f"--max-episode-steps {horizon}: {env_id} has a time limit of {own} steps; give no more")
     return horizon

@@ -49,7 +49,7 @@ def make_parser() -> Parser:
     add("--statistics", type=Path, metavar="FILE", help='JSON {"mean": [...], "std": [...]} instead')
     add("--env-id", metavar="ID", help="your own Gymnasium environment; --env then names the data")
     add("--heads", type=positive, metavar="N", help="of min-decision-transformer, which does not say [1]")
-    add("--context", type=positive, metavar="K", help="context in steps (as in the file, else 20)")
+    add("--context-length", type=positive, metavar="K", help="context in steps (as in the file, else 20)")
     add("--target-return", type=RETURN.number, metavar="R", help="return to ask for (the task's)")
     scale = "returns are divided by it [1000]"
     add("--return-scale", type=RETURN_SCALE.number, metavar="X", default=1000.0, help=scale)
@@ -72,7 +72,7 @@ def take_over(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{task.name} has discrete actions, and these weights are for continuous ones; choose another")
     if arguments.target_return is None and not task.target_returns:
         raise UsageError(f"{task.env_id} is not in the table; say which return to ask for with --target-return")
-    length = arguments.context or imported.context_length or 20
+    length = arguments.context_length or imported.context_length or 20
     target, config = arguments.target_return, imported.model.config
     card = PolicyCard(
         **task_fields(task),

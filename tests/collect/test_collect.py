@@ -71,7 +71,7 @@ ID = "collected/hopper-v4/medium-v0"
 
 def arguments(out: Path, *more: str) -> list[str]:
     """Three checkpoints in 600 steps of Hopper, with few updates; later options win."""
-    small = "--env Hopper-v4 --steps 600 --checkpoint-every 200 --random-steps 100 --updates-per-step 0.05"
+    small = "--env-id Hopper-v4 --steps 600 --checkpoint-every 200 --random-steps 100 --updates-per-step 0.05"
     return [*small.split(), "--max-episode-steps", "20", "--dataset-steps", "300", "--out", str(out), *more]
 
 
@@ -122,7 +122,7 @@ def echo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(where)
         patch.syspath_prepend(str(where))
-        run = arguments(where, "--env", "Echo-v0", "--register", "echo_environment", "--max-episode-steps", "15")
+        run = arguments(where, "--env-id", "Echo-v0", "--register", "echo_environment", "--max-episode-steps", "15")
         assert collect([*run, "--levels", "random", "medium", "medium-replay"]) == 0
     return where / "Echo-v0" / "seed0"
 
@@ -425,12 +425,12 @@ def test_a_full_disk_keeps_the_last_checkpoint(
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        (["--env", "../Hopper-v4"], 2, "not an environment id"),
-        (["--env", "os:Hopper-v4"], 2, "not an environment id"),
-        (["--env", "Hoper-v4"], 2, "Did you mean"),
-        (["--env", "Blackjack-v1"], 2, "FlattenObservation"),
+        (["--env-id", "../Hopper-v4"], 2, "not an environment id"),
+        (["--env-id", "os:Hopper-v4"], 2, "not an environment id"),
+        (["--env-id", "Hoper-v4"], 2, "Did you mean"),
+        (["--env-id", "Blackjack-v1"], 2, "FlattenObservation"),
         (["--max-episode-steps", "5000"], 2, "a time limit of 1000 steps"),
-        (["--env", "Pendulum-v1", "--stop-at-score", "50"], 2, "--stop-at-return"),
+        (["--env-id", "Pendulum-v1", "--stop-at-score", "50"], 2, "--stop-at-return"),
         (["--updates-per-step", "0"], 2, "--updates-per-step: must be at least 0.001"),
         (["--learning-rate", "nan"], 2, "--learning-rate: must be finite"),
         (["--register", "no_such_module"], 2, "no_such_module"),
@@ -467,7 +467,7 @@ def test_bad_input_is_one_line_and_a_code(
 def test_faults_of_an_environment(
     echo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, more: list[str], code: int, message: str
 ) -> None:
-    assert collect(["--env", name, "--steps", "100", "--out", str(tmp_path), *more]) == code
+    assert collect(["--env-id", name, "--steps", "100", "--out", str(tmp_path), *more]) == code
     assert message in capsys.readouterr().err
 
 

@@ -21,7 +21,7 @@ from aaren_rl.envs import load_task
 from aaren_rl.envs.behavior.policy import EXPLORATION, BehaviorPolicy, uniform_choice
 
 SMALL = (
-    "--env Keys-v0 --steps 600 --checkpoint-every 200 --random-steps 100 --updates-per-step 0.05 --dataset-steps 300"
+    "--env-id Keys-v0 --steps 600 --checkpoint-every 200 --random-steps 100 --updates-per-step 0.05 --dataset-steps 300"
 )
 
 # An observation tells the last action, one of 5, 6 and 7; the last one is rewarded, and 5 may end the episode.

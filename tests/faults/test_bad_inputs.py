@@ -29,7 +29,7 @@ NUMBERS = ("nan", "-inf", "1e400", "", " ", "1,5", "0x10", "1e3x", "--", "½", "
 INTEGERS = (*NUMBERS, "-1", "1.5", "1e3", "99999999999999999999999", "-0x1", "²", "true", "[]")
 NAMES = ("", " ", "hopper medium", "höpper-médium", "../hopper-medium", "hopper-medium/", "\u202ehopper", "h\nopper",
          "-", "~", "a" * 5000, "\x1b[2J", "🤖", "hopper-medium;rm", "%s%n", "{env}")  # fmt: skip
-NUMERIC = ("train", "evaluate RUN", "compare", "collect --env Good-v0", "export RUN --out x.onnx", "hub RUN hub",
+NUMERIC = ("train", "evaluate RUN", "compare", "collect --env-id Good-v0", "export RUN --out x.onnx", "hub RUN hub",
            "import-weights DATA p")  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def environments() -> Iterator[Case]:
         codes, name = {0, *ANY} if kind in FINE_TO_PLAY or kind == "ResetNan" else ANY, f"Odd{kind}-v0"
         trained = ["train", "--env-id", name, "--source", "DATA", "--out", "runs", *TINY, *REGISTER]
         yield case(trained, codes, f"train {kind}")
-        yield case(["collect", "--env", name, *SAC, *REGISTER], codes, f"collect {kind}")
+        yield case(["collect", "--env-id", name, *SAC, *REGISTER], codes, f"collect {kind}")
 
 
 CASES = [*lines(), *paths(), *environments()]

@@ -131,7 +131,14 @@ def test_an_imported_policy_plays_as_the_original_would(tmp_path: Path) -> None:
     mean, std = rng.normal(size=O), rng.uniform(0.5, 2, O)
     statistics = tmp_path / "statistics.json"
     statistics.write_text(json.dumps({"mean": mean.tolist(), "std": std.tolist()}))
-    arguments = [str(tmp_path / "theirs"), str(tmp_path / "ours"), "--statistics", str(statistics), "--context", str(K)]
+    arguments = [
+        str(tmp_path / "theirs"),
+        str(tmp_path / "ours"),
+        "--statistics",
+        str(statistics),
+        "--context-length",
+        str(K),
+    ]
     assert main(arguments) == 0
     policy = load_policy(tmp_path / "ours")
     state, reward, to_go = policy.initial_state(1, 3600.0), 0.0, 3600.0
