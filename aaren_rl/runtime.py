@@ -92,7 +92,7 @@ class Runner:
         return str(self.card["rollout"])
 
     @property
-    def restarts(self) -> bool:
+    def supports_reset(self) -> bool:
         """Whether some environments can begin another episode while others go on: always."""
         return True
 
@@ -120,10 +120,10 @@ class Runner:
         seeds = None if self.temperature is None else CHECK.seeds("seed", seed, batch_size)
         return PolicyState(0, self._targets(target_return, batch_size), None, memory, seeds)
 
-    def restart(
-        self, state: PolicyState, rows: npt.ArrayLike, target_return: npt.ArrayLike | None = None
+    def reset(
+        self, state: PolicyState, indices: npt.ArrayLike, target_return: npt.ArrayLike | None = None
     ) -> PolicyState:
-        """The state with new episodes begun in the environments with the indices `rows` (R,); the others go on.
+        """The state with new episodes begun in the environments with `indices` (R,); the others go on.
 
         `target_return` is asked for in the new episodes, one number or (R,), as in `initial_state`.
 
@@ -131,7 +131,7 @@ class Runner:
             ArgumentError: as `initial_state`, or an index is none of the state's.
         """
         state = self._checked(state)
-        index = CHECK.rows(rows, len(state.return_to_go))
+        index = CHECK.rows("indices", indices, len(state.return_to_go))
         times, return_to_go = np.full(len(state.return_to_go), state.timestep), state.return_to_go.copy()
         times[index], return_to_go[index] = 0, self._targets(target_return, len(index))
         if (seeds := state.seeds) is not None:
@@ -198,7 +198,7 @@ class Runner:
     def select(self, state: PolicyState, rows: npt.NDArray[np.int64]) -> PolicyState:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
         timestep, return_to_go, previous, memory, seeds = self._checked(state)
-        index = CHECK.rows(rows, len(return_to_go))
+        index = CHECK.rows("rows", rows, len(return_to_go))
         timestep = timestep[index] if isinstance(timestep, np.ndarray) else timestep
         previous = None if previous is None else previous[index]
         seeds = None if seeds is None else seeds[index]

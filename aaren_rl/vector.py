@@ -27,7 +27,7 @@ CHECK = Arguments(ArgumentError)
 
 
 class SelectingPolicy(SequencePolicy[State], Protocol[State]):
-    """What is needed of a policy; where it also `restarts`, true, and has `restart`, all environments are one batch."""
+    """What is needed of a policy; with `supports_reset` true and `reset`, all environments are one batch."""
 
     def select(self, state: State, rows: Rows) -> State:
         """The state of some rows, (R,), in their order."""
@@ -43,8 +43,8 @@ class Cohort(NamedTuple):
 class VectorPolicy:
     """Acts in B environments; each begins its episodes when it likes.
 
-    The state is a value: a tuple of `Cohort`, each of which costs a call of the policy: one where the policy `restarts`
-    some of a batch; where its memory grows with the episode, one for every step at which episodes going on have begun.
+    The state is a value: a tuple of `Cohort`, each of which costs a call of the policy: one where `supports_reset`
+    is true; where the memory grows with the episode, one for every step at which episodes going on have begun.
 
     Args:
         policy: acts for many environments in one call.
@@ -65,8 +65,8 @@ class VectorPolicy:
         if not hasattr(policy, "act"):
             raise ArgumentError(f"policy: must have initial_state, act and select; a {type(policy).__name__} has not")
         self._policy, self._multiple = policy, row_multiple(policy)
-        restarts = getattr(policy, "restarts", False)
-        self._restart: Callable[..., Any] | None = getattr(policy, "restart", None) if restarts else None
+        supported = getattr(policy, "supports_reset", False)
+        self._reset: Callable[..., Any] | None = getattr(policy, "reset", None) if supported else None
         wanted = getattr(policy, "target_return", None) if target_return is None else target_return
         self._targets = CHECK.targets(wanted, CHECK.integer("n_envs", n_envs, ENVS))
         self._seeds = CHECK.seeds("seed", seed, n_envs)
@@ -113,13 +113,13 @@ class VectorPolicy:
         return np.concatenate(parts)[order], tuple(cohorts)
 
     def _begun(self, state: tuple[Cohort, ...], started: npt.NDArray[np.bool_]) -> tuple[Cohort, ...]:
-        if self._restart is not None and not started.all():
+        if self._reset is not None and not started.all():
             (cohort,) = state
             every = padded(cohort.environments, self._multiple)
             rows = np.flatnonzero(started[every])
             if not rows.size:
                 return state
-            return (cohort._replace(state=self._restart(cohort.state, rows, self._targets[every[rows]])),)
+            return (cohort._replace(state=self._reset(cohort.state, rows, self._targets[every[rows]])),)
         cohorts = []
         for cohort in state:
             going = np.flatnonzero(~started[cohort.environments])

@@ -82,11 +82,11 @@ class Arguments:
             raise self._error(f"{name}: must be at least 0, not {found.min()}")
         return found
 
-    def rows(self, index: Any, batch: int) -> npt.NDArray[np.int64]:  # noqa: ANN401
+    def rows(self, name: str, index: Any, batch: int) -> npt.NDArray[np.int64]:  # noqa: ANN401
         """Indices of environments, (R,)."""
-        found = self.array("rows", index, np.int64)
+        found = self.array(name, index, np.int64)
         if found.ndim != 1 or ((found < 0) | (found >= batch)).any():
-            raise self._error(f"rows: must be indices of {batch} environments, in one dimension")
+            raise self._error(f"{name}: must be indices of {batch} environments, in one dimension")
         return found
 
     def timestep(self, value: Any, batch: int) -> int | npt.NDArray[np.int64]:  # noqa: ANN401

@@ -115,13 +115,13 @@ class Policy:
         return self.model.config.discrete
 
     @property
-    def rows_independent(self) -> bool:
+    def batch_invariant(self) -> bool:
         """Whether an environment's actions are the same, to the last bit, however many others are acted for."""
         return self.rollout != "window" and isinstance(self._stepper, CompiledStep)
 
     @property
-    def restarts(self) -> bool:
-        """Whether `restart` can begin episodes in some environments: not where the memory grows, as a cache does."""
+    def supports_reset(self) -> bool:
+        """Whether `reset` can begin episodes in some environments: not where the memory grows, as a cache does."""
         return self.model.trunk.mixer.state_size == CONSTANT or self.rollout == "window"
 
     def initial_state(self, batch_size: int, target_return: Numbers | None = None, *, seed: Numbers = 0) -> PolicyState:
@@ -147,22 +147,22 @@ class Policy:
         seeds = None if self.temperature is None else CHECK.seeds("seed", seed, batch_size)
         return PolicyState(0, wanted, None, memory, seeds)
 
-    def restart(self, state: PolicyState, rows: Numbers, target_return: Numbers | None = None) -> PolicyState:
+    def reset(self, state: PolicyState, indices: Numbers, target_return: Numbers | None = None) -> PolicyState:
         """The state with new episodes begun in some environments; the others' actions stay what they would have been.
 
         Args:
             state: of all environments.
-            rows: the indices of some, (R,).
+            indices: of the environments that begin an episode, (R,).
             target_return: asked for in their new episodes, one number or (R,), as in `initial_state`.
 
         Raises:
-            ValueError: as `initial_state`; an index is none of the state's; or the policy cannot (`restarts`).
+            ValueError: as `initial_state`; an index is none of the state's; or the policy cannot (`supports_reset`).
         """
-        if not self.restarts:
+        if not self.supports_reset:
             raise ValueError("the memory of this rollout mode grows with the episode: begin a batch by initial_state")
         state = self._checked(state)
         batch = len(state.return_to_go)
-        index = CHECK.rows(rows, batch)
+        index = CHECK.rows("indices", indices, batch)
         to_go, times = state.return_to_go.copy(), np.full(batch, state.timestep, np.int64)
         to_go[index], times[index] = self._targets(target_return, len(index)), 0
         previous, memory, seeds = state.previous_action, state.memory, state.seeds
@@ -239,7 +239,7 @@ class Policy:
     def select(self, state: PolicyState, rows: npt.ArrayLike) -> PolicyState:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
         timestep, to_go, previous, memory, seeds = self._checked(state)
-        index = CHECK.rows(rows, len(to_go))
+        index = CHECK.rows("rows", rows, len(to_go))
         places = torch.from_numpy(np.concatenate([index + run * len(to_go) for run in range(self.runs)]))
         return PolicyState(
             timestep[index] if isinstance(timestep, np.ndarray) else timestep,

@@ -81,7 +81,7 @@ class PolicyState(NamedTuple):
     """What a policy remembers between two steps of B environments, in their units.
 
     Attributes:
-        timestep: steps taken so far in the episode: one number, or int64 (B,) after `Policy.restart`.
+        timestep: steps taken so far in the episode: one number, or int64 (B,) after `Policy.reset`.
         return_to_go: return still to come, float64 (B,); infinite for the maximum achievable one.
         previous_action: the action handed out last, float32 (B, A), or int64 (B,) of discrete ones; None before the
             first. Replace it (`state._replace(previous_action=...)`) if something else was executed.

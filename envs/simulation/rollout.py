@@ -26,7 +26,7 @@ OnAction = Callable[[Indices, npt.NDArray[Any]], None]
 # Matrix kernels add up in another order for a handful of rows than for many, and contacts amplify the last bit into
 # another episode. From 16 rows on, and in multiples of it, a row's result does not depend on how many there are
 # (measured in float32 on x86 for 16 to 128 rows), so that an episode is the same alone and beside others. A policy
-# whose `rows_independent` is true needs no such padding.
+# whose `batch_invariant` is true needs no such padding.
 ROWS = 16
 
 # Environments at once; more are played in turns. A simulator takes 0.7 MB and more, and from here on a larger batch
@@ -208,7 +208,7 @@ class _Group(Generic[State]):
 
 def row_multiple(policy: object) -> int:
     """The number of environments that a call of the policy is for is a multiple of this."""
-    return 1 if getattr(policy, "rows_independent", False) else ROWS
+    return 1 if getattr(policy, "batch_invariant", False) else ROWS
 
 
 def padded(rows: Indices, multiple: int) -> Indices:

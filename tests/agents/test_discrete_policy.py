@@ -98,12 +98,12 @@ def test_episodes_begun_again_are_those_begun_alone(rollout: str) -> None:
     state = policy.initial_state(2, TARGET)
     for t in range(11):
         _, state = policy.act(observations[t], rewards[t], state)
-    state, alone = policy.restart(state, [1], TARGET), policy.initial_state(1, TARGET)
+    state, alone = policy.reset(state, [1], TARGET), policy.initial_state(1, TARGET)
     for t in range(11):
         together, state = policy.logits(observations[t], np.where([False, True], rewards[t], 0), state)
         own, alone = policy.logits(observations[t, [1]], rewards[t, [1]], alone)
         np.testing.assert_allclose(together[1], own[0], rtol=0, atol=1e-5)
-    assert policy.restart(policy.initial_state(2, TARGET), [0], TARGET).previous_action.tolist() == [START, START]
+    assert policy.reset(policy.initial_state(2, TARGET), [0], TARGET).previous_action.tolist() == [START, START]
 
 
 def test_guidance_acts_on_logits_and_a_tree_of_all_terms_is_attention() -> None:
@@ -162,7 +162,7 @@ def test_a_guided_policy_samples_too() -> None:
 def test_an_episode_begun_again_draws_anew_and_the_same_every_time() -> None:
     policy = make(temperature=1.0)
     state = policy.initial_state(3, TARGET, seed=4)
-    twice = [policy.restart(state, [0, 2], TARGET).seeds.tolist() for _ in range(2)]
+    twice = [policy.reset(state, [0, 2], TARGET).seeds.tolist() for _ in range(2)]
     assert twice[0] == twice[1] and twice[0][1] == 5
     assert len({*twice[0], 4, 5, 6}) == 5 and state.seeds.tolist() == [4, 5, 6]
     assert (next_seeds(np.array([0, 2**63 - 1])) >= 0).all()

@@ -113,7 +113,7 @@ def test_guidance_moves_away_from_the_action_for_the_expected_return(
 @pytest.mark.parametrize("guidance", [1.0, 1.5])
 def test_rows_are_selected_and_alone_act_as_beside_others(guidance: float) -> None:
     policy = with_guidance(make(), guidance)
-    assert policy.rows_independent
+    assert policy.batch_invariant
     state, chosen, few = policy.initial_state(7, [*TARGETS, 0.0, 9.0, np.inf, 8.0]), np.array([5, 1]), None
     for t, (observation, reward) in enumerate(steps(9, 7)):
         if t == 4:
@@ -138,7 +138,7 @@ def test_environments_begin_when_they_like(rollout: str) -> None:
             if begun[row]:
                 own[row] = guided.initial_state(1, TARGETS[row])
             alone, own[row] = guided.act(observation[here], np.float32(reward[here] * ~begun[here]), own[row])
-            np.testing.assert_allclose(alone[0], action[row], rtol=0, atol=0 if guided.rows_independent else 1e-6)
+            np.testing.assert_allclose(alone[0], action[row], rtol=0, atol=0 if guided.batch_invariant else 1e-6)
 
 
 def test_without_guidance_it_is_the_policy_and_a_copy_keeps_it() -> None:

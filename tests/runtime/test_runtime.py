@@ -160,7 +160,7 @@ def test_some_environments_begin_anew(mixer: str, rollout: str, context_length: 
     state, mixed = runner.initial_state(16, TARGET), []
     for t in range(14):
         if t in begins and t:
-            state = runner.restart(state, begins[t], TARGET + t)
+            state = runner.reset(state, begins[t], TARGET + t)
         kept, (action, state) = state, runner.act(observations[t], rewards[t], state)
         mixed.append(action)
     for begin, rows in begins.items():
@@ -192,7 +192,7 @@ def test_the_cards_return_is_asked_for_by_default() -> None:
     runner = runner_of(make_policy())
     state = runner.initial_state(2)
     assert runner.target_return == TARGET and state.return_to_go.tolist() == [TARGET] * 2
-    assert runner.restart(runner.initial_state(2, 5.0), [1]).return_to_go.tolist() == [5.0, TARGET]
+    assert runner.reset(runner.initial_state(2, 5.0), [1]).return_to_go.tolist() == [5.0, TARGET]
 
 
 def test_the_state_is_a_value() -> None:

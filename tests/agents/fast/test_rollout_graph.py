@@ -53,7 +53,7 @@ def test_what_is_recorded_asks_for_no_number(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("rollout", ["recurrent", "staggered", "window"])
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_policy_acts_by_it(rollout: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through two restarts: the actions are those without graphs."""
+    """Through two resets: the actions are those without graphs."""
     made = []
     if device == "cpu":
         monkeypatch.setattr("aaren_rl.agents.fast.rollout._can_record", lambda model: True)
@@ -67,7 +67,7 @@ def test_a_policy_acts_by_it(rollout: str, device: str, monkeypatch: pytest.Monk
         state, rng, actions, kept = policy.initial_state(3, 5.0), np.random.default_rng(0), [], []
         for step in range(14):
             if step in (4, 9):
-                state = policy.restart(state, [step % 3], 4.0)
+                state = policy.reset(state, [step % 3], 4.0)
             action, state = policy.act(rng.normal(size=(3, 3)).astype(np.float32), np.ones(3), state)
             actions.append(action)
             kept.append(action.copy())

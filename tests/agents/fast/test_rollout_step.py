@@ -153,4 +153,4 @@ def test_what_cannot_be_compiled_is_stepped_by_torch(monkeypatch: pytest.MonkeyP
     assert isinstance(for_rollout(model, scaling, compiled=False), PlainStep)
     monkeypatch.setattr(kernels, "available", lambda name: False)
     assert isinstance(for_rollout(model, scaling), PlainStep)
-    assert not Policy(model, torch.zeros(11), torch.ones(11), 1.0, "recurrent", 20).rows_independent
+    assert not Policy(model, torch.zeros(11), torch.ones(11), 1.0, "recurrent", 20).batch_invariant

@@ -30,30 +30,30 @@ def episode() -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(STEPS, BATCH, OBSERVATION)).astype(np.float32), rewards
 
 
-def together(policy: Policy, *, restarted: bool = False) -> tuple[np.ndarray, list[PolicyState]]:
+def together(policy: Policy, *, by_reset: bool = False) -> tuple[np.ndarray, list[PolicyState]]:
     """Actions (T, B, A) of one batch whose environments begin at `STARTS`, and the states before every step.
 
-    `restarted`: the first time by `restart` too, so that a window has all its places from the first step on.
+    `by_reset`: the first time by `reset` too, so that a window has all its places from the first step on.
     """
     observations, rewards = episode()
     state, actions, states = policy.initial_state(BATCH, TARGETS[0]), [], []
     for t in range(STEPS):
-        if t in STARTS and (t or restarted):
-            state = policy.restart(state, list(STARTS[t]), TARGETS[t, list(STARTS[t])])
+        if t in STARTS and (t or by_reset):
+            state = policy.reset(state, list(STARTS[t]), TARGETS[t, list(STARTS[t])])
         states.append(state)
         action, state = policy.act(observations[t], rewards[t], state)
         actions.append(action)
     return np.stack(actions), states
 
 
-def apart(policy: Policy, *, restarted: bool = False) -> np.ndarray:
+def apart(policy: Policy, *, by_reset: bool = False) -> np.ndarray:
     """The same by a batch of its own, all at one step, for every set of environments that begin at once."""
     observations, rewards = episode()
     actions = np.full((STEPS, BATCH, ACTION), np.nan, np.float32)
     for begin, rows in STARTS.items():
         # Of as many rows: from some batch sizes on matrix products add up in another order.
         state = policy.initial_state(BATCH, TARGETS[begin])
-        state = policy.restart(state, range(BATCH), TARGETS[begin]) if restarted else state
+        state = policy.reset(state, range(BATCH), TARGETS[begin]) if by_reset else state
         for t in range(begin, STEPS):
             action, state = policy.act(observations[t], rewards[t], state)
             actions[t, list(rows)] = action[list(rows)]
@@ -68,7 +68,7 @@ def test_an_episode_in_a_mixed_batch_is_the_episode_alone(mixer: str, rollout: s
     steps has rows, and than the window is long.
     """
     policy = make(mixer, rollout, compiled=compiled)
-    np.testing.assert_array_equal(together(policy, restarted=True)[0], apart(policy, restarted=True))
+    np.testing.assert_array_equal(together(policy, by_reset=True)[0], apart(policy, by_reset=True))
     mixed, states = together(policy)
     np.testing.assert_allclose(mixed, apart(policy), rtol=0, atol=2e-6 if rollout == "window" else 0)
     assert states[-1].timestep[[0, 3, 4, 5, 12]].tolist() == [8, 37, 25, 26, 39]
@@ -80,7 +80,7 @@ def test_a_mixed_state_is_a_value_and_some_of_its_rows_can_be_taken(mixer: str, 
     policy, (observations, rewards) = make(mixer, rollout), episode()
     actions, states = together(policy)
     for t in (6, 8, 20):
-        policy.restart(states[t], [0, 1], 10.0)
+        policy.reset(states[t], [0, 1], 10.0)
         policy.act(observations[t + 1], rewards[t + 1], policy.act(observations[t], rewards[t], states[t])[1])
         np.testing.assert_array_equal(policy.act(observations[t], rewards[t], states[t])[0], actions[t])
     rows = np.array([15, 3, 0, 4] * 4)
@@ -90,21 +90,21 @@ def test_a_mixed_state_is_a_value_and_some_of_its_rows_can_be_taken(mixer: str, 
 
 @pytest.mark.parametrize("mixer", [*MIXERS, "aaren-rsa with a mask"])
 @pytest.mark.parametrize("rollout", ROLLOUTS)
-def test_which_policies_restart(mixer: str, rollout: str) -> None:
+def test_which_policies_reset(mixer: str, rollout: str) -> None:
     policy = make(mixer.partition(" ")[0], rollout)
     if "mask" in mixer:
         policy = replace(policy, model=DecisionModel(replace(policy.model.config, rem_max_power=5)))
-    assert policy.restarts == ((mixer, rollout) in ONE_BATCH or rollout == "window")
-    if not policy.restarts:
+    assert policy.supports_reset == ((mixer, rollout) in ONE_BATCH or rollout == "window")
+    if not policy.supports_reset:
         with pytest.raises(ValueError, match="grows with the episode"):
-            policy.restart(policy.initial_state(2, 1.0), [0], 1.0)
+            policy.reset(policy.initial_state(2, 1.0), [0], 1.0)
 
 
 @pytest.mark.parametrize("index", [[2], [-1], 0, [[0]], ["a"], [0.5], None, [10**30]], ids=repr)
 def test_indices_of_no_environment_are_refused(index: object) -> None:
     policy = make()
-    with pytest.raises(ValueError, match="rows: must be"):
-        policy.restart(policy.initial_state(2, 1.0), index, 1.0)
+    with pytest.raises(ValueError, match="indices: must be"):
+        policy.reset(policy.initial_state(2, 1.0), index, 1.0)
 
 
 def test_a_state_that_was_changed_into_nonsense_is_refused() -> None:
@@ -115,7 +115,7 @@ def test_a_state_that_was_changed_into_nonsense_is_refused() -> None:
     with pytest.raises(ValueError, match=r"state: timestep: must have shape \(2,\) .*, not \(1,\)"):
         policy.act(*zeros, state._replace(timestep=np.ones(1, np.int64)))
     with pytest.raises(ValueError, match=r"target_return: .*shape \(1,\)"):
-        policy.restart(state, [0], [1.0, 2.0])
+        policy.reset(state, [0], [1.0, 2.0])
 
 
 def test_messages_name_the_step_of_the_row() -> None:
@@ -137,6 +137,6 @@ def test_an_infinite_reward_does_not_ask_for_the_best(reward: float) -> None:
 def test_the_policys_own_return_is_asked_for_by_default() -> None:
     own = make(target_return=123.0)
     assert own.initial_state(2).return_to_go.tolist() == [123.0, 123.0]
-    assert own.restart(own.initial_state(2, 5.0), [1]).return_to_go.tolist() == [5.0, 123.0]
+    assert own.reset(own.initial_state(2, 5.0), [1]).return_to_go.tolist() == [5.0, 123.0]
     with pytest.raises(ValueError, match="this policy names none of its own"):
         make().initial_state(2)
