@@ -81,7 +81,7 @@ def run_cells(
             raise UsageError("--jobs-per-gpu: torch finds no GPU here; leave it out, and runs share the cores")
         slots = min(jobs_per_gpu * len(gpus), jobs or sys.maxsize)
     if gpus_per_cell and ray_address is None:
-        print("note: --gpus-per-run is of no effect without --ray", file=sys.stderr)
+        print("note: --gpus-per-run has no effect without --ray", file=sys.stderr)
     total = sum(job.config.optimizer.updates for job in cells)
     shown = {"total": total, "initial": _updates(tasks), "desc": "training", "unit": "update"}
     with place as start, StopRequest() as stop, progress_bar(**shown) as bar:

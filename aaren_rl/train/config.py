@@ -31,14 +31,16 @@ class DataConfig:
     context: str = setting("auto", "training contexts: auto, window, episode, mixed or tbptt")
     context_length: int = setting(20, "steps of a training window", CONTEXT)
     tbptt_length: int = setting(40, "steps per segment of a gradient step, with truncated BPTT", CONTEXT)
-    steps_per_update: int = setting(1280, "environment steps an update (64 windows of 20)", COUNT)
-    return_scale: float = setting(1000.0, "returns-to-go are divided by this", RETURN_SCALE)
-    clip_actions: bool = setting(False, "clip the data's actions to [-1, 1] instead of refusing them")
+    steps_per_update: int = setting(1280, "environment steps per gradient step (64 windows of 20)", COUNT)
+    return_scale: float = setting(1000.0, "return-to-go scale (divisor)", RETURN_SCALE)
+    clip_actions: bool = setting(False, "clip dataset actions to [-1, 1] instead of raising an error")
     max_episode_steps: int | None = setting(None, "cut episodes here where the file marks no timeouts", COUNT)
-    local_steps: int | None = setting(None, "steps of a local set (default: as the recipe, 200,000)", COUNT)
-    held_out: float = setting(0.05, "share of the episodes kept from training, whose actions measure imitation", HALF)
-    start_from: str | None = setting(None, "start from a policy's weights and normalisation: a run or policy folder")
-    best_fraction: float = setting(1.0, "train on this share of the episodes, the best (0.1: 10 percent BC)", SOME)
+    local_steps: int | None = setting(None, "steps of a local dataset (default: 200,000)", COUNT)
+    held_out: float = setting(0.05, "fraction of episodes held out to measure the action error", HALF)
+    start_from: str | None = setting(None, "initial weights and normalization: a run or policy folder")
+    best_fraction: float = setting(
+        1.0, "train on this fraction of the episodes, the best ones (0.1: 10 percent BC)", SOME
+    )
 
     def __post_init__(self) -> None:
         _check(self, context=(AUTO, *CONTEXTS))
@@ -50,17 +52,17 @@ class DataConfig:
 class OptimizerConfig:
     """AdamW, or Muon for the trunk's matrices and AdamW for the rest; warm-up; EMA weights."""
 
-    updates: int = setting(1600, "training updates", COUNT)
+    updates: int = setting(1600, "gradient steps", COUNT)
     optimizer: str = setting("muon", "adamw, or muon: Muon for the matrices of the trunk, AdamW for the rest")
     learning_rate: float = setting(3e-3, "peak learning rate of AdamW", POSITIVE)
     muon_learning_rate: float = setting(1e-2, "peak learning rate of Muon; step size scaled to match AdamW", POSITIVE)
     lr_schedule: str = setting("cosine", "learning rate after the warm-up: constant, or cosine decay to zero")
-    warmup_updates: int = setting(100, "updates of linear warm-up", COUNT_FROM_0)
+    warmup_updates: int = setting(100, "gradient steps of linear warm-up", COUNT_FROM_0)
     weight_decay: float = setting(1e-4, "AdamW weight decay", FROM_0)
     max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", POSITIVE)
     ema_decay: float = setting(0.999, "decay of the EMA weights per gradient step", BELOW_1)
     precision: str = setting("auto", "auto (bfloat16 where the processor has it), bfloat16 or float32")
-    non_finite: str = setting("stop", "update with a loss or gradient that is not finite: stop, or skip and count it")
+    non_finite: str = setting("stop", "on a loss or gradient that is not finite: stop, or skip the step")
 
     def __post_init__(self) -> None:
         either = {"optimizer": ("adamw", "muon"), "lr_schedule": ("cosine", "constant"), "non_finite": ("stop", "skip")}
@@ -76,8 +78,8 @@ class EvaluationConfig:
     target_return: float | str | None = setting(
         None, "target return, or auto: the maximum achievable return at every step (default: the task's)", RETURN
     )
-    eval_every: int = setting(500, "updates between evaluations", COUNT)
-    eval_episodes: int = setting(10, "episodes of an evaluation during training", COUNT)
+    eval_every: int = setting(500, "gradient steps between evaluations", COUNT)
+    eval_episodes: int = setting(10, "episodes per evaluation during training", COUNT)
     final_episodes: int = setting(20, "episodes of the last evaluation", COUNT)
     eval_seed: int = setting(1000, "environment i is reset with this seed + i", SEED)
 
@@ -107,7 +109,7 @@ class RunConfig:
         if self.evaluation.target_return == AUTO and not able:
             raise ValueError("target_return: auto needs max_return_estimate, and an agent that sees returns")
         if self.data.context == "tbptt" and not self.constant_state:
-            raise ValueError(f"context: tbptt needs a state of one size, which {self.agent} has not; use window")
+            raise ValueError(f"context: tbptt requires a recurrent agent; {self.agent} is not one; use window")
 
     def model(self, observation_dim: int, action_dim: int, horizon: int, *, discrete: bool = False) -> ModelConfig:
         """The configuration of the agent's model for an environment."""

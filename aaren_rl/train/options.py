@@ -46,15 +46,20 @@ def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> P
     _add_settings(parser, defaults)
     agents = f"{', '.join(AGENTS)} [the first]"
     add("--agent", choices=AGENTS, metavar="NAME", default=argparse.SUPPRESS, help=agents)
-    shipped = f"settings to start from: {' or '.join(presets())}"
+    shipped = f"default settings: {' or '.join(presets())}"
     add("--preset", metavar="NAME", default="default", help=shipped)
     training = "training seed [0; --config's]"
     add("--seed", type=SEED.integer, metavar="N", default=argparse.SUPPRESS, help=training)
     add("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
     add("--threads", type=THREADS.integer, metavar="N", help="CPU threads (default: all cores)")
-    add("--compile", action="store_true", help="torch.compile the model: minutes first, for GPUs")
-    add("--resume", action="store_true", help="go on with the run in its folder; with more --updates, too")
-    add("--save-every", type=COUNT.integer, metavar="N", help="save every N updates, as evaluations do")
+    add("--compile", action="store_true", help="torch.compile the model (for GPUs; takes minutes at the start)")
+    add("--resume", action="store_true", help="resume this run; a larger --updates extends it")
+    add(
+        "--save-every",
+        type=COUNT.integer,
+        metavar="N",
+        help="save a checkpoint every N gradient steps, and at evaluations",
+    )
     parser.add_shared(device="auto")
     add("--help-all", action="store_true", help="list every setting, with its default")
     return parser
@@ -113,4 +118,4 @@ def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
         **dict.fromkeys(REM, not config.mixer.endswith("rsa") and config.agent),
     }
     found = {name.replace("_", "-"): who for name, who in idle.items() if who and name in typed}
-    return [f"note: --{name} is of no effect with {who}" for name, who in found.items()]
+    return [f"note: --{name} has no effect with {who}" for name, who in found.items()]

@@ -63,7 +63,7 @@ def build_config(settings: Mapping[str, Any]) -> RunConfig:
     tree = to_dict(RunConfig())
     for name, value in settings.items():
         if name not in (*RUN, *SETTINGS):
-            raise UsageError(f"{name}: is no setting{did_you_mean(name, SETTINGS)}")
+            raise UsageError(f"{name}: unknown setting{did_you_mean(name, SETTINGS)}")
         (tree if name in RUN else tree[SETTINGS[name][0]])[name] = value
     tree["network"] |= {"observation_dim": 1, "action_dim": 1}
     try:

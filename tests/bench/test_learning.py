@@ -70,7 +70,7 @@ def test_a_recipe_is_a_preset_with_changes() -> None:
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
-        ("default:decision-aaren,droput=0", "droput: is no setting"),
+        ("default:decision-aaren,droput=0", "droput: unknown setting"),
         ("default:decision-aaren,dropout=high", "dropout"),
         ("default:gpt", "'gpt' is not one of"),
         ("defaults:bc", "preset 'defaults'"),

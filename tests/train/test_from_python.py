@@ -73,7 +73,7 @@ def test_what_a_callback_raises_ends_the_training(hopper_file: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"updtaes": 3}, "updtaes: is no setting; did you mean updates"),
+        ({"updtaes": 3}, "updtaes: unknown setting; did you mean updates"),
         ({"env": None}, "--env is missing"),
         ({"threads": 0}, "threads: must be at least 1"),
         ({"device": "tpu"}, "--device 'tpu'"),

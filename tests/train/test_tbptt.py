@@ -129,5 +129,5 @@ def test_auto_is_what_suits_the_data(agent: str, length: int, context: str) -> N
     episodes = make_episodes((length, length - 10, length + 10))
     assert settle_context(config, episodes).data.context == context
     if context == "window":
-        with pytest.raises(ValueError, match="context: tbptt needs a state of one size"):
+        with pytest.raises(ValueError, match="context: tbptt requires a recurrent agent"):
             replace(config, data=DataConfig(context="tbptt"))

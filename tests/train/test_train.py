@@ -102,9 +102,9 @@ def test_the_bar_shows_the_last_score_and_a_log_file_few_lines(
     ("given", "notes"),
     [
         ("", []),
-        ("--tree-budget 0.3", ["--tree-budget is of no effect with decision-aaren"]),
-        ("--agent bc --target-return 3", ["--target-return is of no effect with bc"]),
-        ("--rem-gate 1 --context-length 9", ["--context-length is of no", "--rem-gate is of no effect with decision"]),
+        ("--tree-budget 0.3", ["--tree-budget has no effect with decision-aaren"]),
+        ("--agent bc --target-return 3", ["--target-return has no effect with bc"]),
+        ("--rem-gate 1 --context-length 9", ["--context-length has no", "--rem-gate has no effect with decision"]),
         ("--agent decision-transformer-tree --tree-budget 0.3 --rollout-context 10", []),
     ],
 )
