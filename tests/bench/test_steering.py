@@ -21,16 +21,16 @@ FIGURES |= {"episodes": 2, "seed": 5, "guidance": 1.0}
 @pytest.mark.parametrize("guidance", ["1", "1.5"])
 def test_it_plays_what_evaluate_plays(trained_run: Path, tmp_path: Path, capsys, guidance: str) -> None:
     figures, scores = tmp_path / "figures.json", tmp_path / "scores.json"
-    options = ["--episodes", "2", "--seed", "5", "--guidance", guidance, "--json"]
+    options = ["--episodes", "2", "--guidance", guidance, "--json"]
     plot = ["--values", "3", "--plot", str(tmp_path / "plot.svg")]
-    assert bench(["steering", str(trained_run), *options, str(figures), *plot]) == 0
+    assert bench(["steering", str(trained_run), "--seed", "5", *options, str(figures), *plot]) == 0
     out = capsys.readouterr().out
     assert "2 episodes per target return from seed 5" in out and ("; guidance 1.5\n" in out) == (guidance != "1")
     found = json.loads(figures.read_text())
     returns = all_episodes(trained_run).returns
     np.testing.assert_allclose(found["asked"], np.linspace(np.quantile(returns, 0.05), returns.max(), 3))
     asked = [*map(str, found["asked"]), "auto"]
-    assert evaluate([str(trained_run), *options, str(scores), "--target-return", *asked]) == 0
+    assert evaluate([str(trained_run), "--eval-seed", "5", *options, str(scores), "--target-return", *asked]) == 0
     achieved = [score["return_mean"] for score in json.loads(scores.read_text())]
     (agent,) = found["agents"]
     np.testing.assert_allclose([*agent["achieved"][0], *agent["auto"]], achieved)
