@@ -1,6 +1,6 @@
 """What `agents` offers to others."""
 
-from .mixers import CONSTANT, GROWING, MIXERS, Aaren, AarenRsa, Attention, Encoded, Mixer, Rsa
+from .mixers import CONSTANT, GROWING, MIXERS, RSA, Aaren, AarenRSA, Attention, Encoded, Mixer
 from .mixers.rsa.encoding import RemConfig
 from .mixers.tree.mixer import TreeAttention, TreeConfig
 from .mixers.tree.samplers import SAMPLERS
@@ -20,9 +20,10 @@ __all__ = [
     "GROWING",
     "MIXERS",
     "ROLLOUTS",
+    "RSA",
     "SAMPLERS",
     "Aaren",
-    "AarenRsa",
+    "AarenRSA",
     "Attention",
     "Block",
     "CrossAttention",
@@ -37,7 +38,6 @@ __all__ = [
     "RemConfig",
     "ReturnEstimate",
     "ReturnRange",
-    "Rsa",
     "ScanState",
     "TreeAttention",
     "TreeConfig",

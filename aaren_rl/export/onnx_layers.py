@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from ..agents import Aaren, Attention, Block, Encoded, Policy
-from ..agents.mixers import Gru, HeadMixer, MinGru
+from ..agents.mixers import GRU, HeadMixer, MinGRU
 from ..agents.mixers.rsa.encoding import GatedEncoding
 from .onnx_weights import ERFC, Doubles, Linear, beside, encoding_maps, exact, in_blocks, layer, scores_and_values
 
@@ -32,7 +32,7 @@ Sizes: TypeAlias = dict[str, tuple[str, list[int]]]  # name -> type, and shape b
 OPSET = 20  # the first with Gelu
 IR_VERSION = 9  # ONNX Runtime refuses files of a newer one than its own
 DTYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "int64": TensorProto.INT64}
-GATED = Gru, MinGru  # mixers without heads, whose output is their state
+GATED = GRU, MinGRU  # mixers without heads, whose output is their state
 NOTHING = -1e300  # the level of no tokens, and a score beside which every other is larger; finite, unlike -inf
 
 
@@ -124,10 +124,10 @@ class Layers:
             outputs.append(mean)
         return outputs, values, level
 
-    def gated(self, mixer: Gru | MinGru, x: str, h: str) -> str:
+    def gated(self, mixer: GRU | MinGRU, x: str, h: str) -> str:
         """A step of a gated unit in float64: tokens (N, C) and h (N, 1, 1, C) to the h after them."""
         size, old = self.width, self.reshape(h, -1, self.width)
-        if isinstance(mixer, MinGru):
+        if isinstance(mixer, MinGRU):
             keeps = Linear(*(-part for part in layer(mixer.gate)))
             of_token = self.linear(x, beside(keeps, layer(mixer.candidate)))
             gate, new = self.split(self.as_type(of_token, "float64"), [size, size], 1)

@@ -23,9 +23,7 @@ from functools import partial
 
 import torch
 
-from ..agents.mixers import Aaren, Attention, AttentionState, EncodedState
-from ..agents.mixers import AarenRsa as AarenRSA
-from ..agents.mixers import Rsa as RSA
+from ..agents.mixers import RSA, Aaren, AarenRSA, Attention, AttentionState, EncodedState
 from ..agents.mixers.rsa.encoding import EncodingState, RemConfig
 from ..agents.mixers.tree.mixer import TreeAttention, TreeConfig, TreeState
 from ..agents.mixers.tree.samplers import SAMPLERS

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import kernels
-from ..mixers import Aaren, AarenRsa
+from ..mixers import Aaren, AarenRSA
 from ..mixers.rsa.encoding import Recurrence
 from ..model.decision import DecisionModel
 from ..model.scaling import Array, Scaling, Step
@@ -118,12 +118,12 @@ def _packed(blocks: list[Block]) -> tuple[Array, ...]:
 
 
 def _aaren(block: Block) -> Aaren:
-    return cast("Aaren", block.mixer.inner if isinstance(block.mixer, AarenRsa) else block.mixer)
+    return cast("Aaren", block.mixer.inner if isinstance(block.mixer, AarenRSA) else block.mixer)
 
 
 def _packed_encoding(blocks: list[Block]) -> tuple[Array, ...]:
     """Of recurrence encoding: gates, Z's first columns, where heads' sums begin, their rows and own rows."""
-    own = [block.mixer.encoding for block in blocks if isinstance(block.mixer, AarenRsa)]
+    own = [block.mixer.encoding for block in blocks if isinstance(block.mixer, AarenRSA)]
     layers = [[cast("Recurrence", group) for group in encoding.groups] for encoding in own] or [[]] * len(blocks)
     gates = [encoding.mu.double().sigmoid() for encoding in own] or [torch.zeros((), dtype=STATE_DTYPE)] * len(blocks)
     columns = [torch.cat([torch.zeros(0, 2, dtype=STATE_DTYPE), *map(_first_column, groups)]) for groups in layers]

@@ -22,33 +22,33 @@ dimension of all its tensors; it is passed in and returned, never kept on the mo
 from .aaren import Aaren
 from .attention import Attention, AttentionState
 from .base import CONSTANT, GROWING, HeadMixer, Mixer
-from .gru import Gru
-from .mingru import MinGru
-from .rsa.mixer import AarenRsa, Encoded, EncodedState, Rsa
+from .gru import GRU
+from .mingru import MinGRU
+from .rsa.mixer import RSA, AarenRSA, Encoded, EncodedState
 
 MIXERS: dict[str, type[Mixer]] = {
     "aaren": Aaren,
     "attention": Attention,
-    "aaren-rsa": AarenRsa,
-    "rsa": Rsa,
-    "gru": Gru,
-    "mingru": MinGru,
+    "aaren-rsa": AarenRSA,
+    "rsa": RSA,
+    "gru": GRU,
+    "mingru": MinGRU,
     "tree": Attention,  # as it is trained; at rollout `fast/rollout.py` puts trees in its place
 }
 
 __all__ = [
     "CONSTANT",
     "GROWING",
+    "GRU",
     "MIXERS",
+    "RSA",
     "Aaren",
-    "AarenRsa",
+    "AarenRSA",
     "Attention",
     "AttentionState",
     "Encoded",
     "EncodedState",
-    "Gru",
     "HeadMixer",
-    "MinGru",
+    "MinGRU",
     "Mixer",
-    "Rsa",
 ]

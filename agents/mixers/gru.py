@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 from .base import CONSTANT, Mixer
 
 
-class Gru(Mixer):
+class GRU(Mixer):
     """`torch.nn.GRU` of one layer; the state is its h, (B, C).
 
     It computes in the type of its weights: under autocast h would be rounded to bfloat16 at every token.

@@ -20,7 +20,7 @@ from ..scan.state import STATE_DTYPE, ScanState
 from .base import CONSTANT, Mixer
 
 
-class MinGru(Mixer):
+class MinGRU(Mixer):
     """minGRU of section 3.1, of the tokens' own width; the state is h, (B, C), in float64.
 
     There is no projection of the output: the paper leaves that to the layers that follow.

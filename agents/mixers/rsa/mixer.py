@@ -63,7 +63,7 @@ class Encoded(Mixer):
         return EncodedState(inner, self.encoding.initial_state(batch_size, self.inner.head_dim))
 
 
-class Rsa(Encoded):
+class RSA(Encoded):
     """Causal self-attention with recurrence encoding; powers beyond 200 are masked, as in the paper (appendix D.1)."""
 
     MAX_POWER = 200
@@ -72,7 +72,7 @@ class Rsa(Encoded):
         super().__init__(Attention(width, heads, dropout), rems)
 
 
-class AarenRsa(Encoded):
+class AarenRSA(Encoded):
     """Aaren with recurrence encoding: content weights and exponential memory, in a small state of constant size.
 
     By default no power is masked: that would take the last 200 values of every head, 600 of a dilated one, into it.

@@ -10,7 +10,7 @@ import torch
 from policies import unit_scaling
 from torch import Tensor
 
-from aaren_rl.agents import AarenRsa, DecisionModel, ModelConfig, NonFiniteActionError, Policy, ReturnRange, kernels
+from aaren_rl.agents import AarenRSA, DecisionModel, ModelConfig, NonFiniteActionError, Policy, ReturnRange, kernels
 from aaren_rl.agents.fast.rollout import Stepper, for_rollout
 from aaren_rl.agents.fast.rollout_step import CompiledStep, can_compile
 from aaren_rl.agents.model.scaling import PlainStep, Scaling, Step
@@ -38,7 +38,7 @@ def make(spread: float = 1.0, **changes) -> DecisionModel:
             parameter += 0.05 * torch.randn_like(parameter)
         for block in model.trunk.blocks:
             mixer = block.mixer
-            (mixer.inner if isinstance(mixer, AarenRsa) else mixer).query_token *= spread
+            (mixer.inner if isinstance(mixer, AarenRSA) else mixer).query_token *= spread
     return model
 
 

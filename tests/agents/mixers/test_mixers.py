@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from aaren_rl.agents import MIXERS, Aaren, Attention, Block, Encoded, RemConfig, ScanState, Trunk
-from aaren_rl.agents.mixers import Gru, MinGru
+from aaren_rl.agents.mixers import GRU, MinGRU
 
 WIDTH, HEADS = 16, 4
 every_mixer = pytest.mark.parametrize("name", MIXERS)
-Mixer = Aaren | Attention | Encoded | Gru | MinGru
+Mixer = Aaren | Attention | Encoded | GRU | MinGRU
 
 # Every kind of REM but the plain ones, which are the default; and a mask that 70 tokens meet.
 REMS = RemConfig((0, 1, 1, 1, 0, 1), max_power=20)
@@ -76,12 +76,12 @@ def test_keep_is_slicing(name: str, keep: slice) -> None:
         torch.testing.assert_close(comparable(same), comparable(last), rtol=0, atol=1e-13)
 
 
-def recurrence(mixer: Gru | MinGru, x: Tensor, starts: Tensor) -> Tensor:
+def recurrence(mixer: GRU | MinGRU, x: Tensor, starts: Tensor) -> Tensor:
     """h_t of a GRU or minGRU, token by token, straight from the parameters."""
     h, outputs = torch.zeros_like(x[:, 0]), []
     for token, begins in zip(x.unbind(1), starts.unbind(1), strict=True):
         h = h * ~begins.unsqueeze(1)
-        if isinstance(mixer, MinGru):
+        if isinstance(mixer, MinGRU):
             z, new = torch.sigmoid(mixer.gate(token)), mixer.candidate(token)
             h = (1 - z) * h + z * new
         else:
@@ -99,7 +99,7 @@ def plain(mixer: Mixer, x: Tensor, starts: Tensor) -> Tensor:
     Softmax of q k^T / sqrt(D) over the same sequence's earlier tokens, where Aaren's q is W_q of its query token; with
     recurrence encoding equation (4): {[1 - sigmoid(mu)] softmax + sigmoid(mu) P} V.
     """
-    if isinstance(mixer, Gru | MinGru):
+    if isinstance(mixer, GRU | MinGRU):
         return recurrence(mixer, x, starts)
     inner, n = (mixer.inner if isinstance(mixer, Encoded) else mixer), x.shape[1]
 
@@ -202,7 +202,7 @@ def test_gated_units_over_long_rows_of_sequences(name: str, scale: float) -> Non
         torch.testing.assert_close(after.double(), h, rtol=0, atol=tolerance * largest)
 
 
-@pytest.mark.parametrize("name", [name for name, mixer in MIXERS.items() if mixer not in (Gru, MinGru)])
+@pytest.mark.parametrize("name", [name for name, mixer in MIXERS.items() if mixer not in (GRU, MinGRU)])
 def test_heads_must_divide_the_width(name: str) -> None:
     with pytest.raises(ValueError, match="width 16 is not a multiple of heads 3"):
         MIXERS[name](16, 3)
