@@ -88,8 +88,9 @@ class EvaluationConfig:
 
 
 # The sizes of an observation and an action are the data's; 1 until these are read.
-_estimates = {"max_return_estimate": True, "mean_return_estimate": True}
-_network = partial(ModelConfig, 1, 1, dropout=0.0, timestep_embedding=False, **_estimates)
+_network = partial(
+    ModelConfig, 1, 1, dropout=0.0, timestep_embedding=False, max_return_estimate=True, mean_return_estimate=True
+)
 
 
 @dataclass(frozen=True)
