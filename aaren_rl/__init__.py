@@ -8,14 +8,19 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .policies.folder import load_policy
+    from .train import train_policy
 
-__all__ = ["__version__", "load_policy"]
+__all__ = ["__version__", "load_policy", "train_policy"]
 
 
 def __getattr__(name: str) -> object:
-    """Imports `load_policy` on demand: importing the package alone, as simulation workers do, leaves torch out."""
+    """Imports a function on demand: importing the package alone, as simulation workers do, leaves torch out."""
     if name == "load_policy":
         from .policies.folder import load_policy
 
         return load_policy
+    if name == "train_policy":
+        from .train import train_policy
+
+        return train_policy
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

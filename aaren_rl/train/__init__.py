@@ -1,16 +1,56 @@
-"""The command train: configuration, batches, updates, ranks, checkpoints and the loop; `run` is it from Python."""
+"""The command train: configuration, batches, updates, ranks, checkpoints and the loop; `train_policy` from Python."""
 
 from __future__ import annotations
 
+import json
 import signal
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["run"]
+if TYPE_CHECKING:
+    from ..agents import Policy
+
+__all__ = ["TrainingResult", "train_policy"]
 
 
-def run(
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a training made.
+
+    Attributes:
+        folder: the run's folder, which the commands take.
+    """
+
+    folder: Path
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The trained policy on the CPU, as `load_policy(folder)` loads it.
+
+        Raises:
+            CheckpointError: the folder holds none, or a damaged one.
+        """
+        from ..policies.folder import load_policy
+
+        return load_policy(self.folder)
+
+    @cached_property
+    def metrics(self) -> dict[str, list[tuple[int, float]]]:
+        """Tag -> (update, value) of every line of metrics.jsonl that has the tag, in the order of updates."""
+        found: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
+        for line in (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+            values = json.loads(line)
+            update = values.pop("update")
+            for tag, value in values.items():
+                found[tag].append((update, value))
+        return dict(found)
+
+
+def train_policy(
     env: str | None = None,
     *,
     agent: str | None = None,
@@ -26,11 +66,11 @@ def run(
     compile: bool = False,
     on_log: Callable[[int, dict[str, float]], object] | None = None,
     **settings: Any,  # noqa: ANN401  of every type that a configuration has
-) -> Path:
-    """Trains an agent as the command does, prints what it prints, and returns the run's folder.
+) -> TrainingResult:
+    """Trains an agent as the command does, and prints what it prints.
 
-        folder = run("hopper-medium", updates=200, on_log=lambda update, values: print(update, values["train/loss"]))
-        policy = load_policy(folder)
+        result = train_policy("hopper-medium", updates=200)
+        policy, losses = result.policy, result.metrics["train/loss"]
 
     Args:
         env: the task, such as "hopper-medium"; with `env_id` and `source` a name for data of your own.
@@ -50,6 +90,9 @@ def run(
         settings: any other setting by its name on the command line, with underscores: `updates=200`,
             `source="my.hdf5"`; `start_from="RUN"` is `--from`.
 
+    Returns:
+        The run's folder, its policy and its metrics.
+
     Raises:
         UsageError: an argument or a setting is unknown or cannot be.
         CommandError: what the command would leave with another exit code for.
@@ -64,4 +107,4 @@ def run(
     made = job.make_config()
     if run_training(job, made) > 128:
         raise KeyboardInterrupt(f"stopped by {signal.SIGINT.name} or {signal.SIGTERM.name}; resume=True goes on")
-    return run_folder(made, job.out)
+    return TrainingResult(run_folder(made, job.out))

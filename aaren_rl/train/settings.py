@@ -146,7 +146,7 @@ def differences(there: RunConfig, asked: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Job:
-    """What a command line, or a caller of `train.run`, which explains each, asks for."""
+    """What a command line, or a caller of `train_policy`, which explains each, asks for."""
 
     typed: Mapping[str, Any]  # settings by name, as given one by one; they come before those of the file `config`
     config: str | Path | None = None

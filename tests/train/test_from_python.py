@@ -14,11 +14,10 @@ import yaml
 from safetensors.torch import load_file
 from small_run import records
 
-from aaren_rl import load_policy
+from aaren_rl import load_policy, train_policy
 from aaren_rl.errors import CommandError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.runs.command import main as runs
-from aaren_rl.train import run
 from aaren_rl.train.command import main as train
 
 SMALL: dict[str, Any] = {
@@ -34,18 +33,23 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def small(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of 4 updates; copy what is to be changed."""
-    return run(**SMALL, source=str(hopper_file), out=tmp_path_factory.mktemp("small"))
+    return train_policy(**SMALL, source=str(hopper_file), out=tmp_path_factory.mktemp("small")).folder
 
 
 def test_a_run_from_python_is_the_commands(hopper_file: Path, small: Path, tmp_path: Path) -> None:
     logged: list[tuple[int, dict[str, float]]] = []
     settings = {**SMALL, "source": str(hopper_file)}
-    path = run(**settings, out=tmp_path, save_every=1, on_log=lambda *line: logged.append(line))
+    result = train_policy(**settings, out=tmp_path, save_every=1, on_log=lambda *line: logged.append(line))
+    path = result.folder
     assert path == tmp_path / "hopper-medium" / "decision-aaren" / "seed0"
     # Also where no evaluation is due; and it changes nothing else.
     assert {file.name for file in (path / "checkpoints").iterdir()} == {"00000003.pt", "00000004.pt"}
     assert [{"update": update, **values} for update, values in logged] == records(path)
     assert {update for update, _ in logged} == {2, 4} and any("eval/mean_return" in values for _, values in logged)
+    assert result.metrics.keys() == {tag for _, values in logged for tag in values}
+    for tag, curve in result.metrics.items():
+        assert curve == [(update, values[tag]) for update, values in logged if tag in values]
+    assert result.policy.card == load_policy(path).card and result.policy is result.policy
     typed = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
     own = ["--config", str(path / "config.yaml"), "--threads=1"]  # the run's file is as good
     for given, out in ((typed, tmp_path / "typed"), (own, tmp_path / "own")):
@@ -62,9 +66,9 @@ def test_what_a_callback_raises_ends_the_training(hopper_file: Path, tmp_path: P
 
     settings = {**SMALL, "source": str(hopper_file), "out": tmp_path}
     with pytest.raises(LookupError, match="at 2"):
-        run(**settings, on_log=enough)
+        train_policy(**settings, on_log=enough)
     found: list[Path] = []
-    thread = Thread(target=lambda: found.append(run(**settings, resume=True)))  # no signals there
+    thread = Thread(target=lambda: found.append(train_policy(**settings, resume=True).folder))  # no signals there
     thread.start()
     thread.join()
     assert read_card(found[0]).updates == 4
@@ -84,18 +88,18 @@ def test_what_a_callback_raises_ends_the_training(hopper_file: Path, tmp_path: P
 )
 def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str, hopper_file: Path, tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=message):
-        run(**{**SMALL, "source": str(hopper_file), "out": tmp_path, **changes})
+        train_policy(**{**SMALL, "source": str(hopper_file), "out": tmp_path, **changes})
     assert not list(tmp_path.iterdir())
 
 
 def test_a_finished_run_goes_on(hopper_file: Path, tmp_path: Path) -> None:
     """With a constant rate it is the run that was to have so many updates from the begin on."""
     constant = {**SMALL, "source": str(hopper_file), "lr_schedule": "constant", "eval_every": 4}
-    long = run(**{**constant, "updates": 8}, out=tmp_path / "long")
-    path = run(**constant, out=tmp_path / "short")
+    long = train_policy(**{**constant, "updates": 8}, out=tmp_path / "long").folder
+    path = train_policy(**constant, out=tmp_path / "short").folder
     with pytest.raises(CommandError, match=r"optimizer.updates \(run: 4, asked: 3\)"):
-        run(**{**constant, "updates": 3}, out=tmp_path / "short", resume=True)
-    run(**{**constant, "updates": 8}, out=tmp_path / "short", resume=True)
+        train_policy(**{**constant, "updates": 3}, out=tmp_path / "short", resume=True)
+    train_policy(**{**constant, "updates": 8}, out=tmp_path / "short", resume=True)
     assert yaml.safe_load((path / "config.yaml").read_text())["optimizer"]["updates"] == 8
     # The estimates of returns are fitted before the first update, for as long as the run was to be.
     fitted = ("max_return_estimate", "mean_return_estimate")
@@ -123,7 +127,7 @@ def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_pa
     card_file.write_text(json.dumps(card))
     more = {name: value for name, value in SMALL.items() if name not in ("width", "layers", "heads", "dropout")}
     more |= {"source": str(hopper_file), "seed": 9, "updates": 1, "learning_rate": 1e-9, "muon_learning_rate": 1e-9}
-    tuned = run(**more, start_from=str(tmp_path / "old"), out=tmp_path)
+    tuned = train_policy(**more, start_from=str(tmp_path / "old"), out=tmp_path).folder
     made, old = read_card(tuned), load_policy(small).model.state_dict()
     assert made.observation_mean == pytest.approx(card["observation_mean"], rel=1e-6) and made.return_scale == 500.0
     assert made.model == card["model"]
@@ -131,7 +135,7 @@ def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_pa
         for name, tensor in states.items():
             torch.testing.assert_close(tensor, old[name], rtol=0, atol=1e-6)
     with pytest.raises(CommandError, match=r"--from .*: the policy's model has another width \(16, here 32\)"):
-        run(**more, start_from=str(small), out=tmp_path / "wide", width=32)
+        train_policy(**more, start_from=str(small), out=tmp_path / "wide", width=32)
 
 
 def test_runs_and_their_scores(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ from aaren_rl.envs.behavior.noise import action_noise_variance
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
 from aaren_rl.sweep.processes import make_job
-from aaren_rl.train import run as train
+from aaren_rl.train import train_policy
 from aaren_rl.train.settings import make_config
 
 SHA = "066e9efa"
@@ -181,7 +181,7 @@ def test_a_task_has_settings_of_its_own():
 
 def test_a_policy_of_one_corridor_is_scored_in_another(tmp_path, capsys):
     small = {"width": 16, "layers": 1, "heads": 2, "updates": 2, "warmup_updates": 1, "steps_per_update": 400}
-    folder = train("tmaze", out=tmp_path, threads=1, final_episodes=2, **small)
+    folder = train_policy("tmaze", out=tmp_path, threads=1, final_episodes=2, **small).folder
     card = read_card(folder)
     assert (card.env, card.env_id, card.env_kwargs, card.source) == ("tmaze", "aaren_rl/TMaze-v0", {}, "local")
     assert card.action_error_floor is None and card.action_error > 0 and card.model["max_timestep"] == 200
