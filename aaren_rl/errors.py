@@ -6,16 +6,17 @@ import os
 import sys
 from collections.abc import Callable
 
-from .envs.errors import DISK_FULL, CommandError, EnvsError, ResourcesError, UsageError, one_line
+from .agents import errors as agents
+from .envs.errors import DISK_FULL, AarenRLError, EnvsError, ResourcesError, UsageError, one_line
 
-__all__ = ["CommandError", "EnvsError", "ResourcesError", "UsageError", "one_line"]
+__all__ = ["AarenRLError", "EnvsError", "ResourcesError", "UsageError", "one_line"]
 __all__ += ["ArgumentError", "CheckpointError", "DamagedCheckpointError", "NonFiniteActionError", "NumericsError"]
 __all__ += ["PeerError", "explain", "run_command"]
 
 SMALLER = "use smaller batches: --steps-per-update or --width in training, --episodes in evaluation"
 
 
-class CheckpointError(CommandError):
+class CheckpointError(AarenRLError):
     """A checkpoint or policy cannot be read, or belongs to something else."""
 
     exit_code = 4
@@ -25,10 +26,11 @@ class ArgumentError(UsageError, ValueError):
     """An argument of a Python call is not valid; `except ValueError` also catches the errors of `agents`."""
 
 
-class NonFiniteActionError(CommandError, FloatingPointError):
+class NonFiniteActionError(AarenRLError, agents.NonFiniteActionError):
     """An exported policy's action is NaN or infinite; it was not returned.
 
-    `agents`, which imports nothing of the project, raises its own class: `except FloatingPointError` catches both.
+    `Policy.act` raises the base class, `aaren_rl.agents.NonFiniteActionError`, which is no `AarenRLError`: `agents`
+    imports nothing of the project.
     """
 
     exit_code = 5
@@ -38,13 +40,13 @@ class DamagedCheckpointError(CheckpointError):
     """A checkpoint file is damaged; an older checkpoint may be intact."""
 
 
-class NumericsError(CommandError):
+class NumericsError(AarenRLError):
     """Training produced NaN or infinity."""
 
     exit_code = 6
 
 
-class PeerError(CommandError):
+class PeerError(AarenRLError):
     """Another process of this run failed and has said why."""
 
 
@@ -75,7 +77,7 @@ def run_command(command: Callable[[], int], *, debug: bool = False) -> int:
 
 def explain(error: Exception) -> tuple[str, int]:
     """The line that a user sees for an error, and the exit code."""
-    if isinstance(error, CommandError):
+    if isinstance(error, AarenRLError):
         return str(error), error.exit_code
     if isinstance(error, FloatingPointError):  # `agents.NonFiniteActionError`, and that of SAC
         return str(error), NonFiniteActionError.exit_code

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .arguments import blame
 from .discrete import choose, next_seeds, one_hot
+from .errors import NonFiniteActionError
 from .fast.rollout import Stepper, for_rollout, for_windows
 from .fast.rollout_graph import GraphedCallable
 from .fast.rollout_step import CompiledStep
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     Numbers: TypeAlias = npt.ArrayLike | Tensor
 
 ROLLOUTS = tuple(MEMORIES)
-
-
-class NonFiniteActionError(FloatingPointError):
-    """The model's action is NaN or infinite; it was not handed out."""
 
 
 @dataclass(frozen=True)

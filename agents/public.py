@@ -1,5 +1,6 @@
 """What `agents` offers to others."""
 
+from .errors import NonFiniteActionError
 from .mixers import CONSTANT, GROWING, MIXERS, RSA, Aaren, AarenRSA, Attention, Encoded, Mixer
 from .mixers.rsa.encoding import RemConfig
 from .mixers.tree.mixer import TreeAttention, TreeConfig
@@ -8,7 +9,7 @@ from .model.config import ModelConfig
 from .model.decision import DecisionModel, ReturnEstimate, expectile_loss
 from .model.scaling import ReturnRange
 from .model.trunk import Block, Trunk
-from .policy import ROLLOUTS, NonFiniteActionError, Policy
+from .policy import ROLLOUTS, Policy
 from .policy_state import PolicyState
 from .scan.cross_attention import CrossAttention, attend
 from .scan.prefix import prefix_scan, scan_step

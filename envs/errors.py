@@ -6,7 +6,7 @@ import errno
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class CommandError(Exception):
+class AarenRLError(Exception):
     """Base of the project's errors. The message is one line: what went wrong (file: field); what to do."""
 
     exit_code = 1
@@ -16,7 +16,7 @@ class CommandError(Exception):
         return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in super().__str__())
 
 
-class EnvsError(CommandError):
+class EnvsError(AarenRLError):
     """Base of the errors of tasks, data and simulation."""
 
 

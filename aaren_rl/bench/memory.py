@@ -28,7 +28,7 @@ from ..envs import rollout as play
 from ..envs.memory import reacher
 from ..envs.memory.reacher import SHOWN, target_distances
 from ..envs.simulation.rollout import Recorder
-from ..errors import CommandError
+from ..errors import AarenRLError
 from ..files import write_json
 from ..policies.folder import load_policy
 from ..policies.names import AGENTS, label
@@ -170,13 +170,13 @@ def binned(steps: Distances) -> list[float]:
 def measure(arguments: argparse.Namespace) -> Figures:
     """Trains what is missing, and plays.
 
-    Raises NumericsError for a policy whose actions are wrong, CommandError where training was stopped.
+    Raises NumericsError for a policy whose actions are wrong, AarenRLError where training was stopped.
     """
     more = {} if arguments.updates is None else {"updates": arguments.updates}
     mazes = jobs(LEARNED_AT, arguments, OF_TMAZE | more)
     arms = jobs("reacher-recall", arguments, ONCE | more) if arguments.reacher else []
     if code := run_cells([*mazes, *arms], jobs=1):  # seconds of training are those of a machine that does nothing else
-        raise CommandError(f"training was stopped with exit code {code}; the same command goes on from there")
+        raise AarenRLError(f"training was stopped with exit code {code}; the same command goes on from there")
     modes = [f"{job.config.agent}:{job.config.evaluation.rollout}" for job in mazes if job.config.seed == 0]
     cost = argparse.Namespace(modes=modes, steps=max(*arguments.lengths, SHORT), width=128, layers=3, heads=4)
     agents: dict[str, Figures] = {agent: {"success": [], "learned": [], "apart": []} for agent in arguments.agents}

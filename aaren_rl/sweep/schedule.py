@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from ..cli import StopRequest, progress_bar
 from ..envs.system import core_count
-from ..errors import CheckpointError, CommandError, UsageError
+from ..errors import AarenRLError, CheckpointError, UsageError
 from ..runs.folder import holds_training
 from ..train.settings import differences, read_config, settings_of
 from .processes import POLL, RETRIES, CellJob, launch
@@ -27,7 +27,7 @@ SHOW = 2.0  # seconds between looks at their logs
 STOPPED = (130, 143)  # a run's exit codes after SIGINT and SIGTERM
 
 
-class SweepError(CommandError):
+class SweepError(AarenRLError):
     """A run of the sweep failed; the exit code is its own, 1 where a signal ended it."""
 
     def __init__(self, message: str, code: int) -> None:

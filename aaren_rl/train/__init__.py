@@ -95,7 +95,7 @@ def train_policy(
 
     Raises:
         UsageError: an argument or a setting is unknown or cannot be.
-        CommandError: what the command would leave with another exit code for.
+        AarenRLError: what the command would leave with another exit code for.
         KeyboardInterrupt: Ctrl-C or SIGTERM came; a checkpoint was saved first.
     """
     from .session import run_training

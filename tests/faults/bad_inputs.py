@@ -17,7 +17,7 @@ import numpy as np
 import odd_environments
 import pytest
 
-from aaren_rl.errors import CommandError
+from aaren_rl.errors import AarenRLError
 
 REGISTER = ["--register", odd_environments.__name__]
 OWN = ["--env-id", "Good-v0", *REGISTER]
@@ -160,7 +160,7 @@ def check(end: Ended, codes: Iterable[int] = ANY) -> None:
 
 def must_be_refused(call: Callable[[], object]) -> None:
     """One of the documented exceptions, in one line about what was given."""
-    with pytest.raises((ValueError, TypeError, FloatingPointError, CommandError)) as caught:
+    with pytest.raises((ValueError, TypeError, FloatingPointError, AarenRLError)) as caught:
         call()
     text = str(caught.value)
     assert text and text.isprintable() and len(text) < 6000, f"{text!a:.300}"
@@ -171,5 +171,5 @@ def may_be_read(call: Callable[[], object]) -> None:
     """A result, or the package's own error."""
     try:
         call()
-    except CommandError as error:
+    except AarenRLError as error:
         assert str(error).isprintable()

@@ -18,7 +18,7 @@ from aaren_rl.envs.errors import one_line
 from aaren_rl.envs.files import write_whole
 from aaren_rl.envs.simulation.stepping import LocalStepper, take
 from aaren_rl.envs.tasks.environment import close_env, inspect_spaces
-from aaren_rl.errors import CommandError, UsageError
+from aaren_rl.errors import AarenRLError, UsageError
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.files import check_free, read_small
 
@@ -65,7 +65,7 @@ def test_ctrl_c_is_not_the_environments() -> None:
 
 
 def test_messages_are_one_printable_line() -> None:
-    assert str(CommandError("a\nb\x1b[2J \udcff é 🤖")) == r"a\nb\x1b[2J \udcff é 🤖"
+    assert str(AarenRLError("a\nb\x1b[2J \udcff é 🤖")) == r"a\nb\x1b[2J \udcff é 🤖"
     assert one_line(odd_environments.Unprintable()) == "Unprintable"
 
 

@@ -25,9 +25,9 @@ from policies import (
     make_policy,
 )
 
-from aaren_rl.agents import DecisionModel, ModelConfig, Policy
+from aaren_rl.agents import DecisionModel, ModelConfig, NonFiniteActionError, Policy
 from aaren_rl.envs import rollout
-from aaren_rl.errors import CheckpointError, NonFiniteActionError, ResourcesError, UsageError
+from aaren_rl.errors import AarenRLError, CheckpointError, ResourcesError, UsageError
 from aaren_rl.runtime import Runner, load
 
 onnx = pytest.importorskip("onnx")
@@ -179,8 +179,9 @@ def test_an_infinite_reward_does_not_ask_for_the_best() -> None:
     (first, second), (zero, _) = episode(2, 2)
     for target in (TARGET, np.inf):
         _, state = runner.act(first, zero, runner.initial_state(2, target))
-        with pytest.raises(NonFiniteActionError, match="reward: row 1 is -inf at step 1"):
+        with pytest.raises(NonFiniteActionError, match="reward: row 1 is -inf at step 1") as caught:
             runner.act(second, np.array([0.0, -np.inf]), state)
+        assert isinstance(caught.value, AarenRLError)
 
 
 def test_an_export_without_an_estimate_of_the_best_says_so() -> None:

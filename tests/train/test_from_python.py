@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from small_run import records
 
 from aaren_rl import load_policy, train_policy
-from aaren_rl.errors import CommandError
+from aaren_rl.errors import AarenRLError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.runs.command import main as runs
 from aaren_rl.train.command import main as train
@@ -87,7 +87,7 @@ def test_what_a_callback_raises_ends_the_training(hopper_file: Path, tmp_path: P
     ids=repr,
 )
 def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str, hopper_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match=message):
+    with pytest.raises(AarenRLError, match=message):
         train_policy(**{**SMALL, "source": str(hopper_file), "out": tmp_path, **changes})
     assert not list(tmp_path.iterdir())
 
@@ -97,7 +97,7 @@ def test_a_finished_run_goes_on(hopper_file: Path, tmp_path: Path) -> None:
     constant = {**SMALL, "source": str(hopper_file), "lr_schedule": "constant", "eval_every": 4}
     long = train_policy(**{**constant, "updates": 8}, out=tmp_path / "long").folder
     path = train_policy(**constant, out=tmp_path / "short").folder
-    with pytest.raises(CommandError, match=r"optimizer.updates \(run: 4, asked: 3\)"):
+    with pytest.raises(AarenRLError, match=r"optimizer.updates \(run: 4, asked: 3\)"):
         train_policy(**{**constant, "updates": 3}, out=tmp_path / "short", resume=True)
     train_policy(**{**constant, "updates": 8}, out=tmp_path / "short", resume=True)
     assert yaml.safe_load((path / "config.yaml").read_text())["optimizer"]["updates"] == 8
@@ -134,7 +134,7 @@ def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_pa
     for states in (weights(tuned), load_policy(tuned).model.state_dict()):  # and the moving average
         for name, tensor in states.items():
             torch.testing.assert_close(tensor, old[name], rtol=0, atol=1e-6)
-    with pytest.raises(CommandError, match=r"--from .*: the policy's model has another width \(16, here 32\)"):
+    with pytest.raises(AarenRLError, match=r"--from .*: the policy's model has another width \(16, here 32\)"):
         train_policy(**more, start_from=str(small), out=tmp_path / "wide", width=32)
 
 
