@@ -80,4 +80,4 @@ def test_a_configuration_comes_back_from_a_file_and_a_line(asked: dict[str, Any]
     assert again == config and differences(config, settings_of(again)) == []
     assert asked.items() <= settings_of(config).items()
     changed = {**settings_of(config), "seed": asked["seed"] + 1}
-    assert differences(config, changed) == [f"seed (run: {asked['seed']}, asked: {asked['seed'] + 1})"]
+    assert differences(config, changed) == [f"seed (run: {asked['seed']}, requested: {asked['seed'] + 1})"]

@@ -25,6 +25,8 @@ PLACES += [
         "nn",
         "runs",
         "sweep",
+        "train",
+        "bench",
     )
 ]
 WORDS = "unasked|anew|sooner|as they come|stands? beside|at hand|(?:is|are) told|(?:is|are) refused|held against|a fall"

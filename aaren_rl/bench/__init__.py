@@ -1,1 +1,1 @@
-"""The command bench: measurements that hold what they time against a reference first."""
+"""The command bench: measurements of code that is first tested against a reference."""

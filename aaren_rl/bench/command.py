@@ -1,7 +1,6 @@
 """Measurements: `aaren-rl bench BENCHMARK`.
 
-Every benchmark first compares the code it times with a reference. If they differ, it prints nothing but an error: a
-wrong result is not fast.
+Every benchmark first tests the code it times against a reference. If they differ, it prints only an error.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def _run(arguments: argparse.Namespace) -> int:
     check_writable("--json", arguments.json)
     check_writable("--plot", arguments.plot)
     plot, form = arguments.plot, "" if arguments.plot is None else arguments.plot.suffix.lstrip(".").lower()
-    if plot is not None and form not in Figure().canvas.get_supported_filetypes():  # before minutes of measuring
+    if plot is not None and form not in Figure().canvas.get_supported_filetypes():  # fail before minutes of measuring
         raise UsageError(f"--plot {plot}: cannot draw a {form or 'file without an ending'}; use .png, .svg or .pdf")
     benchmark = BENCHMARKS[arguments.benchmark]
     threads = torch.get_num_threads()
@@ -70,5 +69,5 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one benchmark; returns the exit code."""
+    """Run one benchmark. Returns the exit code."""
     return run(_parser(), _run, argv)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the check before the figures, timing in turns, tables, axes of pictures."""
+"""Shared by the benchmarks: tests against references, timing in turns, tables, axes of plots."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from ..agents import Policy
 from ..cli import aligned
 from ..errors import NumericsError
 
-Figures: TypeAlias = dict[str, Any]  # what a benchmark measured, as its JSON has it
+Figures: TypeAlias = dict[str, Any]  # measurements of a benchmark, as in its JSON
 Work: TypeAlias = Callable[[], object]
 Name = TypeVar("Name", bound=Hashable)
 CPU = torch.device("cpu")
-WRONG = "no figures are given for a result that is wrong"
+WRONG = "no figures are printed for a wrong result"
 
 
 def require(what: str, difference: float, allowed: float) -> float:
-    """A difference from a reference; NumericsError, which says of `what`, where it is above `allowed` or no number."""
+    """Return a difference from a reference. Raises NumericsError about `what` if it is above `allowed` or NaN."""
     if not difference <= allowed:
         raise NumericsError(f"{what} by {difference:.2g} (more than {allowed:g}); {WRONG}")
     return difference
 
 
 def seconds(work: Work, device: torch.device) -> float:
-    """The time of one call, until the device has finished it; Python's garbage collector is off during it."""
+    """The time of one call, until the device has finished it, without the garbage collector of Python."""
 
     def wait() -> None:
         if device.type == "cuda":
@@ -53,10 +53,10 @@ def seconds(work: Work, device: torch.device) -> float:
 def in_turns(
     works: Mapping[Name, Work], *, repeats: int, device: torch.device, untimed: int = 0
 ) -> dict[Name, list[float]]:
-    """Seconds of every call: each work once a round, after a call that warms up, so that all see the same machine.
+    """Seconds of every call. Each function runs once per round, after a warm-up call, so that conditions are equal.
 
-    Every other round begins with the last work, so that a drift of the machine's speed cancels. A timed call follows
-    `untimed` others: after another work the processor's caches hold nothing of this one.
+    Every other round runs in reverse order, so that a drift of the machine speed cancels. `untimed` calls precede every
+    timed one, since another function has filled the processor caches with its own data.
     """
     times: dict[Name, list[float]] = {name: [] for name in works}
     for work in works.values():
@@ -71,22 +71,22 @@ def in_turns(
 
 
 def ratio(figures: list[float], others: list[float]) -> float:
-    """The median over the rounds of one time over another: neighbors, on which a change of the machine falls alike."""
+    """The median over rounds of the ratio of two times. Times of one round see the same machine speed."""
     return median(a / b for a, b in zip(figures, others, strict=True))
 
 
 @torch.no_grad()
 def parallel_actions(policy: Policy, observations: Tensor, actions: Tensor, returns_to_go: Tensor) -> Tensor:
-    """The reference for a policy that acts step by step: its model in float64, in parallel over an episode's steps.
+    """The reference for a policy that acts step by step: its model in float64, in parallel over an episode.
 
-    From observations (T, O), actions taken (T, A) and returns-to-go in the environment's units (T,), the actions (T, A)
-    that its rollout mode is to give.
+    Takes observations (T, O), executed actions (T, A) and returns-to-go (T,) in units of the environment. Returns the
+    expected actions (T, A) of its rollout mode.
     """
     exact, steps, context = copy.deepcopy(policy.model).double(), len(actions), policy.context_length
     half = context // 2
     normalized = (observations.double() - policy.observation_mean) / policy.observation_std
     tokens = normalized, actions.double(), returns_to_go.double() / policy.return_scale, torch.arange(steps)
-    # Of every step, the first of those that its action is computed from.
+    # For every step, the first step that its action depends on.
     begins = [
         {"recurrent": 0, "staggered": max(0, t // half - 1) * half, "window": max(0, t + 1 - context)}[policy.rollout]
         for t in range(steps)
@@ -99,12 +99,12 @@ def parallel_actions(policy: Policy, observations: Tensor, actions: Tensor, retu
 
 
 def table(head: str, form: str, rows: Iterable[Figures]) -> list[str]:
-    """The lines of a table; columns are separated by | in its head and in the form of a row."""
+    """The lines of a table. A | separates columns in its head and in the format of a row."""
     return aligned([head.split("|"), *(form.format(**row).split("|") for row in rows)])
 
 
 def logarithmic(axes: Axes, decades: tuple[int, ...] = (1, 2, 5)) -> None:
-    """Both axes logarithmic, with plain numbers such as 50, 100, 200 in place of powers of ten."""
+    """Make both axes logarithmic, with plain numbers such as 50, 100, 200 instead of powers of ten."""
     axes.set(xscale="log", yscale="log")
     axes.yaxis.set_major_locator(LogLocator(subs=decades))
     for axis in (axes.xaxis, axes.yaxis):

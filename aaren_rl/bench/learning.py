@@ -1,7 +1,7 @@
-"""The benchmark "learning": held-out action error against seconds and gradient steps, recipes side by side.
+"""The benchmark "learning": held-out action error against seconds and gradient steps, recipes compared.
 
-Every recipe's policy is played step by step over the same held-out episodes. On one of them its error is first held
-against the model's own in parallel.
+The policy of every recipe runs step by step over the same held-out episodes. On one of them its error is first tested
+against that of the model in parallel.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from ..train.trainer import Stopwatch, Trainer
 from .harness import Figures, logarithmic, parallel_actions, require, table
 
 RECIPES = ("default:decision-aaren", "default:decision-aaren-rsa", "default:decision-transformer")
-POINTS = 7  # evaluations of a recipe, the last after all its gradient steps
-FIRST = 1 / 16  # of the gradient steps, at the first evaluation
+POINTS = 7  # evaluations per recipe, the last after all its gradient steps
+FIRST = 1 / 16  # fraction of the gradient steps before the first evaluation
 HELD_OUT = 0.05  # of the episodes
-TURN = 25  # gradient steps of a recipe before it is the next one's turn: all see the same machine
+TURN = 25  # gradient steps of a recipe in each turn, so that conditions are equal
 COSTS = {"seconds": "seconds", "updates": "gradient steps"}
-TOLERANCE = 1e-3  # of the error, relative: played step by step against in parallel
+TOLERANCE = 1e-3  # relative difference of the error, step by step and in parallel
 
-HELP = "held-out action error against seconds and gradient steps, recipes side by side"
+HELP = "held-out action error against seconds and gradient steps, recipes compared"
 DESCRIPTION = """\
-Trains recipes (PRESET:AGENT, then settings of train's after commas) in turns, some gradient steps each, on one dataset
-without its held-out episodes, and prints the error of the EMA weights on those: played step by step in the recipe's own
-rollout mode, with each episode's own return as the target. Seconds are those of the gradient steps alone. "Excess" is
-the error minus the noise variance of the behavior policy, known exactly for local datasets; the last table has what
-it took to reach the error --error."""
+Trains recipes (PRESET:AGENT, then settings of train after commas) in turns, some gradient steps each, on one dataset
+without its held-out episodes, and prints the error of the EMA weights on those, step by step in the rollout mode of
+the recipe, with the return of each episode as its target. Seconds are those of the gradient steps alone. "Excess" is
+the error minus the noise variance of the behavior policy, known exactly for local datasets; the last table has the
+cost to reach the error --error."""
 EPILOG = """\
 example:
   aaren-rl bench learning --env hopper-medium --updates 1500 --plot learning.png
@@ -51,7 +51,7 @@ example:
 
 
 def read_recipe(recipe: str, updates: int, seed: int) -> RunConfig:
-    """The configuration of PRESET:AGENT,SETTING=VALUE,... with `train`'s names; UsageError where a part is none."""
+    """The configuration of PRESET:AGENT,SETTING=VALUE,... Raises UsageError for an invalid part."""
     name, *changes = recipe.split(",")
     preset, _, agent = name.partition(":")
     given = {"updates": updates, "seed": seed, "agent": agent}
@@ -67,7 +67,7 @@ def read_recipe(recipe: str, updates: int, seed: int) -> RunConfig:
 
 
 class Learner:
-    """One recipe in training."""
+    """A recipe in training."""
 
     def __init__(self, recipe: str, training: Episodes, horizon: int, updates: int, seed: int) -> None:
         self.recipe, self.config = recipe, settle_context(read_recipe(recipe, updates, seed), training)
@@ -76,19 +76,19 @@ class Learner:
         self.watch, self.points = Stopwatch(), list[Figures]()
 
     def train(self, updates: int) -> None:
-        """Some more gradient steps."""
+        """Take some more gradient steps."""
         with self.watch:
             for _ in range(updates):
                 self.trainer.step()
 
     def policy(self) -> Policy:
-        """What the EMA weights would act as now."""
+        """The current policy of the EMA weights."""
         data, how, scale = self.trainer.data, self.config.evaluation, self.config.data.return_scale
         model, mean, std = self.trainer.ema, data.observation_mean, data.observation_std
         return Policy(model, mean, std, scale, how.rollout, how.rollout_context)
 
     def evaluate(self, held_out: HeldOut) -> None:
-        """Adds a point."""
+        """Add a point to the curve."""
         error = action_error(self.policy(), held_out)
         low, high = error.interval()
         point = {"updates": self.trainer.update, "seconds": self.watch.seconds, "error": error.mean}
@@ -96,20 +96,20 @@ class Learner:
 
 
 def checkpoints(updates: int) -> list[int]:
-    """Numbers of updates after which errors are taken, evenly spaced in their logarithm."""
+    """Gradient steps after which errors are measured, evenly spaced in their logarithm."""
     spaced = np.geomspace(max(1, updates * FIRST), updates, POINTS)
     return sorted({round(number) for number in spaced})
 
 
 def measure(arguments: argparse.Namespace) -> Figures:
-    """Trains all recipes in turns; errors are in units in which actions span [-1, 1].
+    """Train all recipes in turns. Errors are in units in which actions span [-1, 1].
 
-    Raises EnvsError where the data cannot be loaded, UsageError for a recipe that is none or too few episodes to hold
-    any out, and NumericsError where an error played step by step is not the model's own.
+    Raises EnvsError if the data cannot be loaded, UsageError for an invalid recipe or too few episodes to hold any out,
+    and NumericsError if an error step by step differs from that in parallel.
     """
     env, updates, seed = arguments.env, arguments.updates, arguments.seed
     for recipe in arguments.recipes:
-        read_recipe(recipe, updates, seed)  # before the data: what is mistyped is said at once
+        read_recipe(recipe, updates, seed)  # before reading the data, so that typos fail at once
     episodes = load_episodes(env, arguments.source)
     training, held_out = hold_out(episodes, HELD_OUT, seed)
     if held_out is None:
@@ -141,7 +141,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
         "held_out_episodes": len(held_out.episodes),
         "held_out_steps": held_out.episodes.n_steps,
         "floor": held_out.floor,
-        # What a policy that learned nothing but the data's mean action has.
+        # The error of the mean action of the dataset.
         "trivial": float(np.square(held_out.episodes.actions - training.actions.mean(0)).mean()),
         "error": wanted,
         "seed": seed,
@@ -155,12 +155,12 @@ def _check(learner: Learner, episodes: Episodes) -> None:
     episode = shortest.observations, shortest.actions, shortest.returns_to_go()
     observed, actions, to_go = map(torch.from_numpy, episode)
     parallel = float((parallel_actions(policy, observed, actions, to_go) - actions).square().mean())
-    what = f"{learner.recipe}: the error played step by step differs from that in parallel"
+    what = f"{learner.recipe}: the error step by step differs from that in parallel"
     require(what, abs(played - parallel), TOLERANCE * parallel)
 
 
 def reached(points: Sequence[tuple[float, float]], wanted: float) -> float | None:
-    """Where a curve of (cost, error) first comes down to an error, both logarithmic between points; None: nowhere."""
+    """The cost at which a curve of (cost, error) first reaches an error, log-log interpolated; None: never."""
     for k, (cost, error) in enumerate(points):
         if error <= wanted:
             if k == 0:
@@ -172,7 +172,7 @@ def reached(points: Sequence[tuple[float, float]], wanted: float) -> float | Non
 
 
 def show(figures: Figures) -> list[str]:
-    """A table of errors, and one of what it took to reach the given error."""
+    """A table of errors, and one of the costs to reach the given error."""
     floor, error, curves = figures["floor"], figures["error"], figures["curves"]
     errors = [
         {**point, "recipe": curve["recipe"], "above": "-" if floor is None else f"{point['error'] - floor:.4f}"}
@@ -189,7 +189,7 @@ def show(figures: Figures) -> list[str]:
     under = "" if floor is None else f", noise variance {floor:.4f}"
     return [
         f"{figures['env']} ({MARKS[figures['source']]}), {figures['steps']:,} steps; {held_out}",
-        f"error of the data's mean action {figures['trivial']:.4f}{under}; to reach: {error:.4f}",
+        f"error of the mean action {figures['trivial']:.4f}{under}; to reach: {error:.4f}",
         "",
         *table(
             "recipe|steps|seconds|error|interval|excess",
@@ -224,10 +224,12 @@ def plot(figures: Figures) -> Figure:
 
 
 def add_arguments(parser: Parser) -> None:
-    """The benchmark's own options."""
+    """The options of this benchmark."""
     parser.add_argument("--env", choices=TASKS, metavar="NAME", default="hopper-medium", help="(default: %(default)s)")
-    parser.add_argument("--source", metavar="NAME", default="auto", help="of the data, as train's (default: auto)")
+    parser.add_argument("--source", metavar="NAME", default="auto", help="dataset source, as in train (default: auto)")
     parser.add_argument("--recipes", nargs="+", metavar="RECIPE", default=list(RECIPES), help="(default: %(default)s)")
     parser.add_argument("--updates", type=positive, default=1500, help="of every recipe (default: %(default)s)")
     parser.add_argument("--seed", type=SEED.integer, default=0, help="of weights and held-out episodes (default: 0)")
-    parser.add_argument("--error", type=POSITIVE.number, metavar="X", help="to come down to (the last recipe's last)")
+    parser.add_argument(
+        "--error", type=POSITIVE.number, metavar="X", help="error to reach (default: the last recipe's last)"
+    )

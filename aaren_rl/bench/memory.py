@@ -1,7 +1,7 @@
-"""The benchmark "memory": what agents remember in long episodes, and what an action costs there.
+"""The benchmark "memory": what agents remember in long episodes, and the cost of an action there.
 
-Trains on the built-in tasks tmaze, in corridors of at most 200 steps, and reacher-recall, and plays corridors of up to
-100,000 steps. Every trained policy is first compared with its own model in float64, in parallel over an episode.
+Trains on the built-in tasks tmaze, in corridors of at most 200 steps, and reacher-recall. Evaluates in corridors of up
+to 100,000 steps. Every trained policy is first tested against its model in float64, in parallel over an episode.
 """
 
 from __future__ import annotations
@@ -42,33 +42,33 @@ Distances = npt.NDArray[np.float64]
 
 AGENTS_SHOWN = ("decision-aaren", "decision-gru", "decision-mingru", "decision-transformer")
 CACHE = "decision-transformer-1token"  # trained on whole episodes; acts with a key-value cache of the episode
-# Steps, the most that agents are played whose action is not a recurrent step: a cache's grows with the episode, and a
-# window of 20 has no more to offer after 100,000 steps than after 1,000.
+# The longest episodes of agents that are not recurrent: a cache grows with the episode, and a window of 20 steps sees
+# no more after 100,000 steps than after 1,000.
 SHORT = 1_000
 LENGTHS = (20, 100, 1_000, 10_000, 100_000)  # of corridors
-EPISODES, FEW, LONG = 100, 20, 100_000  # episodes of a corridor, few from a length of LONG on and with a cache
-LEARNED_AT = "tmaze-1000"  # whose corridors are played during training
-ENOUGH = 95.0  # percent of success there, to which the seconds of training are counted
-# Settings of train. Of an agent whose action is not a recurrent step, evaluations would take longer than training.
+EPISODES, FEW, LONG = 100, 20, 100_000  # episodes per corridor; FEW from a length of LONG on and with a cache
+LEARNED_AT = "tmaze-1000"  # task of evaluations during training
+ENOUGH = 95.0  # percent of success there that stops the clock
+# Settings of train. For an agent that is not recurrent, evaluations would take longer than training.
 OF_TMAZE: dict[str, Any] = {"eval_every": 25, "eval_episodes": 20, "final_episodes": 100}
 ONCE: dict[str, Any] = {"eval_every": 1600, "final_episodes": 50}
 BINS = (SHOWN, 10, 20, 50, 100, 200, 500, 900, 1000)  # steps of Reacher-Recall whose distances are averaged
-EARLY, LATE = slice(50, 150), slice(-100, None)  # steps of the two figures that a table has
+EARLY, LATE = slice(50, 150), slice(-100, None)  # step ranges of the two columns of a table
 CHECKED, TOLERANCE = 200, 1e-4  # steps, and the largest difference of an action
 
 HELP = "success and cost of an action in long episodes, on tasks that need memory"
 DESCRIPTION = f"""\
-Trains agents on tmaze and reacher-recall, where --out does not have the runs yet, and prints
+Trains agents on tmaze and reacher-recall unless --out has the runs already, and prints
 
 * the success in T-mazes by length of the corridor, {EPISODES} episodes per seed ({FEW} from {LONG:,} steps on). The
   corridors of the data have 20 to 200 steps. Chance is 50 %, a perfect memory is 100 %;
 * the seconds of training to a success of {ENOUGH:.0f} % at 1,000 steps, without those of evaluations;
 * the distance of Reacher-Recall's fingertip from its target, which is visible in the first {SHOWN} steps only. Random
-  actions and the controller that sees the target are the limits;
+  actions and a controller that sees the target are the bounds;
 * the time of an action and the size of the state, step by step, one environment.
 
 decision-transformer acts on its last 20 steps. {CACHE} is trained on whole episodes and keeps a
-key-value cache of them. Both are played up to {SHORT:,} steps. A command that was interrupted goes on."""
+key-value cache of them. Both are evaluated up to {SHORT:,} steps. To resume after an interrupt, run it again."""
 EPILOG = f"""\
 example:
   aaren-rl bench memory --seeds 5 --agents {" ".join((*AGENTS_SHOWN, CACHE))} --plot memory.svg
@@ -76,7 +76,7 @@ example:
 
 
 def jobs(env: str, arguments: argparse.Namespace, settings: dict[str, Any]) -> list[CellJob]:
-    """The runs of a task, seeds slowest."""
+    """The runs of a task, ordered by seed, then agent."""
     own = {CACHE: {"context": "episode", "rollout": "recurrent", **ONCE}, "decision-transformer": ONCE}
     return [
         make_job({"env": env, "agent": agent, "seed": seed, **settings, **own.get(agent, {})}, arguments.out)
@@ -92,7 +92,7 @@ def is_recurrent(config: RunConfig) -> bool:
 
 
 def record(policy: Policy, env: str, episodes: int, seed: int, length: int | None = None) -> Episodes:
-    """Episodes that a policy plays in a task, asked for the task's target return; `length` is a corridor's."""
+    """Episodes of a policy in a task, with the target return of the task. `length`: of the corridor."""
     task, recorder = get_task(env), Recorder()
     kwargs = {} if length is None else {"length": length}
     target = task.target_returns[0]
@@ -101,16 +101,16 @@ def record(policy: Policy, env: str, episodes: int, seed: int, length: int | Non
 
 
 def check(policy: Policy) -> float:
-    """The largest difference of a policy's actions in a corridor from float64 in parallel; NumericsError above 1e-4."""
+    """The largest difference of actions in a corridor from float64 in parallel. Raises NumericsError above 1e-4."""
     episode = record(policy, "tmaze", 1, 0, CHECKED)
     observations, actions = torch.from_numpy(episode.observations), torch.from_numpy(episode.actions)
     wanted = parallel_actions(policy, observations, actions, torch.ones(CHECKED, dtype=torch.float64))
-    difference = float((actions - wanted).abs().max())  # not a number if one is not
-    return require("a trained policy's actions differ from the float64 reference", difference, TOLERANCE)
+    difference = float((actions - wanted).abs().max())  # NaN if one of them is NaN
+    return require("actions of a trained policy differ from the float64 reference", difference, TOLERANCE)
 
 
 def corridors(job: CellJob, policy: Policy, lengths: Sequence[int]) -> dict[int, float]:
-    """A run's success by length of the corridor, in percent; what was played before is read from the run's folder."""
+    """The success of a run by corridor length, in percent. Reads earlier results from the run folder."""
     file = job.run / "corridors.json"
     known: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     task, recurrent = get_task("tmaze"), is_recurrent(job.config)
@@ -124,7 +124,7 @@ def corridors(job: CellJob, policy: Policy, lengths: Sequence[int]) -> dict[int,
 
 
 def learned(run: Path) -> float | None:
-    """Seconds of training after which the success stays at ENOUGH or above, without evaluations; None: it does not."""
+    """Seconds of training, without evaluations, until the success stays at ENOUGH or above; None: it does not."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     tag = "time/updates_per_second"
     logged = [(line["update"], line[tag]) for line in lines if tag in line]
@@ -146,16 +146,16 @@ class RandomTorques:
     """Uniform random actions, as a policy."""
 
     def initial_state(self, batch_size: int, target_return: object) -> np.random.Generator:
-        """The state: a generator."""
+        """Returns the state: a generator."""
         return np.random.default_rng(0)
 
     def act(self, observation: npt.NDArray[np.float32], reward: object, state: np.random.Generator) -> Any:  # noqa: ANN401
-        """Actions (B, 2) for observations (B, 9)."""
+        """Returns actions (B, 2) for observations (B, 9)."""
         return state.uniform(-1, 1, (len(observation), 2)).astype(np.float32), state
 
 
 def limits(episodes: int) -> dict[str, Distances]:
-    """The distances of random actions, and of the controller that sees the target."""
+    """The distances of random actions and of the controller that sees the target."""
     rng, arm = np.random.default_rng(1000), reacher.ReacherRecall()
     played = [target_distances(reacher.play(arm, rng, 0.0).observations) for _ in range(episodes)]
     unlearned: Any = RandomTorques()
@@ -168,15 +168,15 @@ def binned(steps: Distances) -> list[float]:
 
 
 def measure(arguments: argparse.Namespace) -> Figures:
-    """Trains what is missing, and plays.
+    """Train missing runs and evaluate all.
 
-    Raises NumericsError for a policy whose actions are wrong, AarenRLError where training was stopped.
+    Raises NumericsError for a policy with wrong actions, AarenRLError if training was stopped.
     """
     more = {} if arguments.updates is None else {"updates": arguments.updates}
     mazes = jobs(LEARNED_AT, arguments, OF_TMAZE | more)
     arms = jobs("reacher-recall", arguments, ONCE | more) if arguments.reacher else []
-    if code := run_cells([*mazes, *arms], jobs=1):  # seconds of training are those of a machine that does nothing else
-        raise AarenRLError(f"training was stopped with exit code {code}; the same command goes on from there")
+    if code := run_cells([*mazes, *arms], jobs=1):  # one at a time, to measure seconds on an otherwise idle machine
+        raise AarenRLError(f"training was stopped with exit code {code}; the same command continues from there")
     modes = [f"{job.config.agent}:{job.config.evaluation.rollout}" for job in mazes if job.config.seed == 0]
     cost = argparse.Namespace(modes=modes, steps=max(*arguments.lengths, SHORT), width=128, layers=3, heads=4)
     agents: dict[str, Figures] = {agent: {"success": [], "learned": [], "apart": []} for agent in arguments.agents}
@@ -206,7 +206,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
-    """The mean, with the smallest and the largest of several seeds where they differ."""
+    """The mean, with the smallest and the largest seed if they differ."""
     shown = [f"{value:.{digits}f}" for value in (fmean(values), min(values), max(values))]
     return shown[0] if shown[1] == shown[2] else f"{shown[0]} [{shown[1]}, {shown[2]}]"
 
@@ -247,7 +247,7 @@ def show(figures: Figures) -> list[str]:
 
 
 def plot(figures: Figures) -> Figure:
-    """Success against length, distance against time and time of an action against the step."""
+    """Plot success against length, distance against time, and time of an action against the step."""
     figure = Figure(figsize=(10.4, 3.6), layout="constrained")
     panels = figure.subplots(1, 3 if figures["limits"] else 2)
     styles = styles_of([])
@@ -280,7 +280,7 @@ def plot(figures: Figures) -> Figure:
 def _line(
     axes: Axes, x: Sequence[float], seeds: Sequence[Sequence[float]], style: tuple[str, str], name: str | None = None
 ) -> None:
-    """The mean over seeds, and a band from the lowest to the highest."""
+    """Plot the mean over seeds and a band from the lowest to the highest."""
     color, marker = style
     values = np.array(seeds)
     axes.fill_between(x, values.min(0), values.max(0), color=color, alpha=0.18, linewidth=0)
@@ -288,7 +288,7 @@ def _line(
 
 
 def add_arguments(parser: Parser) -> None:
-    """The benchmark's own options."""
+    """The options of this benchmark."""
     add = parser.add_argument
     add(
         "--agents",
@@ -301,7 +301,7 @@ def add_arguments(parser: Parser) -> None:
     add("--seeds", type=positive, metavar="N", default=3, help="training seeds per agent (default: %(default)s)")
     lengths = "steps of corridors (default: %(default)s)"
     add("--lengths", type=positive, nargs="+", metavar="N", default=list(LENGTHS), help=lengths)
-    add("--episodes", type=positive, metavar="N", default=20, help="of Reacher-Recall (default: %(default)s)")
-    add("--no-reacher", dest="reacher", action="store_false", help="T-mazes only")
-    add("--updates", type=positive, metavar="N", help="of every run (default: the task's)")
-    add("--out", type=Path, metavar="DIR", default=Path("runs/memory"), help="runs (default: %(default)s)")
+    add("--episodes", type=positive, metavar="N", default=20, help="episodes of Reacher-Recall (default: %(default)s)")
+    add("--no-reacher", dest="reacher", action="store_false", help="T-mazes only, without Reacher-Recall")
+    add("--updates", type=positive, metavar="N", help="gradient steps of every run (default: those of the task)")
+    add("--out", type=Path, metavar="DIR", default=Path("runs/memory"), help="folder of runs (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""Decision Transformers that pip can install, each trained by the plain loop of its documentation."""
+"""Decision Transformers from other packages, each trained by the plain loop of its documentation."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..train.contexts.batches import Batch
 from ..train.trainer import masked_mse
 
 Predict = Callable[[Batch], Tensor]  # actions (B, T, A)
-Update = Callable[[], Tensor]  # returns which steps of its batch are real and no padding
+Update = Callable[[], Tensor]  # returns the mask of its batch, False for padding
 
 
 def make_update(
     model: nn.Module, predict: Predict, batches: list[Batch], *, bfloat16: bool, device: torch.device
 ) -> Update:
-    """A peer's update on batches drawn beforehand, so that data cost it no time; `bfloat16`: with autocast, as ours."""
+    """A gradient step of a peer on presampled batches, so data take no time. `bfloat16`: with autocast, as ours."""
     optimizer = torch.optim.AdamW(model.to(device).train().parameters(), lr=1e-4, weight_decay=1e-4)
     drawn = itertools.cycle(batches)
 
@@ -41,7 +41,7 @@ def make_update(
 
 
 def hugging_face(sizes: dict[str, int], horizon: int) -> tuple[nn.Module, Predict]:
-    """transformers' DecisionTransformerModel, its defaults but for the sizes; ImportError where it is missing."""
+    """DecisionTransformerModel of transformers, with its defaults except for sizes. Raises ImportError without it."""
     from transformers import DecisionTransformerConfig, DecisionTransformerModel
 
     names = {"observation_dim": "state_dim", "action_dim": "act_dim", "width": "hidden_size"}
@@ -64,7 +64,7 @@ def hugging_face(sizes: dict[str, int], horizon: int) -> tuple[nn.Module, Predic
 
 
 def torchrl(sizes: dict[str, int], horizon: int) -> tuple[nn.Module, Predict]:
-    """TorchRL's DTActor, its defaults but for the sizes; ImportError where it or its transformers is missing."""
+    """DTActor of TorchRL, with its defaults except for sizes. Raises ImportError without it or transformers."""
     from torchrl.modules import DTActor
 
     if importlib.util.find_spec("transformers") is None:
@@ -82,12 +82,12 @@ PEERS = {"transformers DecisionTransformerModel": hugging_face, "torchrl DTActor
 def make_peers(
     sizes: dict[str, int], horizon: int, batches: list[Batch], precisions: Iterable[str], device: torch.device
 ) -> tuple[dict[tuple[str, str], Update], list[str]]:
-    """The update of every peer by name and precision, and what to say of those that are not installed."""
+    """The gradient step of every peer by name and precision, and notes about peers that are not installed."""
     updates, notes = {}, []
     for name, make in PEERS.items():
         try:
             for precision in precisions:
-                # What the packages say while they are imported is about themselves.
+                # Hide the messages that these packages print on import.
                 with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
                     warnings.simplefilter("ignore")
                     model, predict = make(sizes, horizon)

@@ -1,7 +1,7 @@
 """The benchmark "rollout": time and memory of an action against the environment step, for every rollout mode.
 
-Every mode is first compared with the model in float64, run in parallel over the steps that it looks back on. Memory and
-time since the first action are figure 5 of "Attention as an RNN".
+Every mode is first tested against the model in float64, in parallel over the steps that it sees. Memory and time since
+the first action reproduce figure 5 of "Attention as an RNN".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .harness import CPU, Figures, in_turns, logarithmic, parallel_actions, rati
 
 Array: TypeAlias = npt.NDArray[np.float32]
 
-OBSERVATION_DIM, ACTION_DIM = 11, 3  # Hopper's
+OBSERVATION_DIM, ACTION_DIM = 11, 3  # of Hopper
 TARGET_RETURN, RETURN_SCALE = 3600.0, 1000.0
 CONTEXT = 20  # K of "staggered" and "window", in steps
 MODES = (
@@ -37,23 +37,23 @@ MODES = (
     "decision-transformer:recurrent",
     "decision-transformer:window",
 )
-EARLY = 10  # the step that all later ones are compared with
-CACHED = 1000  # the last step of those whose state grows, and of figure 5: their time grows with its square
-BLOCK = 100  # actions timed at a stretch
-REPEATS = 11  # blocks at every step, taken in turns
+EARLY = 10  # the reference step for all later ones
+CACHED = 1000  # the last step of growing states and of figure 5, whose time grows quadratically
+BLOCK = 100  # actions timed in a row
+REPEATS = 11  # blocks per step, in turns
 POINTS = 24  # of figure 5
 CHECKED_STEPS, TOLERANCE = 200, 1e-5
-LENGTH = 1024  # steps after which the episode's random numbers begin again
+LENGTH = 1024  # period of the random numbers of the episode, in steps
 _RNG = np.random.default_rng(0)
 OBSERVATIONS: Array = _RNG.standard_normal((LENGTH, 1, OBSERVATION_DIM)).astype(np.float32)
 REWARDS: Array = _RNG.uniform(0, 4, (LENGTH, 1)).astype(np.float32)
 
 HELP = "cost of an action against the environment step, for every rollout mode"
 DESCRIPTION = f"""\
-Acts through one long episode of random observations of Hopper's size and times an action at steps {EARLY}, 100, ...,
-STEPS: medians of {REPEATS} blocks of {BLOCK} actions, taken in turns over all modes and steps. A mode whose state grows
-(decision-transformer:recurrent, a cache of keys and values) is followed to step {CACHED:,} at most. Up to that step,
-memory and time since the first action are read as in figure 5 of "Attention as an RNN"; "grows as" is the exponent of
+Acts in one long episode of random observations, of the size of Hopper, and times an action at steps {EARLY}, 100, ...,
+STEPS: medians of {REPEATS} blocks of {BLOCK} actions, in turns over all modes and steps. A mode whose state grows
+(decision-transformer:recurrent, a key-value cache) is timed up to step {CACHED:,} at most. Up to that step,
+memory and time since the first action are those of figure 5 in "Attention as an RNN"; "grows as" is the exponent of
 steps between half of them and all. --plot draws both."""
 EPILOG = """\
 example:
@@ -62,20 +62,20 @@ example:
 
 
 def step(t: int) -> tuple[Array, Array]:
-    """The random observation of step t and the reward of the step before it, which is 0 at the first."""
+    """The random observation of step t and the reward of the step before, which is 0 at the first."""
     t %= LENGTH
     return OBSERVATIONS[t], REWARDS[t - 1] if t else np.zeros(1, np.float32)
 
 
 def play(policy: Policy, state: PolicyState, steps: int) -> PolicyState:
-    """The state some steps on in an endless episode: no environment takes time or memory."""
+    """The state some steps later in an endless episode, without an environment that takes time or memory."""
     for t in range(int(state.timestep), int(state.timestep) + steps):
         _, state = policy.act(*step(t), state)
     return state
 
 
 def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
-    """The policy of "agent:rollout" as `train` makes it, of drawn weights; ValueError where none can be made."""
+    """The policy of "agent:rollout" as `train` builds it, with random weights. Raises ValueError if it is invalid."""
     agent, rollout = name.split(":")
     tokens = make_config({"agent": agent}).network.tokens_per_step
     config = ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[agent], width, layers, heads, tokens_per_step=tokens)
@@ -85,7 +85,7 @@ def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
 
 
 def check(policy: Policy) -> float:
-    """The largest difference of actions step by step from float64 in parallel; NumericsError above 1e-5 or for NaN."""
+    """The largest difference of actions step by step from float64 in parallel. NumericsError above 1e-5 or for NaN."""
     state, actions, to_go = policy.initial_state(1, TARGET_RETURN), [], []
     for t in range(CHECKED_STEPS):
         action, state = policy.act(*step(t), state)
@@ -93,26 +93,26 @@ def check(policy: Policy) -> float:
         to_go.append(float(state.return_to_go[0]))
     taken, observations = torch.stack(actions).double(), torch.from_numpy(OBSERVATIONS[:CHECKED_STEPS, 0])
     wanted = parallel_actions(policy, observations, taken, torch.tensor(to_go, dtype=torch.float64))
-    difference = float((taken - wanted).abs().max())  # not a number if one is not
-    return require("the policy's actions differ from the float64 reference", difference, TOLERANCE)
+    difference = float((taken - wanted).abs().max())  # NaN if one of them is NaN
+    return require("actions differ from the float64 reference", difference, TOLERANCE)
 
 
 def states(policy: Policy, stops: list[int]) -> list[PolicyState]:
-    """The policy's states at step 10 and at `stops`, as far as a state that grows is followed."""
+    """The states of a policy at step 10 and at `stops`, for a growing state up to step CACHED."""
     found = [play(policy, policy.initial_state(1, TARGET_RETURN), EARLY)]
     for stop in stops:
         newest = found[-1]
-        # At step 100 every window is full: what grows after it grows on.
+        # At step 100 every window is full: a state that grows later keeps growing.
         if stop > CACHED and state_bytes(newest) > state_bytes(found[1]):
             break
-        if policy.rollout == "window":  # nothing before the last K steps is in the state: they are skipped
+        if policy.rollout == "window":  # the state depends only on the last K steps: skip earlier ones
             newest = newest._replace(timestep=stop - CONTEXT)
         found.append(play(policy, newest, stop - int(newest.timestep)))
     return found
 
 
 def grow(policies: dict[str, Policy], steps: int) -> dict[str, Figures]:
-    """Figure 5: memory and time since the first action, a stretch of steps of one policy after one of the other's."""
+    """Figure 5: memory and time since the first action, in turns of a few steps per policy."""
     stops = sorted({round(steps * k / POINTS) for k in range(1, POINTS + 1)} - {0})
     found: dict[str, Figures] = {name: {"steps": stops, "state_bytes": [], "seconds": []} for name in policies}
     now = {name: policy.initial_state(1, TARGET_RETURN) for name, policy in policies.items()}
@@ -126,7 +126,7 @@ def grow(policies: dict[str, Policy], steps: int) -> dict[str, Figures]:
         growth["state_bytes"].append(state_bytes(now[name]))
     middle = (len(stops) - 1) // 2
     for growth, kind in itertools.product(found.values(), ("state_bytes", "seconds")):
-        grown = growth[kind][-1] / growth[kind][middle]  # its exponent e: steps^e between the middle and the end
+        grown = growth[kind][-1] / growth[kind][middle]  # exponent e of growth, steps^e, from the middle to the end
         growth[f"{kind}_exponent"] = math.log(grown) / math.log(stops[-1] / stops[middle])
     return found
 
@@ -134,7 +134,7 @@ def grow(policies: dict[str, Policy], steps: int) -> dict[str, Figures]:
 def measure(arguments: argparse.Namespace) -> Figures:
     """Time and memory of an action at steps 10, 100, ..., and figure 5 up to step CACHED.
 
-    Raises UsageError where no such agent can be made or the last step is not late, NumericsError for wrong actions.
+    Raises UsageError for an invalid agent or a last step that is too early, NumericsError for wrong actions.
     """
     steps, sizes = arguments.steps, {name: getattr(arguments, name) for name in ("width", "layers", "heads")}
     if steps < 2 * CONTEXT:
@@ -175,7 +175,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
 
 
 def show(figures: Figures) -> list[str]:
-    """A table of actions, and one of what has grown since the first."""
+    """A table of actions, and one of memory and time since the first."""
     modes, last = figures["modes"], figures["modes"][-1]["name"]
     costs = [{"name": mode["name"], **cost} for mode in modes for cost in mode["costs"]]
     ends = ("steps", "state_bytes", "seconds")
@@ -189,7 +189,7 @@ def show(figures: Figures) -> list[str]:
             "{name}|{step:,}|{microseconds:.1f}|{fastest_microseconds:.1f}|{ratio:.3f}|{state_bytes:,}",
             costs,
         ),
-        *(f"  at step {EARLY} {mode['name']} takes {mode['share']:.3f} of {last}'s time" for mode in modes[:-1]),
+        *(f"  at step {EARLY} {mode['name']} takes {mode['share']:.3f} of the time of {last}" for mode in modes[:-1]),
         "since the first action:",
         *table(
             "|steps|state, bytes|grows as|time, s|grows as",
@@ -200,7 +200,7 @@ def show(figures: Figures) -> list[str]:
 
 
 def plot(figures: Figures) -> Figure:
-    """Time and memory of an action, both logarithmic; below, the paper's figure 5."""
+    """Plot time and memory of an action, both logarithmic; below, figure 5 of the paper."""
     figure = Figure(figsize=(7.6, 6.3), layout="constrained")
     (elapsed, memory), (since, size) = panels = figure.subplots(2, 2)
     for k, mode in enumerate(figures["modes"]):
@@ -229,7 +229,7 @@ def plot(figures: Figures) -> Figure:
 
 
 def add_arguments(parser: Parser) -> None:
-    """The benchmark's own options."""
+    """The options of this benchmark."""
     every = [f"{agent}:{rollout}" for agent in AGENTS for rollout in ("recurrent", "staggered", "window")]
     parser.add_argument(
         "--modes", nargs="+", choices=every, metavar="AGENT:ROLLOUT", default=list(MODES), help="(default: %(default)s)"

@@ -1,6 +1,6 @@
 """The benchmark "scan": the prefix scan, forward and backward, against its length and method.
 
-Every method is first held against softmax attention in float64: outputs and gradients.
+Outputs and gradients of every method are first tested against softmax attention in float64.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from ..train.acceleration import keep_freed_memory
 from .harness import Figures, Work, in_turns, logarithmic, ratio, require, table
 
 METHODS = (*kernels.TYPES, *PARALLEL)
-ATTENTION = "attention"  # what the scan stands in for: quadratic in the length
+ATTENTION = "attention"  # replaced by the scan; quadratic in the length
 LENGTHS = (1024, 2048, 4096, 8192)
 REPEATS = 11
 CHECKED_LENGTH, TOLERANCE = 1025, 1e-5
 
 HELP = "time of the prefix scan against length and method"
 DESCRIPTION = """\
-Times the prefix scan, forward and forward with backward, in turns with one copy of its values (into new memory, as the
-scan's outputs are) and with causal scaled_dot_product_attention; medians. The share of the memory bandwidth is what
-the forward pass must read and write (scores and values in, outputs out) against a copy into memory that is already
-there."""
+Times the prefix scan, forward and forward with backward, in turns with one copy of its values (into new memory, like
+the outputs of the scan) and with causal scaled_dot_product_attention; medians. The share compares the bytes per second
+that the forward pass must read and write (scores and values in, outputs out) with those of a copy into allocated
+memory."""
 EPILOG = """\
 example:
   aaren-rl bench scan --lengths 1024 4096 8192 --json scan.json --plot scan.png"""
@@ -56,12 +56,12 @@ def check(method: str, device: torch.device, length: int = CHECKED_LENGTH) -> fl
 
 
 def measure(arguments: argparse.Namespace) -> Figures:
-    """Times every method at every length, in turns with copies of the values.
+    """Time every method at every length, in turns with copies of the values.
 
-    Raises UsageError where a method's package or the device is missing, NumericsError where a method is wrong.
+    Raises UsageError if the package of a method or the device is missing, NumericsError if a method is wrong.
     """
     device = choose_device(arguments.device)
-    keep_freed_memory()  # as a training does
+    keep_freed_memory()  # as in training
     methods = arguments.methods
     if methods is None:
         methods = list(dict.fromkeys((kernels.choose(torch.empty(0, device=device)), "blocked", ATTENTION)))
@@ -81,7 +81,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
             works[method] = partial(_apply, method, scores, values)
             works[f"{method} both"] = _both(method, scores, values, up)
         times = in_turns(works, repeats=arguments.repeats, device=device)
-        bandwidth = 2 * values.nbytes / median(times["in place"])  # bytes a second, read and written
+        bandwidth = 2 * values.nbytes / median(times["in place"])  # bytes per second, read and written
         floor = (2 * values.nbytes + scores.nbytes) / bandwidth
         for name in ("copy", *methods):
             both = times.get(f"{name} both")
@@ -144,7 +144,7 @@ def show(figures: Figures) -> list[str]:
 
 
 def plot(figures: Figures) -> Figure:
-    """Time against length on logarithmic axes: forward, and forward with backward."""
+    """Plot time against length on logarithmic axes: forward, and forward with backward."""
     figure = Figure(figsize=(9, 4), layout="constrained")
     methods = list(dict.fromkeys(t["method"] for t in figures["timings"]))
     for axes, key, title in zip(
@@ -164,14 +164,14 @@ def plot(figures: Figures) -> Figure:
 
 
 def add_arguments(parser: Parser) -> None:
-    """The benchmark's own options."""
+    """The options of this benchmark."""
     methods = (*METHODS, ATTENTION)
-    said = f"of {', '.join(methods)} (default: the device's own, blocked, attention)"
+    said = f"of {', '.join(methods)} (default: the kernel of the device, blocked, attention)"
     default = "(default: %(default)s)"
     parser.add_argument("--lengths", type=positive, nargs="+", default=LENGTHS, metavar="N", help=default)
     parser.add_argument("--methods", nargs="+", choices=methods, metavar="NAME", help=said)
-    parser.add_argument("--batch", type=positive, default=8, help="rows (default: %(default)s)")
-    parser.add_argument("--heads", type=positive, default=4, help="heads of a row (default: %(default)s)")
-    parser.add_argument("--dim", type=positive, default=64, help="channels of a value (default: %(default)s)")
-    parser.add_argument("--repeats", type=positive, default=REPEATS, help="of each, in turns (default: %(default)s)")
+    parser.add_argument("--batch", type=positive, default=8, help="sequences (default: %(default)s)")
+    parser.add_argument("--heads", type=positive, default=4, help="heads per sequence (default: %(default)s)")
+    parser.add_argument("--dim", type=positive, default=64, help="channels per head (default: %(default)s)")
+    parser.add_argument("--repeats", type=positive, default=REPEATS, help="runs, in turns (default: %(default)s)")
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda (default: %(default)s)")

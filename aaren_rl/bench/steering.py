@@ -1,7 +1,7 @@
-"""The benchmark "steering": whether asking trained policies for more return gives more.
+"""The benchmark "steering": whether a higher target return of trained policies achieves a higher return.
 
-Nothing is timed. What a policy that cannot be steered would give is a flat line, a rank correlation about zero and a
-span of zero; one that obeys lies on the diagonal as far as the data go.
+Nothing is timed. A policy without return conditioning gives a flat line, a rank correlation of about zero and a range
+of zero. A policy with perfect conditioning is on the diagonal, up to the best return of the data.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ..policies.names import MARKS, label
 from ..ranges import GUIDANCE, SEED
 from .harness import Figures
 
-LOWEST = 0.05  # quantile of the data's returns that is the least target; the largest is their best
+LOWEST = 0.05  # quantile of dataset returns for the lowest target; the best return is the highest
 
 HELP = "achieved against target return of trained policies"
 DESCRIPTION = """\
 Plays trained policies of one environment with target returns from the 5th percentile of the data to its best episode,
-evenly spaced, and with the maximum achievable return ("auto") where they have an estimate of it. Several runs of an
-agent are its seeds. Prints the achieved returns, Spearman's rank correlation of target and achieved return, and the
-range of scores from the least to the largest target, in points of the normalized score."""
+evenly spaced, and with the maximum achievable return ("auto") if they can estimate it. Several runs of an agent
+count as its seeds. Prints the achieved returns, Spearman's rank correlation of target and achieved return, and the
+range of scores from the lowest to the highest target, in points of the normalized score."""
 EPILOG = """\
 example:
   aaren-rl bench steering runs/hopper-medium/decision-{aaren,transformer}/seed* --plot steering.svg
@@ -42,10 +42,10 @@ example:
 
 
 def measure(arguments: argparse.Namespace) -> Figures:
-    """Plays all runs; returns are in the environment's units, lists of an agent's are run by run.
+    """Evaluate all runs. Returns are in units of the environment. Lists of an agent have one item per run.
 
-    Raises UsageError where the runs are of several environments, one is none, or holds no estimate that guidance needs;
-    CheckpointError, DataError and SimulationError where a policy, the data or the environment fails.
+    Raises UsageError if the runs are of several environments, one is not a run, or guidance needs an estimator that one
+    lacks. Raises CheckpointError, DataError and SimulationError if a policy, the data or the environment fails.
     """
     runs: list[Path] = arguments.runs
     cards = [read_card(run) for run in runs]
@@ -85,12 +85,12 @@ def _steered(agent: str, asked: list[float], played: list[tuple[PolicyCard, list
         "achieved": achieved,
         "auto": auto if len(auto) == len(played) else None,
         "rank_correlation": rank_correlation(asked, means),
-        "difference": float(np.mean(np.abs(means - asked) / np.abs(asked))),  # of |achieved - target| / |asked|
+        "difference": float(np.mean(np.abs(means - asked) / np.abs(asked))),  # of |achieved - target| / |target|
     }
 
 
 def rank_correlation(asked: Sequence[float], achieved: npt.NDArray[np.float64]) -> float:
-    """Spearman's; 0 where every target return achieved the same."""
+    """The rank correlation of Spearman; 0 if every target return achieved the same."""
     return float(stats.spearmanr(asked, achieved).statistic) if np.ptp(achieved) else 0.0
 
 
@@ -111,7 +111,7 @@ def show(figures: Figures) -> list[str]:
         [""] * len(rows[0]),
         ["auto", *("-" if agent["auto"] is None else shown(np.mean(agent["auto"])) for agent in agents)],
         ["best of targets", *(shown(max(mean)) for mean in means)],
-        ["least to most, points", *(f"{points(mean[-1]) - points(mean[0]):.1f}" for mean in means)],
+        ["range, points", *(f"{points(mean[-1]) - points(mean[0]):.1f}" for mean in means)],
         ["rank correlation", *(f"{agent['rank_correlation']:.3f}" for agent in agents)],
         ["|achieved - target|", *(f"{agent['difference']:.1%} of target" for agent in agents)],
         ["training seeds", *(", ".join(map(str, agent["seeds"])) for agent in agents)],
@@ -121,7 +121,7 @@ def show(figures: Figures) -> list[str]:
     return [
         f"{figures['env']} ({MARKS[figures['source']]}), {figures['env_id']}, {figures['episodes']} episodes per "
         f"target return from seed {figures['seed']}; means over training seeds{_guided(figures['guidance'])}",
-        f"the data's mean return is {shown(figures['data_mean'])}",
+        f"mean return of the data: {shown(figures['data_mean'])}",
         "",
         *aligned(rows),
     ]
@@ -132,7 +132,7 @@ def _guided(guidance: float) -> str:
 
 
 def plot(figures: Figures) -> Figure:
-    """Achieved against target return: seeds thin, their mean thick, "auto" dashed, the diagonal dotted."""
+    """Plot achieved against target return: seeds thin, their mean thick, "auto" dashed, the diagonal dotted."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()
     asked = figures["asked"]
@@ -154,11 +154,15 @@ def plot(figures: Figures) -> Figure:
 
 
 def add_arguments(parser: Parser) -> None:
-    """The benchmark's own options."""
+    """The options of this benchmark."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders of one environment")
     parser.add_argument("--values", type=positive, default=8, help="target returns (default: %(default)s)")
-    parser.add_argument("--episodes", type=positive, default=50, help="for each (default: %(default)s)")
-    parser.add_argument("--seed", type=SEED.integer, default=1000, help="of the first episode (default: 1000)")
+    parser.add_argument("--episodes", type=positive, default=50, help="episodes for each (default: %(default)s)")
+    parser.add_argument("--seed", type=SEED.integer, default=1000, help="seed of the first episode (default: 1000)")
     parser.add_argument(
-        "--guidance", type=GUIDANCE.number, metavar="W", default=1.0, help="as evaluate's (default: %(default)g)"
+        "--guidance",
+        type=GUIDANCE.number,
+        metavar="W",
+        default=1.0,
+        help="as in evaluate (default: %(default)g)",
     )

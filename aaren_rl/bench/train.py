@@ -1,6 +1,6 @@
-"""The benchmark "train": time of a gradient step beside other packages, and its share of the matmul peak.
+"""The benchmark "train": time of a gradient step compared with other packages, and its share of the matmul peak.
 
-A loss and its gradients are first compared with those of the tokens taken one by one in float64.
+A loss and its gradients are first tested against those in float64, token by token.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ from .peers import PEERS, make_peers
 
 Pair: TypeAlias = tuple[str, str]  # name and precision
 TASK = get_task("hopper-medium")
-TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-2}  # of a gradient, relative to the largest of its parameter's
+TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-2}  # of a gradient, relative to the largest of its parameter
 CHECKED_ROWS = 4
 SIZES = ("128x3", "512x4")
-STEPS = 100_000  # of the data set, random numbers of Hopper's size
-MEAN_LENGTH = 457  # steps of an episode, about that of D4RL's hopper-medium
+STEPS = 100_000  # steps of the dataset, random numbers of the size of Hopper
+MEAN_LENGTH = 457  # steps per episode, about those of hopper-medium in D4RL
 RETURN_SCALE = 1000.0
-PEAK_SIZE = 2048  # rows and columns of the product that measures the peak
-PRODUCT = "product"  # among the names, with which the peak is measured
-UNTIMED = 1  # updates before every timed one, after which the processor's caches are this agent's
+PEAK_SIZE = 2048  # rows and columns of the matrix product for the peak
+PRODUCT = "product"  # name of the peak measurement
+UNTIMED = 1  # untimed gradient steps before every timed one, to fill the processor caches
 REPEATS = 7
-BASE = "decision-aaren, window"  # what the contexts are compared with, and the peers
+BASE = "decision-aaren, window"  # reference for the contexts and the peers
 
 HELP = "time of a gradient step compared with other packages, share of the matmul peak"
 DESCRIPTION = """\
-Times one gradient step (draw a batch, forward, backward, clip, optimizer, EMA) of this package's agents, and the same
-of transformers' and TorchRL's Decision Transformers at the same width, layers, heads, batch and context; medians,
-in turns, each after one gradient step that is not timed. The peers' batches are drawn beforehand. Everything runs in
-bfloat16 autocast where the processor has it, and the peers in float32 as well, which is their default. "A step" is the
-time of an environment step, padding left out, over that of this package's first line. The share is the rate of the
-gradient step's own matrix products over that of a product of 2048 x 2048 matrices in the same precision and round."""
+Times one gradient step (sample a batch, forward, backward, clip, optimizer, EMA) of the agents of this package, and
+of the Decision Transformers of transformers and TorchRL at the same width, layers, heads, batch and context; medians,
+in turns, each after one untimed gradient step. Batches of the peers are presampled. Everything runs in bfloat16
+autocast if the processor has it, and the peers also in float32, which is their default. "Per step" is the time per
+environment step, without padding, relative to the first line. The share is the rate of the matrix products in the
+gradient step relative to a product of 2048 x 2048 matrices in the same precision and round."""
 EPILOG = """\
 example:
-  pip install 'aaren-rl[bench]'       # the peers; without them this package is timed alone
+  pip install 'aaren-rl[bench]'       # the peers; without them only this package is timed
   aaren-rl bench train --threads 2 --json train.json --plot train.png"""
 
 
 def make_episodes(steps: int) -> Episodes:
-    """Random episodes of Hopper's size: the same ones for the same number of steps."""
+    """Random episodes of the size of Hopper: the same ones for the same number of steps."""
     rng = np.random.default_rng(0)
     lengths = rng.gamma(4, MEAN_LENGTH / 4, size=steps // 100 + 10).round().clip(1, TASK.horizon).astype(np.int64)
     ends = lengths.cumsum()
@@ -77,9 +77,9 @@ def make_episodes(steps: int) -> Episodes:
 
 
 def check_gradients(config: RunConfig, data: StepData, precisions: Iterable[str]) -> dict[str, float]:
-    """By precision, the largest difference of a gradient from that of the tokens taken one by one in float64.
+    """By precision, the largest difference of a gradient from float64, token by token.
 
-    Without dropout; relative to the parameter's largest gradient. NumericsError where it is above its tolerance.
+    Without dropout; relative to the largest gradient of the parameter. Raises NumericsError above the tolerance.
     """
     config = replace(config, network=replace(config.network, dropout=0.0))
     trainer = Trainer(config, data, TASK.action_dim, TASK.horizon)
@@ -105,7 +105,7 @@ def _largest_difference(fast: DecisionModel, slow: DecisionModel) -> float:
     for mine, true in zip(fast.parameters(), slow.parameters(), strict=True):
         assert (mine.grad is None) == (true.grad is None)
         if mine.grad is not None and true.grad is not None:
-            scale = max(float(true.grad.abs().max()), floor)  # some gradients are zero but for rounding
+            scale = max(float(true.grad.abs().max()), floor)  # some gradients are zero except for rounding
             difference = max(difference, float((mine.grad.double() - true.grad).abs().max()) / scale)
     return difference
 
@@ -117,7 +117,7 @@ def _forward(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def _token_by_token(model: DecisionModel, batch: Batch) -> Tensor:
-    """The model's actions with the trunk stepped through the tokens, as the paper's RNN cell does."""
+    """The actions of the model if its trunk steps through the tokens, as the RNN cell of the paper."""
     seen: list[Tensor] = []
     handle = model.trunk.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     _forward(model, batch)
@@ -131,39 +131,39 @@ def _token_by_token(model: DecisionModel, batch: Batch) -> Tensor:
 
 
 class Measured:
-    """An update and its masks, true for real steps; `counted` is one not compiled, for torch's counter."""
+    """A gradient step and its masks, False for padding. `counted` is not compiled, for the FLOP counter of torch."""
 
     def __init__(self, update: Callable[[], Tensor], counted: Callable[[], Tensor] | None = None) -> None:
         self.update, self.counted, self.masks = update, counted or update, list[Tensor]()
 
     def __call__(self) -> None:
-        self.masks.append(self.update().clone())  # the next update's may lie there
+        self.masks.append(self.update().clone())  # the next gradient step may overwrite it
 
     def real_steps(self) -> float:
-        """Of an update, on average."""
+        """Steps without padding per gradient step, on average."""
         return mean(float(mask.sum()) for mask in self.masks)
 
     def operations(self) -> float:
-        """Floating-point operations of an update's matrix products, padding too, on average."""
+        """Floating-point operations of matrix products per gradient step, with padding, on average."""
         with FlopCounterMode(display=False) as counter:
             size = self.counted().numel()
         return float(counter.get_total_flops()) / size * mean(mask.numel() for mask in self.masks)
 
 
 def own_update(trainer: Trainer) -> Tensor:
-    """An update of this package's, as `Measured` takes it."""
+    """A gradient step of this package, for `Measured`."""
     trainer.step()
     return trainer.mask
 
 
 def measure_size(width: int, layers: int, arguments: argparse.Namespace, data: StepData) -> tuple[Figures, list[str]]:
-    """Times the agents and the peers at one size; also says which peers are missing. Raises as `measure`."""
+    """Time the agents and the peers at one size. Also returns notes about missing peers. Raises as `measure`."""
     asked = {"width": width, "layers": layers, "heads": arguments.heads}
     length, device = arguments.context_length, data.device
 
     def trainer(agent: str, context: str, precision: str, *, compiled: bool = False) -> Trainer:
         contexts = {"context": context, "context_length": length, "steps_per_update": arguments.batch * length}
-        # As the peers are trained: by AdamW, with a dropout, and with an embedding of the time step.
+        # The settings of the peers: AdamW, dropout and an embedding of the time step.
         peers = {"optimizer": "adamw", "dropout": 0.1, "timestep_embedding": True}
         config = make_config({"agent": f"decision-{agent}", "precision": precision, **peers, **contexts, **asked})
         return Trainer(config, data, TASK.action_dim, TASK.horizon, compiled=compiled)
@@ -221,12 +221,12 @@ def measure_size(width: int, layers: int, arguments: argparse.Namespace, data: S
 
 
 def measure(arguments: argparse.Namespace) -> Figures:
-    """Times the agents and the peers at every size.
+    """Time the agents and the peers at every size.
 
-    Raises UsageError for a size or a device that cannot be, NumericsError where the gradients are wrong.
+    Raises UsageError for an invalid size or device, NumericsError if the gradients are wrong.
     """
     device = choose_device(arguments.device)
-    keep_freed_memory()  # as a training does
+    keep_freed_memory()  # as in training
     pairs = [parse_size(text) for text in arguments.sizes]
     data = StepData(make_episodes(STEPS), RETURN_SCALE, device)
     sizes, notes = zip(*(measure_size(width, layers, arguments, data) for width, layers in pairs), strict=True)
@@ -234,13 +234,13 @@ def measure(arguments: argparse.Namespace) -> Figures:
         "batch": arguments.batch,
         "context_length": arguments.context_length,
         "sizes": list(sizes),
-        "notes": list(dict.fromkeys(note for of_size in notes for note in of_size)),  # on peers that were left out
+        "notes": list(dict.fromkeys(note for of_size in notes for note in of_size)),  # about missing peers
         "device": device_name(device),
     }
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Width and layers of a size such as 128x3; UsageError where it is none."""
+    """Width and layers of a size such as 128x3. Raises UsageError for anything else."""
     width, _, layers = text.partition("x")
     if not (width.isdigit() and layers.isdigit()):
         raise UsageError(f"--sizes {text}: not WIDTHxLAYERS, for example 128x3")
@@ -248,7 +248,7 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 def show(figures: Figures) -> list[str]:
-    """A table a size."""
+    """One table per size."""
     lines = ["batch {batch}, {context_length} steps".format(**figures), *figures["notes"]]
     for size in figures["sizes"]:
         checked = ", ".join(f"{precision} {value:.0e}" for precision, value in size["checked_difference"].items())
@@ -258,21 +258,21 @@ def show(figures: Figures) -> list[str]:
             f"gradients checked against float64: {checked}",
             f"peak, large matrix products: {peaks}",
             *table(
-                "|precision|ms|steps|a step|GFLOP|of peak",
+                "|precision|ms|steps|per step|GFLOP|of peak",
                 "{name}|{precision}|{milliseconds:.1f}|{steps:.0f}|{ratio:.2f}|{gflop:.1f}|{peak_share:.0%}",
                 size["updates"],
             ),
         ]
         if size["fastest_peer_ratio"] is not None:
             lines.append(
-                f"{BASE} takes {size['fastest_peer_ratio']:.2f} of the fastest peer's time in the same precision, "
-                f"{size['fastest_peer_float32_ratio']:.2f} of the fastest's in float32"
+                f"{BASE} takes {size['fastest_peer_ratio']:.2f} of the time of the fastest peer in the same precision, "
+                f"{size['fastest_peer_float32_ratio']:.2f} of the fastest in float32"
             )
     return lines
 
 
 def plot(figures: Figures) -> Figure:
-    """A bar an agent and precision, a panel a size."""
+    """Plot one bar per agent and precision, one panel per size."""
     figure = Figure(figsize=(9, 0.8 + 2.6 * len(figures["sizes"])), layout="constrained")
     panels = figure.subplots(len(figures["sizes"]), 1, squeeze=False)[:, 0]
     for axes, size in zip(panels, figures["sizes"], strict=True):
@@ -286,12 +286,14 @@ def plot(figures: Figures) -> Figure:
 
 
 def add_arguments(parser: Parser) -> None:
-    """The benchmark's own options."""
+    """The options of this benchmark."""
     sizes = "width x layers (default: %(default)s)"
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="WxL", help=sizes)
     parser.add_argument("--heads", type=positive, default=4, help="heads of a mixer (default: %(default)s)")
     parser.add_argument("--batch", type=positive, default=64, help="windows per gradient step (default: %(default)s)")
     parser.add_argument("--context-length", type=positive, default=20, help="K, steps (default: %(default)s)")
-    parser.add_argument("--repeats", type=positive, default=REPEATS, help="of each, in turns (default: %(default)s)")
-    parser.add_argument("--compile", action="store_true", help="this package's agents through torch.compile as well")
+    parser.add_argument("--repeats", type=positive, default=REPEATS, help="runs, in turns (default: %(default)s)")
+    parser.add_argument(
+        "--compile", action="store_true", help="also time the agents of this package with torch.compile"
+    )
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda (default: %(default)s)")

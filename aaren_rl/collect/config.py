@@ -124,7 +124,9 @@ def make_config(
     else:
         config = replace(stored, **given, env_id=env_id, horizon=horizon)
         was, asks = asdict(stored), asdict(config)
-        differing = [f"{k} (run: {was[k]}, asked: {asks[k]})" for k in was if k not in may_change and was[k] != asks[k]]
+        differing = [
+            f"{k} (run: {was[k]}, requested: {asks[k]})" for k in was if k not in may_change and was[k] != asks[k]
+        ]
         if differing:
             raise CheckpointError(f"the existing run differs in {'; '.join(differing)}; leave these options out")
     if config.stop_at_score is not None and config.family is None:

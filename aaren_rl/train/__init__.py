@@ -1,4 +1,4 @@
-"""The command train: configuration, batches, updates, ranks, checkpoints and the loop; `train_policy` from Python."""
+"""The command train: configuration, batches, ranks, checkpoints and the loop. From Python: `train_policy`."""
 
 from __future__ import annotations
 
@@ -65,38 +65,38 @@ def train_policy(
     register: str | None = None,
     compile: bool = False,
     on_log: Callable[[int, dict[str, float]], object] | None = None,
-    **settings: Any,  # noqa: ANN401  of every type that a configuration has
+    **settings: Any,  # noqa: ANN401  settings have many types
 ) -> TrainingResult:
-    """Trains an agent as the command does, and prints what it prints.
+    """Train an agent and print its progress, as the command does.
 
         result = train_policy("hopper-medium", updates=200)
         policy, losses = result.policy, result.metrics["train/loss"]
 
     Args:
-        env: the task, such as "hopper-medium"; with `env_id` and `source` a name for data of your own.
-        agent: as `--agent`: "decision-aaren" unless `config` or a policy that is started from has another.
+        env: the task, such as "hopper-medium"; with `env_id` and `source`, a name for a custom dataset.
+        agent: as `--agent`; "decision-aaren" unless `config` or the initial policy (`start_from`) sets another.
         preset: settings to start from.
-        seed: training seed; 0 unless `config` has another.
-        config: a run's config.yaml, or a part of one.
-        out: where runs go: the folder is OUT/ENV/AGENT/seedN.
-        resume: go on with the run in that folder, with more `updates` also with one that is finished.
-        save_every: updates between checkpoints, beside those of evaluations.
-        threads: torch's CPU threads, for this process, also afterwards; None: as they are.
+        seed: training seed; 0 unless `config` sets another.
+        config: the config.yaml of a run, or a part of one.
+        out: parent folder of runs; this run is saved in OUT/ENV/AGENT/seedN.
+        resume: resume the run in that folder; more `updates` extend a finished run.
+        save_every: gradient steps between checkpoints; every evaluation saves one as well.
+        threads: CPU threads of torch in this process; the setting stays after the call. None: unchanged.
         device: "auto", "cpu" or "cuda".
-        register: a module to import, which registers environments; those of this program are there anyway.
+        register: a module to import that registers environments. Environments of this process are always available.
         compile: torch.compile the model.
-        on_log: called with the update and the scalars, tag -> value, of every line of metrics.jsonl. What it raises
-            ends the training; `resume` goes on with it.
+        on_log: called for every line of metrics.jsonl with the gradient step and the scalars, tag -> value. An
+            exception that it raises ends the training; `resume` continues the run.
         settings: any other setting by its name on the command line, with underscores: `updates=200`,
             `source="my.hdf5"`; `start_from="RUN"` is `--from`.
 
     Returns:
-        The run's folder, its policy and its metrics.
+        The run folder, its policy and its metrics.
 
     Raises:
-        UsageError: an argument or a setting is unknown or cannot be.
-        AarenRLError: what the command would leave with another exit code for.
-        KeyboardInterrupt: Ctrl-C or SIGTERM came; a checkpoint was saved first.
+        UsageError: an argument or a setting is unknown or invalid.
+        AarenRLError: any other error for which the command has an exit code.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM; a checkpoint was saved first.
     """
     from .session import run_training
     from .settings import Job, run_folder
@@ -106,5 +106,5 @@ def train_policy(
     job = Job(typed, config, preset, register, Path(out), device, threads, compile, resume, save_every, on_log)
     made = job.make_config()
     if run_training(job, made) > 128:
-        raise KeyboardInterrupt(f"stopped by {signal.SIGINT.name} or {signal.SIGTERM.name}; resume=True goes on")
+        raise KeyboardInterrupt(f"stopped by {signal.SIGINT.name} or {signal.SIGTERM.name}; resume=True continues")
     return TrainingResult(run_folder(made, job.out))

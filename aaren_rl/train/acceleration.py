@@ -1,4 +1,4 @@
-"""What makes an update quick: bfloat16, freed memory that is kept, rates on the device, CUDA graphs."""
+"""Faster gradient steps: bfloat16, reuse of freed memory, learning rates on the device, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ..errors import UsageError
 from .config import OptimizerConfig
 from .optimizers import Rates, rates_at
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
-# The first whose compiler was tried; that of 2.10 gave a wrong gradient of the keys' weights.
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from malloc.h of glibc
+# The oldest version tested with --compile. The compiler of 2.10 gave a wrong gradient of the key weights.
 MIN_TORCH_TO_COMPILE = "2.13"
 KEPT = 1 << 30  # bytes
 
-EAGER = 2  # updates of a size before it is recorded: kernels are compiled in them, and moments made
-MOST = 32  # sizes that are recorded; a graph keeps its memory
+EAGER = 2  # eager calls per size before recording: they compile kernels and allocate optimizer moments
+MOST = 32  # most sizes recorded; every graph keeps its memory
 
-Found = tuple[Tensor, Tensor, Tensor]  # loss, norm of the gradient, mask
+Found = tuple[Tensor, Tensor, Tensor]  # loss, gradient norm, mask
 
 
 def keep_freed_memory() -> None:
-    """Lets glibc keep up to 1 GiB of freed memory, which the next update takes again: 3 to 8 % of a default update."""
+    """Let glibc keep up to 1 GiB of freed memory for the next gradient step. Saves 3 to 8% of a default step."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:  # musl has none
         mallopt(M_MMAP_MAX, 0)
@@ -36,24 +36,27 @@ def keep_freed_memory() -> None:
 
 
 def uses_bfloat16(config: OptimizerConfig, device: torch.device) -> bool:
-    """Whether bfloat16 is asked for or, with "auto", the processor computes in it."""
+    """Whether to use bfloat16. With "auto", only if the processor supports it natively."""
     if config.precision != "auto":
         return config.precision == "bfloat16"
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported())
-    # Instructions, not oneDNN's own test: that also says yes where bfloat16 is emulated, slower than float32.
+    # The oneDNN test also accepts emulated bfloat16, which is slower than float32, so check the instructions.
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def check_compiler() -> None:
-    """Raises UsageError where torch is older than what its compiler was tried with."""
+    """Raise UsageError if torch is older than the oldest version tested with --compile."""
     if torch.__version__ < MIN_TORCH_TO_COMPILE:
         needed = f"--compile needs torch {MIN_TORCH_TO_COMPILE} or newer, here is {torch.__version__}"
         raise UsageError(f"{needed}; upgrade it, or train without --compile")
 
 
 class DeviceRates:
-    """The rates of every update in a table on the device, on a CPU in float64, and there the `update` to come."""
+    """A table of the rates of every gradient step and the index `update` of the next one, both on the device.
+
+    The rates are float64 on a CPU.
+    """
 
     def __init__(self, config: OptimizerConfig, device: torch.device, update: int) -> None:
         rows = [rates_at(number, config) for number in range(config.updates)]
@@ -62,16 +65,16 @@ class DeviceRates:
         self._next = torch.tensor([update], device=device)
 
     def take(self) -> Rates:
-        """Those of the next update; after the last, its own."""
+        """The rates of the next gradient step. After the last step, its rates again."""
         row = self._table.index_select(0, self._next)
         self._next.add_(1).clamp_(max=len(self._table) - 1)
         return Rates(*row[0].unbind())
 
 
 class Graphs:
-    """Calls a function of a size, and from the third call of one size on replays what it launched as a CUDA graph.
+    """Calls a function of a size. From the third call per size it replays a CUDA graph of the launches.
 
-    The tensors that a replay returns are overwritten by the next one.
+    The next replay overwrites the tensors that a replay returned.
     """
 
     def __init__(self, update: Callable[[int], Found], generator: torch.Generator) -> None:

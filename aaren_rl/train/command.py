@@ -1,4 +1,4 @@
-"""Train an agent offline, score it in MuJoCo while it trains, and leave a policy folder: `aaren-rl train`."""
+"""Train an agent offline, evaluate it in MuJoCo during training and save a policy folder: `aaren-rl train`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .settings import make_config
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
+    """Run the command. Returns the exit code."""
     return run(make_parser(), _train, argv)
 
 
@@ -22,7 +22,7 @@ def _train(arguments: argparse.Namespace) -> int:
         print(make_parser(make_config({"agent": agent}, preset), preset).format_help(), end="")
         return 0
     job = make_job(arguments)
-    # Before what takes seconds to import, torch among it; of several processes, which find each other by it, one tells.
+    # Print this before torch is imported, which takes seconds. Of several processes, only one prints.
     config = job.make_config() if launched() == 1 else None
     from .session import run_training
 

@@ -1,4 +1,4 @@
-"""A run's configuration, whose defaults are Decision-Aaren's recipe; presets.yaml says what else differs from it."""
+"""The configuration of a run. Defaults are the recipe of Decision-Aaren; presets.yaml lists differences from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _check(section: object, **choices: typing.Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which steps the agent is trained on, and how they are cut into contexts."""
+    """The training data and how it is cut into contexts."""
 
     env: str = setting("hopper-medium", "task: {halfcheetah,hopper,walker2d,ant}-{random,medium,...}, tmaze, ...")
     source: str = setting("auto", "auto, d4rl, local, minari, minari:ID, or an HDF5 file in D4RL's layout")
@@ -50,7 +50,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW, or Muon for the trunk's matrices and AdamW for the rest; warm-up; EMA weights."""
+    """AdamW, or Muon for the trunk matrices and AdamW for the rest; warm-up; EMA weights."""
 
     updates: int = setting(1600, "gradient steps", COUNT)
     optimizer: str = setting("muon", "adamw, or muon: Muon for the matrices of the trunk, AdamW for the rest")
@@ -87,7 +87,7 @@ class EvaluationConfig:
         _check(self, rollout=ROLLOUTS, **({"target_return": (AUTO,)} if isinstance(self.target_return, str) else {}))
 
 
-# The sizes of an observation and an action are the data's; 1 until these are read.
+# The dataset sets the observation and action sizes; they are 1 until it is read.
 _network = partial(
     ModelConfig, 1, 1, dropout=0.0, timestep_embedding=False, max_return_estimate=True, mean_return_estimate=True
 )
@@ -95,7 +95,7 @@ _network = partial(
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides a run's result. Where it is written and on which device is not part of it."""
+    """Everything that determines the result of a run. The output folder and the device are not part of it."""
 
     agent: str = "decision-aaren"
     seed: int = field(default=0, metadata={"limits": SEED})
@@ -108,12 +108,12 @@ class RunConfig:
         _check(self, agent=AGENTS)
         able = self.network.max_return_estimate and self.agent not in UNCONDITIONED
         if self.evaluation.target_return == AUTO and not able:
-            raise ValueError("target_return: auto needs max_return_estimate, and an agent that sees returns")
+            raise ValueError("target_return: auto needs max_return_estimate and an agent conditioned on returns")
         if self.data.context == "tbptt" and not self.constant_state:
             raise ValueError(f"context: tbptt requires a recurrent agent; {self.agent} is not one; use window")
 
     def model(self, observation_dim: int, action_dim: int, horizon: int, *, discrete: bool = False) -> ModelConfig:
-        """The configuration of the agent's model for an environment."""
+        """The model configuration for an environment."""
         data: dict[str, typing.Any] = {"observation_dim": observation_dim, "action_dim": action_dim}
         data |= {"max_timestep": horizon, "discrete": discrete}
         network = replace(self.network, mixer=self.mixer, **data)
@@ -123,19 +123,19 @@ class RunConfig:
 
     @property
     def mixer(self) -> str:
-        """The agent's token mixer."""
+        """The token mixer of the agent."""
         return AGENTS[self.agent]
 
     @property
     def constant_state(self) -> bool:
-        """Whether that mixer's state is of one size, however long the episode."""
+        """Whether the state of the mixer has a constant size, independent of episode length."""
         from ..agents import CONSTANT, MIXERS
 
         return MIXERS[self.mixer].state_size == CONSTANT
 
 
 SECTIONS = {"data": DataConfig, "network": ModelConfig, "optimizer": OptimizerConfig, "evaluation": EvaluationConfig}
-# Every setting, by the name that it has everywhere, which no two sections share: its section and its field.
+# Every setting by its name, which is unique across sections: its section and its field.
 SETTINGS = {
     item.name: (section, item) for section, cls in SECTIONS.items() for item in fields(cls) if "help" in item.metadata
 }

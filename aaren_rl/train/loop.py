@@ -1,4 +1,4 @@
-"""The training loop: set-up, updates, and, after them, what is due of `training_run`."""
+"""The training loop: setup and gradient steps, each followed by the actions of `training_run` that are due."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from .settings import Job, to_dict
 from .trainer import Trainer
 from .training_run import Run, complete, data_returns, find_checkpoint, make_card, save
 
-# How the estimates of returns are fitted.
+# How the return estimators are fitted.
 FIT_UPDATES = 1500  # a few seconds on one core
-FIT_STEPS = 1280  # an update
-FIT_RATE = 3e-3  # peak; a cosine to zero
+FIT_STEPS = 1280  # per gradient step
+FIT_RATE = 3e-3  # peak; cosine decay to zero
 FIT_DECAY = 1e-4
 
 
 def train(run: Run, stop: StopRequest, save_every: int | None) -> int:
-    """Trains to the last update, or until a signal, which saves a checkpoint; returns the exit code.
+    """Train to the last gradient step. A signal saves a checkpoint and stops. Returns the exit code.
 
-    Raises NumericsError where a loss or gradient is not finite, SimulationError where an evaluation failed.
+    Raises NumericsError if a loss or gradient is not finite, SimulationError if an evaluation failed.
     """
     keep_freed_memory()
     trainer, ranks, updates = run.trainer, run.trainer.ranks, run.config.optimizer.updates
     ranks.share(partial(announce, run))
     if trainer.update == 0 and run.config.data.start_from is None:
         for name, expectile in (("max_return_estimate", MAX_EXPECTILE), ("mean_return_estimate", MEAN_EXPECTILE)):
-            if (estimate := getattr(trainer.model, name)) is not None:  # fitted no longer than the policy itself
+            if (estimate := getattr(trainer.model, name)) is not None:  # at most as many gradient steps as the policy
                 fit_return(estimate, trainer.data, expectile, run.config.seed, min(FIT_UPDATES, updates))
                 getattr(trainer.ema, name).load_state_dict(estimate.state_dict())
     hidden = not ranks.is_writer
@@ -78,7 +78,7 @@ def train(run: Run, stop: StopRequest, save_every: int | None) -> int:
 
 
 def share(run: Run, work: Callable[[Run], None]) -> None:
-    """Does what saves, on the writer, with what the other ranks carry."""
+    """Run a function that saves on the writer, after collecting the carried states of the other ranks."""
     run.trainer.gather()
     run.trainer.ranks.share(partial(work, run))
 
@@ -86,10 +86,10 @@ def share(run: Run, work: Callable[[Run], None]) -> None:
 def prepare(
     config: RunConfig, task: Task, episodes: Episodes, device: torch.device, path: Path, ranks: Ranks, job: Job
 ) -> Run:
-    """The run as it stands before its next update.
+    """The run before its next gradient step.
 
-    `config` decides the result, `job` all else; of the episodes some are held out; the caller holds the folder `path`.
-    Raises CheckpointError where the checkpoint, or the policy to start from, does not fit.
+    `config` determines the result, `job` everything else. Some episodes are held out. The caller has locked `path`.
+    Raises CheckpointError if the checkpoint or the initial policy does not fit.
     """
     names = ("action_low", "action_high", "n_actions", "action_start")
     actions = {name: getattr(task, name) for name in names}
@@ -108,12 +108,12 @@ def prepare(
 
 
 def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
-    """Puts a policy's weights in the place of the trainer's and of their EMA, and normalizes as it does.
+    """Initialize the weights, their EMA and the normalization from a policy.
 
-    Raises CheckpointError where they are of another model, or of an environment of other sizes.
+    Raises CheckpointError if its model or the sizes of its environment differ.
     """
     own, there = dataclasses.asdict(trainer.model.config), dataclasses.asdict(policy.model.config)
-    # What weights do not depend on may be another: dropout, and how a tree acts.
+    # Settings that weights do not depend on may differ: dropout, and rollout settings of tree attention.
     free = ("dropout", "timestep_std", "rem_gate", "tree_budget", "tree_sampler")
     differing = [name for name, value in there.items() if name not in free and own[name] != value]
     if differing := [f"{name} ({there[name]}, here {own[name]})" for name in differing]:
@@ -126,9 +126,9 @@ def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
 
 
 def fit_return(model: ReturnEstimate, data: StepData, expectile: float, seed: int, updates: int = FIT_UPDATES) -> None:
-    """Fits an estimate of an expectile of the returns-to-go, such as MAX_EXPECTILE, to a whole dataset, by AdamW.
+    """Fit an estimator of an expectile of the returns-to-go, such as MAX_EXPECTILE, to a whole dataset, with AdamW.
 
-    An update is of FIT_STEPS steps, drawn by the seed. Raises NumericsError where the loss is not finite in the end.
+    Every batch has FIT_STEPS steps, sampled by the seed. Raises NumericsError if the final loss is not finite.
     """
     generator = torch.Generator(data.device).manual_seed(seed)
     model.requires_grad_(True)
@@ -146,13 +146,13 @@ def fit_return(model: ReturnEstimate, data: StepData, expectile: float, seed: in
     model.requires_grad_(False)
     if not math.isfinite(loss.item()):
         raise NumericsError(
-            "the data's returns-to-go are too large for the return estimators: raise --return-scale, or turn "
+            "returns-to-go of the dataset are too large for the return estimators: raise --return-scale, or turn "
             "them off with --no-max-return-estimate --no-mean-return-estimate"
         )
 
 
 def restore(run: Run) -> None:
-    """Goes on from the last checkpoint; starts over where the run was ended before its first."""
+    """Resume from the last checkpoint. Start over if the run ended before its first."""
     ranks = run.trainer.ranks
     checkpoint = ranks.share(lambda: find_checkpoint(run.path / "checkpoints"))
     if checkpoint is None:
@@ -165,54 +165,54 @@ def restore(run: Run) -> None:
     try:
         run.last, run.best = (None if tree is None else read(Score, tree) for tree in scores)
     except ValueError as error:
-        raise CheckpointError(f"the checkpoint's scores are not readable: {error}") from error
+        raise CheckpointError(f"the scores in the checkpoint are not readable: {error}") from error
 
 
 def announce(run: Run) -> None:
-    """Says what is trained, and opens the logs."""
+    """Print a summary of the run and open the logs."""
     config, episodes, trainer = run.config, run.episodes, run.trainer
     for remark in episodes.notes:
         print(f"{episodes.dataset}: {remark}")
     print(
         f"{config.agent}, {sum(map(torch.numel, trainer.model.parameters())):,} parameters, "
-        f"{config.optimizer.updates} updates of about "
+        f"{config.optimizer.updates} gradient steps of about "
         f"{config.data.steps_per_update} steps ({config.data.context} contexts) on {len(episodes)} episodes, "
         f"{episodes.n_steps:,} steps, mean return {episodes.returns.mean():.1f}, from {SOURCES[episodes.source]}"
     )
     if run.held_out is not None:
         measure = MEASURES[trainer.data.discrete]
-        print(f"{len(run.held_out.episodes)} more episodes are held out: the {measure} on them measures imitation")
+        print(f"{len(run.held_out.episodes)} more episodes are held out to measure imitation ({measure})")
         if run.held_out.floor is None and episodes.source == "local":
-            changed = "options of the data's reading changed the local set"
-            why = changed if isinstance(run.task, D4RLTask) else "the data of a built-in task do not hold it"
-            print(f"the noise under it is not known: {why}")
+            changed = "data options modified the local dataset"
+            why = changed if isinstance(run.task, D4RLTask) else "datasets of built-in tasks do not store it"
+            print(f"noise variance unknown: {why}")
     elif config.data.held_out:
-        print("no episodes are held out: there are too few; imitation is not measured")
+        print("too few episodes to hold any out: imitation is not measured")
     if trainer.ranks.size > 1:
-        print(f"{trainer.ranks.size} processes share every update")
+        print(f"{trainer.ranks.size} processes share every gradient step")
     print(f"run folder: {run.path}")
     card = make_card(run)
     apart = mismatch(card.context, card.context_length, card.rollout, card.rollout_context)
     for note in filter(None, (apart, above_data([card.target_return], card))):
         print(note, file=sys.stderr)
-    # What an evaluation that is owed will log again is dropped.
+    # Drop lines that a pending evaluation will log again.
     run.metrics = Metrics(run.path, trainer.update - run.owes_evaluation)
     run.metrics.text("config", f"```yaml\n{yaml.safe_dump(to_dict(config), sort_keys=False)}```")
 
 
 def leave(run: Run) -> None:
-    """Saves before the last update, because of a signal."""
+    """Save a checkpoint before the last gradient step, because of a signal."""
     save(run)
     run.bar.close()
-    print(f"stopped at update {run.trainer.update}; --resume continues from here", file=sys.stderr)
+    print(f"stopped at gradient step {run.trainer.update}; --resume continues from here", file=sys.stderr)
 
 
 def report(run: Run) -> None:
-    """Prints the last evaluation's scores, and where the policy is."""
+    """Print the scores of the last evaluation and the path of the policy."""
     assert run.last is not None and run.best is not None
     print(f"\n{format_table([run.last])}")
     if run.last.action_error is not None:
         print(f"held-out {run.last.action_error.measure}: {run.last.action_error}")
     if run.best.updates != run.last.updates:
-        print(f"best of the evaluations: {run.best.headline:.1f} after {run.best.updates} updates")
+        print(f"best of the evaluations: {run.best.headline:.1f} after {run.best.updates} gradient steps")
     print(f"policy: {run.path / 'policy'}")

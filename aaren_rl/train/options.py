@@ -1,4 +1,4 @@
-"""The command line of a training run, made from its settings; a sweep reads the arguments for its runs by it."""
+"""The command line of a training run, built from its settings. A sweep parses the arguments of its runs with it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Train an agent offline on a MuJoCo task, score it while it trains, and save the 
   aaren-rl train --env hopper-medium --agent decision-transformer   # the baseline
   aaren-rl train --env hopper-medium --resume --updates 2000        # a finished run, a thousand more
   aaren-rl train --env hopper-medium-replay --from runs/hopper-medium/decision-aaren/seed0   # fine-tuning
-  tensorboard --logdir runs                                                   # all, side by side
+  tensorboard --logdir runs                                                   # compare all runs
 """
 EPILOG = """\
 The dataset is D4RL's file if it is in ~/.d4rl/datasets (or $D4RL_DATASET_DIR). Otherwise it is a local dataset, made
@@ -36,21 +36,21 @@ on first use. The policy is saved in <out>/<env>/<agent>/seed<N>/ for aaren-rl e
 
 
 def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> Parser:
-    """The command line; its help lists every setting where it is given the `defaults` of a preset to show."""
+    """The command line. Its help lists every setting if `defaults` of a preset are given."""
     parser = Parser("train", DESCRIPTION, "--env NAME [options]")
     parser.epilog = EPILOG
     if defaults is not None:
         parser.epilog = f"In brackets: the values of {defaults.agent} in the preset {preset}.\n\n{EPILOG}"
     add = parser.add_argument
-    add("--config", metavar="FILE", help="settings: a run's config.yaml, or a part of one")
+    add("--config", metavar="FILE", help="settings: the config.yaml of a run, or a part of one")
     _add_settings(parser, defaults)
     agents = f"{', '.join(AGENTS)} [the first]"
     add("--agent", choices=AGENTS, metavar="NAME", default=argparse.SUPPRESS, help=agents)
     shipped = f"default settings: {' or '.join(presets())}"
     add("--preset", metavar="NAME", default="default", help=shipped)
-    training = "training seed [0; --config's]"
+    training = "training seed [0, or that of --config]"
     add("--seed", type=SEED.integer, metavar="N", default=argparse.SUPPRESS, help=training)
-    add("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
+    add("--out", type=Path, metavar="DIR", default=Path("runs"), help="parent folder of runs [runs]")
     add("--threads", type=THREADS.integer, metavar="N", help="CPU threads (default: all cores)")
     add("--compile", action="store_true", help="torch.compile the model (for GPUs; takes minutes at the start)")
     add("--resume", action="store_true", help="resume this run; a larger --updates extends it")
@@ -74,7 +74,7 @@ def _add_settings(parser: argparse.ArgumentParser, defaults: RunConfig | None) -
             text += f" [{getattr(getattr(defaults, section), name)}]"
         hint = hints[section][name]
         options = _typed(typing.get_args(hint) or (hint,), item.metadata["limits"])
-        flags = ["--from"] if name == "start_from" else []  # which Python could not call a field
+        flags = ["--from"] if name == "start_from" else []  # names that cannot be Python fields
         flags.append(f"--{name.replace('_', '-')}")
         groups[section].add_argument(*flags, dest=name, help=text, default=argparse.SUPPRESS, **options)
 
@@ -98,14 +98,14 @@ def _number_or_word(limits: Range, text: str) -> float | str:
 
 
 def make_job(arguments: argparse.Namespace) -> Job:
-    """What a command line asks for."""
+    """The job that a command line describes."""
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     typed = {name: value for name, value in given.items() if name in SETTINGS or name in RUN}
     return Job(typed, **{item.name: given[item.name] for item in fields(Job) if item.name in given})
 
 
 def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
-    """A line for every setting of these that does nothing for this agent."""
+    """One line per given setting that has no effect for this agent."""
     windows = ("window",) if config.constant_state else ("window", AUTO)
     contexts = f"{config.data.context} contexts"
     idle = {

@@ -1,9 +1,9 @@
-"""Data-parallel training: the processes that torchrun starts for one run, and what they do together.
+"""Data-parallel training: the processes that torchrun starts for one run, and their communication.
 
     torchrun --nproc-per-node 2 -m aaren_rl.train --env hopper-medium
 
-Every rank draws the same batch and takes its part of it, so the batch and the result are those of one process, to
-rounding. Rank 0 is the writer: it alone logs, evaluates, saves and prints.
+Every rank samples the same batch and takes its part of it. The batch is that of one process, and so is the result, up
+to rounding. Rank 0 is the writer: only it logs, evaluates, saves and prints.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ..errors import PeerError, UsageError
 T = TypeVar("T")
 
 CPU = torch.device("cpu")
-# The others wait for as long as the writer evaluates; one that dies closes its connections, which is noticed at once.
+# The others wait while the writer evaluates. A process that dies closes its connections, so the others stop at once.
 PATIENCE = timedelta(days=1)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of its run; alone by default, where every method is free."""
+    """The rank of this process in its run. By default it is the only process, and every method costs nothing."""
 
-    rank: int = 0  # this process
-    size: int = 1  # of the run
-    local_rank: int = 0  # this process among those of its machine
+    rank: int = 0  # rank of this process
+    size: int = 1  # number of processes
+    local_rank: int = 0  # rank among the processes of its machine
 
     @property
     def is_writer(self) -> bool:
@@ -47,7 +47,7 @@ class Ranks:
         return self.rank == 0
 
     def share(self, work: Callable[[], T]) -> T:
-        """What `work` returns on the writer alone, on all; raises PeerError where it failed there."""
+        """Run `work` on the writer and return its result on all processes. Raises PeerError if it failed there."""
         if self.size == 1:
             return work()
         outcome: list[T] = []
@@ -62,7 +62,7 @@ class Ranks:
         return box[0][0]
 
     def in_turn(self, work: Callable[[], T]) -> T:
-        """`work` on every process: on the writer first, which makes what the others find, and alone prints."""
+        """Run `work` on every process: first on the writer, which makes files for the others. Only it prints."""
         done: list[T] = []
         self.share(lambda: done.append(work()))
         if not self.is_writer:
@@ -71,21 +71,21 @@ class Ranks:
         return done[0]
 
     def agree(self, signal: int | None) -> int | None:
-        """The signal that any process has got, on all of them, so that all stop at the same update."""
+        """A signal that any process received, returned on all, so that all stop at the same gradient step."""
         if self.size == 1:
             return signal
         highest = torch.tensor(signal or 0)
-        dist.all_reduce(highest, dist.ReduceOp.MAX)  # on the CPU: a GPU's queue is not waited for
+        dist.all_reduce(highest, dist.ReduceOp.MAX)  # on the CPU: does not wait for the GPU queue
         return int(highest) or None
 
     def sum(self, value: Tensor) -> Tensor:
-        """The sum of all processes' values, in place."""
+        """Sum the values of all processes, in place."""
         if self.size > 1:
             dist.all_reduce(value)
         return value
 
     def gather(self, tensors: list[Tensor]) -> list[list[Tensor]]:
-        """What every process gives, in the order of their ranks, on all of them; called on all."""
+        """The values of all processes, ordered by rank. Call it on all of them."""
         if self.size == 1:
             return [tensors]
         found: list[list[Tensor]] = [[]] * self.size
@@ -93,24 +93,24 @@ class Ranks:
         return found
 
     def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
-        """`model`, its gradients averaged over the processes in every backward pass."""
+        """Wrap `model` so that every backward pass averages gradients over the processes."""
         if self.size == 1:
             return model
         return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
 
     def seed_dropout(self, seed: int, update: int) -> None:
-        """Seeds torch for an update, of several processes: masks of their own, and nothing to store for a resume."""
+        """With several processes, seed torch for a gradient step: own dropout masks, and no random state to store."""
         if self.size > 1:
             (state,) = np.random.SeedSequence((seed, self.rank, update)).generate_state(1, np.uint64)
             torch.manual_seed(int(state))
 
     def device(self, chosen: torch.device) -> torch.device:
-        """This process's device of the chosen kind: a GPU each, or UsageError where that cannot be."""
+        """The device of this process, of the chosen kind. Raises UsageError if there is not one GPU per process."""
         if self.size == 1 or chosen.type != "cuda":
             return chosen
         here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", self.size)), torch.cuda.device_count()
         if chosen.index is not None:
-            raise UsageError(f"--device {chosen}: every process has a GPU of its own; use --device cuda")
+            raise UsageError(f"--device {chosen}: with several processes, use --device cuda (one GPU per process)")
         if here > gpus:
             raise UsageError(f"--nproc-per-node {here}: this machine has {gpus} GPUs; use as many, or --device cpu")
         device = torch.device("cuda", self.local_rank)
@@ -123,17 +123,17 @@ ALONE = Ranks()
 
 @contextmanager
 def join_ranks() -> Iterator[Ranks]:
-    """The processes of this run, by the environment variables that torchrun sets; alone without them."""
+    """Join the processes of this run by the variables of torchrun. Without them, this is the only process."""
     if (size := launched()) == 1:
         yield ALONE
         return
-    # Both: gradients on a GPU go by NCCL, and what the processes say to each other goes by Gloo.
+    # Both backends: NCCL for gradients on a GPU, Gloo for messages between the processes.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=PATIENCE)
     try:
         yield Ranks(dist.get_rank(), size, int(os.environ.get("LOCAL_RANK", "0")))
     finally:
-        # The wrapped model is part of reference cycles and holds the group: left to the interpreter's end, the group's
-        # threads outlive it and abort the process.
+        # The wrapped model is part of reference cycles and holds the group. If they lived until the interpreter exits,
+        # threads of the group would outlive it and abort the process.
         gc.collect()
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""A training run from what is asked for on: whether it fits, the folder, the data, the loop."""
+"""A training run from its job to its result: memory check, folder, data, loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .settings import Job, build_config, differences, read_config, run_folder, s
 
 
 def run_training(job: Job, config: RunConfig | None = None) -> int:
-    """Trains as a job asks for, by its configuration where that is made already; returns the exit code."""
+    """Train as a job describes. `config` is its configuration if already built. Returns the exit code."""
     with join_ranks() as ranks:
         return _train_together(job, ranks.in_turn(lambda: config or job.make_config()), ranks)
 
@@ -41,7 +41,7 @@ def _train_together(job: Job, asked: RunConfig, ranks: Ranks) -> int:
     with ranks.in_turn(lambda: RunFolder(path, held=ranks.is_writer)) as folder:
         config = ranks.share(lambda: _choose_config(folder, asked, job))
         task, episodes = ranks.in_turn(lambda: load_data(config.data))
-        # Not before the data: a mistyped path leaves no run behind.
+        # After reading the data, so that a mistyped path leaves no run folder.
         text = yaml.safe_dump(to_dict(config), sort_keys=False)
         ranks.share(lambda: write_text(folder.config_file, text))
         with StopRequest() as stop:
@@ -49,16 +49,16 @@ def _train_together(job: Job, asked: RunConfig, ranks: Ranks) -> int:
 
 
 def require_room(config: RunConfig, device: torch.device) -> None:
-    """Raises ResourcesError where a run needs more memory than is free, before anything is made for it."""
+    """Raise ResourcesError if a run needs more memory than is free, before allocating anything."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
     for what, needed in needed_bytes(config).items():
         require_memory(needed, what, SMALLER, free=free)
 
 
 def needed_bytes(config: RunConfig) -> dict[str, int]:
-    """What a run takes at least: of a block's 10 matrices, in float32, with gradient, moving average and one moment.
+    """The minimum memory of a run: 10 matrices per block in float32, with gradient, EMA and one optimizer moment.
 
-    Of an update's activations, kept for the backward: a block's input and its MLP's hidden layer, in bfloat16.
+    Activations kept for the backward pass: the input and the hidden MLP layer of every block, in bfloat16.
     """
     width, layers = config.network.width, config.network.layers
     steps = max(config.data.steps_per_update, config.data.context_length if config.data.context == "window" else 0)
@@ -66,24 +66,24 @@ def needed_bytes(config: RunConfig) -> dict[str, int]:
 
 
 def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:
-    # On a resume it is what the run has that is there, if it has saved anything yet.
+    # A resumed run has its folder already, and a configuration once it has saved.
     if not job.resume:
         folder.require_new()
         return asked
     folder.require_run()
     config = read_config(folder.config_file)
-    if job.given.get("updates", 0) > config.optimizer.updates:  # a run may be made longer
+    if job.given.get("updates", 0) > config.optimizer.updates:  # resuming may extend a run
         config = build_config({**settings_of(config), "updates": job.given["updates"]})
     if differing := differences(config, job.given):
         if not holds_training(folder.path):
-            print(f"{folder.path}: nothing was saved yet; starting with {'; '.join(differing)}", file=sys.stderr)
+            print(f"{folder.path}: no checkpoint was saved yet; starting with {'; '.join(differing)}", file=sys.stderr)
             return asked
         raise CheckpointError(f"{folder.path}: the run to resume differs in {'; '.join(differing)}")
     return config
 
 
 def load_data(data: DataConfig) -> tuple[Task, Episodes]:
-    """The task and its episodes; errors are those of `envs.load_task`."""
+    """The task and its episodes. Raises the errors of `envs.load_task`."""
     reference = None
     if data.ref_min_score is not None and data.ref_max_score is not None:
         reference = Reference("reference returns given by the user", data.ref_min_score, data.ref_max_score)

@@ -1,6 +1,6 @@
-"""Settings by name, from a command line, YAML or Python, and the one function that makes a configuration of them.
+"""Settings by name, from a command line, YAML or Python, and the function that builds a configuration from them.
 
-Imports no torch: it is read before that, and by commands that need none.
+It does not import torch: commands that do not need torch use it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ..starting import did_you_mean
 from ..typed import read
 from .config import SECTIONS, SETTINGS, RunConfig
 
-RUN = ("agent", "seed")  # settings outside of the sections
-OnLog = Callable[[int, dict[str, float]], object]  # is given the update and what is logged at it, tag -> value
+RUN = ("agent", "seed")  # settings outside the sections
+OnLog = Callable[[int, dict[str, float]], object]  # arguments: gradient step, logged values by tag
 
 
 def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
-    """The configuration with these settings; others are a start policy's, the preset's for the agent, a built-in
-    task's, those of the preset default, or the defaults.
+    """Build the configuration with these settings. For any other setting, the first of these that has it counts: the
+    initial policy, the preset for the agent, the built-in task, the preset "default", the defaults.
 
-    Raises UsageError as `build_config` or for an unknown preset, CheckpointError for an unreadable start policy.
+    Raises UsageError as `build_config` or for an unknown preset, CheckpointError for an unreadable initial policy.
     """
     settings = dict(given)
     if given.get("start_from") is not None:
@@ -49,16 +49,16 @@ def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
     task = find_task(settings.get("env", ""))
     of_task = task.settings if isinstance(task, LocalTask) else {}
     settings = {**known["default"].get(agent, {}), **of_task, **own.get("all", {}), **own.get(agent, {}), **settings}
-    # K of the rollout follows the training windows where these alone were given another length.
+    # If only the training windows get another length, K of the rollout follows.
     if "context_length" in given and "rollout_context" not in given and settings.get("context") == "window":
         settings["rollout_context"] = given["context_length"]
     return build_config(settings)
 
 
 def build_config(settings: Mapping[str, Any]) -> RunConfig:
-    """The configuration with these settings, and the defaults of others.
+    """Build the configuration with these settings and defaults for the others.
 
-    Raises UsageError, which names the setting, for one that is unknown, of the wrong type or out of range.
+    Raises UsageError with the name of a setting that is unknown, of the wrong type or out of range.
     """
     tree = to_dict(RunConfig())
     for name, value in settings.items():
@@ -73,19 +73,19 @@ def build_config(settings: Mapping[str, Any]) -> RunConfig:
 
 
 def presets() -> dict[str, dict[str, dict[str, Any]]]:
-    """The presets that ship with the package: of each the settings by agent, or of "all"."""
+    """The presets of the package: for each, settings by agent or under "all"."""
     text = resources.files("aaren_rl.configs").joinpath("presets.yaml").read_text(encoding="utf-8")
     return dict(yaml.safe_load(text))
 
 
 def run_folder(config: RunConfig, out: Path) -> Path:
-    """Where a run is: <out>/<task>/<agent>/seed<k>."""
+    """The folder of a run: <out>/<task>/<agent>/seed<k>."""
     data = config.data
     return out / task_name(data.env, data.source, data.env_id) / config.agent / f"seed{config.seed}"
 
 
 def to_dict(config: RunConfig) -> dict[str, Any]:
-    """Plain values in sections, as config.yaml holds them."""
+    """Plain values in sections, as in config.yaml."""
     tree: dict[str, Any] = {"agent": config.agent, "seed": config.seed, **{name: {} for name in SECTIONS}}
     for name, (section, _) in SETTINGS.items():
         tree[section][name] = getattr(getattr(config, section), name)
@@ -93,7 +93,7 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
 
 
 def as_text(config: RunConfig) -> str:
-    """All settings as one line that --config takes."""
+    """All settings as one line for --config."""
     return yaml.safe_dump(to_dict(config), default_flow_style=True, sort_keys=False, width=math.inf).strip()
 
 
@@ -104,7 +104,7 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
 
 def _by_name(tree: Any) -> dict[str, Any]:  # noqa: ANN401  read from a file
     if not isinstance(tree, dict) or not all(isinstance(tree.get(name, {}), dict) for name in SECTIONS):
-        raise UsageError("needs settings in sections, as a run's config.yaml has them")
+        raise UsageError("settings must be in sections, as in the config.yaml of a run")
     if unknown := [str(name) for name in tree if name not in (*RUN, *SECTIONS)]:
         raise UsageError(f"unknown section {', '.join(unknown)}; known: {', '.join(SECTIONS)}")
     given = {name: tree[name] for name in RUN if name in tree}
@@ -117,38 +117,38 @@ def _by_name(tree: Any) -> dict[str, Any]:  # noqa: ANN401  read from a file
 
 
 def read_settings(file: str | Path) -> dict[str, Any]:
-    """The settings of a run's config.yaml or of a part of one, or of the same as text that begins with a brace.
+    """Read settings from a config.yaml of a run, from a part of one, or from such text that begins with a brace.
 
-    Raises UsageError where they are not readable, not YAML, or no settings; nothing in the file is executed.
+    Raises UsageError if they are not readable, not YAML or not settings. Nothing in the file is executed.
     """
     text = str(file)
     try:
         given = _by_name(yaml.safe_load(text if text.startswith("{") else read_small(Path(file))))
-        build_config(given)  # the types of all
-    # ValueError: of YAML's numbers and dates too.
+        build_config(given)  # checks all types
+    # YAML numbers and dates can raise ValueError too.
     except (OSError, ValueError, RecursionError, yaml.YAMLError, UsageError) as error:
         raise UsageError(f"--config {text[:200]}: {one_line(error, 300)}") from error
     return given
 
 
 def read_config(path: Path) -> RunConfig:
-    """The configuration a run was started with (config.yaml); errors are those of `read_settings`."""
+    """The configuration that a run was started with (config.yaml). Raises the errors of `read_settings`."""
     return build_config(read_settings(path))
 
 
 def differences(there: RunConfig, asked: Mapping[str, Any]) -> list[str]:
-    """Where a configuration differs, of the settings asked for: "network.width (run: 16, asked: 32)"."""
+    """Requested settings that differ from a configuration: "network.width (run: 16, requested: 32)"."""
     settings = settings_of(there)
     differing = {name: value for name, value in asked.items() if settings[name] != value}
     full = {name: f"{SETTINGS[name][0]}.{name}" if name in SETTINGS else name for name in differing}
-    return [f"{full[name]} (run: {settings[name]}, asked: {value})" for name, value in differing.items()]
+    return [f"{full[name]} (run: {settings[name]}, requested: {value})" for name, value in differing.items()]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a command line, or a caller of `train_policy`, which explains each, asks for."""
+    """A request from a command line or from `train_policy`, which documents the fields."""
 
-    typed: Mapping[str, Any]  # settings by name, as given one by one; they come before those of the file `config`
+    typed: Mapping[str, Any]  # settings by name, given one by one; they override the file `config`
     config: str | Path | None = None
     preset: str = "default"
     register: str | None = None
@@ -168,13 +168,13 @@ class Job:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """All settings that are given; errors are those of `import_registering` and `read_settings`."""
+        """All given settings. Raises the errors of `import_registering` and `read_settings`."""
         import_registering(self.register)
         return {**({} if self.config is None else read_settings(self.config)), **self.typed}
 
     @cached_property
     def given(self) -> dict[str, Any]:
-        """The same with a task's name, which data of your own need not have; raises UsageError where it is missing."""
+        """The job with a task name, which custom datasets may omit. Raises UsageError if it is missing."""
         settings = self.settings
         source, env_id = settings.get("source", "auto"), settings.get("env_id")
         if "env" not in settings and not is_own(source, env_id):
@@ -184,5 +184,5 @@ class Job:
         return named
 
     def make_config(self) -> RunConfig:
-        """The whole configuration; errors are those of `given` and of `settings.make_config`."""
+        """The complete configuration. Raises the errors of `given` and of `settings.make_config`."""
         return make_config(self.given, self.preset)

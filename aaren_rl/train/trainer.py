@@ -1,4 +1,4 @@
-"""One training run's moving parts: model, EMA weights, optimizer, sampler and every random state."""
+"""The mutable parts of a training run: model, EMA weights, optimizer, sampler and every random state."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from .ranks import ALONE, Ranks
 
 
 def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
-    """Mean squared error of (B, T, A) over the real positions of a bool mask (B, T).
+    """Mean squared error of (B, T, A) over the true positions of a bool mask (B, T).
 
-    Where they are a part of a batch with `count` real positions, the parts' errors add up to the batch's.
+    If this is a part of a batch with `count` true positions, the errors of all parts sum to that of the batch.
     """
     errors = (predicted.float() - target).square().mean(-1)
     return torch.where(mask, errors, 0.0).sum() / (mask.sum() if count is None else count)
 
 
 def masked_cross_entropy(logits: Tensor, target: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
-    """Mean cross entropy, in nats, of logits (B, T, n) and one-hot actions; all else as of `masked_mse`."""
+    """Mean cross entropy, in nats, of logits (B, T, n) and one-hot actions. Otherwise as `masked_mse`."""
     errors = -(logits.float().log_softmax(-1) * target).sum(-1)
     return torch.where(mask, errors, 0.0).sum() / (mask.sum() if count is None else count)
 
 
 class Stopwatch:
-    """Adds up the seconds spent inside `with`."""
+    """Sums the seconds spent in `with` blocks."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -51,16 +51,16 @@ class Stopwatch:
 
 
 class Trainer:
-    """Updates a decision model; everything that decides the next update is in `states`.
+    """Takes gradient steps on a decision model. `states` has everything that determines the next one.
 
     Args:
         data: the steps to train on, on the training device.
         horizon: the environment's time limit, in steps.
-        ranks: the processes that share every batch, on GPUs of one type. While dropout is 0, the weights are those of
-            one process, to rounding; with dropout each draws its own masks.
-        compiled: run the model through torch.compile: the same numbers to rounding, other dropout masks.
-        on_device: nothing in an update waits for the device, and a GPU replays it as a CUDA graph. By default where one
-            process trains a model, not `compiled`, on a GPU whose passes wait for nothing. On a CPU, for tests.
+        ranks: the processes that share every batch, on GPUs of one type. Without dropout the weights are those of one
+            process, up to rounding. With dropout each process draws its own masks.
+        compiled: run the model through torch.compile: same numbers up to rounding, other masks.
+        on_device: gradient steps never synchronize with the device; a GPU replays them as CUDA graphs. Default: true for
+            one process on a GPU and a model that is not `compiled` and never synchronizes. On a CPU, for tests.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class Trainer:
         on_device: bool | None = None,
     ) -> None:
         self.config, self.data, self.ranks = config, data, ranks
-        self.update = 0  # updates done
-        self._skipped = torch.zeros((), device=data.device)  # those among them that changed nothing
-        self.mask = torch.zeros(0, 0, dtype=torch.bool)  # of the last update's batch
+        self.update = 0  # gradient steps done
+        self._skipped = torch.zeros((), device=data.device)  # skipped ones among them
+        self.mask = torch.zeros(0, 0, dtype=torch.bool)  # of the last batch
         torch.manual_seed(config.seed)
         shape = config.model(data.observations.shape[1], action_dim, horizon, discrete=data.discrete)
         self.model = DecisionModel(shape).to(data.device)
         self.ema = copy.deepcopy(self.model).eval()
-        # Modules look their parameters up every time, for a percent of a small model's update.
+        # A lookup in the modules would take one percent of every step of a small model.
         self._parameters: list[Tensor] = list(self.model.parameters())
         self._ema: list[Tensor] = list(self.ema.parameters())
         self._forward: Any = ranks.wrap(self.model, data.device)
-        if compiled:  # on a GPU its launches are replayed as CUDA graphs
+        if compiled:  # replayed as CUDA graphs on a GPU
             mode = "reduce-overhead" if data.device.type == "cuda" else "default"
             self._forward = torch.compile(self._forward, mode=mode)
         self._bfloat16 = uses_bfloat16(config.optimizer, data.device)
@@ -100,7 +100,7 @@ class Trainer:
         self.carried: Carried | None = None
         if isinstance(self.sampler, TbpttSampler):
             mine = part_of_rows(len(self.sampler.next), ranks.rank, ranks.size)
-            self._mine = mine if mine.stop > mine.start else slice(0, 1)  # `part` leaves none empty
+            self._mine = mine if mine.stop > mine.start else slice(0, 1)  # `part` leaves no process without data
             self.carried = Carried(self.model.initial_state(self._mine.stop - self._mine.start))
         self._gathered: list[list[Tensor]] = []
         self._start_over()
@@ -113,13 +113,13 @@ class Trainer:
 
     @property
     def skipped(self) -> int:
-        """Updates that changed nothing, since they were not finite; waits for the device."""
+        """The number of skipped gradient steps, which were not finite. Synchronizes with the device."""
         return int(self._skipped)
 
     def step(self) -> tuple[Tensor, Tensor]:
-        """One update; returns its loss and the norm of its gradient before clipping, as tensors on the device.
+        """Take one gradient step. Returns the loss and the gradient norm before clipping, as tensors on the device.
 
-        They may be overwritten by the next update.
+        The next call may overwrite them.
         """
         if not self.model.training:
             self._forward.train()
@@ -129,7 +129,7 @@ class Trainer:
         return loss, norm
 
     def _update(self, size: int) -> Found:
-        # On the device a function of nothing but what is there. The steps are those that one process draws.
+        # On the device, it reads only tensors that are there. Samples do not depend on the number of processes.
         whole = self.sampler.draw(self.generator, size)
         rates = rates_at(self.update, self.config.optimizer) if self._rates is None else self._rates.take()
         batch = part(whole, self.ranks.rank, self.ranks.size)
@@ -140,9 +140,9 @@ class Trainer:
             actions, after = self._forward(*rows, before, **begun)
         measure = masked_cross_entropy if self.data.discrete else masked_mse
         loss = measure(actions, batch.actions, batch.mask, None if batch is whole else whole.mask.sum())
-        for parameter in self._parameters:  # as the optimiser's zero_grad, in a tenth of its time
+        for parameter in self._parameters:  # same as zero_grad of the optimizer, in a tenth of its time
             parameter.grad = None
-        # The ranks' gradients are averaged, and their losses are to be added up.
+        # DDP averages the gradients of the ranks, but the losses must be summed.
         (loss if self.ranks.size == 1 else loss * self.ranks.size).backward()
         limit = self.config.optimizer.max_grad_norm
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit, foreach=True).detach()
@@ -151,7 +151,7 @@ class Trainer:
         if self.config.optimizer.non_finite == "skip":
             bad = 1 - (loss.isfinite() & norm.isfinite()).float()
             self._skipped += bad
-        # Looking at it waits for the device: only where somebody asked for it.
+        # Reading it synchronizes with the device, so only on request.
         if self._on_device or bad is None or not bool(bad):
             self.optimizers.step(rates, bad if self._on_device else None)
             self._update_ema(rates, bad)
@@ -164,13 +164,13 @@ class Trainer:
         if not isinstance(rates.ema, Tensor):
             torch._foreach_lerp_(self._ema, self._parameters, rates.ema)
             return
-        # a - r (a - w): a step of SGD, which takes its rate and whether it is taken from the device.
+        # a - r (a - w) as a step of SGD, which accepts its rate and the skip flag as tensors on the device.
         plain: dict[str, Any] = {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "is_first_step": False}
         plain |= {"weight_decay": 1.0, "lr": rates.ema, "maximize": True, "found_inf": bad}
         torch._fused_sgd_(self._ema, self._parameters, [], **plain)
 
     def recurrence(self) -> dict[str, float]:
-        """Gate, lambdas, gammas and thetas of every layer's recurrence encoding, by tag; nothing without one."""
+        """Gate, lambdas, gammas and thetas of the recurrence encoding of every layer, by tag. Empty without one."""
         return {
             f"recurrence/layer{i}/{name}": value
             for i, block in enumerate(self.model.trunk.blocks)
@@ -179,7 +179,7 @@ class Trainer:
         }
 
     def gather(self) -> None:
-        """What every rank carries, for the writer's next `states`; called on all ranks."""
+        """The carried states of all ranks, for the next `states` of the writer. Call it on all ranks."""
         if self.carried is not None:
             self._gathered = self.ranks.gather(self.carried.tensors())
 
@@ -188,7 +188,7 @@ class Trainer:
         states: dict[str, Any] = {"raw": dict(self.model.state_dict()), "ema": dict(self.ema.state_dict())}
         states |= {"optimizer": self.optimizers.state_dict(), "sampler": self.generator.get_state()}
         states |= {"torch": torch.get_rng_state(), "skipped": self.skipped}
-        if isinstance(self.sampler, TbpttSampler):  # where every row goes on, and the state with which
+        if isinstance(self.sampler, TbpttSampler):  # position and carried state of every batch entry
             size = self.ranks.size
             rows = [part_of_rows(len(self.sampler.next), rank, size) for rank in range(size)]
             whole = [parts for mine, parts in zip(rows, self._gathered, strict=True) if mine.stop > mine.start]
@@ -198,9 +198,9 @@ class Trainer:
         return states
 
     def restore(self, update: int, states: dict[str, Any]) -> None:
-        """Goes on after `update` updates, where `states` were taken, bit for bit on the same device with one thread.
+        """Restore `states` saved after `update` gradient steps; bit-exact on the same device with one thread.
 
-        Raises CheckpointError where they are of another model, or of another kind of device.
+        Raises CheckpointError if they are of another model or another type of device.
         """
         try:
             self.model.load_state_dict(states["raw"])
@@ -220,6 +220,6 @@ class Trainer:
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             reason = one_line(f"{type(error).__name__}: {error}")
             raise CheckpointError(
-                f"the checkpoint of update {update} does not fit this run on {self.data.device} ({reason}); "
-                "go on where it was trained, or start again with another --out"
+                f"the checkpoint of gradient step {update} does not fit this run on {self.data.device} ({reason}); "
+                "resume where it was trained, or start again with another --out"
             ) from error

@@ -1,4 +1,4 @@
-"""A training run on its way: what is logged, evaluated and saved of it between updates, and its policy's card."""
+"""A training run in progress: logging, evaluation and checkpoints between gradient steps, and the policy card."""
 
 from __future__ import annotations
 
@@ -31,53 +31,53 @@ from .config import RunConfig
 from .settings import OnLog
 from .trainer import Stopwatch, Trainer
 
-LOG_EVERY = 50  # updates
-INTERVALS = 50  # of time steps, for which a card has the range of returns-to-go
-# Returns-to-go above this quantile are of single episodes, and a model that is fed them at every step extrapolates. On
-# hopper-medium-replay, asked for the best return of the data, one seed of three scored 27 with them and 86 without.
+LOG_EVERY = 50  # gradient steps
+INTERVALS = 50  # time intervals for which a card has the range of returns-to-go
+# Only single episodes have returns-to-go above this quantile, so a model that gets them at every step extrapolates. On
+# hopper-medium-replay with the best return as target, one seed of three scored 27 with them and 86 without.
 HIGHEST = 0.99
-# What a checkpoint must hold, beside what `Trainer.states` adds.
+# Required keys of a checkpoint, besides those of `Trainer.states`.
 STATES = {"raw": dict, "ema": dict, "optimizer": dict, "sampler": Tensor, "recent": Tensor, "torch": Tensor}
 
 
 @dataclass
 class Run:
-    """A training run on its way; what comes after `trainer` is kept up to date on the writer alone."""
+    """A training run in progress. Only the writer updates the fields after `trainer`."""
 
     config: RunConfig
     task: Task
-    episodes: Episodes  # those it is trained on
-    held_out: HeldOut | None  # those it is not; None where there are too few
-    data_returns: dict[str, float]  # as in the policy's card, of all of the data
+    episodes: Episodes  # training episodes
+    held_out: HeldOut | None  # None if there are too few episodes
+    data_returns: dict[str, float]  # as in the policy card; of all episodes
     path: Path
     trainer: Trainer
     on_log: OnLog | None = None
     bar: tqdm[Any] = field(init=False)
     metrics: Metrics = field(init=False)
-    recent: list[Tensor] = field(default_factory=list)  # loss and gradient norm of every update since the last log
-    watch: Stopwatch = field(default_factory=Stopwatch)  # of those that this process has done, training alone
-    timed_from: int = 0  # the update before them
+    recent: list[Tensor] = field(default_factory=list)  # loss and gradient norm of every step since the last log
+    watch: Stopwatch = field(default_factory=Stopwatch)  # training time of this process, without evaluations
+    timed_from: int = 0  # the gradient step before the first of this process
     last: Score | None = None  # of the last evaluation
-    best: Score | None = None  # whose weights `policy_best` holds
-    loss: float | None = None  # that was logged last
+    best: Score | None = None  # the evaluation of `policy_best`
+    loss: float | None = None  # gradient step of the last log
 
     @property
     def headline(self) -> str:
-        """What a score's one number is."""
+        """The name of the main score."""
         return "return" if self.task.reference is None else "normalized score"
 
     def is_due(self, every: int) -> bool:
-        """Whether what is done after every so many updates, and after the last, is done now."""
+        """Whether an action every so many gradient steps, and after the last, is due now."""
         return self.trainer.update % every == 0 or self.trainer.update == self.config.optimizer.updates
 
     def tell(self, values: dict[str, float]) -> None:
-        """Logs values, tag -> value, at the update that is done."""
+        """Log values, tag -> value, at the current gradient step."""
         self.metrics.log(self.trainer.update, values)
         if self.on_log is not None:
             self.on_log(self.trainer.update, values)
 
     def due(self, save_every: int | None) -> list[Callable[[Run], None]]:
-        """What is to be done after the update that is done."""
+        """The actions due after the current gradient step."""
         if self.is_due(self.config.evaluation.eval_every):
             return [complete]
         works = [(log, LOG_EVERY), (save, save_every)]
@@ -85,13 +85,13 @@ class Run:
 
     @property
     def owes_evaluation(self) -> bool:
-        """Whether the run was ended after it had saved and before the evaluation was done that was due."""
+        """Whether the run ended between a checkpoint and the evaluation that was due."""
         evaluated = self.last is not None and self.last.updates == self.trainer.update
         return self.trainer.update > 0 and self.is_due(self.config.evaluation.eval_every) and not evaluated
 
 
 def complete(run: Run) -> None:
-    """Saves, logs where that is due, evaluates, and saves the scores: an evaluation that fails costs no updates."""
+    """Save, log if due, evaluate and save the scores. A failed evaluation loses no gradient steps."""
     save(run)
     if run.is_due(LOG_EVERY):
         log(run)
@@ -102,9 +102,9 @@ def complete(run: Run) -> None:
 
 
 def log(run: Run) -> None:
-    """Logs the means since the last log, and shows them on the bar."""
+    """Log the means since the last log and show them on the progress bar."""
     trainer = run.trainer
-    with run.watch:  # a GPU finishes the updates here
+    with run.watch:  # waits for the GPU
         loss, norm = finite_losses(run).mean(0).tolist()
     values = {
         "train/loss": loss,
@@ -112,7 +112,7 @@ def log(run: Run) -> None:
         "train/learning_rate": trainer.optimizers.learning_rate,
         **trainer.recurrence(),
     }
-    if timed := trainer.update - run.timed_from:  # none where an evaluation is owed
+    if timed := trainer.update - run.timed_from:  # empty if an evaluation is pending
         values["time/updates_per_second"] = timed / run.watch.seconds
     if run.config.optimizer.non_finite == "skip":
         values["train/skipped_updates"] = trainer.skipped
@@ -123,13 +123,13 @@ def log(run: Run) -> None:
 
 
 def show(run: Run, doing: str = "") -> None:
-    """The last loss and score on the bar; at once on a terminal, in a log file with the next line of the bar's."""
+    """Show the last loss and score on the bar: at once on a terminal, with its next line in a log file."""
     loss, score = (None if run.loss is None else f"{run.loss:.4f}"), (run.last and f"{run.last.headline:.1f}")
     run.bar.set_postfix_str(f"loss {loss or '-'}, {run.headline} {score or '-'}{doing}", refresh=sys.stderr.isatty())
 
 
 def evaluate(run: Run) -> None:
-    """Scores the EMA weights and the raw weights; keeps the policy, and the best one so far beside it."""
+    """Evaluate the EMA and the raw weights. Saves the policy, and the best one so far as `policy_best`."""
     config, trainer = run.config.evaluation, run.trainer
     at_end = trainer.update == run.config.optimizer.updates
     if at_end:
@@ -149,7 +149,7 @@ def evaluate(run: Run) -> None:
     if at_end and (data := last.data()) is not None:
         run.metrics.text("data", data)
     held_out = "" if last.action_error is None else f", held-out {last.action_error.short()}"
-    run.bar.write(f"update {trainer.update}: {run.headline} {last.headline:.1f}{held_out}")
+    run.bar.write(f"gradient step {trainer.update}: {run.headline} {last.headline:.1f}{held_out}")
     if (error := last.action_error) is not None:
         fields: Any = error.on_card()
         card = dataclasses.replace(card, **fields)
@@ -158,12 +158,12 @@ def evaluate(run: Run) -> None:
     if run.best is None or last.headline > run.best.headline:
         run.best = last
         save_policy(run.path / "policy_best", card, states)
-    elif at_end:  # it was saved before the behavior's mode was known
+    elif at_end:  # it was saved before the return of the behavior policy was known
         amend_card(run.path / "policy_best", data_returns=run.data_returns)
 
 
 def save(run: Run) -> None:
-    """Adds a checkpoint, or raises NumericsError where a loss since the last log is not finite."""
+    """Add a checkpoint. Raises NumericsError if a loss since the last log is not finite."""
     recent = finite_losses(run)
     progress = {name: score and dataclasses.asdict(score) for name, score in (("last", run.last), ("best", run.best))}
     states = run.trainer.states() | {"recent": recent}
@@ -171,14 +171,14 @@ def save(run: Run) -> None:
 
 
 def find_checkpoint(folder: Path) -> Saved | None:
-    """The newest checkpoint of a run that is whole, or None before its first; errors are those of `newest_whole`."""
+    """The newest intact checkpoint of a run, or None before its first. Raises the errors of `newest_whole`."""
     return newest_whole(folder, STATES, lambda saved: saved)
 
 
 def finite_losses(run: Run) -> Tensor:
-    """Losses and gradient norms since the last log, (updates, 2), without those of skipped updates.
+    """Losses and gradient norms since the last log, (steps, 2), without skipped steps.
 
-    Raises NumericsError where one is not finite or, with skipping, none is; the message names the first update.
+    Raises NumericsError if one is not finite or, with skipping, if all are. The message names the first such step.
     """
     recent = torch.stack(run.recent) if run.recent else torch.zeros(0, 2)
     good = recent.isfinite().all(1)
@@ -186,19 +186,19 @@ def finite_losses(run: Run) -> Tensor:
     if bool(good.all()) or (skip and bool(good.any())):
         return recent[good]
     update = run.trainer.update - len(recent) + 1 + int(good.int().argmin())
-    every = "is not finite in any update from" if skip else "is not finite at"
+    every = "is not finite at any gradient step from" if skip else "is not finite at gradient step"
     kept = f"the last good checkpoint is kept in {run.path / 'checkpoints'}"
-    rate = "" if update == 1 else "lower --learning-rate or "  # which no update has taken before the first
+    rate = "" if update == 1 else "lower --learning-rate or "  # no step with this rate was taken before the first
     raise NumericsError(
-        f"loss or gradient {every} update {update}; {kept if holds_training(run.path) else 'nothing was saved yet'}; "
+        f"loss or gradient {every} {update}; {kept if holds_training(run.path) else 'nothing was saved yet'}; "
         f"{rate}use --precision float32"
     )
 
 
 def make_card(run: Run) -> PolicyCard:
-    """The card of the policy that a run has come to."""
+    """The card of the current policy of a run."""
     config, trainer, episodes = run.config, run.trainer, run.episodes
-    data, asked = config.data, config.evaluation.target_return  # where it is "auto", the card has None
+    data, asked = config.data, config.evaluation.target_return  # the card has None for "auto"
     return PolicyCard(
         **task_fields(run.task),
         agent=config.agent,
@@ -225,7 +225,7 @@ def make_card(run: Run) -> PolicyCard:
 
 
 def return_bounds(episodes: Episodes) -> ReturnBounds:
-    """The returns-to-go of the data by time step, in at most 50 intervals: from the smallest to the 99 % quantile."""
+    """The range of returns-to-go in at most 50 time intervals: from the smallest to the 99th percentile."""
     every = math.ceil(episodes.lengths.max() / INTERVALS)
     place, to_go = episodes.timesteps() // every, episodes.returns_to_go().astype(np.float64)
     intervals = [to_go[place == k] for k in range(place.max() + 1)]
@@ -234,16 +234,18 @@ def return_bounds(episodes: Episodes) -> ReturnBounds:
 
 
 def data_returns(episodes: Episodes) -> dict[str, float]:
-    """What a data set returns, as `PolicyCard.data_returns` has it, but for the behavior's mode."""
+    """The returns of a dataset, as in `PolicyCard.data_returns`, without "mode"."""
     best_first = np.sort(episodes.returns)[::-1]
     best = best_first[: max(1, round(0.1 * len(episodes)))]
     return {"mean": float(best_first.mean()), "best_tenth": float(best.mean()), "best": float(best_first[0])}
 
 
 def behavior_mode(episodes: Episodes, seed: int) -> dict[str, float]:
-    """The "mode" of `PolicyCard.data_returns`, from an evaluation's first states; nothing where no policy ships.
+    """The "mode" of `PolicyCard.data_returns`: the mean return of the deterministic behavior policy.
 
-    Raises SimulationError where the environment fails.
+    It starts from the first states of an evaluation. Empty if the package has no such policy.
+
+    Raises SimulationError if the environment fails.
     """
     task = get_task(episodes.dataset) if episodes.source == "local" else None
     returns = mode_returns(task, seed=seed) if isinstance(task, D4RLTask) else None

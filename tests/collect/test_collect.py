@@ -320,7 +320,7 @@ def test_resume_names_what_differs(collected: Path, capsys: pytest.CaptureFixtur
     before = {p: p.stat().st_mtime_ns for p in collected.rglob("*") if p.is_file() and p.name != ".lock"}
     assert collect(arguments(collected, "--resume", "--envs", "2", "--random-steps", "7")) == 4
     message = capsys.readouterr().err
-    assert "envs (run: 4, asked: 2)" in message and "random_steps (run: 100, asked: 7)" in message
+    assert "envs (run: 4, requested: 2)" in message and "random_steps (run: 100, requested: 7)" in message
     assert collect(arguments(collected)) == 2
     assert "already holds a run; --resume continues it" in capsys.readouterr().err
     assert before == {p: p.stat().st_mtime_ns for p in before}

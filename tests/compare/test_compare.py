@@ -56,7 +56,7 @@ def test_again_trains_and_scores_nothing(compared: Path, hopper_file: Path, caps
 def test_what_fails_says_why(compared: Path, hopper_file: Path, tmp_path: Path, capsys) -> None:
     assert compare(["9" if word == "8" else word for word in command(hopper_file, compared)]) == 4
     error = capsys.readouterr().err
-    assert "optimizer.updates (run: 8, asked: 9)" in error and error.count("\n") == 1
+    assert "optimizer.updates (run: 8, requested: 9)" in error and error.count("\n") == 1
     missing = tmp_path / "gone.hdf5"
     assert compare(command(missing, tmp_path / "out", "--agents", "decision-aaren", "--seeds", "1")) == 3
     error = capsys.readouterr().err.splitlines()[-1]

@@ -240,7 +240,7 @@ def nan_at(monkeypatch: pytest.MonkeyPatch, *updates: int) -> None:
 @pytest.mark.faults(21)
 def test_21_a_loss_that_is_nan_stops_the_run(half: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     nan_at(monkeypatch, 3)
-    said = "loss or gradient is not finite at update 13; the last good checkpoint is kept in"
+    said = "loss or gradient is not finite at gradient step 13; the last good checkpoint is kept in"
     assert said in refused(6)
     last = find_checkpoint(folder(half) / "checkpoints")
     assert last.number == 10 and all(bool(tensor.isfinite().all()) for tensor in last.states["raw"].values())
@@ -274,7 +274,7 @@ def test_21_skipping_ends_where_nothing_is_left(
 ) -> None:
     nan_at(monkeypatch, *range(1, 21))
     assert train(arguments(hopper_file, tmp_path, "--non-finite", "skip")) == 6
-    assert "is not finite in any update from update 1; nothing was saved yet; use" in the_error()
+    assert "is not finite at any gradient step from 1; nothing was saved yet; use" in the_error()
 
 
 @pytest.mark.faults(22)

@@ -69,7 +69,7 @@ def test_two_processes_end_with_the_weights_of_one(hopper_file: Path, tmp_path: 
     run = folder(tmp_path / "two", agent)
     same(folder(tmp_path / "one", agent), run)
 
-    assert out.count("run folder:") == out.count("policy:") == (errors + out).count("update 10:") == 1
+    assert out.count("run folder:") == out.count("policy:") == (errors + out).count("gradient step 10:") == 1
     logs = [records(folder(tmp_path / x, agent)) for x in ("one", "two")]
     assert [[record["update"] for record in log] for log in logs] == [[10, 20, 20]] * 2
     assert logs[0][1]["train/loss"] == pytest.approx(logs[1][1]["train/loss"], abs=1e-6)

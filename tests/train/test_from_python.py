@@ -97,7 +97,7 @@ def test_a_finished_run_goes_on(hopper_file: Path, tmp_path: Path) -> None:
     constant = {**SMALL, "source": str(hopper_file), "lr_schedule": "constant", "eval_every": 4}
     long = train_policy(**{**constant, "updates": 8}, out=tmp_path / "long").folder
     path = train_policy(**constant, out=tmp_path / "short").folder
-    with pytest.raises(AarenRLError, match=r"optimizer.updates \(run: 4, asked: 3\)"):
+    with pytest.raises(AarenRLError, match=r"optimizer.updates \(run: 4, requested: 3\)"):
         train_policy(**{**constant, "updates": 3}, out=tmp_path / "short", resume=True)
     train_policy(**{**constant, "updates": 8}, out=tmp_path / "short", resume=True)
     assert yaml.safe_load((path / "config.yaml").read_text())["optimizer"]["updates"] == 8

@@ -120,7 +120,7 @@ def test_resume_names_what_differs(trained: Path, hopper_file: Path, capsys: pyt
     before = {p: p.stat().st_mtime_ns for p in folder(trained).rglob("*") if p.is_file() and p.name != ".lock"}
     logged = records(folder(trained))
     assert train([*arguments(hopper_file, trained), "--resume", "--width", "32"]) == 4
-    assert "network.width (run: 16, asked: 32)" in capsys.readouterr().err
+    assert "network.width (run: 16, requested: 32)" in capsys.readouterr().err
     assert train(arguments(hopper_file, trained)) == 2
     assert "already holds a run; --resume continues it" in capsys.readouterr().err
     with RunFolder(folder(trained)):

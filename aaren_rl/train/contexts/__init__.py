@@ -1,1 +1,1 @@
-"""The steps of an update: how they are drawn from the data, and which contexts suit it."""
+"""Batches of gradient steps: how they are sampled, and which contexts suit a dataset."""

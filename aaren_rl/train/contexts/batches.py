@@ -1,6 +1,6 @@
-"""Steps of a data set on the training device, and batches of them.
+"""The steps of a dataset on the training device, and batches of them.
 
-Shape suffixes: N steps in the data set, B rows, T steps a row, O observation, A action.
+Shape suffixes: N steps in the dataset, B packed sequences (rows), T steps per row, O observation, A action.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from ...envs.errors import DataError
 if TYPE_CHECKING:
     from ...envs.data.episodes import Episodes
 
-LARGEST_RETURN = 1e12  # scaled: float32 has room for its square, and for sums of such
+LARGEST_RETURN = 1e12  # scaled: float32 holds its square, and sums of squares
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Steps to train on."""
+    """A batch of steps to train on."""
 
     observations: Tensor  # (B, T, O), normalized
     actions: Tensor  # (B, T, A), scaled to [-1, 1], or one-hot
     returns_to_go: Tensor  # (B, T), scaled
-    timesteps: Tensor  # (B, T), steps since the episode's begin
-    mask: Tensor  # bool (B, T), False where a row is padded
-    # Bool (B, T), True at the first step of every sequence in a row; None where a row is one sequence. With several
-    # rows a first step that is not one goes on from what the model carries.
+    timesteps: Tensor  # (B, T), steps since the start of the episode
+    mask: Tensor  # bool (B, T), False for padding
+    # Bool (B, T), True at the first step of every sequence in a row; None if a row is one sequence. With several rows,
+    # a row whose first step is False continues from the carried state of the model.
     starts: Tensor | None
-    previous_action: Tensor | None = None  # (B, A), scaled, before every row; None where rows begin sequences
+    previous_action: Tensor | None = None  # (B, A), scaled, before every row; None if rows start new sequences
 
 
 def part(batch: Batch, index: int, count: int) -> Batch:
-    """Part `index` of `count` about equal ones, each a batch of its own; every step is in exactly one of them.
+    """Part `index` of `count` parts of about equal size, each a batch. Every step is in exactly one part.
 
-    Rows stay whole; a single row is cut where a sequence starts. Parts with nothing are one step that is masked out.
+    Rows stay whole; a single row is cut at starts of sequences. An empty part is one masked step.
     """
     if count == 1:
         return batch
@@ -51,7 +51,7 @@ def part(batch: Batch, index: int, count: int) -> Batch:
         here = slice(0, 1)
     places = (slice(None),) * where + (here,)
     tensors = {name: value[places] for name, value in vars(batch).items() if value is not None}
-    if where == 1 and batch.previous_action is not None:  # of rows, not of steps
+    if where == 1 and batch.previous_action is not None:  # indexed by rows, not by steps
         tensors["previous_action"] = batch.previous_action
     if empty:
         tensors["mask"] = torch.zeros_like(tensors["mask"])
@@ -64,18 +64,18 @@ def part_of_rows(rows: int, index: int, count: int) -> slice:
 
 
 def _cut_near(starts: Tensor, index: int, count: int) -> int:
-    # The start (T,) nearest to this share of a row; the row's end where that is nearer.
+    # The start (T,) nearest to this fraction of a row, or the end of the row if that is nearer.
     steps = len(starts)
     cuts = torch.cat([starts.nonzero().flatten(), torch.tensor([steps], device=starts.device)])
     return int(cuts[(cuts * count - index * steps).abs().argmin()])
 
 
 class StepData:
-    """All steps of a data set on the training device; observations are normalized as they are drawn, not copied.
+    """All steps of a dataset on the training device. Observations are normalized when sampled, without a copy.
 
-    Returns-to-go are divided by `return_scale`; the smallest actions, (A,) or one for all, become -1, the largest 1.
-    `n_actions` discrete actions, from `action_start` on, become one-hot vectors. On a CPU it shares the data set's
-    memory. Raises DataError where a scaled return-to-go is too large.
+    Returns-to-go are divided by `return_scale`. Actions are scaled from their bounds, (A,) or one number for all, to
+    [-1, 1]. `n_actions` discrete actions, from `action_start` on, become one-hot vectors. On a CPU it shares the memory
+    of the dataset. Raises DataError if a scaled return-to-go is too large.
     """
 
     def __init__(
@@ -103,22 +103,22 @@ class StepData:
             self._action_half = ((high - low) / 2).expand(size).contiguous()
         self.returns_to_go = torch.from_numpy(episodes.returns_to_go()).to(device) / return_scale
         largest = float(self.returns_to_go.abs().max())
-        if not largest <= LARGEST_RETURN:  # nor is it NaN
+        if not largest <= LARGEST_RETURN:  # also rejects NaN
             raise DataError(
                 f"{episodes.dataset}: returns-to-go divided by --return-scale {return_scale:g} reach {largest:g}, too "
-                "much for the model; give a scale near the data's returns, or data with smaller rewards"
+                "large for the model; give a scale near the returns of the dataset, or data with smaller rewards"
             )
         self.timesteps = torch.from_numpy(episodes.timesteps()).to(device)
         offsets = torch.from_numpy(episodes.offsets).to(device)
         self.first, self.lengths = offsets[:-1], offsets[1:] - offsets[:-1]
-        self.end = torch.repeat_interleave(offsets[1:], self.lengths)  # of the step's episode, (N,)
+        self.end = torch.repeat_interleave(offsets[1:], self.lengths)  # by episode of each step, (N,)
         self.device = torch.device(device)
 
     def __len__(self) -> int:
         return len(self.timesteps)
 
     def rows(self, index: Tensor, mask: Tensor) -> Batch:
-        """The steps at `index` (B, T), one sequence a row, normalised here, so that no second copy is kept."""
+        """The steps at `index` (B, T), one sequence per row. Normalizes here, to keep no second copy."""
         observations = (self.observations[index] - self.observation_mean) / self.observation_std
         told = self.returns_to_go[index], self.timesteps[index]
         return Batch(observations, self.scaled_actions(index), *told, mask, starts=None)
@@ -130,10 +130,10 @@ class StepData:
         return (self.actions[index] - self._action_middle) / self._action_half
 
     def filled(self, begins: Tensor, lengths: Tensor, steps: int) -> Batch:
-        """Stretches of `lengths` (S,) steps from the steps `begins` (S,), end to end in one row of `steps` steps.
+        """Pack segments of `lengths` (S,) steps, which start at the steps `begins` (S,), into one row of `steps` steps.
 
-        The last one that is needed is cut to fit; there must be enough. No shape depends on what was drawn: nothing
-        waits for the device, and a captured graph can draw.
+        The last segment is cut to fit; there must be enough. No shape depends on sampled values, so this never
+        synchronizes with the device, and a captured graph can sample.
         """
         after = lengths.cumsum(0)
         place = torch.arange(steps, device=self.device)

@@ -1,13 +1,13 @@
-"""The ways to choose a training context, drawn on the training device with no Python loop over samples.
+"""Samplers of training contexts. They sample on the training device, without a Python loop over samples.
 
-* "window": K steps from a start drawn uniformly over all steps, padded on the right. For the rollouts "window" and
-  "staggered", which never show the model an older context.
-* "episode": whole episodes, end to end in one row, so that nothing is padded. For "recurrent".
-* "mixed": random starts and lengths log-uniform from 10 steps to the horizon, end to end in one row. For every rollout.
-* "tbptt": every row plays whole episodes, one after the other, a few steps an update. The model's state, of earlier
-  updates' weights, goes from an update to the next: truncated backpropagation through time. For "recurrent".
+* "window": K steps from a start sampled uniformly over all steps, padded on the right. For the rollouts "window" and
+  "staggered", in which the model never sees an older context.
+* "episode": whole episodes, packed into one row without padding. For "recurrent".
+* "mixed": random starts and lengths log-uniform from 10 steps to the horizon, packed into one row. For every rollout.
+* "tbptt": truncated backpropagation through time. Every row steps through whole episodes, a segment per gradient step.
+  The state of the model, computed with earlier weights, is carried to the next gradient step. For "recurrent".
 
-Shape suffixes: S stretches, B rows, T steps a row of an update.
+Shape suffixes: S segments, B packed sequences (rows), T steps per row and gradient step.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from ...policies.names import AUTO
 from ..config import DataConfig, RunConfig
 from .batches import Batch, StepData
 
-SHORTEST_MIXED = 10  # steps; the lower end of the log-uniform lengths
+SHORTEST_MIXED = 10  # steps; the lower bound of the log-uniform lengths
 ROW_MULTIPLE = 128  # steps; see EpisodeSampler
-# Whole episodes that an update must hold, to the next number: one alone is too few situations to learn from at once;
-# from two on, a gradient that goes back to an episode's begin is worth more than more episodes (docs/results.md).
+# Whole episodes per gradient step, rounded, that "episode" needs. One episode is too little variety per step. From two
+# on, gradients back to the start of an episode are worth more than more episodes (docs/results.md).
 ENOUGH_EPISODES = 2
 
 
 def settle_context(config: RunConfig, episodes: Episodes) -> RunConfig:
-    """`config` with the context that suits the training episodes where it says "auto".
+    """`config` with "auto" replaced by the context that suits the training episodes.
 
-    Whole episodes, or truncated BPTT where a gradient step would hold only one; windows for an agent whose state grows.
+    Whole episodes, or truncated BPTT if a gradient step would hold only one. Windows for an agent whose state grows.
     """
     if config.data.context != AUTO:
         return config
@@ -46,26 +46,26 @@ def settle_context(config: RunConfig, episodes: Episodes) -> RunConfig:
 
 
 class Sampler(ABC):
-    """Draws in two parts: the shape, which nothing on the device decides, and the steps, without a wait for it."""
+    """Samples in two parts: the shape, on the CPU, and the steps, without synchronizing with the device."""
 
     def __init__(self, data: StepData) -> None:
-        self.data, self.draws_on = data, data.device  # and where the generator is
+        self.data, self.draws_on = data, data.device  # device of the dataset and the generator
 
     @abstractmethod
     def prepare(self, generator: torch.Generator) -> int:
-        """Whatever decides the next batch's shape, and its size as `draw` takes it."""
+        """Everything that determines the shape of the next batch, and its size for `draw`."""
 
     @abstractmethod
     def draw(self, generator: torch.Generator, size: int) -> Batch:
-        """The batch; of the same size, always the same operations in the same shapes."""
+        """Sample the batch. The same size always gives the same operations and shapes."""
 
     def sample(self, generator: torch.Generator) -> Batch:
-        """The next batch."""
+        """Sample the next batch."""
         return self.draw(generator, self.prepare(generator))
 
 
 class WindowSampler(Sampler):
-    """Rows of `length` steps, about `steps` in all; every step of the data is equally likely to be a row's first."""
+    """Rows of `length` steps, about `steps` in all; every step is equally likely to be first in a row."""
 
     def __init__(self, data: StepData, length: int, steps: int) -> None:
         super().__init__(data)
@@ -82,10 +82,10 @@ class WindowSampler(Sampler):
 
 
 class EpisodeSampler(Sampler):
-    """A fixed number of whole episodes, `steps` steps on average; each is equally likely, and so is every step.
+    """A fixed number of whole episodes, `steps` steps on average. Every episode and every step is equally likely.
 
-    The row is filled up to a multiple of 128 steps with the begin of further episodes: to prepare kernels for every new
-    shape doubled an update's time. The episodes are chosen on the CPU: their lengths decide the shape.
+    The row is filled up to a multiple of 128 steps with starts of further episodes, since preparing kernels for every
+    new shape doubled the time of a gradient step. Episodes are chosen on the CPU: their lengths determine the shape.
     """
 
     def __init__(self, data: StepData, steps: int) -> None:
@@ -93,7 +93,7 @@ class EpisodeSampler(Sampler):
         self.draws_on = torch.device("cpu")
         self._count = max(1, round(steps * len(data.first) / len(data)))
         every = torch.stack([data.first, data.lengths])
-        # First steps and lengths of those chosen, (2, S). An episode has at least one step, so this many fill any gap.
+        # First steps and lengths of the chosen episodes, (2, S); enough to fill any gap with episodes of one step.
         self._held, self._every = every.new_zeros(2, self._count + ROW_MULTIPLE), every.cpu()
 
     def prepare(self, generator: torch.Generator) -> int:
@@ -107,7 +107,7 @@ class EpisodeSampler(Sampler):
 
 
 class MixedSampler(Sampler):
-    """Stretches that begin anywhere, of log-uniform length up to `horizon`, cut where their episode ends."""
+    """Segments that start anywhere, of log-uniform length up to `horizon`, cut at the end of their episode."""
 
     def __init__(self, data: StepData, horizon: int, steps: int) -> None:
         super().__init__(data)
@@ -117,7 +117,7 @@ class MixedSampler(Sampler):
         return self.steps
 
     def draw(self, generator: torch.Generator, steps: int) -> Batch:
-        # A stretch has at least one step, so `steps` candidates always suffice.
+        # A segment has at least one step, so `steps` candidates always suffice.
         device = self.data.device
         begins = torch.randint(len(self.data), (steps,), generator=generator, device=device)
         low, high = math.log(min(SHORTEST_MIXED, self.horizon)), math.log(self.horizon)
@@ -127,7 +127,7 @@ class MixedSampler(Sampler):
 
 
 class TbpttSampler(Sampler):
-    """Rows of `length` steps that go on where the last update left them; after an episode comes one drawn from all."""
+    """Rows of `length` steps that continue from the last gradient step. After an episode comes a random one."""
 
     def __init__(self, data: StepData, length: int, steps: int) -> None:
         super().__init__(data)
@@ -138,7 +138,7 @@ class TbpttSampler(Sampler):
         return len(self.next)
 
     def draw(self, generator: torch.Generator, rows: int) -> Batch:
-        """The next `length` steps of every row; the first rows begin anywhere, or all episodes would end at once."""
+        """The next `length` steps of every row. The first rows start anywhere, or all episodes would end together."""
         data = self.data
         shape, device = (rows, self.length), data.device
         anywhere = torch.randint(len(data), (rows,), generator=generator, device=device)
@@ -157,15 +157,15 @@ class TbpttSampler(Sampler):
         last = index[:, -1]
         ended = last + 1 == data.end[last]
         another = data.first[torch.randint(len(data.first), (rows,), generator=generator, device=device)]
-        self.next.copy_(another.where(ended, last + 1))  # in place: a captured graph goes on from there
+        self.next.copy_(another.where(ended, last + 1))  # in place: a captured graph continues from it
         batch = data.rows(index, torch.ones(shape, dtype=torch.bool, device=device))
-        # Where a row begins an episode, the step before it is another episode's, and `starts` leaves its action out.
+        # If a row starts an episode, the step before is of another episode. `starts` masks its action.
         before = data.scaled_actions((index[:, 0] - 1).clamp(min=0))
         return replace(batch, starts=starts, previous_action=before)
 
 
 class Carried:
-    """The model's state between two updates, of this process's rows: at first `fresh`."""
+    """The state of the model between two gradient steps, for the rows of this process. Initially `fresh`."""
 
     def __init__(self, fresh: TrunkState) -> None:
         self._fresh = fresh
@@ -173,9 +173,9 @@ class Carried:
 
     @torch.no_grad()
     def keep(self, state: TrunkState, bad: Tensor | None = None) -> None:
-        """Carries `state` on, without its gradient, and in place: a captured graph goes on from there.
+        """Store `state`, detached and in place: a captured graph continues from it.
 
-        Where `bad` is 1, the update failed: a fresh state is what is carried, since that may not be finite.
+        If `bad` is 1, the gradient step was skipped. A fresh state is stored, since `state` may not be finite.
         """
         after = tensors(state)
         if bad is not None:
@@ -183,11 +183,11 @@ class Carried:
         torch._foreach_copy_(self.tensors(), after)
 
     def tensors(self) -> list[Tensor]:
-        """All parts of the state, the rows first in each, in the order that `restore` takes them."""
+        """All tensors of the state, rows first in each, in the order for `restore`."""
         return tensors(self.state)
 
     def restore(self, tensors: list[Tensor]) -> None:
-        """Takes these parts; raises ValueError where they are of another model or number of rows."""
+        """Load these tensors. Raises ValueError if they are of another model or number of rows."""
         mine = self.tensors()
         if [(part.shape, part.dtype) for part in tensors] != [(part.shape, part.dtype) for part in mine]:
             raise ValueError("the carried state is of another model or number of rows")
@@ -196,7 +196,7 @@ class Carried:
 
 
 def make_sampler(config: DataConfig, data: StepData, horizon: int) -> Sampler:
-    """The sampler of a context that is not "auto"; `horizon` limits the stretches of "mixed"."""
+    """The sampler of a context other than "auto". `horizon` limits the segments of "mixed"."""
     steps = config.steps_per_update
     if config.context == "episode":
         return EpisodeSampler(data, steps)
