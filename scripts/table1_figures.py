@@ -20,7 +20,7 @@ OURS, THEIRS = "decision-aaren", "decision-transformer"
 DATA = {
     "mean": (":", "data, mean"),
     "best_tenth": ("-.", "data, best tenth"),
-    "mode": ("--", "behavior without noise"),
+    "mode": ("--", "deterministic behavior policy"),
 }
 COLUMNS = 3  # of panels
 LINEAR = 1e-3  # action error below which the axis is linear: intervals reach 0 and past it

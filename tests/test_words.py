@@ -27,6 +27,7 @@ PLACES += [
         "sweep",
         "train",
         "bench",
+        "evaluate",
     )
 ]
 WORDS = "unasked|anew|sooner|as they come|stands? beside|at hand|(?:is|are) told|(?:is|are) refused|held against|a fall"

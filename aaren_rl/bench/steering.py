@@ -111,7 +111,7 @@ def show(figures: Figures) -> list[str]:
         [""] * len(rows[0]),
         ["auto", *("-" if agent["auto"] is None else shown(np.mean(agent["auto"])) for agent in agents)],
         ["best of targets", *(shown(max(mean)) for mean in means)],
-        ["range, points", *(f"{points(mean[-1]) - points(mean[0]):.1f}" for mean in means)],
+        ["score range in points", *(f"{points(mean[-1]) - points(mean[0]):.1f}" for mean in means)],
         ["rank correlation", *(f"{agent['rank_correlation']:.3f}" for agent in agents)],
         ["|achieved - target|", *(f"{agent['difference']:.1%} of target" for agent in agents)],
         ["training seeds", *(", ".join(map(str, agent["seeds"])) for agent in agents)],

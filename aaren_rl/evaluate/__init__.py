@@ -1,1 +1,1 @@
-"""The command evaluate: scores that say how they were made, and videos."""
+"""The command evaluate: scores with everything needed to reproduce them, and videos."""

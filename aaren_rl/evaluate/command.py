@@ -36,12 +36,12 @@ Play episodes with a trained policy and print its returns and D4RL-normalized sc
   aaren-rl evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
   aaren-rl evaluate runs/hopper-medium/*/seed0 --csv episodes.csv   # several, with intervals
   aaren-rl evaluate RUN --attention tree --tree-budget 0.5 --tree-sampler edh   # a Transformer, l^0.5 terms
-  aaren-rl evaluate RUN --env tmaze-10000       # trained on tmaze, played in a longer corridor
-  aaren-rl evaluate RUN --video falls.gif --video-episode worst   # .mp4 needs ffmpeg
+  aaren-rl evaluate RUN --env tmaze-10000       # trained on tmaze, evaluated in a longer corridor
+  aaren-rl evaluate RUN --video worst.gif --video-episode worst   # .mp4 needs ffmpeg
   aaren-rl evaluate policy.onnx                 # an exported policy, without PyTorch
 """
 
-# As in aaren_rl.agents, which imports torch; an exported policy is scored without it.
+# As in aaren_rl.agents, which imports torch; exported policies are evaluated without it.
 SAMPLERS = ("uniform", "edh", "align", "pos-align", "rff", "favor", "favor-relu")
 
 
@@ -58,7 +58,7 @@ def make_parser() -> Parser:
     add("--rollout-context", type=CONTEXT.integer, metavar="K", help="K of staggered and window")
     attention = "how a Transformer attends: softmax or tree (as it was trained to act)"
     add("--attention", choices=("softmax", "tree"), metavar="KIND", help=attention)
-    add("--tree-budget", type=RETURN.number, metavar="E", help="tree: l^E terms for l tokens [0.5]")
+    add("--tree-budget", type=RETURN.number, metavar="E", help="tree: attend to l^E of l tokens [0.5]")
     add("--tree-sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
     guidance = "guidance weight (1 = off); 1.5 suits data of one policy [1]"
     add("--guidance", type=GUIDANCE.number, metavar="W", default=1.0, help=guidance)
@@ -66,9 +66,13 @@ def make_parser() -> Parser:
     add("--temperature", type=TEMPERATURE.number, metavar="T", help=sampled)
     add("--weights", choices=WEIGHTS, metavar="NAME", help="ema (default) or raw")
     add("--eval-seed", type=SEED.integer, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
-    add("--env", metavar="TASK", help="play a built-in task of the same sizes, such as tmaze-10000, with its returns")
-    add("--env-id", metavar="ID", help="play in another environment, such as Hopper-v5: raw returns")
-    held_out = "error of the actions on the episodes kept from training, or on those of an HDF5 file"
+    add(
+        "--env",
+        metavar="TASK",
+        help="evaluate in a built-in task of the same sizes, such as tmaze-10000",
+    )
+    add("--env-id", metavar="ID", help="evaluate in another environment, such as Hopper-v5: raw returns")
+    held_out = "action error on the held-out episodes of the run, or on those of an HDF5 file"
     add("--held-out", nargs="?", const="", metavar="FILE", help=held_out)
     add("--json", type=Path, metavar="FILE", help="write a list, one object per target return")
     add("--csv", type=Path, metavar="FILE", help="write one row per episode")
@@ -80,12 +84,12 @@ def make_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
+    """Run the command. Returns the exit code."""
     return run(make_parser(), evaluate, argv)
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Scores every policy, prints the tables, writes the files; returns the exit code."""
+    """Evaluate every policy, print the tables and write the files. Returns the exit code."""
     for option in ("json", "csv", "video"):
         check_writable(f"--{option}", getattr(arguments, option))
     runs = arguments.runs
@@ -109,10 +113,10 @@ def evaluate(arguments: argparse.Namespace) -> int:
 def _built_in(name: str, env_id: str | None) -> LocalTask:
     if not isinstance(task := get_task(name), LocalTask):
         raise UsageError(
-            f"--env {name}: is for built-in tasks; play in another environment with --env-id {task.env_id}"
+            f"--env {name}: not a built-in task; evaluate in another environment with --env-id {task.env_id}"
         )
     if env_id is not None:
-        raise UsageError(f"--env {name} is played in {task.env_id}; leave --env-id out")
+        raise UsageError(f"--env {name} uses {task.env_id}; leave --env-id out")
     return task
 
 
@@ -120,13 +124,13 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, task: LocalTask | N
     policy, card, weights = _open(path, arguments)
     held_out = None if arguments.held_out is None else _held_out(path, arguments.held_out, card)
     if arguments.env_id is not None and arguments.env_id != card.env_id:
-        # D4RL's or anyone's reference returns are those of one environment, and so are the data's.
+        # Reference returns and dataset returns are valid in one environment only.
         unknown: dict[str, Any] = {"reference": None, "reference_returns": None, "data_returns": {}}
         card = dataclasses.replace(card, env_id=arguments.env_id, **unknown)
     if task is not None:
         known = card.data_returns if task.dataset == card.dataset else {}
         fields = task_fields(task) | {"target_return": task.target_returns[0], "data_returns": known}
-        fields |= {name: getattr(card, name) for name in ("n_actions", "action_start")}  # the policy's own
+        fields |= {name: getattr(card, name) for name in ("n_actions", "action_start")}  # the default of the policy
         card = dataclasses.replace(card, **fields)
     asked, seed = arguments.target_return or [card.target_return], arguments.eval_seed
     if note := mismatch(card.context, card.context_length, policy.rollout, policy.context_length):
@@ -170,9 +174,9 @@ def _open(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any],
 def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
     options = {"--rollout": arguments.rollout, "--rollout-context": arguments.rollout_context}
     if fixed := [name for name, asked in {**options, "--weights": arguments.weights}.items() if asked is not None]:
-        raise UsageError(f"{', '.join(fixed)}: fixed in {path}; export it again with what you want")
+        raise UsageError(f"{', '.join(fixed)}: fixed in {path}; export the policy again with other options")
     if arguments.attention == "tree" or arguments.guidance != 1:
-        raise UsageError("--attention tree, --guidance: are for a run folder, not for an exported policy")
+        raise UsageError("--attention tree, --guidance: need a run folder, not an exported policy")
     if arguments.device not in ("auto", "cpu"):
         raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
     runner = load(path, temperature=arguments.temperature)
@@ -181,22 +185,22 @@ def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPol
     except ValueError as error:
         raise CheckpointError(f"{path}: its card cannot be used: {error}") from error
     if not isinstance(precision := runner.export.get("precision"), str):
-        raise CheckpointError(f"{path}: does not say in which precision it computes; export it again")
+        raise CheckpointError(f"{path}: the precision is missing; export the policy again")
     return runner, card, card.weights if precision == "float32" else f"{card.weights} {precision}"
 
 
 def _held_out(run: Path, file: str, card: PolicyCard) -> HeldOut:
-    """The episodes of a file, or those that the run kept from its training; what is raised is as in `kept_episodes`."""
+    """The episodes of a file, or the held-out episodes of the run. Raises the errors of `kept_episodes`."""
     if file:
         held: dict[str, Any] = {name: card.model[name] for name in ("observation_dim", "action_dim")}
         held |= {name: getattr(card, name) for name in ("action_low", "action_high", "n_actions", "action_start")}
         return HeldOut(read_hdf5(file, **held))
     try:
         if (held_out := kept_episodes(run, card)) is None:
-            raise UsageError(f"{run} kept no episodes")
+            raise UsageError(f"{run} has no held-out episodes")
         return held_out
     except UsageError as error:
-        raise UsageError(f"--held-out: {error}; give a file of others: --held-out FILE.hdf5") from error
+        raise UsageError(f"--held-out: {error}; give other episodes: --held-out FILE.hdf5") from error
 
 
 def _record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Sequence[Score]) -> str:
@@ -208,7 +212,7 @@ def _record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Seque
         episodes,
         env_id=card.env_id,
         env_kwargs=card.env_kwargs,
-        description=f"rollouts of aaren-rl: {'; '.join(format_table(scores).splitlines()[:2])}; asked returns {asked}",
+        description=f"rollouts of aaren-rl: {'; '.join(format_table(scores).splitlines()[:2])}; target returns {asked}",
         reference_returns=None if references is None else (references[0], references[1]),
         final_observations=finals,
     )
@@ -216,7 +220,7 @@ def _record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Seque
 
 
 def _attention(arguments: argparse.Namespace, policy: Policy) -> Policy:
-    """The policy with the attention asked for; the episodes' seed is that of the samples too."""
+    """The policy with the requested attention. The seed of the episodes also seeds the samples."""
     from ..agents import TreeConfig, with_softmax_attention, with_tree_attention
 
     options = {"budget": arguments.tree_budget, "sampler": arguments.tree_sampler}
@@ -227,5 +231,5 @@ def _attention(arguments: argparse.Namespace, policy: Policy) -> Policy:
         except ValueError as error:
             raise UsageError(f"--attention tree: {error}") from error
     if asked:
-        raise UsageError(f"--tree-{next(iter(asked))} is for --attention tree")
+        raise UsageError(f"--tree-{next(iter(asked))} needs --attention tree")
     return policy if arguments.attention is None else with_softmax_attention(policy)

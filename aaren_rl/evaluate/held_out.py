@@ -1,8 +1,9 @@
-"""Held-out action MSE: how well a policy imitates episodes that it was not trained on, played step by step.
+"""Held-out action MSE: how well a policy imitates held-out episodes, step by step (teacher-forced).
 
 For discrete actions: the negative log-likelihood and the accuracy.
 
-Scores of two training seeds may differ by 30 points while these errors differ by a percent, so they judge a recipe.
+Scores of two training seeds may differ by 30 points while these errors differ by a percent, so use them to judge a
+recipe.
 
 Shape suffixes: E episodes, B of them at once, T steps of an episode, N steps of all, O observation, A action.
 """
@@ -32,8 +33,8 @@ from ..policies.card import PolicyCard
 from .play import ScoredPolicy
 from .scores import ActionError
 
-AT_ONCE = 64  # episodes: more take no less time a step
-SAME_MEAN = 1e-6  # relative: that of the same returns on another processor
+AT_ONCE = 64  # episodes per batch: more save no time per step
+SAME_MEAN = 1e-6  # relative difference of the same mean return on another processor
 
 
 @dataclass(frozen=True)
@@ -41,30 +42,30 @@ class HeldOut:
     """Episodes that a policy is not trained on."""
 
     episodes: Episodes
-    floor: float | None = None  # the mean variance of the behavior's own noise in their states, where it is known
+    floor: float | None = None  # the mean noise variance of the behavior policy in their states, if known
 
 
 def hold_out(episodes: Episodes, share: float, seed: int) -> tuple[Episodes, HeldOut | None]:
-    """The episodes to train on, and a share of them that is not; None where there are too few, see `split`."""
+    """Split episodes into training and held-out ones; None if there are too few, see `split`."""
     training, kept = split(episodes, share, seed)
     if kept is None:
         return episodes, None
     try:
         variance = action_noise_variance(episodes)
-    except DataError:  # a local set that options of its reading have changed: whose step is whose is not known
+    except DataError:  # data options modified the local dataset, so steps no longer match its stored noise variance
         variance = None
     rows = episodes.rows(held_out(len(episodes), share, seed))
     return training, HeldOut(kept, None if variance is None else float(variance[rows].mean()))
 
 
 def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
-    """The episodes that a run kept from its training, read again from its data; None where it kept none.
+    """The held-out episodes of a run, read again from its dataset; None if it has none.
 
-    `run` is a run's folder or a policy folder in it, `card` that of a policy of the run.
+    `run` is a run folder or a policy folder in it, `card` is of a policy of the run.
 
     Raises:
         UsageError: there is no run, or its configuration cannot be read.
-        DataError: the data cannot be read, or have another mean return than those that the run was trained on.
+        DataError: the data cannot be read, or their mean return differs from that of the training data.
     """
     with _configuration(run) as config:
         share, seed = float(config["data"].get("held_out", 0.0)), int(config["seed"])
@@ -81,7 +82,7 @@ def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
 
 
 def all_episodes(run: Path) -> Episodes:
-    """The data of a run, with what it kept from its training; `run` and what is raised are as in `kept_episodes`."""
+    """The dataset of a run, split as in training. Arguments and errors are those of `kept_episodes`."""
     with _configuration(run) as config:
         data = config["data"]
         read = {name: data.get(name) for name in ("env_id", "max_episode_steps", "local_steps")}
@@ -90,27 +91,26 @@ def all_episodes(run: Path) -> Episodes:
 
 @contextmanager
 def _configuration(run: Path) -> Iterator[Any]:
-    """A run's configuration as a tree; raises UsageError where there is none, or where its use in the body fails."""
+    """The configuration of a run as a tree. Raises UsageError if it is missing or its use in the body fails."""
     file = next((file for folder in (run, run.parent) if (file := folder / "config.yaml").is_file()), None)
     if file is None:
         raise UsageError(f"{run} is not in a run folder")
     try:
         yield yaml.safe_load(read_small(file))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as error:
-        raise UsageError(f"{file} is not a run's configuration ({one_line(error)})") from error
+        raise UsageError(f"{file} is not the configuration of a run ({one_line(error)})") from error
 
 
 def action_error(
     policy: ScoredPolicy[Any], held_out: HeldOut, action_low: npt.ArrayLike = -1.0, action_high: npt.ArrayLike = 1.0
 ) -> ActionError:
-    """Plays every episode from its first step through `policy.act`, in the policy's own rollout mode.
+    """Run `policy.act` over every episode from its first step, in the rollout mode of the policy.
 
-    The episode's own return is asked for, the policy sees its observations and rewards, and the state holds the action
-    that was executed in the data, not the policy's own. The bounds are the environment's, (A,) or one for all; discrete
-    actions have none.
+    The target is the return of the episode. The policy gets its observations, rewards and executed actions, not its own
+    actions. The bounds are those of the environment, (A,) or one for all; discrete actions have none.
 
     Raises:
-        NonFiniteActionError: the policy gives NaN.
+        NonFiniteActionError: the policy returns NaN.
     """
     episodes = held_out.episodes
     half = (np.asarray(action_high, dtype=np.float64) - np.asarray(action_low, dtype=np.float64)) / 2

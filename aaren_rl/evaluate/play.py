@@ -1,4 +1,4 @@
-"""Episodes that a policy plays, and their scores."""
+"""Episodes of a policy, and their scores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ State = TypeVar("State")
 
 
 class ScoredPolicy(SequencePolicy[State], Protocol[State]):
-    """What is scored: `agents.Policy`, or `runtime.Runner`; see there."""
+    """The interface of a policy that can be evaluated: `agents.Policy` or `runtime.Runner`; see there."""
 
     @property
     def rollout(self) -> str:
@@ -42,42 +42,42 @@ class ScoredPolicy(SequencePolicy[State], Protocol[State]):
 
     @property
     def temperature(self) -> float | None:
-        """That discrete actions are sampled with; None: they are not."""
+        """The temperature for sampling discrete actions; None: no sampling."""
 
     @property
     def action_start(self) -> int:
-        """The smallest of discrete actions."""
+        """The smallest discrete action."""
 
     def logits(
         self, observation: npt.NDArray[np.float32], reward: npt.NDArray[np.float32], state: State
     ) -> tuple[npt.NDArray[np.float32], State]:
-        """The logits (B, n) of discrete actions, in place of `act`'s choice."""
+        """The logits (B, n) of discrete actions, instead of the actions of `act`."""
 
     def select(self, state: State, rows: npt.NDArray[np.int64]) -> State:
-        """The state of the environments `rows` (R,) alone, in their order."""
+        """The state of only the environments `rows` (R,), in their order."""
 
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """The episodes of an evaluation, and who watches them: `on_step`, `on_action`, `recorder` as in `envs.rollout`."""
+    """The episodes of an evaluation, and callbacks: `on_step`, `on_action`, `recorder` as in `envs.rollout`."""
 
-    weights: str  # "raw" or "ema": those that the policy holds
-    episodes: int  # environments for each asked return, one episode each
-    target_returns: Sequence[float | None]  # in the environment's units; None: auto
-    seed: int  # environment i is reset with seed + i, the same for every asked return
+    weights: str  # weights of the policy: "raw" or "ema"
+    episodes: int  # environments per target return, one episode each
+    target_returns: Sequence[float | None]  # in units of the environment; None: auto
+    seed: int  # environment i is reset with seed + i, the same for every target return
     on_step: Callable[[int, int], None] | None = None
     on_action: OnAction | None = None
     recorder: Recorder | None = None
 
 
 def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePlan) -> list[Score]:
-    """Rolls a policy, made as its card says, out for every asked return, all at once, and scores it.
+    """Roll out a policy for every target return, all in one batch, and score it. `card` describes the policy.
 
     Raises:
-        CheckpointError: the environment's sizes are not the policy's.
-        UsageError: the maximum achievable return is the target, and the policy holds no estimate of it.
+        CheckpointError: the sizes of the environment and the policy differ.
+        UsageError: the target is the maximum achievable return, and the policy cannot estimate it.
         SimulationError: the environment is unknown or fails.
-        NonFiniteActionError: the policy gives NaN.
+        NonFiniteActionError: the policy returns NaN.
     """
     check_fits(card)
     if None in plan.target_returns and not card.model.get("max_return_estimate"):
@@ -92,7 +92,7 @@ def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePla
     origin: dict[str, Any] = {each.name: getattr(card, each.name) for each in fields(Origin)}
     origin |= {"rollout": policy.rollout, "rollout_context": policy.context_length, "weights": plan.weights}
     attention = "softmax"
-    if hasattr(policy, "model"):  # an exported policy has no tree, nor torch to ask with
+    if hasattr(policy, "model"):  # an exported policy has no tree, and needs no torch
         from ..agents import tree_config
 
         attention = str(tree_config(cast("Policy", policy)) or attention)
@@ -124,7 +124,7 @@ def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePla
 
 
 def guided(policy: Policy, guidance: float) -> Policy:
-    """`agents.with_guidance`, as commands ask for it; raises UsageError where the policy cannot be guided."""
+    """`agents.with_guidance` for commands. Raises UsageError if the policy cannot be guided."""
     from ..agents import with_guidance
 
     try:
@@ -134,7 +134,7 @@ def guided(policy: Policy, guidance: float) -> Policy:
 
 
 def check_fits(card: PolicyCard) -> None:
-    """Raises CheckpointError where a policy's sizes are not its environment's; SimulationError where that fails."""
+    """Raise CheckpointError if the sizes of a policy and its environment differ, SimulationError if that fails."""
     env = make_env(card.env_id, **card.env_kwargs)
     seen, space = env.observation_space.shape, env.action_space
     close_env(env)
@@ -153,7 +153,7 @@ def check_fits(card: PolicyCard) -> None:
 
 
 def play(policy: ScoredPolicy[Any], card: PolicyCard, plan: EpisodePlan, *, name: str = "") -> list[Score]:
-    """`score_policy` with a progress bar, which says `name`, as the plan's `on_step`."""
+    """`score_policy` with a progress bar labeled `name`, as `on_step` of the plan."""
     episodes = len(plan.target_returns) * plan.episodes
     label, turns = ", ".join(filter(None, (name, f"{episodes} episodes"))), -(-episodes // AT_ONCE)
     with progress_bar(total=turns * card.horizon, desc=label, unit="step", leave=False) as bar:

@@ -1,4 +1,4 @@
-"""Scores, with everything needed to repeat them."""
+"""Scores, with everything needed to reproduce them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ..files import write_text
 from ..policies.card import Origin, PolicyCard
 from ..policies.names import SOURCES, asked_words, weights_words
 
-MEASURES = ("action MSE", "negative log-likelihood")  # of held-out continuous actions, and of discrete ones
+MEASURES = ("action MSE", "negative log-likelihood")  # for continuous actions, and for discrete ones
 
 
 @dataclass(frozen=True)
 class ActionError:
     """Action errors of held-out episodes: squared, in units in which actions span [-1, 1].
 
-    Of discrete actions it is the negative log-likelihood, in nats, with the accuracy beside it.
+    For discrete actions, the negative log-likelihood in nats, and the accuracy.
     """
 
-    sums: list[float]  # (E,), over an episode's steps, of the mean over action dimensions
+    sums: list[float]  # (E,), per episode, sum over steps of the mean over action dimensions
     lengths: list[int]  # (E,), steps
     floor: float | None = None  # the mean noise variance of the behavior policy on these steps, where it is known
-    correct: list[int] | None = None  # (E,), of discrete actions: steps at which the most likely one was taken
+    correct: list[int] | None = None  # (E,), for discrete actions: steps with the most likely action in the data
 
     @property
     def measure(self) -> str:
@@ -44,7 +44,7 @@ class ActionError:
 
     @property
     def accuracy(self) -> float | None:
-        """The share of steps at which the most likely action was taken; None of continuous actions."""
+        """The fraction of steps with the most likely action in the data; None for continuous actions."""
         return None if self.correct is None else sum(self.correct) / sum(self.lengths)
 
     @property
@@ -64,7 +64,7 @@ class ActionError:
         return {"val/action_mse": self.mean, **excess}
 
     def on_card(self) -> dict[str, float | None]:
-        """The fields of a policy's card, name -> value."""
+        """Fields of the policy card, name -> value."""
         if self.accuracy is not None:
             return {"action_nll": self.mean, "action_accuracy": self.accuracy}
         return {"action_error": self.mean, "action_error_floor": self.floor}
@@ -84,10 +84,10 @@ class ActionError:
 
 @dataclass(frozen=True, kw_only=True)
 class Score(Origin):
-    """The outcome of one evaluation, with everything needed to repeat it; `Origin` says how the policy acted.
+    """The result of one evaluation, with everything needed to reproduce it. `Origin` describes the policy.
 
-    Returns are in the environment's units; normalized scores are 100 (R - random) / (expert - random), and None where
-    there is no reference; standard deviations are over episodes.
+    Returns are in units of the environment. Normalized scores are 100 (R - random) / (expert - random), or None without
+    reference returns. Standard deviations are over episodes.
     """
 
     training_seed: int
@@ -101,40 +101,40 @@ class Score(Origin):
     actions_per_second: float
     returns: list[float]
     lengths: list[int]  # steps of every episode
-    attention: str = "softmax"  # where it is not: how tree attention was computed
-    action_error: ActionError | None = None  # on held-out episodes, where it was measured
+    attention: str = "softmax"  # for tree attention: how it was computed
+    action_error: ActionError | None = None  # on held-out episodes, if measured
     data_returns: dict[str, float] = field(default_factory=dict)
     guidance: float = 1.0  # W, as in `agents.variants`
-    temperature: float | None = None  # of the samples of discrete actions; None: none were drawn
+    temperature: float | None = None  # for sampling discrete actions; None: no sampling
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """A bootstrap interval of the mean return, over episodes; of one episode its return, twice."""
+        """A bootstrap interval of the mean return, over episodes. For one episode, its return twice."""
         return _interval(self.returns, [1] * len(self.returns), level)
 
     def normalized(self, value: float) -> float | None:
-        """A return as a score; None where there is no reference."""
+        """A return as a normalized score; None without reference returns."""
         if self.reference is None or self.reference_returns is None:
             return None
         return float(normalized_score(Reference(self.reference, *self.reference_returns), value))
 
     def acting(self) -> str:
-        """The rollout mode with all that belongs to it."""
+        """The rollout mode with its options."""
         parts = [describe_rollout(self.rollout, self.rollout_context)]
         parts += [] if self.attention == "softmax" else [self.attention]
         parts += [] if self.guidance == 1 else [f"guidance {self.guidance:g}"]
         return ", ".join([*parts, *([] if self.temperature is None else [f"temperature {self.temperature:g}"])])
 
     def data(self) -> str | None:
-        """What the data return, to compare with, as a line; None where that is not known."""
+        """The dataset returns for comparison, as a line; None if unknown."""
         known = [key for key in ("mean", "best_tenth") if key in self.data_returns]
         own = [f"{key.replace('_', ' ')} {self._shown(key)}" for key in known]
         parts = [f"data: {', '.join(own)}"] if own else []
         if "mode" in self.data_returns:
-            parts.append(f"behavior without noise {self._shown('mode')}")
+            parts.append(f"deterministic behavior policy {self._shown('mode')}")
         return "; ".join(parts) or None
 
     def data_headlines(self) -> dict[str, float]:
-        """What the data return, in the unit of `headline`; nothing where that is not known."""
+        """The dataset returns in units of `headline`; empty if unknown."""
         scores = {key: self.normalized(value) for key, value in self.data_returns.items()}
         return {key: self.data_returns[key] if score is None else score for key, score in scores.items()}
 
@@ -145,7 +145,7 @@ class Score(Origin):
 
     @property
     def headline(self) -> float:
-        """The one number to compare policies of a task by: the normalized score, else the return."""
+        """The number for comparing policies of a task: the normalized score if known, else the return."""
         return self.return_mean if self.normalized_score_mean is None else self.normalized_score_mean
 
     def scalars(self) -> dict[str, float]:
@@ -162,7 +162,7 @@ class Score(Origin):
 
 
 def _interval(sums: Sequence[float], counts: Sequence[int], level: float) -> tuple[float, float]:
-    # Resampled alike for the same number of episodes.
+    # Same resampling for the same number of episodes.
     chosen = np.random.default_rng(0).integers(len(sums), size=(2000, len(sums)))
     means = np.asarray(sums)[chosen].sum(1) / np.asarray(counts)[chosen].sum(1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
@@ -170,8 +170,8 @@ def _interval(sums: Sequence[float], counts: Sequence[int], level: float) -> tup
 
 
 def format_overview(scores: Sequence[tuple[str, Score]]) -> str:
-    """The scores of several policies by their names, with bootstrap intervals of the mean, a line each."""
-    rows = [("policy", "target", "return", "95 % interval", "score", "95 % interval")]
+    """The scores of several policies by name, with bootstrap intervals of the mean, one line each."""
+    rows = [("policy", "target", "return", "95% interval", "score", "95 % interval")]
     for name, score in scores:
         low, high = score.interval()
         ends = [_cell(score.normalized(end)) for end in (low, high)]
@@ -183,7 +183,7 @@ def format_overview(scores: Sequence[tuple[str, Score]]) -> str:
 
 
 def write_episodes(file: Path, scores: Sequence[tuple[str, Score]]) -> None:
-    """A CSV file with a row an episode, for `format_overview`'s policies; whole or not at all."""
+    """Write a CSV file with one row per episode, for the policies of `format_overview`; whole or not at all."""
     text = io.StringIO(newline="")
     table = csv.writer(text)
     table.writerow(("policy", "env_id", "target_return", "seed", "return", "length", "normalized_score"))
@@ -196,41 +196,41 @@ def write_episodes(file: Path, scores: Sequence[tuple[str, Score]]) -> None:
 
 
 def above_data(target_returns: Iterable[float | None], card: PolicyCard) -> str | None:
-    """A note where the target return is above every episode of the training data, or None."""
+    """A note if the target return is above every episode of the training data, or None."""
     best = card.data_returns.get("best", math.inf)
     highest = max((target for target in target_returns if target is not None), default=best)
     if card.return_range is None or highest <= best:
         return None
     return (
-        f"note: the target return {highest:,g} is above the best in the training data, {best:,.0f}: the model is fed "
-        "no more than the 99th percentile of the data's returns-to-go at each step"
+        f"note: the target return {highest:,g} is above the best in the training data, {best:,.0f}: the model input is "
+        "clipped to the 99th percentile of returns-to-go in the data at each step"
     )
 
 
 def mismatch(context: str, context_length: int, rollout: str, rollout_context: int | None = None) -> str | None:
-    """A line to show where the rollout mode asks for contexts that training did not show; None where it does not."""
+    """A note if the rollout mode uses contexts that training did not cover, or None."""
     windows, carried = f"windows of {context_length} steps", rollout == "recurrent"
     if context == "window" and not carried and rollout_context not in (None, context_length):
         return (
-            f"note: trained on {windows}, and acts with K = {rollout_context}: "
-            f"--rollout-context {context_length} is what training prepared for"
+            f"note: trained on {windows}, but acts with K = {rollout_context}: "
+            f"--rollout-context {context_length} matches the training"
         )
     if context == "mixed" or carried == (context != "window"):
         return None
     trained, better = (windows, "staggered or window") if context == "window" else ("whole episodes only", "recurrent")
     return (
-        f"note: trained on {trained}, which do not prepare for the rollout {rollout}: scores are far lower than what "
+        f"note: trained on {trained}, which do not match the rollout {rollout}: scores are far below what "
         f"the policy can do; use {better}, or train on mixed contexts"
     )
 
 
 def describe_rollout(mode: str, context: int) -> str:
-    """A rollout mode with K where it has one."""
+    """A rollout mode, with K if it has one."""
     return mode if mode == "recurrent" else f"{mode}, K = {context}"
 
 
 def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
-    """The scores of one policy as a table, under a line that says how they were made; `speed`: this machine's, too."""
+    """The scores of one policy as a table, below a line about the evaluation. `speed`: with actions per second."""
     first = scores[0]
     made = f"{first.updates} gradient steps on {first.context} contexts, training seed {first.training_seed}"
     lines = [

@@ -1,4 +1,4 @@
-"""A video of one of the episodes that an evaluation scored: MP4 or GIF, and in TensorBoard."""
+"""A video of one evaluated episode: MP4 or GIF, and in TensorBoard."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from .scores import Score
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-GIF_FPS = 50  # browsers play what has less than 0.02 s between two pictures at a tenth of its speed
+GIF_FPS = 50  # browsers play GIFs with less than 0.02 s between frames at a tenth of the speed
 BOARD_FPS = 25  # in TensorBoard, whose files grow with it
 TAG = "episode"
-_SUFFIX = ".video"  # of its event file
-# Which episode of the first asked return is filmed, by their returns.
+_SUFFIX = ".video"  # suffix of its event file
+# Which episode of the first target return is filmed, by its return.
 EPISODES: dict[str, Callable[..., Any]] = {"first": lambda returns: 0, "best": np.argmax, "worst": np.argmin}
 
 
 class Video:
-    """One episode: its actions are noted while it is scored, then taken again before a camera.
+    """Films one episode: records its actions during the evaluation, then repeats them with a camera.
 
-    `seed` is the first episode's; `which` is a name in EPISODES: but for "first", the actions of all are noted.
+    `seed` is that of the first episode. `which` is a name in EPISODES; all except "first" record the actions of all.
 
-    Raises, before anything is scored, UsageError: neither MP4 nor GIF; ResourcesError: nothing here draws the
-    environment, or MP4 cannot be written.
+    Raises before the evaluation: UsageError if it is neither MP4 nor GIF, ResourcesError if no renderer works or MP4
+    cannot be written.
     """
 
     def __init__(self, file: Path, env_id: str, env_kwargs: Mapping[str, Any], seed: int, which: str = "first") -> None:
@@ -54,7 +54,7 @@ class Video:
 
                 imageio_ffmpeg.get_ffmpeg_exe()
             except (ImportError, RuntimeError) as error:
-                way_out = "pip install 'aaren-rl[video]', or ask for a .gif"
+                way_out = "pip install 'aaren-rl[video]', or use a .gif"
                 raise ResourcesError(f"MP4 needs ffmpeg ({one_line(error, 100)}): {way_out}") from error
         self.file, self._which, self._is_mp4 = file, which, suffix == ".mp4"
         self._played = env_id, env_kwargs
@@ -62,32 +62,32 @@ class Video:
         self._noted: dict[int, list[npt.NDArray[np.float32]]] = defaultdict(list)
 
     def close(self) -> None:
-        """Ends the renderer."""
+        """Close the renderer."""
         self._renderer.close()
 
     def note(self, environments: npt.NDArray[np.int64], actions: npt.NDArray[np.float32]) -> None:
-        """Keeps the actions of the episode, or of all; the `on_action` of a rollout."""
+        """Record the actions of the episode, or of all. The `on_action` of a rollout."""
         for environment, action in zip(environments.tolist(), actions, strict=True):
             if environment == 0 or self._which != "first":
                 self._noted[environment].append(action.copy())
 
     def write(self, score: Score, run: Path) -> str:
-        """Writes the file, and TensorBoard's events where `run` is, or lies in, a run folder; returns a line about it.
+        """Write the file, and TensorBoard events if `run` is, or is in, a run folder. Returns a line about it.
 
-        `score` is that of the rollout whose actions were noted. Raises SimulationError where the environment does not
-        repeat the episode, or fails; ResourcesError where the file cannot be written.
+        `score` is that of the recorded rollout. Raises SimulationError if the environment fails or does not repeat the
+        episode, ResourcesError if the file cannot be written.
         """
         index = int(EPISODES[self._which](score.returns))
         if index:
             self._renderer.close()
             self._renderer = open_renderer(*self._played, score.seed + index)
-        # The run folder that `run` is or lies in: the video joins what TensorBoard shows of it.
+        # The run folder that `run` is or is in: TensorBoard shows the video with its logs.
         board = next((folder for folder in (run, run.resolve().parent) if (folder / "config.yaml").is_file()), None)
         noted, earned = self._noted[index], score.returns[index]
         caption = (
-            f"{score.env}, {score.agent}, training seed {score.training_seed}, {score.updates} updates, "
+            f"{score.env}, {score.agent}, training seed {score.training_seed}, {score.updates} gradient steps, "
             f"{weights_words(score.weights)}, rollout {score.acting()}, {score.env_id} from seed {score.seed + index}, "
-            f"asked return {asked_words(score.target_return)}, return {earned}, {len(noted)} steps"
+            f"target return {asked_words(score.target_return)}, return {earned}, {len(noted)} steps"
         )
         try:
             small = self._film(noted, earned, caption)
@@ -99,7 +99,7 @@ class Video:
         return f"video: {self.file}{shown}: {caption}; drawn with {self._renderer.backend or 'the default renderer'}"
 
     def _film(self, actions: Sequence[npt.NDArray[np.float32]], expected: float, caption: str) -> Gif:
-        """Writes the file; returns what TensorBoard shows."""
+        """Write the file. Returns the content for TensorBoard."""
         fps, shape = self._renderer.fps, self._renderer.first.shape
         whole, small = Gif(fps, GIF_FPS), Gif(fps, BOARD_FPS, shrink=2)
         with _mp4(self.file, fps, shape, caption) if self._is_mp4 else nullcontext(whole.add) as add:
@@ -116,7 +116,7 @@ class Video:
     def _pictures(
         self, actions: Sequence[npt.NDArray[np.float32]], expected: float, strides: tuple[int, ...]
     ) -> Iterator[tuple[int, Picture]]:
-        """The steps that a multiple of a stride counts, and their pictures."""
+        """The frames at multiples of a stride, with their steps."""
         yield 0, _labelled(self._renderer.first, 0, 0.0)
         total, ended = 0.0, False
         bar = progress_bar(iterable=actions, desc="video", unit="step", leave=False)
@@ -134,7 +134,7 @@ class Video:
 
 
 def _labelled(picture: Picture, step: int, total: float) -> Picture:
-    """A picture with the step and the return so far in its upper left corner."""
+    """A frame with the step and the return so far in its upper left corner."""
     from PIL import Image, ImageDraw, ImageFont
 
     image = Image.fromarray(picture)
@@ -148,11 +148,11 @@ def _labelled(picture: Picture, step: int, total: float) -> Picture:
 
 @contextmanager
 def _mp4(file: Path, fps: float, shape: tuple[int, ...], caption: str) -> Iterator[Callable[[Picture], None]]:
-    """What hands a picture to ffmpeg, which writes H.264 beside the file's place; it is there after the body."""
+    """Yields a function that sends a frame to ffmpeg, which writes H.264 to a temporary file, renamed at the end."""
     import imageio_ffmpeg
 
     temporary = file.with_name(f".{file.stem}.{os.getpid()}.tmp.mp4")
-    made = {"fps": fps, "macro_block_size": 2, "ffmpeg_log_level": "error"}  # H.264 in 4:2:0 needs even sides
+    made = {"fps": fps, "macro_block_size": 2, "ffmpeg_log_level": "error"}  # H.264 in 4:2:0 needs even side lengths
     said = ["-movflags", "+faststart", "-metadata", f"comment={caption}"]
     ffmpeg = imageio_ffmpeg.write_frames(str(temporary), (shape[1], shape[0]), output_params=said, **made)
     ffmpeg.send(None)
@@ -167,38 +167,38 @@ def _mp4(file: Path, fps: float, shape: tuple[int, ...], caption: str) -> Iterat
 
 
 class Gif:
-    """Every `stride`-th picture, at most `limit` a second, at the episode's own speed; sides divided by `shrink`."""
+    """Every `stride`-th frame, at most `limit` per second, at the speed of the episode; sides divided by `shrink`."""
 
     def __init__(self, fps: float, limit: float, shrink: int = 1) -> None:
         self._fps, self._shrink, self.stride = fps, shrink, max(1, math.ceil(fps / limit))
         self.pictures: list[Image] = []
 
     def add(self, picture: Picture) -> None:
-        """Keeps it in 256 colors, a byte a pixel."""
+        """Add a frame in 256 colors, one byte per pixel."""
         from PIL import Image
 
         image = Image.fromarray(picture)
         self.pictures.append((image.reduce(self._shrink) if self._shrink > 1 else image).quantize())
 
     def encode(self, caption: str) -> bytes:
-        """The file's content."""
-        # GIF counts in 0.01 s. Rounding the times, not the pauses between them, keeps the speed right on the whole.
+        """The content of the file."""
+        # GIF counts in 0.01 s. Rounding times instead of pauses keeps the average speed right.
         times = [round(100 * i * self.stride / self._fps) for i in range(len(self.pictures))]
         pauses = [10 * (after - before) for before, after in itertools.pairwise(times)]
         file, (first, *others) = io.BytesIO(), self.pictures
-        shown = [*pauses, 1000]  # ms; the last picture stays a moment before it begins again
+        shown = [*pauses, 1000]  # ms; the last frame stays for a moment before the loop restarts
         said = caption.encode()
         first.save(file, "GIF", save_all=True, append_images=others, duration=shown, loop=0, comment=said)
         return file.getvalue()
 
 
 def _write_events(board: Path, step: int, gif: Gif, caption: str) -> None:
-    """The video at the update it was filmed at, in a file of its own; an earlier evaluation's is removed."""
+    """Write the video at its gradient step, in its own event file. Removes that of an earlier evaluation."""
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
     from torch.utils.tensorboard import FileWriter
 
     earlier = list(board.glob(f"events.out.tfevents.*{_SUFFIX}"))
-    # By hand: SummaryWriter has no place for pictures that are encoded already, nor for a description.
+    # By hand, since SummaryWriter accepts neither encoded images nor a description.
     width, height = gif.pictures[0].size
     image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=gif.encode(caption))
     value = Summary.Value(tag=TAG, image=image, metadata=SummaryMetadata(summary_description=caption))

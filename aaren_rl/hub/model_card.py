@@ -72,7 +72,7 @@ action, state = policy.act(observation, reward, state)  # observation (1, O), la
 
 def _results(score: Score, card: PolicyCard) -> Iterator[EvalResult]:
     data = f"{card.dataset} ({SOURCES.get(card.source, card.source)})"
-    said = f"asked return {asked_words(score.target_return)}, {score.episodes} episodes from seed {score.seed}"
+    said = f"target return {asked_words(score.target_return)}, {score.episodes} episodes from seed {score.seed}"
     values = {"mean_reward": ("mean return", score.return_mean)}
     if score.normalized_score_mean is not None:
         values["normalized_score"] = f"normalized score ({score.reference})", score.normalized_score_mean

@@ -59,8 +59,8 @@ class Trainer:
         ranks: the processes that share every batch, on GPUs of one type. Without dropout the weights are those of one
             process, up to rounding. With dropout each process draws its own masks.
         compiled: run the model through torch.compile: same numbers up to rounding, other masks.
-        on_device: gradient steps never synchronize with the device; a GPU replays them as CUDA graphs. Default: true for
-            one process on a GPU and a model that is not `compiled` and never synchronizes. On a CPU, for tests.
+        on_device: gradient steps never synchronize with the device; a GPU replays them as CUDA graphs. True by default
+            for one process on a GPU and a model that is not `compiled` and never synchronizes. On a CPU, for tests.
     """
 
     def __init__(

@@ -76,8 +76,8 @@ def test_evaluate_is_repeatable_and_says_how(run: Path, tmp_path: Path, capsys: 
             "--attention tree --rollout window",
             "--attention tree: tree attention needs a growing memory: use rollout recurrent or staggered, not window",
         ),
-        ("--tree-budget 0.5", "--tree-budget is for --attention tree"),
-        ("--tree-sampler edh", "--tree-sampler is for --attention tree"),
+        ("--tree-budget 0.5", "--tree-budget needs --attention tree"),
+        ("--tree-sampler edh", "--tree-sampler needs --attention tree"),
     ],
 )
 def test_evaluate_refuses(run: Path, options: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

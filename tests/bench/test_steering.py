@@ -48,7 +48,7 @@ def test_the_table_sums_runs_up() -> None:
     lines = {line[:22].strip(): line[22:].split() for line in show(figures) if line}
     assert lines["90"] == ["150", "(15.0)", "50", "(5.0)"] and lines["900"] == ["450", "(45.0)", "40", "(4.0)"]
     assert lines["auto"] == ["50", "(5.0)", "-"] and lines["best of targets"] == ["450", "(45.0)", "50", "(5.0)"]
-    assert lines["range, points"] == ["30.0", "-1.0"] and lines["rank correlation"] == ["1.000", "-1.000"]
+    assert lines["score range in points"] == ["30.0", "-1.0"] and lines["rank correlation"] == ["1.000", "-1.000"]
     assert lines["|achieved - target|"] == ["25.0%", "of", "target", "50.0%", "of", "target"]
     assert lines["training seeds"] == ["0,", "1", "0"]
 

@@ -228,7 +228,7 @@ def test_the_opening_figure_has_a_dot_a_seed():
     assert data == {style: pytest.approx(x, abs=0.05) for style, x in ((":", 43.1), ("-.", 88.8), ("--", 41.6))}
     assert axes.get_xlim()[0] == 0 and axes.get_xlim()[1] > 88.8
     legend = [text.get_text() for text in axes.figure.legends[0].get_texts()]
-    assert legend[:3] == ["a training seed", "mean", "95 % interval"] and "data, mean: 43.1" in legend
+    assert legend[:3] == ["a training seed", "mean", "95% interval"] and "data, mean: 43.1" in legend
     (axes,) = overview(make_cells({"decision-aaren": [-1.5, 3.0]})).axes
     assert axes.get_xlim()[0] < -1.5
 

@@ -19,7 +19,7 @@ from aaren_rl.policies.folder import load_policy
 from aaren_rl.typed import read
 
 DATA = {"mean": 1383.0, "best_tenth": 2871.0, "mode": 1336.0}
-LINE = "data: mean 1383 (43.1), best tenth 2871 (88.8); behavior without noise 1336 (41.7)"
+LINE = "data: mean 1383 (43.1), best tenth 2871 (88.8); deterministic behavior policy 1336 (41.7)"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_evaluate_needs_no_data_for_them(tmp_path: Path, capsys: pytest.CaptureF
     assert json.loads((tmp_path / "scores.json").read_text())[0]["data_returns"] == DATA
     # Of another environment the data say nothing.
     assert evaluate([str(run), "--episodes", "1", "--env-id", "Hopper-v5"]) == 0
-    assert "behavior without noise" not in capsys.readouterr().out
+    assert "deterministic behavior policy" not in capsys.readouterr().out
 
 
 def test_several_policies_and_a_row_an_episode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +66,7 @@ def test_several_policies_and_a_row_an_episode(tmp_path: Path, capsys: pytest.Ca
         assert normalized == pytest.approx(score["normalized_score_mean"])
         assert {float(row["target_return"]) for row in part} == {score["target_return"]}
     *_, table, legend = capsys.readouterr().out.rstrip().split("\n\n")
-    assert "95 % interval" in table and "do not cover other training seeds" in legend
+    assert "95% interval" in table and "do not cover other training seeds" in legend
     for run, score in zip(both, scores, strict=True):
         (line,) = (line for line in table.splitlines() if line.startswith(run))
         low, high = map(float, line.split("[")[1].split("]")[0].split(", "))

@@ -61,7 +61,7 @@ def test_a_gif_shows_the_scored_episode(run: Path, tmp_path: Path, capsys: pytes
         gif.seek(gif.n_frames - 1)
         assert first.std() > 10 and not np.array_equal(first, np.asarray(gif.convert("RGB")))
     said = capsys.readouterr().out
-    assert told_return(said) == scored_return(scores) and "asked return 3600" in said and "seed 7" in said
+    assert told_return(said) == scored_return(scores) and "target return 3600" in said and "seed 7" in said
     (event,) = EventAccumulator(str(run)).Reload().Images("episode")
     assert event.step == json.loads(scores.read_text())[0]["updates"] > 0
     assert event.encoded_image_string.startswith(b"GIF89a") and (event.width, event.height) == (240, 240)

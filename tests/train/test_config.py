@@ -71,7 +71,7 @@ def test_a_policy_acts_on_as_many_steps_as_it_was_trained_on(given: str, acts_wi
     assert "rollout_context" not in job.given or "--rollout-context" in given
     assert mismatch("window", 20, "window", 20) is None
     note = mismatch("window", 50, "staggered", 20)
-    assert note is not None and "windows of 50 steps, and acts with K = 20" in note
+    assert note is not None and "windows of 50 steps, but acts with K = 20" in note
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_policy_acts_on_as_many_steps_as_it_was_trained_on(given: str, acts_wi
         ("{optimizer: {updates: 0}}", "updates: must be at least 1, not 0"),
         ("{optimizer: {learning_rate: .nan}}", "rate: must be finite, not"),
         (f"{{seed: {LARGE}}}", "seed: must be at most"),
-        ("", "needs settings in sections"),
+        ("", "settings must be in sections"),
         ("agent: 3", "agent: 3 is not str"),
         ("a: &a [*a]", "unknown section a"),
     ],

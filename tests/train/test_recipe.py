@@ -110,7 +110,7 @@ def test_the_best_episodes_alone_none_held_out_and_a_target_above_them(
     assert read_card(run).action_error is None
     assert evaluate([str(run), "--episodes", "1", "--held-out", "--target-return", "1"]) == 2
     said = capsys.readouterr()
-    assert "kept no episodes" in said.err and "is above" not in said.err
+    assert "has no held-out episodes" in said.err and "is above" not in said.err
 
 
 def test_behavior_cloning_does_not_see_what_is_asked(
@@ -191,7 +191,7 @@ def test_what_a_local_set_returns(
         "mode": pytest.approx(mode.mean()),
     }
     assert (best.updates, best.data_returns) == (3, card.data_returns)
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "behavior without noise" in line]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "deterministic behavior policy" in line]
     assert line.startswith(f"data: mean {returns.mean():.0f} (")
 
 

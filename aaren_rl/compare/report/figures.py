@@ -160,7 +160,7 @@ def _legend(data: Mapping[str, Mapping[str, float]], intervals: bool) -> list[Li
         Line2D([], [], marker="|", linestyle="", markersize=13, markeredgewidth=2.6, label="mean", color=SOFT),
     ]
     if intervals:
-        handles.append(Line2D([], [], linewidth=7, alpha=0.35, label="95 % interval", color=SOFT))
+        handles.append(Line2D([], [], linewidth=7, alpha=0.35, label="95% interval", color=SOFT))
     for name in dict.fromkeys(name for of_task in data.values() for name in of_task):
         text, line = _DATA[name]
         told = "".join(f": {number(of_task[name])}" for of_task in data.values() if len(data) == 1)

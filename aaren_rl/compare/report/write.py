@@ -41,7 +41,7 @@ def write_report(out: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) 
 def format_comparison(cells: Sequence[Cell]) -> str:
     """The scores and action errors as plain text, for the end of the command."""
     errors = [*tables.errors(cells), *tables.error_differences(cells)]
-    over = "95 % intervals over training seeds, from three seeds on"
+    over = "95% intervals over training seeds, from three seeds on"
     if errors:
         over += "; of held-out errors over episodes, of their differences over both"
     closing = textwrap.fill(f"{answer(cells)} In brackets: {over}.", 120)

@@ -62,7 +62,7 @@ def test_minari_opens_the_recorded_dataset(
         assert not episode.truncations[-1] and (episode.observations[-1] != episode.observations[-2]).any()
     assert read_minari(ID, progress=False).spec.reference_returns == pytest.approx((-20.272305, 3234.3))
     description = data.storage.metadata["description"]
-    assert "asked returns 3600, 1800" in description and "decision-aaren" in description
+    assert "target returns 3600, 1800" in description and "decision-aaren" in description
     # A dataset that is there stays.
     assert evaluate([str(trained_run), "--record-minari", ID]) == 2
     assert "already exists" in capsys.readouterr().err and minari.load_dataset(ID).total_episodes == 4
