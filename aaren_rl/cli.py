@@ -90,9 +90,9 @@ def shell_line(command: str, argv: Sequence[str]) -> str:
     return " ".join([f"aaren-rl {command}", *words])
 
 
-def asked_return(text: str) -> float | None:
-    """An argument that is a return to ask for; None for "auto", the maximum achievable return."""
-    return None if text == AUTO else RETURN.number(text)
+def target_return(text: str) -> float | str:
+    """An argument that is a target return: a number or "auto"."""
+    return AUTO if text == AUTO else RETURN.number(text)
 
 
 def choose_device(name: str) -> torch.device:

@@ -26,7 +26,6 @@ import numpy.typing as npt
 from .agents.arguments import Arguments, blame
 from .agents.discrete import choose, next_seeds
 from .errors import ArgumentError, CheckpointError, NonFiniteActionError, ResourcesError, one_line
-from .policies.names import asked_number
 from .ranges import ENVS, THREADS
 
 if TYPE_CHECKING:
@@ -102,18 +101,19 @@ class Runner:
         return int(self.card["rollout_context"])
 
     @property
-    def target_return(self) -> float:
-        """The card's, asked for where `initial_state` gets none; infinity for the maximum achievable return."""
-        return asked_number(self.card["target_return"])
+    def target_return(self) -> float | str:
+        """The card's, where `initial_state` gets none: a number, or "auto", the maximum achievable return."""
+        target: float | str = self.card["target_return"]
+        return target
 
     def initial_state(
         self, batch_size: int, target_return: npt.ArrayLike | None = None, *, seed: npt.ArrayLike = 0
     ) -> PolicyState:
-        """The state at the begin of an episode in which `target_return` is asked for, as `Policy.initial_state`.
+        """The state at the begin of an episode with this target return, as `Policy.initial_state`.
 
         Raises:
-            ArgumentError: it is no number or (B,), or infinity and the policy holds no estimate of the
-                maximum achievable one; or a seed is none.
+            ArgumentError: the target return is no number, "auto" or (B,), or is "auto" and the policy holds no estimate
+                of the maximum achievable return; or a seed is none.
         """
         batch_size = CHECK.integer("batch_size", batch_size, ENVS)
         memory = np.zeros((batch_size, *self._memory_shape), self._memory_dtype)
@@ -125,7 +125,7 @@ class Runner:
     ) -> PolicyState:
         """The state with new episodes begun in the environments with `indices` (R,); the others go on.
 
-        `target_return` is asked for in the new episodes, one number or (R,), as in `initial_state`.
+        `target_return` is that of the new episodes, one number, "auto" or (R,), as in `initial_state`.
 
         Raises:
             ArgumentError: as `initial_state`, or an index is none of the state's.

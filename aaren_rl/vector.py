@@ -49,7 +49,7 @@ class VectorPolicy:
     Args:
         policy: acts for many environments in one call.
         n_envs: B.
-        target_return: asked for in every episode, one number or (B,); None: the policy's own `target_return`.
+        target_return: of every episode, one number, "auto" or (B,); None: the policy's own `target_return`.
         seed: of a policy with a temperature: environment i's first episode draws from `seed` + i.
     """
 

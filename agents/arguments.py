@@ -5,12 +5,13 @@ Shape suffixes: B environments, A action.
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .ranges import COUNT_FROM_0, TEMPERATURE, Range
+from .ranges import AUTO, COUNT_FROM_0, TEMPERATURE, Range
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -96,16 +97,21 @@ class Arguments:
         return self.integer("state: timestep", value, COUNT_FROM_0)
 
     def targets(self, value: Any, batch: int, scale: float = 1.0, *, infinite: bool = True) -> npt.NDArray[np.float64]:  # noqa: ANN401
-        """Asked returns, one number or (B,), as (B,): finite, also divided by the policy's return scale, as float32.
+        """Target returns, one or (B,), as (B,): finite, also divided by the policy's return scale, as float32.
 
-        Infinity asks for the maximum achievable return, where the policy is able to, which `infinite` says.
+        "auto", in an array infinity, is the maximum achievable return, where the policy is able to: `infinite`.
         """
         if value is None:
-            raise self._error("target_return: this policy names none of its own; ask for one, as a number")
-        wanted = self.array("target_return", value, np.float64)
+            raise self._error('target_return: this policy names none of its own; give a number or "auto"')
+        automatic = isinstance(value, str)
+        if automatic and value != AUTO:
+            raise self._error(f'target_return: must be a number or "{AUTO}", not {value[:40]!r}')
+        wanted = self.array("target_return", math.inf if automatic else value, np.float64)
         if wanted.shape not in ((), (batch,)):
             raise self._error(f"target_return: must be a number or have shape ({batch},), not {wanted.shape}")
         asking = np.isposinf(wanted)
+        if asking.ndim == 0 and asking and not automatic:
+            raise self._error(f'target_return: must be finite; the maximum achievable return is "{AUTO}"')
         if not infinite and asking.any():
             raise self._error(
                 "this policy holds no estimate of the maximum achievable return: give a target return, as a number"

@@ -50,7 +50,7 @@ class Policy:
         action_low, action_high: the environment's limits, (A,) or one for all; the model's -1 and 1.
         return_range: of the training data's returns-to-go, by time step: the model is fed none outside of it.
         compiled: act through the compiled step on a CPU and recorded graphs on a GPU, where the model has them.
-        target_return: asked for where `initial_state` is told none, as there.
+        target_return: where `initial_state` gets none: a number, "auto" or None, no default.
         action_start: the smallest of discrete actions, which are all integers from there on.
         temperature: discrete actions are sampled from softmax(logits / temperature); None: the most likely one.
         card: how the policy was made, where it comes from a file: `aaren_rl.policies.card.PolicyCard`.
@@ -66,7 +66,7 @@ class Policy:
     action_high: Tensor | float = 1.0
     return_range: ReturnRange | None = None
     compiled: bool = True
-    target_return: float | None = None
+    target_return: float | str | None = None
     action_start: int = 0
     temperature: float | None = None
     card: Any = field(default=None, repr=False, compare=False)
@@ -122,15 +122,16 @@ class Policy:
         return self.model.trunk.mixer.state_size == CONSTANT or self.rollout == "window"
 
     def initial_state(self, batch_size: int, target_return: Numbers | None = None, *, seed: Numbers = 0) -> PolicyState:
-        """The state at the begin of an episode in which `target_return` is asked for.
+        """The state at the begin of an episode with this target return.
 
-        One number for all environments or one for each, (B,), in the environment's units; None: the policy's own.
-        Infinity asks, at every step, for the maximum achievable return by the training data. Where the policy has a
-        temperature, environment i draws from `seed` + i, or from its own of several, (B,); it is not read elsewhere.
+        `target_return` is one number for all environments or one for each, (B,), in the environment's units; None: the
+        policy's own. "auto" is, at every step, the maximum achievable return by the training data; in an array it is
+        infinity. Where the policy has a temperature, environment i draws from `seed` + i, or from its own of several,
+        (B,); it is not read elsewhere.
 
         Raises:
-            ValueError: it is neither, not finite, or infinity is asked for and the model holds no estimate of that; or
-                a seed is none.
+            ValueError: the target return is none of these, not finite, or "auto" and the model holds no estimate of it;
+                or a seed is none.
         """
         batch_size = CHECK.integer("batch_size", batch_size, ENVS)
         wanted = self._targets(target_return, batch_size)
@@ -150,7 +151,7 @@ class Policy:
         Args:
             state: of all environments.
             indices: of the environments that begin an episode, (R,).
-            target_return: asked for in their new episodes, one number or (R,), as in `initial_state`.
+            target_return: of their new episodes, one number, "auto" or (R,), as in `initial_state`.
 
         Raises:
             ValueError: as `initial_state`; an index is none of the state's; or the policy cannot (`supports_reset`).

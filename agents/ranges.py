@@ -65,6 +65,8 @@ def check_limits(config: Any) -> None:  # noqa: ANN401  any dataclass
             raise ValueError(f"{item.name}: {problem}")
 
 
+AUTO = "auto"  # in place of a number, the target return that is the maximum achievable one at every step
+
 LARGE = 2**53  # from here on not every integer is a float, nor JSON's
 COUNT = Range(1, LARGE)
 COUNT_FROM_0 = Range(0, LARGE)

@@ -23,7 +23,7 @@ from ..evaluate.play import EpisodePlan, guided, score_policy
 from ..evaluate.scores import Score
 from ..policies.card import PolicyCard
 from ..policies.folder import load_policy, read_card
-from ..policies.names import MARKS, label
+from ..policies.names import AUTO, MARKS, label
 from ..ranges import GUIDANCE, SEED
 from .harness import Figures
 
@@ -55,7 +55,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
     asked = np.linspace(np.quantile(returns, LOWEST), returns.max(), arguments.values).tolist()
     played: dict[str, list[tuple[PolicyCard, list[Score]]]] = {}
     for run, card in zip(progress_bar(iterable=runs, desc=cards[0].env, unit="run"), cards, strict=True):
-        wanted = [*asked, *([None] if card.model.get("max_return_estimate") else [])]
+        wanted = [*asked, *([AUTO] if card.model.get("max_return_estimate") else [])]
         plan = EpisodePlan(card.weights, arguments.episodes, wanted, arguments.seed)
         policy = guided(load_policy(run), arguments.guidance)
         played.setdefault(card.agent, []).append((card, score_policy(policy, card, plan)))
@@ -74,8 +74,8 @@ def measure(arguments: argparse.Namespace) -> Figures:
 
 
 def _steered(agent: str, asked: list[float], played: list[tuple[PolicyCard, list[Score]]]) -> Figures:
-    achieved = [[s.return_mean for s in scores if s.target_return is not None] for _, scores in played]
-    auto = [s.return_mean for _, scores in played for s in scores if s.target_return is None]
+    achieved = [[s.return_mean for s in scores if s.target_return != AUTO] for _, scores in played]
+    auto = [s.return_mean for _, scores in played for s in scores if s.target_return == AUTO]
     means = np.mean(achieved, axis=0)
     return {
         "agent": agent,

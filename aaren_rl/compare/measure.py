@@ -22,7 +22,7 @@ from ..files import write_json
 from ..machine import state_bytes
 from ..policies.card import PolicyCard
 from ..policies.folder import load_policy, read_card
-from ..policies.names import UNCONDITIONED, asked_number
+from ..policies.names import UNCONDITIONED
 from ..typed import read
 from .cells import ActionCost, Cell, CurvePoint
 
@@ -117,7 +117,7 @@ def action_cost(policy: Policy, card: PolicyCard) -> list[ActionCost]:
     probes = [step for step in COST_STEPS if step <= card.horizon]
     shape = max(probes, default=0) + COST_NEIGHBOURS + 1, 1, policy.model.config.observation_dim
     observations = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    state, reward = policy.initial_state(1, asked_number(card.target_return)), np.zeros(1, np.float32)
+    state, reward = policy.initial_state(1, card.target_return), np.zeros(1, np.float32)
     times, sizes = [], []
     gc.disable()
     try:

@@ -18,7 +18,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from ..files import write_folder
-from ..policies.names import asked_words
+from ..policies.names import target_words
 from .cells import Cell
 
 WHOLE = "comparison"  # the run of what belongs to no one cell
@@ -168,7 +168,7 @@ def _settings(cell: Cell) -> dict[str, str | float]:
         "env": cell.env,
         "rollout": last.acting(),
         "seed": str(cell.seed),
-        "target_return": asked_words(last.target_return),
+        "target_return": target_words(last.target_return),
         "timed_on": cell.device,
         "trained_on": last.source,
         "training_context": last.context,

@@ -10,7 +10,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..cli import Parser, asked_return, choose_device, import_registering, positive, run
+from ..cli import Parser, choose_device, import_registering, positive, run, target_return
 from ..envs import LocalTask, get_task
 from ..envs.data.hdf5.d4rl import read_hdf5
 from ..envs.data.minari.write import new_minari_folder, write_minari
@@ -18,7 +18,7 @@ from ..envs.simulation.rollout import Recorder
 from ..errors import CheckpointError, UsageError
 from ..files import check_writable, write_json
 from ..policies.card import PolicyCard, card_from_json, task_fields
-from ..policies.names import ROLLOUTS, WEIGHTS, asked_words
+from ..policies.names import ROLLOUTS, WEIGHTS, target_words
 from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED, TEMPERATURE
 from ..runtime import load
 from .held_out import HeldOut, action_error, kept_episodes
@@ -53,7 +53,7 @@ def make_parser() -> Parser:
     add("runs", nargs="+", type=Path, metavar="RUN", help=runs)
     add("--episodes", type=positive, metavar="N", default=20, help="episodes per target return [20]")
     returns = "target returns; auto: the maximum achievable return at every step (as in training)"
-    add("--target-return", type=asked_return, metavar="R", nargs="+", help=returns)
+    add("--target-return", type=target_return, metavar="R", nargs="+", help=returns)
     add("--rollout", choices=ROLLOUTS, metavar="MODE", help="recurrent, staggered or window (as in training)")
     add("--rollout-context", type=CONTEXT.integer, metavar="K", help="K of staggered and window")
     attention = "how a Transformer attends: softmax or tree (as it was trained to act)"
@@ -205,7 +205,7 @@ def _held_out(run: Path, file: str, card: PolicyCard) -> HeldOut:
 
 def _record(recorder: Recorder, dataset_id: str, card: PolicyCard, scores: Sequence[Score]) -> str:
     episodes, finals = recorder.episodes(dataset_id, card.env_id)
-    asked = ", ".join(asked_words(score.target_return) for score in scores)
+    asked = ", ".join(target_words(score.target_return) for score in scores)
     references = card.reference_returns
     folder = write_minari(
         dataset_id,

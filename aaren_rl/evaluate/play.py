@@ -16,7 +16,7 @@ from ..envs.simulation.rollout import AT_ONCE, OnAction, Recorder
 from ..envs.tasks.environment import close_env
 from ..errors import CheckpointError, UsageError
 from ..policies.card import Origin, PolicyCard
-from ..policies.names import AUTO, asked_number
+from ..policies.names import AUTO, target_number
 from .scores import Score
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class EpisodePlan:
 
     weights: str  # weights of the policy: "raw" or "ema"
     episodes: int  # environments per target return, one episode each
-    target_returns: Sequence[float | None]  # in units of the environment; None: auto
+    target_returns: Sequence[float | str]  # in units of the environment, or "auto"
     seed: int  # environment i is reset with seed + i, the same for every target return
     on_step: Callable[[int, int], None] | None = None
     on_action: OnAction | None = None
@@ -80,12 +80,12 @@ def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePla
         NonFiniteActionError: the policy returns NaN.
     """
     check_fits(card)
-    if None in plan.target_returns and not card.model.get("max_return_estimate"):
+    if AUTO in plan.target_returns and not card.model.get("max_return_estimate"):
         raise UsageError(
             f"target return {AUTO}: this policy holds no estimate of the maximum achievable return; give a number, or "
             "train it with --max-return-estimate"
         )
-    asked = [asked_number(target) for target in plan.target_returns]
+    asked = [target_number(target) for target in plan.target_returns]
     watchers: dict[str, Any] = {name: getattr(plan, name) for name in ("on_step", "on_action", "recorder")}
     played = {"env_kwargs": card.env_kwargs, "episodes": plan.episodes, "seed": plan.seed, **watchers}
     out = rollout(policy, card.env_id, target_return=asked, **played)

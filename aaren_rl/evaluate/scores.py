@@ -15,7 +15,7 @@ from ..cli import aligned
 from ..envs import Reference, normalized_score
 from ..files import write_text
 from ..policies.card import Origin, PolicyCard
-from ..policies.names import SOURCES, asked_words, weights_words
+from ..policies.names import SOURCES, target_words, weights_words
 
 MEASURES = ("action MSE", "negative log-likelihood")  # for continuous actions, and for discrete ones
 
@@ -177,7 +177,7 @@ def format_overview(scores: Sequence[tuple[str, Score]]) -> str:
         ends = [_cell(score.normalized(end)) for end in (low, high)]
         returns = f"{score.return_mean:.1f}", f"[{low:.1f}, {high:.1f}]"
         normalized = _cell(score.normalized_score_mean), "-" if "-" in ends else f"[{', '.join(ends)}]"
-        rows.append((name, asked_words(score.target_return), *returns, *normalized))
+        rows.append((name, target_words(score.target_return), *returns, *normalized))
     legend = "intervals: bootstrap over episodes; they do not cover other training seeds"
     return "\n".join([*aligned(rows), "", legend])
 
@@ -189,16 +189,16 @@ def write_episodes(file: Path, scores: Sequence[tuple[str, Score]]) -> None:
     table.writerow(("policy", "env_id", "target_return", "seed", "return", "length", "normalized_score"))
     for name, score in scores:
         for i, (value, length) in enumerate(zip(score.returns, score.lengths, strict=True)):
-            target, normalized = asked_words(score.target_return, ".17g"), score.normalized(value)
+            target, normalized = target_words(score.target_return, ".17g"), score.normalized(value)
             row = name, score.env_id, target, score.seed + i, repr(value), length
             table.writerow((*row, "" if normalized is None else repr(normalized)))
     write_text(file, text.getvalue())
 
 
-def above_data(target_returns: Iterable[float | None], card: PolicyCard) -> str | None:
+def above_data(target_returns: Iterable[float | str], card: PolicyCard) -> str | None:
     """A note if the target return is above every episode of the training data, or None."""
     best = card.data_returns.get("best", math.inf)
-    highest = max((target for target in target_returns if target is not None), default=best)
+    highest = max((target for target in target_returns if not isinstance(target, str)), default=best)
     if card.return_range is None or highest <= best:
         return None
     return (
@@ -242,7 +242,7 @@ def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
         f"{'target':>8} {'return':>8} {'+-':>7} {'score':>7} {'+-':>6} {'length':>7}" + speed * f" {'actions/s':>10}",
     ]
     for s in scores:
-        returns = f"{asked_words(s.target_return):>8} {s.return_mean:>8.1f} {s.return_std:>7.1f}"
+        returns = f"{target_words(s.target_return):>8} {s.return_mean:>8.1f} {s.return_std:>7.1f}"
         normalized = f"{_cell(s.normalized_score_mean):>7} {_cell(s.normalized_score_std):>6}"
         lines.append(f"{returns} {normalized} {s.length_mean:>7.1f}" + speed * f" {s.actions_per_second:>10.0f}")
     legend = "no score: this environment has no reference returns (--ref-min-score, --ref-max-score)"

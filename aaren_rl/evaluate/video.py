@@ -21,7 +21,7 @@ from ..envs.files import write_whole
 from ..envs.simulation.rendering import Picture, open_renderer
 from ..envs.system import sync
 from ..errors import ResourcesError, UsageError, one_line
-from ..policies.names import asked_words, weights_words
+from ..policies.names import target_words, weights_words
 from .scores import Score
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Video:
         caption = (
             f"{score.env}, {score.agent}, training seed {score.training_seed}, {score.updates} gradient steps, "
             f"{weights_words(score.weights)}, rollout {score.acting()}, {score.env_id} from seed {score.seed + index}, "
-            f"target return {asked_words(score.target_return)}, return {earned}, {len(noted)} steps"
+            f"target return {target_words(score.target_return)}, return {earned}, {len(noted)} steps"
         )
         try:
             small = self._film(noted, earned, caption)

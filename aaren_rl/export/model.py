@@ -16,7 +16,7 @@ from ..cli import progress_bar
 from ..envs.simulation.stepping import LocalStepper
 from ..errors import NumericsError, ResourcesError, UsageError
 from ..policies.card import PolicyCard
-from ..policies.names import asked_number
+from ..policies.names import target_number
 from ..runtime import FORMAT, Runner, from_bytes
 from .onnx_weights import action_range
 
@@ -76,7 +76,7 @@ def check(policy: Policy, runner: Runner, card: PolicyCard, seed: int) -> float:
         NumericsError: it is above 1e-5, or not a number.
         SimulationError: the environment cannot be made, or fails.
     """
-    target = asked_number(card.target_return)
+    target = target_number(card.target_return)
     targets = np.array([target, target / 2] + [math.inf] * (policy.model.max_return_estimate is not None))
     count = len(targets)
     half = action_range(policy)[1]

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..cli import Parser, asked_return, import_registering, positive, run
+from ..cli import Parser, import_registering, positive, run, target_return
 from ..evaluate.play import EpisodePlan, play
 from ..files import check_free
 from ..policies.folder import load_policy, read_card
@@ -37,7 +37,9 @@ def make_parser() -> Parser:
     parser.add_argument("--license", metavar="NAME", default="mit", help="licence of the weights [mit]")
     parser.add_argument("--scores", type=Path, metavar="FILE", help="of evaluate --json, instead of evaluating now")
     parser.add_argument("--episodes", type=positive, metavar="N", default=20, help="episodes a target return [20]")
-    parser.add_argument("--target-return", type=asked_return, metavar="R", nargs="+", help="asked for (as in training)")
+    parser.add_argument(
+        "--target-return", type=target_return, metavar="R", nargs="+", help="asked for (as in training)"
+    )
     parser.add_argument("--seed", type=SEED.integer, metavar="S", default=1000, help="of the first episode [1000]")
     parser.add_shared()
     return parser

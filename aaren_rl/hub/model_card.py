@@ -8,7 +8,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from ..evaluate.scores import Score, describe_rollout, format_table
 from ..policies.card import PolicyCard
-from ..policies.names import SOURCES, asked_words, label, weights_words
+from ..policies.names import AUTO, SOURCES, label, target_words, weights_words
 
 
 def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: str) -> str:
@@ -31,7 +31,7 @@ def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: st
     actions = (
         "" if of is None else f"- Actions: {of} integers from {card.action_start} on; the most likely one is taken\n"
     )
-    asked = 'float("inf")' if card.target_return is None else f"{card.target_return:g}"  # inf: auto
+    target = f'"{AUTO}"' if card.target_return == AUTO else target_words(card.target_return)
     return f"""\
 ---
 {header.to_yaml()}
@@ -51,7 +51,7 @@ Plays `{card.env_id}`. Trained offline for {card.updates:,} updates (seed {card.
 - Environment: `{card.env_id}`, time limit {card.horizon} steps
 {actions}- Training contexts: {card.context}{windows}
 - Rollout: {describe_rollout(card.rollout, card.rollout_context)}
-- Asked return: {asked_words(card.target_return)} by default, scaled by 1 / {card.return_scale:g}
+- Target return: {target_words(card.target_return)} by default, scaled by 1 / {card.return_scale:g}
 - Weights: {weights_words(card.weights)}
 - Model: {shape.get("layers")} layers of width {shape.get("width")}, {shape.get("heads")} heads
 - Made with: {versions}, on {card.versions.get("device", "an unknown device")}
@@ -62,7 +62,7 @@ Plays `{card.env_id}`. Trained offline for {card.updates:,} updates (seed {card.
 from aaren_rl.hub import from_pretrained
 
 policy = from_pretrained("this-folder")
-state = policy.initial_state(batch_size=1, target_return={asked})
+state = policy.initial_state(batch_size=1, target_return={target})
 action, state = policy.act(observation, reward, state)  # observation (1, O), last reward (1,)
 ```
 
@@ -72,7 +72,7 @@ action, state = policy.act(observation, reward, state)  # observation (1, O), la
 
 def _results(score: Score, card: PolicyCard) -> Iterator[EvalResult]:
     data = f"{card.dataset} ({SOURCES.get(card.source, card.source)})"
-    said = f"target return {asked_words(score.target_return)}, {score.episodes} episodes from seed {score.seed}"
+    said = f"target return {target_words(score.target_return)}, {score.episodes} episodes from seed {score.seed}"
     values = {"mean_reward": ("mean return", score.return_mean)}
     if score.normalized_score_mean is not None:
         values["normalized_score"] = f"normalized score ({score.reference})", score.normalized_score_mean

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..envs.tasks.environment import is_plain_argument, is_safe_name
 from ..ranges import RETURN
 from ..typed import read
+from .names import AUTO
 
 if TYPE_CHECKING:
     from ..envs import Task
@@ -47,7 +48,7 @@ class Origin:
         context_length: steps of a training window.
         rollout: the rollout mode; in a card the one it was trained for.
         rollout_context: K of the modes staggered and window.
-        target_return: target return by default; None: auto.
+        target_return: target return by default, a number or "auto".
         updates: training updates behind the weights; 0: not known.
         weights: "ema" or "raw", in a card by default.
         data_returns: what all its data return: "mean"; "best"; "best_tenth", the mean of the tenth of the episodes with
@@ -67,10 +68,15 @@ class Origin:
     context_length: int
     rollout: str
     rollout_context: int
-    target_return: float | None
+    target_return: float | str
     updates: int
     weights: str
     data_returns: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where the target return is a word other than "auto"."""
+        if isinstance(self.target_return, str) and self.target_return != AUTO:
+            raise ValueError(f'target_return must be a number or "{AUTO}", not {self.target_return!r:.80}')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +151,7 @@ def _problems_of_numbers(card: PolicyCard) -> Iterator[str]:
     for i, (low, high) in enumerate(zip(card.action_low, card.action_high, strict=True)):
         if low >= high:
             yield f"action_low[{i}] is {low}, which is not below action_high's {high}"
-    if card.target_return is not None and (problem := RETURN.problem(card.target_return)):
+    if not isinstance(card.target_return, str) and (problem := RETURN.problem(card.target_return)):
         yield f"target_return {problem}"
     references = card.reference_returns
     if references is not None and not (len(references) == 2 and references[0] < references[1]):

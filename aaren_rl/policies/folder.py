@@ -26,7 +26,7 @@ from ..errors import CheckpointError, one_line
 from ..files import is_there, read_small, write_folder, write_json, write_text
 from ..typed import read
 from .card import PolicyCard, card_from_json
-from .names import WEIGHTS, asked_number, weights_words
+from .names import WEIGHTS, weights_words
 
 FORMAT = 4
 CARD = "config.json"
@@ -150,7 +150,7 @@ def make_policy(
         rollout or card.rollout,
         rollout_context or card.rollout_context,
         return_range=fed,
-        target_return=asked_number(card.target_return),
+        target_return=card.target_return,
         action_start=card.action_start,
         card=card,
         **({} if config.discrete else span),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from ..agents.ranges import AUTO as AUTO
+
 # agent -> mixer
 AGENTS = {
     "decision-aaren": "aaren",
@@ -53,17 +55,15 @@ DATA = {
     "file": "data of your own, not D4RL's",
 }
 
-AUTO = "auto"  # target return: the maximum achievable one at every step; contexts: what suits the data
+
+def target_number(target_return: float | str) -> float:
+    """A target return as arrays have it: "auto" is infinity."""
+    return math.inf if isinstance(target_return, str) else target_return
 
 
-def asked_number(target_return: float | None) -> float:
-    """A return asked for as `Policy.initial_state` takes it; None, the maximum achievable return, is infinity."""
-    return math.inf if target_return is None else target_return
-
-
-def asked_words(target_return: float | None, digits: str = "g") -> str:
-    """A return asked for in words."""
-    return AUTO if target_return is None else f"{target_return:{digits}}"
+def target_words(target_return: float | str, digits: str = "g") -> str:
+    """A target return in words."""
+    return target_return if isinstance(target_return, str) else f"{target_return:{digits}}"
 
 
 def weights_words(weights: str) -> str:

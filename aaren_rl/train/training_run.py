@@ -198,7 +198,7 @@ def finite_losses(run: Run) -> Tensor:
 def make_card(run: Run) -> PolicyCard:
     """The card of the current policy of a run."""
     config, trainer, episodes = run.config, run.trainer, run.episodes
-    data, asked = config.data, config.evaluation.target_return  # the card has None for "auto"
+    data, target = config.data, config.evaluation.target_return
     return PolicyCard(
         **task_fields(run.task),
         agent=config.agent,
@@ -209,7 +209,7 @@ def make_card(run: Run) -> PolicyCard:
         context_length=data.context_length,
         rollout=config.evaluation.rollout,
         rollout_context=config.evaluation.rollout_context,
-        target_return=None if isinstance(asked, str) else run.task.target_returns[0] if asked is None else asked,
+        target_return=run.task.target_returns[0] if target is None else target,
         return_scale=data.return_scale,
         observation_mean=trainer.data.observation_mean.tolist(),
         observation_std=trainer.data.observation_std.tolist(),

@@ -64,10 +64,12 @@ def test_the_loss_is_least_at_the_expectile(expectile: float) -> None:
 
 
 @pytest.mark.parametrize("rollout", ROLLOUTS)
-def test_infinity_asks_for_the_estimate_at_every_step(rollout: str) -> None:
+def test_auto_is_the_estimate_at_every_step(rollout: str) -> None:
     """In one environment; in the one beside it a number is asked for, as if it were alone."""
     policy = make(rollout)
     infinite, told = policy.initial_state(2, [np.inf, 40.0]), policy.initial_state(2, 40.0)
+    for automatic in (policy.initial_state(2, "auto"), replace(policy, target_return="auto").initial_state(2)):
+        assert np.isposinf(automatic.return_to_go).all()
     for observation, reward in steps(12, 2):
         told.return_to_go[0] = estimated(policy.model.max_return_estimate, observation)[0] + reward[0]
         action, infinite = policy.act(observation, reward, infinite)
@@ -80,6 +82,8 @@ def test_a_model_without_estimates_says_so_and_is_otherwise_the_same() -> None:
     policy, states = make(estimates=False), make().model.state_dict()
     with pytest.raises(ValueError, match=r"holds no estimate of the maximum achievable return: give a target return"):
         policy.initial_state(2, np.array([3.0, np.inf]))
+    with pytest.raises(ValueError, match="holds no estimate of the maximum"):
+        policy.initial_state(2, "auto")
     with pytest.raises(ValueError, match="holds no estimate of the expected return-to-go"):
         with_guidance(policy, 1.5)
     assert all(torch.equal(tensor, states.pop(name)) for name, tensor in policy.model.state_dict().items())
@@ -136,7 +140,7 @@ def test_environments_begin_when_they_like(rollout: str) -> None:
         for row in range(3):
             here = slice(row, row + 1)
             if begun[row]:
-                own[row] = guided.initial_state(1, TARGETS[row])
+                own[row] = guided.initial_state(1, TARGETS[row : row + 1])
             alone, own[row] = guided.act(observation[here], np.float32(reward[here] * ~begun[here]), own[row])
             np.testing.assert_allclose(alone[0], action[row], rtol=0, atol=0 if guided.batch_invariant else 1e-6)
 

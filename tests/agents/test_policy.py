@@ -172,8 +172,10 @@ def test_a_state_of_another_rollout_mode_is_refused(rollout: str) -> None:
 
 
 @pytest.mark.defect(11)
-@pytest.mark.parametrize("target", [np.nan, np.inf, 1e300, [1.0, np.nan], [1.0], np.zeros((2, 1)), "much"], ids=repr)
-def test_an_asked_return_that_cannot_be(target: object) -> None:
+@pytest.mark.parametrize(
+    "target", [np.nan, np.inf, 1e300, [1.0, np.nan], [1.0], np.zeros((2, 1)), "much", "auto", ["auto", 1.0]], ids=repr
+)
+def test_a_target_return_that_cannot_be(target: object) -> None:
     with pytest.raises(ValueError, match=r"target_return: must|no estimate"):
         make().initial_state(2, target)
 

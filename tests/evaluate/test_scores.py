@@ -93,3 +93,15 @@ def test_a_card_whose_numbers_cannot_be_is_refused(tmp_path: Path, change: dict[
     run = save_run(tmp_path / "run", **change)
     with pytest.raises(CheckpointError, match=message):
         load_policy(run)
+
+
+@pytest.mark.parametrize("written", ["auto", "best", None])
+def test_the_target_return_of_a_card_is_a_number_or_auto(tmp_path: Path, written: str | None) -> None:
+    file = save_run(tmp_path / "run") / "policy" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"target_return": written}))
+    if written == "auto":
+        policy = load_policy(tmp_path / "run")
+        assert policy.target_return == policy.card.target_return == "auto"
+        return
+    with pytest.raises(CheckpointError, match=rf"config.json: .*target_return.* {written!r}"):
+        load_policy(tmp_path / "run")

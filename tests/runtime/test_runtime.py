@@ -177,7 +177,7 @@ def test_some_environments_begin_anew(mixer: str, rollout: str, context_length: 
 def test_an_infinite_reward_does_not_ask_for_the_best() -> None:
     runner = runner_of(make_policy(max_return_estimate=True))
     (first, second), (zero, _) = episode(2, 2)
-    for target in (TARGET, np.inf):
+    for target in (TARGET, "auto"):
         _, state = runner.act(first, zero, runner.initial_state(2, target))
         with pytest.raises(NonFiniteActionError, match="reward: row 1 is -inf at step 1") as caught:
             runner.act(second, np.array([0.0, -np.inf]), state)
@@ -186,7 +186,7 @@ def test_an_infinite_reward_does_not_ask_for_the_best() -> None:
 
 def test_an_export_without_an_estimate_of_the_best_says_so() -> None:
     with pytest.raises(UsageError, match="holds no estimate of the maximum achievable return"):
-        runner_of(make_policy()).initial_state(3, np.inf)
+        runner_of(make_policy()).initial_state(3, "auto")
 
 
 def test_the_cards_return_is_asked_for_by_default() -> None:
@@ -194,6 +194,12 @@ def test_the_cards_return_is_asked_for_by_default() -> None:
     state = runner.initial_state(2)
     assert runner.target_return == TARGET and state.return_to_go.tolist() == [TARGET] * 2
     assert runner.reset(runner.initial_state(2, 5.0), [1]).return_to_go.tolist() == [5.0, TARGET]
+    able = runner_of(make_policy(max_return_estimate=True))
+    able.card["target_return"] = "auto"
+    assert able.target_return == "auto" and able.initial_state(2).return_to_go.tolist() == [np.inf] * 2
+    assert able.reset(able.initial_state(2, 5.0), [0], "auto").return_to_go.tolist() == [np.inf, 5.0]
+    with pytest.raises(UsageError, match="target_return: must be a number or \"auto\", not 'best'"):
+        able.initial_state(2, "best")
 
 
 def test_the_state_is_a_value() -> None:

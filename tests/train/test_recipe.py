@@ -146,9 +146,9 @@ def test_an_estimate_is_of_what_followed(expectile: float, values: list[float]) 
 
 def test_a_run_that_asks_for_the_best(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     card = read_card(trained)
-    assert card.target_return is None and card.model["max_return_estimate"] is True
+    assert card.target_return == "auto" and card.model["max_return_estimate"] is True
     (score,) = scores(trained, "--episodes 2", tmp_path / "scores.json")
-    assert "\n    auto " in capsys.readouterr().out and score["target_return"] is None
+    assert "\n    auto " in capsys.readouterr().out and score["target_return"] == "auto"
     best, number = scores(trained, "--target-return auto 500 --episodes 2", tmp_path / "scores.json")
     assert best["returns"] == score["returns"] and number["target_return"] == 500.0
 

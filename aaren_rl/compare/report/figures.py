@@ -61,7 +61,7 @@ _KINDS: dict[str, tuple[str, str, Callable[[Cell], list[tuple[float, float]]]]] 
     "target_returns": (
         "target return",
         "achieved return",
-        lambda run: [(s.target_return, s.return_mean) for s in run.sweep if s.target_return is not None],
+        lambda run: [(s.target_return, s.return_mean) for s in run.sweep if not isinstance(s.target_return, str)],
     ),
     "time_per_action": (_STEP, "time per action (µs)", lambda run: [(c.step, c.microseconds) for c in run.action_cost]),
 }

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from ...evaluate.scores import MEASURES, Score
-from ...policies.names import DATA, MARKS, SOURCES, asked_words, label, weights_words
+from ...policies.names import DATA, MARKS, SOURCES, label, target_words, weights_words
 from ..cells import Cell
 from ..imitation import imitation, imitation_differences
 from ..published import PUBLISHED, published
@@ -147,7 +147,7 @@ def made(cells: Sequence[Cell]) -> Table:
         windows = f" of {score.context_length} steps" if score.context == "window" else ""
         data = f"{score.dataset} from {SOURCES[score.source]}: {path(score.source_path)}"
         training = f"{score.updates:,} gradient steps, {score.context} contexts{windows}"
-        how = (score.env_id, training, score.acting(), asked_words(score.target_return, ",g"))
+        how = (score.env_id, training, score.acting(), target_words(score.target_return, ",g"))
         evaluation = (
             f"{score.episodes} episodes from seed {score.seed}; last gradient step, {weights_words(score.weights)}"
         )
