@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .policies.folder import load_policy
+    from pathlib import Path
+
+    from .agents import Policy
     from .train import train_policy
 
 __all__ = ["__version__", "load_policy", "train_policy"]
 
 
-def __getattr__(name: str) -> object:
-    """Imports a function on demand: importing the package alone, as simulation workers do, leaves torch out."""
-    if name == "load_policy":
-        from .policies.folder import load_policy
+def load_policy(path: str | Path, **options: Any) -> Policy | Any:  # noqa: ANN401  those of two functions
+    """A policy, ready to act: an `agents.Policy` of a folder, a `runtime.OnnxPolicy` of a file.
 
-        return load_policy
+    Args:
+        path: a run folder or its policy/, or the file that `aaren-rl export` wrote, which needs no PyTorch.
+        options: those of `aaren_rl.policies.folder.load_policy` or of `aaren_rl.runtime.load_policy`.
+
+    Raises:
+        CheckpointError, ArgumentError, ResourcesError: as these two.
+    """
+    if os.path.isfile(path):  # `Path.is_file` raises for a name that is too long
+        from . import runtime
+
+        return runtime.load_policy(path, **options)
+    from .policies import folder
+
+    return folder.load_policy(path, **options)
+
+
+def __getattr__(name: str) -> object:
+    """Imports `train_policy` on demand: importing the package alone, as simulation workers do, leaves torch out."""
     if name == "train_policy":
         from .train import train_policy
 

@@ -1,8 +1,8 @@
 """Run an exported policy with numpy and ONNX Runtime alone, without PyTorch.
 
-    from aaren_rl.runtime import load
+    from aaren_rl.runtime import load_policy
 
-    policy = load("policy.onnx")
+    policy = load_policy("policy.onnx")
     state = policy.initial_state(n, target_return)
     action, state = policy.act(observation, reward, state)
 
@@ -56,8 +56,8 @@ class PolicyState(NamedTuple):
     seeds: npt.NDArray[np.int64] | None = None
 
 
-class Runner:
-    """An exported policy: acts in B environments at once, one call a step. Made by `load`.
+class OnnxPolicy:
+    """An exported policy: acts in B environments at once, one call a step. Made by `load_policy`.
 
     Attributes:
         card: how the policy was made and what it acts in: the fields of `aaren_rl.policies.card.PolicyCard`.
@@ -227,7 +227,7 @@ class Runner:
         return CHECK.targets(wanted, count, self.card["return_scale"], infinite=infinite)
 
 
-def load(path: str | Path, *, threads: int = 1, temperature: float | None = None) -> Runner:
+def load_policy(path: str | Path, *, threads: int = 1, temperature: float | None = None) -> OnnxPolicy:
     """An exported policy, ready to act.
 
     Args:
@@ -249,8 +249,8 @@ def load(path: str | Path, *, threads: int = 1, temperature: float | None = None
     return from_bytes(content, str(path), threads=threads, temperature=temperature)
 
 
-def from_bytes(content: bytes, name: str, *, threads: int = 1, temperature: float | None = None) -> Runner:
-    """`load` of a file's content; `name` is what messages call it."""
+def from_bytes(content: bytes, name: str, *, threads: int = 1, temperature: float | None = None) -> OnnxPolicy:
+    """`load_policy` of a file's content; `name` is what messages call it."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -270,9 +270,9 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1, temperature: floa
     if found.get("aaren_rl_format") != FORMAT:
         raise CheckpointError(f"{name}: not a policy that `aaren-rl export` of this version wrote")
     try:
-        runner = Runner(session, json.loads(found["policy"]), json.loads(found["export"]))
+        policy = OnnxPolicy(session, json.loads(found["policy"]), json.loads(found["export"]))
     except (LookupError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{name}: the description of the policy in it is damaged: {error}") from error
-    CHECK.temperature(temperature, discrete=runner.discrete)
-    runner.temperature = temperature
-    return runner
+    CHECK.temperature(temperature, discrete=policy.discrete)
+    policy.temperature = temperature
+    return policy

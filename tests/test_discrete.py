@@ -24,6 +24,7 @@ from policies import make_policy as make_continuous
 from policies import save_run
 from stable_baselines3.common.evaluation import evaluate_policy
 
+from aaren_rl import load_policy
 from aaren_rl.envs import Episodes, rollout
 from aaren_rl.envs.data.hdf5.d4rl import write_hdf5
 from aaren_rl.errors import ArgumentError, CheckpointError, NonFiniteActionError
@@ -33,14 +34,13 @@ from aaren_rl.evaluate.play import EpisodePlan, score_policy
 from aaren_rl.export import model as exporting
 from aaren_rl.export.command import main as export
 from aaren_rl.export.model import make_model as make_onnx
-from aaren_rl.export.model import make_runner
+from aaren_rl.export.model import make_onnx_policy
 from aaren_rl.hub.model_card import model_card
 from aaren_rl.import_weights.command import main as import_weights
 from aaren_rl.policies.card import card_from_json
-from aaren_rl.policies.folder import load_policy
 from aaren_rl.policies.folder import make_policy as policy_of
 from aaren_rl.runs.command import main as list_runs
-from aaren_rl.runtime import Runner, from_bytes, load
+from aaren_rl.runtime import OnnxPolicy, from_bytes
 from aaren_rl.sb3 import SB3Policy, make_vec_env
 from aaren_rl.train.command import main as train
 from aaren_rl.train.config import RunConfig
@@ -71,9 +71,9 @@ def file(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def runner_of(policy, **card: Any) -> Runner:
+def onnx_policy_of(policy, **card: Any) -> OnnxPolicy:
     described = make_discrete_card(policy.model, action_start=policy.action_start, **card)
-    return make_runner(make_onnx(policy, described))
+    return make_onnx_policy(make_onnx(policy, described))
 
 
 def test_the_loss_is_the_cross_entropy_over_real_steps() -> None:
@@ -126,7 +126,7 @@ def test_the_held_out_measure_is_the_models_on_whole_episodes(rollout: str, epis
     assert found.correct == correct and found.accuracy == sum(correct) / some.n_steps
     assert set(found.scalars()) == {"val/nll", "val/accuracy"}
     assert found.measure == "negative log-likelihood" and "accuracy 0." in str(found) and "accuracy 0." in found.short()
-    exported = action_error(runner_of(policy, rollout=rollout), HeldOut(some))
+    exported = action_error(onnx_policy_of(policy, rollout=rollout), HeldOut(some))
     np.testing.assert_allclose(exported.sums, found.sums, rtol=1e-4)
 
 
@@ -138,21 +138,21 @@ def test_the_held_out_measure_is_the_models_on_whole_episodes(rollout: str, epis
 def test_an_exported_policy_takes_the_same_actions(mixer: str, rollout: str, tokens: int) -> None:
     """Over 1,000 steps, the most likely and sampled ones; every third action is replaced by what was executed."""
     policy = make_discrete(mixer, rollout, actions=3, start=-1, tokens_per_step=tokens)
-    runner, rng, length = runner_of(policy, rollout=rollout), np.random.default_rng(0), 1000
+    onnx_policy, rng, length = onnx_policy_of(policy, rollout=rollout), np.random.default_rng(0), 1000
     for temperature in (None, 0.7):
-        policy, runner.temperature = dataclasses.replace(policy, temperature=temperature), temperature
+        policy, onnx_policy.temperature = dataclasses.replace(policy, temperature=temperature), temperature
         state, exported = (
             policy.initial_state(2, [50.0, TARGET], seed=3),
-            runner.initial_state(2, [50.0, TARGET], seed=3),
+            onnx_policy.initial_state(2, [50.0, TARGET], seed=3),
         )
         counts = np.zeros(3, np.int64)
         for t in range(length if temperature is None else 100):
             observation, reward = rng.normal(size=(2, OBSERVATION)).astype(np.float32), np.full(2, float(t > 0))
             logits, _ = policy.logits(observation, reward, state)
-            others, _ = runner.logits(observation, reward, exported)
+            others, _ = onnx_policy.logits(observation, reward, exported)
             np.testing.assert_allclose(others, logits, rtol=1e-5, atol=1e-5)
             action, state = policy.act(observation, reward, state)
-            other, exported = runner.act(observation, reward, exported)
+            other, exported = onnx_policy.act(observation, reward, exported)
             np.testing.assert_array_equal(other, action)
             assert other.dtype == np.int64
             counts += np.bincount(action + 1, minlength=3)
@@ -168,8 +168,8 @@ def test_an_exported_graph_gives_the_most_likely_action_itself() -> None:
     card = make_discrete_card(policy.model, action_start=-1)
     rng = np.random.default_rng(0)
     for precision in ("float32", "float64", "int8"):
-        runner = make_runner(make_onnx(policy, card, precision))
-        state = runner.initial_state(4, TARGET)
+        onnx_policy = make_onnx_policy(make_onnx(policy, card, precision))
+        state = onnx_policy.initial_state(4, TARGET)
         for _ in range(5):
             observed, last = rng.normal(size=(4, OBSERVATION)).astype(np.float32), state.previous_action
             feed = {
@@ -180,8 +180,8 @@ def test_an_exported_graph_gives_the_most_likely_action_itself() -> None:
                 "previous_action": np.zeros(4, np.int64) if last is None else last,
                 "memory": state.memory,
             }
-            (chosen,) = runner._session.run(["action"], feed)
-            action, state = runner.act(observed, np.zeros(4), state)
+            (chosen,) = onnx_policy._session.run(["action"], feed)
+            action, state = onnx_policy.act(observed, np.zeros(4), state)
             np.testing.assert_array_equal(chosen, action)
 
 
@@ -276,13 +276,13 @@ def test_a_temperature_for_continuous_actions(tmp_path: Path, capsys) -> None:
     with pytest.raises(ArgumentError, match=r"^temperature: is for discrete actions"):
         from_bytes(exported, "policy", temperature=1.0)
     with pytest.raises(ArgumentError, match=r"^logits: "):
-        make_runner(make_onnx(policy, make_card(policy.model))).logits(np.zeros((1, 11)), np.zeros(1), None)
+        make_onnx_policy(make_onnx(policy, make_card(policy.model))).logits(np.zeros((1, 11)), np.zeros(1), None)
 
 
 @pytest.mark.parametrize("temperature", [0, -2.0, float("nan"), "1"])
 def test_a_temperature_that_an_exported_policy_cannot_have(temperature: Any, file: Path) -> None:
     with pytest.raises(ArgumentError, match=r"^temperature: "):
-        load(file, temperature=temperature)
+        load_policy(file, temperature=temperature)
 
 
 @pytest.mark.parametrize(
@@ -292,27 +292,27 @@ def test_a_temperature_that_an_exported_policy_cannot_have(temperature: Any, fil
     ids=repr,
 )  # fmt: skip
 def test_a_previous_action_that_an_exported_policy_cannot_take(action: Any, file: Path) -> None:
-    runner = load(file)
-    _, state = runner.act(np.zeros((2, OBSERVATION)), np.zeros(2), runner.initial_state(2))
+    onnx_policy = load_policy(file)
+    _, state = onnx_policy.act(np.zeros((2, OBSERVATION)), np.zeros(2), onnx_policy.initial_state(2))
     with pytest.raises(ArgumentError, match=r"^previous_action: [^\n]*$"):
-        runner.act(np.zeros((2, OBSERVATION)), np.ones(2), state._replace(previous_action=action))
+        onnx_policy.act(np.zeros((2, OBSERVATION)), np.ones(2), state._replace(previous_action=action))
 
 
 @pytest.mark.parametrize("seed", [-1, 0.5, "a", [1, 2, 3], None], ids=repr)
 def test_a_seed_that_an_exported_policy_cannot_have(seed: Any, file: Path) -> None:
-    runner = load(file, temperature=1.0)
+    onnx_policy = load_policy(file, temperature=1.0)
     with pytest.raises(ArgumentError, match=r"^seed: [^\n]*$"):
-        runner.initial_state(2, seed=seed)
+        onnx_policy.initial_state(2, seed=seed)
     with pytest.raises(ArgumentError, match=r"^seed: [^\n]*$"):
-        VectorPolicy(runner, n_envs=2, seed=seed)
+        VectorPolicy(onnx_policy, n_envs=2, seed=seed)
     with pytest.raises(ArgumentError, match=r"^state: seeds: [^\n]*$"):
-        runner.act(np.zeros((2, OBSERVATION)), np.zeros(2), runner.initial_state(2)._replace(seeds=seed))
+        onnx_policy.act(np.zeros((2, OBSERVATION)), np.zeros(2), onnx_policy.initial_state(2)._replace(seeds=seed))
 
 
 def test_logits_of_an_exported_policy_that_are_not_finite(file: Path) -> None:
-    runner = load(file)
+    onnx_policy = load_policy(file)
     with pytest.raises(NonFiniteActionError, match="observation: row 0, column 2 is nan at step 0"):
-        runner.act(np.array([[0, 0, np.nan, 0]]), np.zeros(1), runner.initial_state(1))
+        onnx_policy.act(np.array([[0, 0, np.nan, 0]]), np.zeros(1), onnx_policy.initial_state(1))
 
 
 BAD_CARDS = {
@@ -366,7 +366,7 @@ def test_a_card_that_fits_no_model_is_one_line() -> None:
         policy_of(model, make_discrete_card(model, n_actions=3))
     with pytest.raises(CheckpointError, match="description of the policy in it is damaged"):
         policy = make_discrete()
-        make_runner(make_onnx(policy, make_discrete_card(policy.model, action_start="a")))
+        make_onnx_policy(make_onnx(policy, make_discrete_card(policy.model, action_start="a")))
 
 
 def test_the_model_card_and_the_list_of_runs_name_it(run: Path, tmp_path: Path, capsys) -> None:

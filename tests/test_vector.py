@@ -18,9 +18,9 @@ from aaren_rl import load_policy
 from aaren_rl.agents import Policy
 from aaren_rl.envs import rollout
 from aaren_rl.export.model import make_model as make_onnx
-from aaren_rl.export.model import make_runner
+from aaren_rl.export.model import make_onnx_policy
 from aaren_rl.policies.folder import read_card
-from aaren_rl.runtime import Runner
+from aaren_rl.runtime import OnnxPolicy
 from aaren_rl.vector import VectorPolicy
 
 EXAMPLE = ROOT / "docs" / "examples" / "vector_env.py"
@@ -33,8 +33,8 @@ class ThreeMethods:
         self.initial_state, self.act, self.select = policy.initial_state, policy.act, policy.select
 
 
-def exported(policy: Policy) -> Runner:
-    return make_runner(make_onnx(policy, make_card(policy.model)))
+def exported(policy: Policy) -> OnnxPolicy:
+    return make_onnx_policy(make_onnx(policy, make_card(policy.model)))
 
 
 @pytest.mark.parametrize("played_by", [lambda policy: policy, ThreeMethods, exported], ids=["own", "other", "exported"])

@@ -20,7 +20,7 @@ from ..files import check_writable, write_json
 from ..policies.card import PolicyCard, card_from_json, task_fields
 from ..policies.names import ROLLOUTS, WEIGHTS, target_words
 from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED, TEMPERATURE
-from ..runtime import load
+from ..runtime import load_policy
 from .held_out import HeldOut, action_error, kept_episodes
 from .play import EpisodePlan, ScoredPolicy, guided, play
 from .scores import Score, above_data, format_overview, format_table, mismatch, write_episodes
@@ -158,10 +158,10 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, task: LocalTask | N
 def _open(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:
     if path.is_file():
         return _open_exported(path, arguments)
-    from ..policies.folder import load_policy
+    from ..policies import folder
 
     chosen = {name: getattr(arguments, name) for name in ("rollout", "rollout_context", "weights")}
-    policy = load_policy(path, **chosen, device=choose_device(arguments.device))
+    policy = folder.load_policy(path, **chosen, device=choose_device(arguments.device))
     acting = guided(_attention(arguments, policy), arguments.guidance)
     if arguments.temperature is not None:
         try:
@@ -179,14 +179,14 @@ def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPol
         raise UsageError("--attention tree, --guidance: need a run folder, not an exported policy")
     if arguments.device not in ("auto", "cpu"):
         raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
-    runner = load(path, temperature=arguments.temperature)
+    policy = load_policy(path, temperature=arguments.temperature)
     try:
-        card = card_from_json(runner.card)
+        card = card_from_json(policy.card)
     except ValueError as error:
         raise CheckpointError(f"{path}: its card cannot be used: {error}") from error
-    if not isinstance(precision := runner.export.get("precision"), str):
+    if not isinstance(precision := policy.export.get("precision"), str):
         raise CheckpointError(f"{path}: the precision is missing; export the policy again")
-    return runner, card, card.weights if precision == "float32" else f"{card.weights} {precision}"
+    return policy, card, card.weights if precision == "float32" else f"{card.weights} {precision}"
 
 
 def _held_out(run: Path, file: str, card: PolicyCard) -> HeldOut:

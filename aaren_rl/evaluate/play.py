@@ -26,7 +26,7 @@ State = TypeVar("State")
 
 
 class ScoredPolicy(SequencePolicy[State], Protocol[State]):
-    """The interface of a policy that can be evaluated: `agents.Policy` or `runtime.Runner`; see there."""
+    """The interface of a policy that can be evaluated: `agents.Policy` or `runtime.OnnxPolicy`; see there."""
 
     @property
     def rollout(self) -> str:

@@ -19,7 +19,7 @@ from ..policies.names import WEIGHTS, weights_words
 from ..ranges import CONTEXT
 from ..ranges import SEED as SEEDS
 from . import model as policy_model
-from .model import checked_model, make_model, make_runner
+from .model import checked_model, make_model, make_onnx_policy
 
 SEED = 1000
 
@@ -99,7 +99,7 @@ def export(arguments: argparse.Namespace) -> int:
         small = make_model(policy, card, arguments.quantize)
         plan = EpisodePlan(weights, arguments.episodes, [card.target_return], seed)
         kinds = {"float32": model, arguments.quantize: small}
-        played = ((name, play(make_runner(each), card, plan, name=name)[0]) for name, each in kinds.items())
+        played = ((name, play(make_onnx_policy(each), card, plan, name=name)[0]) for name, each in kinds.items())
         print(format_overview([*played]))
         model = small
     content = model.SerializeToString()

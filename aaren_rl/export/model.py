@@ -17,7 +17,7 @@ from ..envs.simulation.stepping import LocalStepper
 from ..errors import NumericsError, ResourcesError, UsageError
 from ..policies.card import PolicyCard
 from ..policies.names import target_number
-from ..runtime import FORMAT, Runner, from_bytes
+from ..runtime import FORMAT, OnnxPolicy, from_bytes
 from .onnx_weights import action_range
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ TOLERANCE = 1e-5  # of half an action's range, or in the probability of a discre
 def checked_model(policy: Policy, card: PolicyCard, precision: str, seed: int) -> tuple[onnx.ModelProto, float]:
     """The ONNX model of a policy, and the largest difference of its actions; raises as `make_model` and `check`."""
     model = make_model(policy, card, precision)
-    difference = check(policy, make_runner(model), card, seed)
+    difference = check(policy, make_onnx_policy(model), card, seed)
     _describe(model, card, precision=precision, checked_steps=CHECKED_STEPS, largest_difference=difference)
     return model, difference
 
@@ -61,12 +61,12 @@ def _describe(model: onnx.ModelProto, card: PolicyCard, **how: object) -> None:
     set_model_props(model, {"aaren_rl_format": FORMAT, **texts})
 
 
-def make_runner(model: onnx.ModelProto) -> Runner:
-    """The runtime of an ONNX model."""
+def make_onnx_policy(model: onnx.ModelProto) -> OnnxPolicy:
+    """The policy of an ONNX model."""
     return from_bytes(model.SerializeToString(), "the exported model")
 
 
-def check(policy: Policy, runner: Runner, card: PolicyCard, seed: int) -> float:
+def check(policy: Policy, onnx_policy: OnnxPolicy, card: PolicyCard, seed: int) -> float:
     """The largest difference of an action, in halves of its range, while PyTorch's are played for several returns.
 
     Of discrete actions: of their probabilities, the softmax of the logits.
@@ -85,11 +85,11 @@ def check(policy: Policy, runner: Runner, card: PolicyCard, seed: int) -> float:
     largest = 0.0
     try:
         observations, rewards = stepper.reset(), np.zeros(count, np.float32)
-        state, exported = policy.initial_state(count, targets), runner.initial_state(count, targets)
+        state, exported = policy.initial_state(count, targets), onnx_policy.initial_state(count, targets)
         for step in progress_bar(iterable=range(CHECKED_STEPS), desc="check", unit="step", leave=False):
             now = observations, rewards
             acted, state = policy.logits(*now, state) if policy.discrete else policy.act(*now, state)
-            other, exported = runner.logits(*now, exported) if policy.discrete else runner.act(*now, exported)
+            other, exported = onnx_policy.logits(*now, exported) if policy.discrete else onnx_policy.act(*now, exported)
             action = np.copy(state.previous_action)  # type: ignore[arg-type]  # there is one after a step
             exported = exported._replace(previous_action=action)  # which is what was executed
             if policy.discrete:

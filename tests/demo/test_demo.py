@@ -26,7 +26,7 @@ from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 
 from aaren_rl.envs import make_env  # noqa: E402
-from aaren_rl.runtime import load  # noqa: E402
+from aaren_rl.runtime import load_policy  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -147,7 +147,7 @@ def test_slider_push_and_pause(page: Any) -> None:
 
 @pytest.mark.parametrize("robot", ENVS)
 def test_the_policys_actions_are_those_of_the_runtime(page: Any, robot: str) -> None:
-    policy, rng = load(DEMO / f"{robot}.onnx"), np.random.default_rng(0)
+    policy, rng = load_policy(DEMO / f"{robot}.onnx"), np.random.default_rng(0)
     size = json.loads((DEMO / f"{robot}.json").read_text())["observation"]
     observations = rng.normal(0, 1, (50, size)).astype(np.float32)
     rewards = rng.normal(2, 1, 50)

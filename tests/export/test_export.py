@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from policies import ACTION, OBSERVATION, make_card, make_policy, save_run
 
+from aaren_rl import load_policy
 from aaren_rl.agents import ROLLOUTS, SAMPLERS
 from aaren_rl.errors import NumericsError
 from aaren_rl.evaluate import command as evaluate_module
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.export import model as module
 from aaren_rl.export.command import main as export
-from aaren_rl.policies.folder import load_policy, read_card
-from aaren_rl.runtime import load
+from aaren_rl.policies.folder import read_card
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -63,10 +63,10 @@ def test_one_file_with_weights_and_card(run: Path, file: Path) -> None:
     assert not any(tensor.HasField("data_location") for tensor in model.graph.initializer)
     assert {node.domain for node in model.graph.node} == {""}  # anything that reads ONNX can run it
     assert {value.type.tensor_type.shape.dim[0].dim_param for value in model.graph.input} == {"batch"}
-    runner = load(file)
-    assert runner.card == read_card(run).__dict__
-    assert runner.export["checked_steps"] == 50 and 0 < runner.export["largest_difference"] < 1e-5
-    np.testing.assert_allclose(last_action(runner), last_action(load_policy(run)), rtol=0, atol=1e-5)
+    onnx_policy = load_policy(file)
+    assert onnx_policy.card == read_card(run).__dict__
+    assert onnx_policy.export["checked_steps"] == 50 and 0 < onnx_policy.export["largest_difference"] < 1e-5
+    np.testing.assert_allclose(last_action(onnx_policy), last_action(load_policy(run)), rtol=0, atol=1e-5)
 
 
 def test_other_weights_and_rollouts(run: Path, tmp_path: Path) -> None:
@@ -74,11 +74,11 @@ def test_other_weights_and_rollouts(run: Path, tmp_path: Path) -> None:
     file.touch()
     given = "--weights raw --rollout staggered --rollout-context 6 --force".split()
     assert export([str(run), "--out", str(file), *given]) == 0
-    runner = load(file)
-    assert (runner.rollout, runner.context_length, runner.card["weights"]) == ("staggered", 6, "raw")
+    onnx_policy = load_policy(file)
+    assert (onnx_policy.rollout, onnx_policy.context_length, onnx_policy.card["weights"]) == ("staggered", 6, "raw")
     policy = load_policy(run, weights="raw", rollout="staggered", rollout_context=6)
-    np.testing.assert_allclose(last_action(runner), last_action(policy), rtol=0, atol=1e-5)
-    assert not np.allclose(last_action(runner), last_action(load_policy(run)), rtol=0, atol=1e-3)
+    np.testing.assert_allclose(last_action(onnx_policy), last_action(policy), rtol=0, atol=1e-5)
+    assert not np.allclose(last_action(onnx_policy), last_action(load_policy(run)), rtol=0, atol=1e-3)
 
 
 def test_evaluate_scores_the_file_as_the_run(run: Path, file: Path, tmp_path: Path, capsys) -> None:
@@ -100,9 +100,9 @@ def test_int8_is_smaller_and_says_what_it_costs(run: Path, file: Path, tmp_path:
     out = capsys.readouterr().out
     assert "checked against PyTorch over 50 steps of Hopper-v4" in out and "rollout recurrent" in out
     assert [line.split()[0] for line in out.splitlines()[1:4]] == ["policy", "float32", "int8"]
-    assert load(small).export["precision"] == "int8"
+    assert load_policy(small).export["precision"] == "int8"
     assert small.stat().st_size < 0.75 * file.stat().st_size  # a model of this size has much that is no weight
-    assert 1e-5 < np.abs(last_action(load(small)) - last_action(load(file))).max() < 0.05
+    assert 1e-5 < np.abs(last_action(load_policy(small)) - last_action(load_policy(file))).max() < 0.05
     assert evaluate([str(small), "--episodes", "2"]) == 0
     assert "EMA int8 weights" in capsys.readouterr().out
 
@@ -141,9 +141,9 @@ def test_the_check_asks_for_the_maximum_return_too() -> None:
     card = make_card(policy.model)
     other = copy.deepcopy(policy)
     other.model.max_return_estimate.last.bias.data += 1.0
-    runner = module.make_runner(module.make_model(other, card))
+    onnx_policy = module.make_onnx_policy(module.make_model(other, card))
     with pytest.raises(NumericsError, match="differs from PyTorch's"):
-        module.check(policy, runner, card, seed=0)
+        module.check(policy, onnx_policy, card, seed=0)
 
 
 def test_decision_transformer_exports_its_window_alone(tmp_path: Path, capsys) -> None:
@@ -152,8 +152,11 @@ def test_decision_transformer_exports_its_window_alone(tmp_path: Path, capsys) -
         assert export([str(run), "--out", str(tmp_path / "policy.onnx"), "--rollout", rollout]) == 2
         assert "choose --rollout window" in capsys.readouterr().err
     assert export([str(run), "--out", str(tmp_path / "policy.onnx")]) == 0
-    runner = load(tmp_path / "policy.onnx")
-    assert (runner.rollout, runner.initial_state(4, 1.0).memory.shape) == ("window", (4, 19, ACTION + 1 + OBSERVATION))
+    onnx_policy = load_policy(tmp_path / "policy.onnx")
+    assert (onnx_policy.rollout, onnx_policy.initial_state(4, 1.0).memory.shape) == (
+        "window",
+        (4, 19, ACTION + 1 + OBSERVATION),
+    )
 
 
 def refused(capsys, *arguments: str) -> tuple[int, str]:

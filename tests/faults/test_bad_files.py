@@ -1,6 +1,6 @@
 """Files that are damaged, odd, or of another layout: each ends with one line that says why.
 
-What readers of data sets refuse is in tests/envs/data, and what the runtime refuses of a file in tests/runtime.
+What readers of data sets refuse is in tests/envs/data, and what `runtime.load_policy` rejects in tests/runtime.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from bad_inputs import ANY, OWN, REGISTER, TINY, Case, World, may_be_read, must_
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from aaren_rl import load_policy
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
 from aaren_rl.envs.data.hdf5.opening import check_file
-from aaren_rl.policies.folder import load_policy
-from aaren_rl.runtime import load
 from aaren_rl.train.settings import read_config
 from aaren_rl.train.training_run import find_checkpoint
 
@@ -141,7 +140,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "card": (f"runs/{RUN}/policy/config.json", lambda file: load_policy(file.parent)),
     "weights": (f"runs/{RUN}/policy/model.safetensors", lambda file: load_policy(file.parent)),
     "config": (f"runs/{RUN}/config.yaml", read_config),
-    "onnx": ("policy.onnx", load),
+    "onnx": ("policy.onnx", load_policy),
     # A process of its own reads the file first: libhdf5 itself may crash.
     "hdf5": ("tiny.hdf5", lambda file: (check_file(file), read_hdf5(file))),
 }

@@ -18,9 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from odd_environments import ACTIONS, CLOSING, HANGING, KINDS, MAKES, SIZE
 
-from aaren_rl import load_policy
+from aaren_rl import load_policy, runtime
 from aaren_rl.hub import from_pretrained
-from aaren_rl.runtime import load
 from aaren_rl.sb3 import SB3Policy, make_vec_env
 from aaren_rl.vector import VectorPolicy
 
@@ -261,10 +260,10 @@ CALLS: dict[str, tuple[list[Any], Callable[[Any, Any], object]]] = {
 }
 
 
-@pytest.mark.parametrize("exported", [False, True], ids=["policy", "runner"])
+@pytest.mark.parametrize("exported", [False, True], ids=["policy", "onnx_policy"])
 @pytest.mark.parametrize("name", CALLS)
 def test_an_argument(name: str, exported: bool, world: World) -> None:
-    policy = load(world.onnx) if exported else load_policy(world.run)
+    policy = load_policy(world.onnx if exported else world.run)
     values, call = CALLS[name]
     for value in [*ODD, *values]:
         must_be_refused(lambda value=value: call(policy, value))
@@ -280,12 +279,12 @@ LOADED: list[dict[str, Any]] = [
 
 def test_what_is_loaded(world: World, empty: Path) -> None:
     for path in ODD_PATHS:
-        for call in (load_policy, from_pretrained, load):
+        for call in (load_policy, from_pretrained, runtime.load_policy):
             must_be_refused(lambda call=call, path=path: call(path))
     for options in LOADED:
         must_be_refused(lambda options=options: load_policy(world.run, **options).initial_state(1, 1.0))
     for threads in (0, -1, "x", None, 1.5, 10**9):
-        must_be_refused(lambda threads=threads: load(world.onnx, threads=threads))
+        must_be_refused(lambda threads=threads: load_policy(world.onnx, threads=threads))
 
 
 def test_stable_baselines(world: World) -> None:

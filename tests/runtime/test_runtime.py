@@ -1,4 +1,4 @@
-"""The exported step against `Policy`, and the runner: state, errors, and what it does without."""
+"""The exported step against `Policy`, and the exported policy: state, errors, and what it does without."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from policies import (
 from aaren_rl.agents import DecisionModel, ModelConfig, NonFiniteActionError, Policy
 from aaren_rl.envs import rollout
 from aaren_rl.errors import AarenRLError, CheckpointError, ResourcesError, UsageError
-from aaren_rl.runtime import Runner, load
+from aaren_rl.runtime import OnnxPolicy, load_policy
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from aaren_rl.export.model import make_model as make_onnx  # noqa: E402
-from aaren_rl.export.model import make_runner  # noqa: E402
+from aaren_rl.export.model import make_onnx_policy  # noqa: E402
 
 STEPS = 30
 MODES = [("aaren", "recurrent", 8), *(("aaren", "staggered", k) for k in (2, 3, 8)), ("aaren", "window", 8)]
@@ -45,8 +45,8 @@ every_mode = pytest.mark.parametrize(("mixer", "rollout", "context_length"), MOD
 tokens = pytest.mark.parametrize("tokens_per_step", [1, 3])
 
 
-def runner_of(policy: Policy) -> Runner:
-    return make_runner(make_onnx(policy, make_card(policy.model)))
+def onnx_policy_of(policy: Policy) -> OnnxPolicy:
+    return make_onnx_policy(make_onnx(policy, make_card(policy.model)))
 
 
 def episode(batch: int, length: int = STEPS) -> tuple[np.ndarray, np.ndarray]:
@@ -57,16 +57,18 @@ def episode(batch: int, length: int = STEPS) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(length, batch, OBSERVATION)).astype(np.float32), rewards
 
 
-def assert_equal(policy: Policy, runner: Runner, batch: int, *, tolerance: float = 1e-5, length: int = STEPS) -> None:
+def assert_equal(
+    policy: Policy, onnx_policy: OnnxPolicy, batch: int, *, tolerance: float = 1e-5, length: int = STEPS
+) -> None:
     """Both play the same observations; every third action is replaced by what was executed instead."""
     targets = TARGET * np.arange(1.0, batch + 1)
     if policy.model.max_return_estimate is not None:
         targets[::2] = np.inf
-    state, exported = policy.initial_state(batch, targets), runner.initial_state(batch, targets)
+    state, exported = policy.initial_state(batch, targets), onnx_policy.initial_state(batch, targets)
     executed = np.random.default_rng(0).uniform(LOW, HIGH, (batch, ACTION)).astype(np.float32)
     for t, (observation, reward) in enumerate(zip(*episode(batch, length), strict=True)):
         wanted, state = policy.act(observation, reward, state)
-        action, exported = runner.act(observation, reward, exported)
+        action, exported = onnx_policy.act(observation, reward, exported)
         assert action.dtype == np.float32
         np.testing.assert_allclose(action, wanted, rtol=0, atol=tolerance, err_msg=f"step {t}")
         np.testing.assert_array_equal(exported.return_to_go, state.return_to_go)
@@ -87,7 +89,7 @@ def test_the_exported_step_is_the_policy(
     policy = make_policy(
         mixer, rollout, context_length, tokens_per_step=tokens_per_step, max_return_estimate=batch == 3
     )
-    assert_equal(policy, runner_of(policy), batch)
+    assert_equal(policy, onnx_policy_of(policy), batch)
 
 
 def test_one_layer_and_large_scores() -> None:
@@ -96,12 +98,12 @@ def test_one_layer_and_large_scores() -> None:
     del model.trunk.blocks[1]
     model.trunk.blocks[0].mixer.query_token.data *= 300
     policy = Policy(model, MEAN, STD, SCALE, "recurrent", 8, LOW, HIGH)
-    assert_equal(policy, runner_of(policy), 2, tolerance=1e-3)
+    assert_equal(policy, onnx_policy_of(policy), 2, tolerance=1e-3)
 
 
 def test_a_mixer_without_a_graph_is_refused() -> None:
     with pytest.raises(UsageError, match="the mixer rsa has no ONNX graph yet"):
-        runner_of(make_policy("rsa"))
+        onnx_policy_of(make_policy("rsa"))
 
 
 @pytest.mark.parametrize("counts", ["2,0,0,0,0,0", "0,1,2,0,0,0", "0,0,1,1,1,1"])
@@ -116,14 +118,14 @@ def test_recurrence_encoding_of_every_kind(counts: str, dilation: int, tokens_pe
     for parameter in model.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)
     policy = Policy(model, MEAN, STD, SCALE, "recurrent", 8, LOW, HIGH)
-    assert_equal(policy, runner_of(policy), 2)
+    assert_equal(policy, onnx_policy_of(policy), 2)
 
 
 def test_recurrence_encoding_that_has_no_graph_is_refused() -> None:
     masked = DecisionModel(ModelConfig(OBSERVATION, ACTION, "aaren-rsa", 16, 1, 4, rem_max_power=5))
     for policy in (Policy(masked, MEAN, STD, SCALE, "recurrent", 8), make_policy("aaren-rsa", "window")):
         with pytest.raises(UsageError, match="choose --rollout recurrent"):
-            runner_of(policy)
+            onnx_policy_of(policy)
 
 
 @pytest.mark.parametrize("mixer", ["gru", "mingru"])
@@ -132,69 +134,69 @@ def test_gated_units_have_a_graph_of_one_token_and_a_state(mixer: str) -> None:
         with pytest.raises(
             UsageError, match=f"the mixer {mixer} .* choose --rollout recurrent, of a policy trained with"
         ):
-            runner_of(policy)
+            onnx_policy_of(policy)
 
 
 @pytest.mark.parametrize("mixer", ["aaren", "gru", "mingru"])
 def test_in_float64_actions_are_equal_to_the_last_bit(mixer: str) -> None:
     """Sums in another order differ by 1e-16, which float32 rounds away: long episodes stay the same, falls included."""
     policy = Policy(make_model(mixer), MEAN, STD, SCALE, "recurrent", 8)
-    runner = make_runner(make_onnx(policy, make_card(policy.model), "float64"))
-    assert_equal(in_float64(policy), runner, 3, tolerance=0)
+    onnx_policy = make_onnx_policy(make_onnx(policy, make_card(policy.model), "float64"))
+    assert_equal(in_float64(policy), onnx_policy, 3, tolerance=0)
 
 
 @pytest.mark.parametrize(("mixer", "rollout"), [("aaren", "staggered"), ("aaren", "window"), ("attention", "window")])
 def test_every_mode_in_float64(mixer: str, rollout: str) -> None:
     policy = make_policy(mixer, rollout, max_return_estimate=True)
-    assert_equal(policy, make_runner(make_onnx(policy, make_card(policy.model), "float64")), 2)
+    assert_equal(policy, make_onnx_policy(make_onnx(policy, make_card(policy.model), "float64")), 2)
 
 
 @every_mode
 def test_some_environments_begin_anew(mixer: str, rollout: str, context_length: int) -> None:
     """Each as if it were alone, whatever the others do; and in any selection of them."""
-    runner = runner_of(make_policy(mixer, rollout, context_length))
+    onnx_policy = onnx_policy_of(make_policy(mixer, rollout, context_length))
     observations, rewards = episode(16, 14)
     begins = {0: range(16), 3: [1, 4], 8: [4, 9]}
     for begin, rows in begins.items():
         rewards[begin, list(rows)] = 0
-    state, mixed = runner.initial_state(16, TARGET), []
+    state, mixed = onnx_policy.initial_state(16, TARGET), []
     for t in range(14):
         if t in begins and t:
-            state = runner.reset(state, begins[t], TARGET + t)
-        kept, (action, state) = state, runner.act(observations[t], rewards[t], state)
+            state = onnx_policy.reset(state, begins[t], TARGET + t)
+        kept, (action, state) = state, onnx_policy.act(observations[t], rewards[t], state)
         mixed.append(action)
     for begin, rows in begins.items():
-        alone = runner.initial_state(16, TARGET + begin)
+        alone = onnx_policy.initial_state(16, TARGET + begin)
         for t in range(begin, 14):
-            action, alone = runner.act(observations[t], rewards[t], alone)
+            action, alone = onnx_policy.act(observations[t], rewards[t], alone)
             going = [row for row in rows if not any(row in begins[b] for b in begins if begin < b <= t)]
             np.testing.assert_array_equal(mixed[t][going], action[going])
     rows = np.array([9, 1, 4, 0] * 4)
-    some, _ = runner.act(observations[13, rows], rewards[13, rows], runner.select(kept, rows))
+    some, _ = onnx_policy.act(observations[13, rows], rewards[13, rows], onnx_policy.select(kept, rows))
     np.testing.assert_array_equal(some, mixed[13][rows])
 
 
 def test_an_infinite_reward_does_not_ask_for_the_best() -> None:
-    runner = runner_of(make_policy(max_return_estimate=True))
+    onnx_policy = onnx_policy_of(make_policy(max_return_estimate=True))
     (first, second), (zero, _) = episode(2, 2)
     for target in (TARGET, "auto"):
-        _, state = runner.act(first, zero, runner.initial_state(2, target))
+        _, state = onnx_policy.act(first, zero, onnx_policy.initial_state(2, target))
         with pytest.raises(NonFiniteActionError, match="reward: row 1 is -inf at step 1") as caught:
-            runner.act(second, np.array([0.0, -np.inf]), state)
+            onnx_policy.act(second, np.array([0.0, -np.inf]), state)
         assert isinstance(caught.value, AarenRLError)
 
 
 def test_an_export_without_an_estimate_of_the_best_says_so() -> None:
     with pytest.raises(UsageError, match="holds no estimate of the maximum achievable return"):
-        runner_of(make_policy()).initial_state(3, "auto")
+        onnx_policy_of(make_policy()).initial_state(3, "auto")
 
 
 def test_the_cards_return_is_asked_for_by_default() -> None:
-    runner = runner_of(make_policy())
-    state = runner.initial_state(2)
-    assert runner.target_return == TARGET and state.return_to_go.tolist() == [TARGET] * 2
-    assert runner.reset(runner.initial_state(2, 5.0), [1]).return_to_go.tolist() == [5.0, TARGET]
-    able = runner_of(make_policy(max_return_estimate=True))
+    onnx_policy = onnx_policy_of(make_policy())
+    state = onnx_policy.initial_state(2)
+    assert onnx_policy.target_return == TARGET and state.return_to_go.tolist() == [TARGET] * 2
+    assert onnx_policy.reset(onnx_policy.initial_state(2, 5.0), [1]).return_to_go.tolist() == [5.0, TARGET]
+    able = onnx_policy_of(make_policy(max_return_estimate=True))
     able.card["target_return"] = "auto"
     assert able.target_return == "auto" and able.initial_state(2).return_to_go.tolist() == [np.inf] * 2
     assert able.reset(able.initial_state(2, 5.0), [0], "auto").return_to_go.tolist() == [np.inf, 5.0]
@@ -203,12 +205,12 @@ def test_the_cards_return_is_asked_for_by_default() -> None:
 
 
 def test_the_state_is_a_value() -> None:
-    runner = runner_of(make_policy())
+    onnx_policy = onnx_policy_of(make_policy())
     (first, second), (zero, reward) = episode(2, 2)
-    action, state = runner.act(first, zero, runner.initial_state(2, TARGET))
-    wanted, _ = runner.act(second, reward, state)
+    action, state = onnx_policy.act(first, zero, onnx_policy.initial_state(2, TARGET))
+    wanted, _ = onnx_policy.act(second, reward, state)
     action[:] = 7  # the caller's own
-    again, _ = runner.act(second, reward, state)
+    again, _ = onnx_policy.act(second, reward, state)
     np.testing.assert_array_equal(again, wanted)
     assert not np.shares_memory(action, state.previous_action)
 
@@ -264,24 +266,24 @@ def test_files_that_are_no_policy_are_refused(exported: Path, tmp_path: Path, sp
     file = tmp_path / "spoiled.onnx"
     file.write_bytes(spoil(exported.read_bytes()))
     with pytest.raises(CheckpointError, match="No such file"):
-        load(tmp_path / "absent.onnx")
+        load_policy(tmp_path / "absent.onnx")
     with pytest.raises(CheckpointError, match=message) as raised:
-        load(file)
+        load_policy(file)
     assert str(file) in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_without_onnxruntime_the_extra_is_named(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ResourcesError, match=r"pip install 'aaren-rl\[runtime\]'"):
-        load(exported)
+        load_policy(exported)
 
 
 PLAYING = """
 import json, sys
 hooks = set(sys.modules)  # site-packages may have hooks of their own, which every interpreter imports
 import numpy as np
-from aaren_rl.runtime import load
-policy = load(sys.argv[1])
+from aaren_rl import load_policy
+policy = load_policy(sys.argv[1])
 state = policy.initial_state(3, 3600.0)
 for _ in range(3):
     action, state = policy.act(np.zeros((3, 11)), np.zeros(3), state)
@@ -307,4 +309,4 @@ def test_episodes_with_numpy_and_onnxruntime_alone_have_pytorchs_returns(exporte
 @pytest.mark.slow
 def test_many_steps_do_not_drift() -> None:
     policy = make_policy()
-    assert_equal(in_float64(policy), runner_of(policy), 1, length=5_000)
+    assert_equal(in_float64(policy), onnx_policy_of(policy), 1, length=5_000)
