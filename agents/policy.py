@@ -23,9 +23,10 @@ from .fast.rollout_graph import GraphedCallable
 from .fast.rollout_step import CompiledStep
 from .mixers import CONSTANT
 from .model.decision import DecisionModel, ReturnEstimate
-from .model.scaling import ReturnRange, Scaling, Step, to_array
-from .policy_state import CHECK, MEMORIES, Memory, PolicyState, Recurrent, Staggered, Window, where
+from .model.scaling import ReturnRange, Scaling, Step
+from .policy_state import CHECK, MEMORIES, Memory, PolicyState, Recurrent, Staggered, Window
 from .ranges import CONTEXT, ENVS
+from .rollouts import act_on_window, act_staggered
 from .scan.rows import batch_size, each
 
 if TYPE_CHECKING:
@@ -283,42 +284,11 @@ class Policy:
 
     def _act(self, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Memory]:
         if isinstance(memory, Window):
-            return self._window(step, memory)
+            return act_on_window(step, memory, self.model, self._scaling, self._windows)
         if isinstance(memory, Staggered):
-            return self._staggered(step, memory)
+            return act_staggered(step, memory, self._stepper, self.context_length // 2, self.observation_mean.device)
         action, state = self._stepper.step(step, memory.state, step.begins())
         return action, Recurrent(state)
-
-    def _staggered(self, step: Step, memory: Staggered) -> tuple[npt.NDArray[np.float32], Staggered]:
-        stepper, (older, younger) = self._stepper, memory
-        half = self.context_length // 2
-        if isinstance(step.timestep, np.ndarray):
-            turns = step.timestep % half == 0
-            older = where(torch.from_numpy(turns).to(self.observation_mean.device), younger, older)
-            action, older = stepper.step(step, older, step.begins())
-            return action, Staggered(older, stepper.step(step, younger, turns)[1])
-        fresh = step.timestep > 0 and step.timestep % half == 0
-        if fresh and younger is not None:
-            older = younger
-        action, older = stepper.step(step, older)
-        if fresh:
-            step, younger = step._replace(previous_action=None), stepper.initial_state(len(action))
-        if younger is not None:
-            _, younger = stepper.step(step, younger)
-        return action, Staggered(older, younger)
-
-    @torch.no_grad()
-    def _window(self, step: Step, memory: Window) -> tuple[npt.NDArray[np.float32], Window]:
-        window, place = memory.push(self._scaling.to_model(step))
-        if self._windows:
-            (actions,) = self._windows(*window)
-        else:
-            # Where all environments are at one step, without the places that are empty yet: less work, and how many
-            # there are does not show in the last bits.
-            seen = step.timestep + 1 if isinstance(step.timestep, int) else None
-            actions, _ = self.model(*(part[:, :seen] for part in window))
-        newest = actions[torch.arange(len(place), device=place.device), place]
-        return to_array(self._scaling.from_model(newest)), window
 
 
 def _exact(estimate: ReturnEstimate | None) -> ReturnEstimate | None:
