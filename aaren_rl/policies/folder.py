@@ -28,7 +28,7 @@ from ..typed import read
 from .card import PolicyCard, card_from_json
 from .names import WEIGHTS, weights_words
 
-FORMAT = 4
+FORMAT = 5
 CARD = "config.json"
 FOLDERS = ("policy", "policy_best")  # of a run
 
