@@ -1,6 +1,6 @@
-"""The models: the scan, the mixers, the decision model and the policy. Imports torch only, and that on demand.
+"""The models: the scan, the mixers, the decision model and the policy. Imports only torch, and only on demand.
 
-A command line lists the model's settings (`agents/model/config.py`) without waiting for torch.
+A command line lists the model settings (`agents/model/config.py`) without importing torch.
 """
 
 from importlib import import_module
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """Imports all that is public with the first name that is asked for."""
-    if name != "__all__" and (name.startswith("__") or find_spec(f"{__name__}.{name}")):  # `import` finds modules
+    """Import all public names on first access to one of them."""
+    if name != "__all__" and (name.startswith("__") or find_spec(f"{__name__}.{name}")):  # modules are left to `import`
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(".public", __name__), name)

@@ -1,4 +1,4 @@
-"""What a caller hands to a policy: held to numbers and shapes, nothing is broadcast, and messages name it. No torch.
+"""Checks of the arguments of a policy: types and shapes, without broadcasting. Messages name the argument. No torch.
 
 Shape suffixes: B environments, A action.
 """
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-# Of what a type is made, and what a message calls it.
+# Dtype kinds that convert to a type, and the name of the type in messages.
 KINDS = {"f": ("biuf", "numbers"), "i": ("biu", "integers"), "b": ("b", "bool")}
 
 
 class Arguments:
-    """The checks of a caller's arguments, one a kind; what does not fit raises `error` with a message that names it."""
+    """Argument checks, one method per kind. Invalid arguments raise `error` with a message that names them."""
 
     def __init__(self, error: type[ValueError] = ValueError) -> None:
         self._error = error
 
     def array(self, name: str, value: Any, dtype: Any, shape: tuple[int, ...] | None = None) -> npt.NDArray[Any]:  # noqa: ANN401
-        """An array of this type and shape, of anything that numpy makes one of, or of a tensor on any device."""
+        """An array of this type and shape, from anything that numpy converts, or from a tensor on any device."""
         array: npt.NDArray[Any] = value
-        if type(value) is not np.ndarray or value.dtype != dtype:  # it rarely is: the rest takes microseconds
+        if type(value) is not np.ndarray or value.dtype != dtype:  # fast path: the conversion below takes microseconds
             wanted = np.dtype(dtype)
             try:
                 array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-                # Text would be read, an imaginary part dropped, a fraction cut off, a number taken for a truth value.
+                # Conversion would parse text, drop imaginary parts and fractions, and take numbers as booleans.
                 if array.size and array.dtype.kind not in KINDS[wanted.kind][0]:
                     raise TypeError(str(array.dtype))
-                with np.errstate(over="ignore"):  # told as what is not finite
+                with np.errstate(over="ignore"):  # reported as not finite elsewhere
                     array = array.astype(wanted, copy=False)
             except (TypeError, ValueError, OverflowError, RuntimeError) as error:
                 raise self._error(f"{name}: must be {KINDS[wanted.kind][1]}, not {type(value).__name__}") from error
@@ -56,14 +56,14 @@ class Arguments:
         return number
 
     def choices(self, name: str, value: Any, batch: int, start: int, count: int) -> npt.NDArray[np.int64]:  # noqa: ANN401
-        """Discrete actions (B,), `count` of them from `start` on."""
+        """Discrete actions (B,), from `start` to `start + count - 1`."""
         found = self.array(name, value, np.int64, (batch,))
         if (outside := found[(found < start) | (found >= start + count)]).size:
             raise self._error(f"{name}: must be actions from {start} to {start + count - 1}, not {outside[0]}")
         return found
 
     def temperature(self, value: Any, *, discrete: bool) -> None:  # noqa: ANN401
-        """None, or a temperature to sample discrete actions with."""
+        """None, or a temperature for sampling discrete actions."""
         if value is None:
             return
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -71,10 +71,10 @@ class Arguments:
         if problem := TEMPERATURE.problem(value):
             raise self._error(f"temperature: {problem}")
         if not discrete:
-            raise self._error("temperature: is for discrete actions, and this policy's are continuous; leave it out")
+            raise self._error("temperature: needs discrete actions, but this policy has continuous ones; leave it out")
 
     def seeds(self, name: str, value: Any, batch: int) -> npt.NDArray[np.int64]:  # noqa: ANN401
-        """Seeds of a sampling policy: (B,), or one number for the first environment, and the next for the others."""
+        """Seeds of a sampling policy: (B,), or one number s for s, s + 1, ..."""
         found = self.array(name, value, np.int64)
         if found.shape == ():
             found = found + np.arange(batch)

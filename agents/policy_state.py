@@ -1,4 +1,4 @@
-"""What a policy remembers between two steps, in each rollout mode.
+"""The state of a policy between two steps, for each rollout mode.
 
 Shape suffixes: B environments, O observation, A action, K steps of context.
 """
@@ -24,15 +24,15 @@ StepperState: TypeAlias = TrunkState | Tensor
 
 
 class Recurrent(NamedTuple):
-    """One state, from the first step on."""
+    """One state since the first step."""
 
     state: StepperState
 
 
 class Staggered(NamedTuple):
-    """Two staggered states: actions come from the older; every K / 2 steps it is dropped and a fresh one begun.
+    """Two staggered states. Actions come from the older; every K / 2 steps it is dropped and a new one starts.
 
-    Until the first is begun, the younger is None, or a copy of the older where environments are at different steps.
+    In the first K / 2 steps, the younger is None, or a copy of the older if environments are at different steps.
     """
 
     older: StepperState
@@ -40,10 +40,10 @@ class Staggered(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The last K steps, the oldest first; zeros behind the newest while there are fewer, and for the newest action.
+    """The last K steps, oldest first; zeros after the newest while there are fewer, and for the newest action.
 
     Attributes:
-        observations: (B, K, O), normalised; likewise actions (B, K, A), scaled returns_to_go and timesteps (B, K).
+        observations: (B, K, O), normalized; likewise actions (B, K, A), scaled returns_to_go and timesteps (B, K).
     """
 
     observations: Tensor
@@ -53,20 +53,20 @@ class Window(NamedTuple):
 
     @staticmethod
     def empty(batch_size: int, sizes: tuple[int, int], context_length: int, device: torch.device) -> Window:
-        """Before any step, for `sizes` O and A."""
+        """The window before any step, for `sizes` O and A."""
         observations, actions = (torch.zeros(batch_size, context_length, size, device=device) for size in sizes)
         returns_to_go = torch.zeros(batch_size, context_length, device=device)
         return Window(observations, actions, returns_to_go, torch.zeros_like(returns_to_go, dtype=torch.long))
 
     def push(self, step: ModelStep) -> tuple[Window, Tensor]:
-        """The window with one more step, and its place in it, (B,); what came before an episode's first is not seen."""
+        """The window with one more step, and its index in it, (B,). Steps before the first of an episode are masked."""
         (batch, length), (observation, to_go, timestep, previous) = self.returns_to_go.shape, step
         every = torch.arange(batch, device=self.timesteps.device)
         times = torch.as_tensor(timestep, device=every.device).expand(batch)
         full, place = times >= length, times.clamp(max=length - 1)
         after = Window(*(where(full, part.roll(-1, 1), part) for part in self))
         if previous is not None:
-            after.actions[every, place - 1] = previous  # at a first step the last place, which is not seen
+            after.actions[every, place - 1] = previous  # at a first step the last index, which is masked
         new = (observation, torch.zeros_like(after.actions[:, 0]), to_go, times)
         for part, value in zip(after, new, strict=True):
             part[every, place] = value
@@ -78,15 +78,15 @@ MEMORIES: dict[str, type[Memory]] = {"recurrent": Recurrent, "staggered": Stagge
 
 
 class PolicyState(NamedTuple):
-    """What a policy remembers between two steps of B environments, in their units.
+    """The state of a policy between two steps of B environments, in their units.
 
     Attributes:
         timestep: steps taken so far in the episode: one number, or int64 (B,) after `Policy.reset`.
-        return_to_go: return still to come, float64 (B,); infinite for the maximum achievable one.
-        previous_action: the action handed out last, float32 (B, A), or int64 (B,) of discrete ones; None before the
-            first. Replace it (`state._replace(previous_action=...)`) if something else was executed.
-        memory: what the rollout mode keeps, on the policy's device.
-        seeds: int64 (B,), what a policy with a temperature draws from, with the time step; None of any other.
+        return_to_go: remaining target return, float64 (B,); infinite for the maximum achievable one.
+        previous_action: the last returned action, float32 (B, A), or int64 (B,) if discrete; None before the first.
+            Replace it (`state._replace(previous_action=...)`) if a different action was executed.
+        memory: the memory of the rollout mode, on the device of the policy.
+        seeds: int64 (B,), the seeds of a policy with a temperature; None for any other.
     """
 
     timestep: int | npt.NDArray[np.int64]
@@ -97,5 +97,5 @@ class PolicyState(NamedTuple):
 
 
 def where(chosen: Tensor, part: State, other: State) -> State:
-    """The rows of a part of a state where `chosen`, bool (B,), those of another elsewhere."""
+    """Rows of one part of a state if `chosen`, bool (B,), of another otherwise."""
     return each(lambda pair: torch.where(chosen.view(-1, *[1] * (pair[0].dim() - 1)), pair[0], pair[1]), [part, other])

@@ -1,4 +1,4 @@
-"""What `agents` offers to others."""
+"""The public names of `agents`."""
 
 from .errors import NonFiniteActionError
 from .mixers import CONSTANT, GROWING, MIXERS, RSA, Aaren, AarenRSA, Attention, Encoded, Mixer

@@ -1,4 +1,4 @@
-"""Ranges of numbers, as the fields of a configuration have them in their metadata under "limits"."""
+"""Ranges of numbers, stored in the metadata of configuration fields under "limits"."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class Range:
-    """Finite numbers from `low` to `high`; with `above` `low` is not one of them, with `below` `high` is not."""
+    """Finite numbers from `low` to `high`. `above` excludes `low`, `below` excludes `high`."""
 
     low: float
     high: float
@@ -21,7 +21,7 @@ class Range:
     below: bool = False
 
     def problem(self, value: float) -> str | None:
-        """What is wrong with a value, as a message has it behind a name and a colon; None where nothing is."""
+        """The problem with a value, for a message after a name and a colon; None if it is valid."""
         if isinstance(value, float) and not math.isfinite(value):
             return f"must be finite, not {value}"
         if value < self.low or (self.above and value == self.low):
@@ -31,11 +31,11 @@ class Range:
         return None
 
     def integer(self, text: str) -> int:
-        """The type of an argument that is an integer of this range."""
+        """The argparse type of an integer of this range."""
         return self._read(int, "an integer", text)
 
     def number(self, text: str) -> float:
-        """The type of an argument that is a number of this range."""
+        """The argparse type of a number of this range."""
         return self._read(float, "a number", text)
 
     def _read(self, kind: Callable[[str], Number], name: str, text: str) -> Number:
@@ -53,24 +53,24 @@ def _shown(bound: float) -> str:
 
 
 def setting(default: Any, text: str | None = None, limits: Range | None = None) -> Any:  # noqa: ANN401  any default
-    """A field with a range; with a text, its help, it is one that a user may set."""
+    """A field with a range. With a help text, it is a setting for users."""
     return field(default=default, metadata={"limits": limits, **({"help": text} if text else {})})
 
 
 def check_limits(config: Any) -> None:  # noqa: ANN401  any dataclass
-    """Raises ValueError naming the first field whose number is out of its range."""
+    """Raise ValueError that names the first field out of its range."""
     for item in fields(config):
         limits, value = item.metadata.get("limits"), getattr(config, item.name)
         if limits is not None and isinstance(value, int | float) and (problem := limits.problem(value)):
             raise ValueError(f"{item.name}: {problem}")
 
 
-AUTO = "auto"  # in place of a number, the target return that is the maximum achievable one at every step
+AUTO = "auto"  # target return: the maximum achievable return at every step, instead of a number
 
-LARGE = 2**53  # from here on not every integer is a float, nor JSON's
+LARGE = 2**53  # above, floats and JSON do not represent every integer
 COUNT = Range(1, LARGE)
 COUNT_FROM_0 = Range(0, LARGE)
 ENVS = Range(1, 2**31)
 TEMPERATURE = Range(0, 1e30, above=True)
-CONTEXT = Range(2, 2**20)  # a rollout's window holds so many steps from the first on
+CONTEXT = Range(2, 2**20)  # a rollout window allocates all steps at the start
 BELOW_1 = Range(0, 1, below=True)

@@ -1,14 +1,14 @@
-"""Policies made of a trained one: with tree attention, and with guidance.
+"""Variants of a trained policy: with tree attention, and with guidance.
 
-Guidance acts on what asking for a return changes, more than it changes: a policy trained on the data of one behavior
-does nearly the same whatever is asked for. Here the model runs twice at every step, once asked for the return that is
-wanted and once for the expected one (`ReturnEstimate`), and acts on
+Guidance amplifies the effect of the target return: a policy trained on data of one behavior policy acts nearly the same
+for every target. The model runs twice per step, with the target return and with the expected return-to-go
+(`ReturnEstimate`), and the action is
 
     a = a_expected + W (a_asked - a_expected),
 
-within the environment's limits, or on such logits of discrete actions: classifier-free guidance (Ho & Salimans 2022),
-but away from the ordinary instead of from a model that sees no return. Both runs see the action that was taken, and
-their states are one batch.
+within the action bounds; discrete actions use such logits. This is classifier-free guidance (Ho & Salimans 2022), but
+away from the expected return instead of a model without returns. Both runs get the executed action, and their states
+are one batch.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 def with_guidance(policy: Policy, guidance: float) -> Policy:
-    """A copy of the policy that acts with guidance W; at 1 the policy as it is.
+    """A copy of the policy that acts with guidance W; the same policy for W = 1.
 
     Raises:
-        ValueError: the guidance is not finite or below 1, or the model holds no estimate of the expected return-to-go.
+        ValueError: the guidance is below 1 or not finite, or the model cannot estimate the expected return-to-go.
     """
     if not (math.isfinite(guidance) and guidance >= 1):
         raise ValueError(f"guidance must be a number from 1, not {guidance}")
@@ -49,7 +49,7 @@ def with_guidance(policy: Policy, guidance: float) -> Policy:
 
 @dataclass(frozen=True)
 class GuidedPolicy(Policy):
-    """A policy with guidance, which acts in B environments as `Policy` does; its memory holds both runs, 2 B rows.
+    """A policy with guidance. It acts in B environments as `Policy` does; its memory has both runs, 2 B rows.
 
     Attributes:
         guidance: W.
@@ -83,21 +83,21 @@ class GuidedPolicy(Policy):
 
 
 def with_tree_attention(policy: Policy, config: TreeConfig) -> Policy:
-    """A copy of the policy whose layers attend through a tree of the episode so far; the weights stay as they are.
+    """A copy of the policy whose layers attend through a tree of the episode so far, with the same weights.
 
     Raises:
-        ValueError: the model's mixer is not softmax attention over the tokens, or the rollout keeps no cache of them.
+        ValueError: the mixer is not softmax attention over the tokens, or the rollout mode has no key-value cache.
     """
     if policy.rollout == "window":
         raise ValueError("tree attention needs a growing memory: use rollout recurrent or staggered, not window")
     model = copy.deepcopy(policy.model)
-    model.config = replace(model.config, mixer="attention")  # what it says of a tree of its own no longer holds
+    model.config = replace(model.config, mixer="attention")  # its fields about tree attention are no longer valid
     plant_trees(model.trunk, config)
     return replace(policy, model=model)
 
 
 def with_softmax_attention(policy: Policy) -> Policy:
-    """A copy of the policy that attends exactly where it was trained to act with a tree; any other as it is."""
+    """A copy with exact attention of a policy trained to act with a tree; any other policy unchanged."""
     if policy.model.config.mixer != "tree":
         return policy
     model = copy.deepcopy(policy.model)
@@ -106,7 +106,7 @@ def with_softmax_attention(policy: Policy) -> Policy:
 
 
 def tree_config(policy: Policy) -> TreeConfig | None:
-    """How the policy's tree attention is computed; None where it has none."""
+    """How the tree attention of the policy is computed; None if it has none."""
     mixer, config = policy.model.trunk.mixer, policy.model.config
     if isinstance(mixer, TreeAttention):
         return mixer.config
@@ -114,6 +114,6 @@ def tree_config(policy: Policy) -> TreeConfig | None:
 
 
 def tree_state(model: DecisionModel, caches: TrunkState) -> TrunkState:
-    """The state of a model with tree attention after the tokens in the key-value caches of the model it was made of."""
+    """The state of a model with tree attention after the tokens in the key-value caches of the original model."""
     mixers = (block.get_submodule("mixer") for block in model.trunk.blocks)
     return tuple(mixer.from_cache(cache) for mixer, cache in zip(mixers, caches, strict=True))  # type: ignore[operator]

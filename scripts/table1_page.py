@@ -1,4 +1,4 @@
-"""What docs/table1.md and README.md say of the results that scripts/table1 wrote, and where they say it.
+"""The parts of docs/table1.md and README.md that are made from the results of scripts/table1.
 
 A page is written by hand. `<!-- table1: NAME -->` begins a part that is made from results/table1/*.json, and
 `<!-- /table1 -->` ends it.
@@ -33,7 +33,7 @@ MIN_SETS = 3  # of which one is left out
 
 
 def write(docs: Path, grid: Grid) -> int:
-    """The parts of docs/table1.md and of the README beside docs, and the pictures; returns the exit code."""
+    """Write the parts of docs/table1.md and of the README, and the figures. Returns the exit code."""
     folder = docs / "results" / "table1"
     cells, made = read(folder, grid)
     if not cells:
@@ -74,17 +74,17 @@ def is_pair(found: Any) -> bool:  # noqa: ANN401  a difference of any kind
 
 
 def answer(cells: Sequence[Cell]) -> str:
-    """What a reader came for, and what a mean over sets hides."""
+    """The main differences, and what a mean over datasets hides."""
     scores = {d.env: d.estimate for d in differences(cells) if is_pair(d)}
     sets = [env for env in scores if env is not None]
     if not sets:
-        return f"No set has runs of {label(OURS)} and of {label(THEIRS)} yet."
-    over = f"on {sets[0]}" if len(sets) == 1 else f"on average over {len(sets)} sets"
+        return f"No dataset has runs of {label(OURS)} and of {label(THEIRS)} yet."
+    over = f"on {sets[0]}" if len(sets) == 1 else f"on average over {len(sets)} datasets"
     score = interval(scores[sets[0] if len(sets) == 1 else None])
     error = imitation_difference_over_tasks(cells, OURS, THEIRS).difference
     said = (
-        f"**{label(OURS)}'s score minus {label(THEIRS)}'s, {over}: {score}; "
-        f"its held-out action MSE minus the other's: {interval(error, 4)}**, where below 0 is better."
+        f"**Score of {label(OURS)} minus {label(THEIRS)}, {over}: {score}; "
+        f"difference of held-out action MSE: {interval(error, 4)}** (below 0 is better)."
     )
     if len(sets) >= MIN_SETS:
         most = max(sets, key=lambda env: abs(scores[env].value))
@@ -93,9 +93,9 @@ def answer(cells: Sequence[Cell]) -> str:
         ends = [d.difference.interval for d in imitation_differences(cells) if is_pair(d)]
         lower, higher = (sum(end is not None and sign * end[i] < 0 for end in ends) for sign, i in ((1, 1), (-1, 0)))
         said += (
-            f" By set: scores differ most on {most}, by {interval(scores[most])}; on the others by {interval(rest)} on "
-            f"average. The error is lower on {lower} sets and higher on {higher}, of {len(ends)}, by intervals without "
-            "0."
+            f" Scores differ most on {most}, by {interval(scores[most])}, and on the others by {interval(rest)} on "
+            f"average. Of {len(ends)} datasets, the error is lower on {lower} and higher on {higher} (intervals exclude "
+            "0)."
         )
     return textwrap.fill(said, 120, break_on_hyphens=False)
 
@@ -119,7 +119,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) ->
 
 
 def scores(cells: Sequence[Cell]) -> str:
-    """A row a set: every agent's mean, what the data return, and the paper's."""
+    """One row per dataset: mean of every agent, dataset returns, and scores of the paper."""
     agents, found = agents_of(cells), {(s.env, s.agent): s for s in summarize(cells)}
     rows = []
     for env, by_agent in group(cells).items():
@@ -134,11 +134,11 @@ def scores(cells: Sequence[Cell]) -> str:
         rows.append(row)
     paper = ["paper: Aaren (D4RL)", "paper: Transformer (D4RL)"]
     own = [f"{label(agent)} (local)" for agent in agents]
-    return table(["set", *own, "data: mean, best tenth; mode", *paper], rows)
+    return table(["dataset", *own, "data: mean, best tenth; deterministic behavior policy", *paper], rows)
 
 
 def errors(cells: Sequence[Cell]) -> str:
-    """A row a set: every agent's excess MSE, and the difference."""
+    """One row per dataset: excess MSE of every agent, and the difference."""
     agents, found = agents_of(cells), {(i.env, i.agent): i for i in imitation(cells) if i.above_floor is not None}
     paired = {d.env: d.difference for d in imitation_differences(cells) if is_pair(d)}
     rows = []
@@ -147,32 +147,32 @@ def errors(cells: Sequence[Cell]) -> str:
         floor = next(i.error.value - i.above_floor.value for i in own if i is not None)
         above = ["-" if i is None else number(i.above_floor.value, 4) for i in own]
         rows.append([env, number(floor, 4), *above, interval(paired[env], 4) if env in paired else "-"])
-    return table(["set", "floor", *map(label, agents), "first minus second [95 %]"], rows)
+    return table(["dataset", "noise variance", *map(label, agents), "first minus second [95%]"], rows)
 
 
 def over_all(cells: Sequence[Cell]) -> str:
-    """Means over sets, and the probability of improvement."""
+    """Means over datasets, and the probability of improvement."""
     if not (found := aggregate(on_all_sets(cells))):
-        return "There are not yet two sets."
+        return "There are fewer than two datasets."
     rows = [[label(a.agent), interval(a.mean), interval(a.iqm), str(a.runs)] for a in found]
     better = [interval(i.estimate, 2) for i in improvements(cells) if i.env is None and is_pair(i)]
     told = [
-        f"A run of {label(OURS)} scores above one of {label(THEIRS)} on the same set with probability {probability}."
+        f"A {label(OURS)} run scores above a {label(THEIRS)} run on the same dataset with probability {probability}."
         for probability in better
     ]
-    shown = table(["agent", "mean of means [95 %]", "IQM of all runs [95 %]", "runs"], rows)
-    return "\n\n".join([shown, f"Of {len(found[0].envs)} sets.", *told])
+    shown = table(["agent", "mean of means [95%]", "IQM of all runs [95%]", "runs"], rows)
+    return "\n\n".join([shown, f"Over {len(found[0].envs)} datasets.", *told])
 
 
 def steering(cells: Sequence[Cell]) -> str:
-    """A row a set: how well the achieved returns follow the asked ones."""
+    """One row per dataset: how well the achieved returns follow the target returns."""
     agents = [agent for agent in agents_of(cells) if any(cell.sweep for cell in cells if cell.agent == agent)]
     rows = []
     for env, by_agent in group(cells).items():
         row = [env]
         for agent in agents:
             runs = by_agent.get(agent, [])
-            columns = zip(*(cell.sweep for cell in runs), strict=True)  # a target each
+            columns = zip(*(cell.sweep for cell in runs), strict=True)  # one column per target
             points = [(column[0].target_return, fmean(score.return_mean for score in column)) for column in columns]
             returns = [achieved for _, achieved in points]
             row += (
@@ -182,11 +182,11 @@ def steering(cells: Sequence[Cell]) -> str:
             )
         rows.append(row)
     head = [text for agent in agents for text in (f"{label(agent)}: rank correlation", "achieved, returns")]
-    return table(["set", *head], rows)
+    return table(["dataset", *head], rows)
 
 
 def cost(cells: Sequence[Cell], machines: Mapping[str, str]) -> str:
-    """A row a machine and agent: an update, an action early and late, the state late; `machines`: of every run."""
+    """One row per machine and agent: times of a gradient step and of early and late actions, size of the late state."""
     rows = []
     for machine, agent in product(sorted(set(machines.values())), agents_of(cells)):
         if runs := [cell for cell in cells if cell.agent == agent and machines[cell.run] == machine]:
@@ -200,5 +200,5 @@ def cost(cells: Sequence[Cell], machines: Mapping[str, str]) -> str:
                 " to ".join(dict.fromkeys(memory(size) for size in (min(sizes), max(sizes)))),
             ]
             rows.append(row)
-    head = ["trained on", "agent", "runs", "ms per gradient step", "µs an action, step 10 to the last", "state"]
+    head = ["trained on", "agent", "runs", "ms per gradient step", "µs per action, step 10 to the last", "state"]
     return table(head, rows, words=2)

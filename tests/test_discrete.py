@@ -268,12 +268,12 @@ def test_a_temperature_that_cannot_be_asked_for(temperature: str, run: Path, cap
 
 def test_a_temperature_for_continuous_actions(tmp_path: Path, capsys) -> None:
     code, line = refused(capsys, evaluate, str(save_run(tmp_path / "seed0")), "--temperature", "1")
-    assert code == 2 and "--temperature: is for discrete actions" in line
+    assert code == 2 and "--temperature: needs discrete actions" in line
     policy = make_continuous()
     from policies import make_card
 
     exported = make_onnx(policy, make_card(policy.model)).SerializeToString()
-    with pytest.raises(ArgumentError, match=r"^temperature: is for discrete actions"):
+    with pytest.raises(ArgumentError, match=r"^temperature: needs discrete actions"):
         from_bytes(exported, "policy", temperature=1.0)
     with pytest.raises(ArgumentError, match=r"^logits: "):
         make_onnx_policy(make_onnx(policy, make_card(policy.model))).logits(np.zeros((1, 11)), np.zeros(1), None)

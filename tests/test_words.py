@@ -28,6 +28,7 @@ PLACES += [
         "train",
         "bench",
         "evaluate",
+        "export",
     )
 ]
 WORDS = "unasked|anew|sooner|as they come|stands? beside|at hand|(?:is|are) told|(?:is|are) refused|held against|a fall"

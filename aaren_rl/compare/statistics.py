@@ -29,7 +29,7 @@ MIN_SEEDS = 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its 95 % bootstrap interval (low, high); None where a task has fewer than `MIN_SEEDS` seeds."""
+    """A number and its 95% bootstrap interval (low, high); None where a task has fewer than `MIN_SEEDS` seeds."""
 
     value: float
     interval: tuple[float, float] | None
@@ -131,7 +131,7 @@ def improvements(cells: Sequence[Cell]) -> list[Pair]:
 def profiles(cells: Sequence[Cell], thresholds: Floats) -> dict[str, tuple[Floats, Floats, Floats]]:
     """Every agent's performance profile over the tasks that `aggregate` takes; nothing where there are none.
 
-    The share of its runs that score above each threshold, over tasks of equal weight, and the ends of a pointwise 95 %
+    The share of its runs that score above each threshold, over tasks of equal weight, and the ends of a pointwise 95%
     interval, the shares themselves where seeds are too few for one; all are (T,).
     """
     envs, by_agent = _shared_scores(cells)
@@ -150,7 +150,7 @@ def resample(values: Floats, count: int, rng: np.random.Generator) -> Floats:
 
 
 def interval_of(resamples: Floats) -> tuple[float, float]:
-    """The ends of the middle 95 %, (N,) to two numbers."""
+    """The ends of the middle 95%, (N,) to two numbers."""
     low, high = np.quantile(resamples, ENDS)
     return float(low), float(high)
 

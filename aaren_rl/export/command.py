@@ -24,11 +24,11 @@ from .model import checked_model, make_model, make_onnx_policy
 SEED = 1000
 
 DESCRIPTION = """\
-Write a trained policy as one ONNX file that runs without PyTorch, by aaren_rl.runtime or anything else that reads ONNX.
+Write a trained policy as one ONNX file that runs without PyTorch, with aaren_rl.runtime or any other ONNX runtime.
 
   aaren-rl export runs/hopper-medium/decision-aaren/seed0 --out policy.onnx
-  aaren-rl export RUN --out small.onnx --quantize int8     # prints the score before and after
-  aaren-rl evaluate policy.onnx                            # score the file itself
+  aaren-rl export RUN --out small.onnx --quantize int8     # prints the scores before and after
+  aaren-rl evaluate policy.onnx                            # evaluate the file
 
 The file holds one environment step, for any number of environments: observation, last reward and state in, action and
 new state out. Normalization, return-to-go, timestep, action range and metadata are inside.
@@ -57,10 +57,10 @@ def make_parser() -> Parser:
         choices=["float32", "float64"],
         metavar="TYPE",
         default="float32",
-        help="float64: slower, and the same episodes on every machine [float32]",
+        help="float64: slower, but the same episodes on every machine [float32]",
     )
     parser.add_argument(
-        "--episodes", type=positive, metavar="N", default=20, help="episodes of the scores of --quantize [20]"
+        "--episodes", type=positive, metavar="N", default=20, help="evaluation episodes of --quantize [20]"
     )
     parser.add_argument(
         "--seed", type=SEEDS.integer, metavar="S", default=SEED, help=f"environment i is reset with S + i [{SEED}]"
@@ -70,18 +70,18 @@ def make_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
+    """Run the command. Returns the exit code."""
     return run(make_parser(), export, argv)
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Builds, checks and writes the file; returns the exit code."""
+    """Build, test and write the file. Returns the exit code."""
     out, seed = arguments.out, arguments.seed
     check_writable("--out", out)
     if out.exists() and not arguments.force:
         raise UsageError(f"--out {out}: exists; --force replaces it")
     if arguments.quantize is not None and arguments.precision != "float32":
-        raise UsageError("--quantize, --precision: give one of them")
+        raise UsageError("--quantize, --precision: give only one of them")
     import_registering(arguments.register)
     asked = {name: getattr(arguments, name) for name in ("rollout", "rollout_context", "weights")}
     policy = load_policy(arguments.run, **asked)

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     import onnx
 
 CHECKED_STEPS = 1000
-TOLERANCE = 1e-5  # of half an action's range, or in the probability of a discrete action
+TOLERANCE = 1e-5  # in units of half the action range, or in probability for discrete actions
 
 
 def checked_model(policy: Policy, card: PolicyCard, precision: str, seed: int) -> tuple[onnx.ModelProto, float]:
-    """The ONNX model of a policy, and the largest difference of its actions; raises as `make_model` and `check`."""
+    """The ONNX model of a policy, and the largest difference of its actions. Raises as `make_model` and `check`."""
     model = make_model(policy, card, precision)
     difference = check(policy, make_onnx_policy(model), card, seed)
     _describe(model, card, precision=precision, checked_steps=CHECKED_STEPS, largest_difference=difference)
@@ -36,10 +36,10 @@ def checked_model(policy: Policy, card: PolicyCard, precision: str, seed: int) -
 
 
 def make_model(policy: Policy, card: PolicyCard, precision: str = "float32") -> onnx.ModelProto:
-    """The ONNX model of a policy, unchecked.
+    """The ONNX model of a policy, untested.
 
     Raises:
-        UsageError: the mixer has no graph in this rollout mode, or the policy is guided.
+        UsageError: the mixer has no ONNX graph in this rollout mode, or the policy is guided.
         ResourcesError: a package is missing.
     """
     if isinstance(policy, GuidedPolicy):
@@ -67,20 +67,20 @@ def make_onnx_policy(model: onnx.ModelProto) -> OnnxPolicy:
 
 
 def check(policy: Policy, onnx_policy: OnnxPolicy, card: PolicyCard, seed: int) -> float:
-    """The largest difference of an action, in halves of its range, while PyTorch's are played for several returns.
+    """The largest difference of an action from PyTorch, in units of half its range, for several target returns.
 
-    Of discrete actions: of their probabilities, the softmax of the logits.
-    Where an episode ends another follows, but the policies go on: their states are to be seen at every age.
+    For discrete actions, the difference of probabilities, the softmax of the logits. PyTorch selects the actions. When
+    an episode ends another starts, but the states of the policies continue, to test them after any number of steps.
 
     Raises:
-        NumericsError: it is above 1e-5, or not a number.
+        NumericsError: it is above 1e-5 or NaN.
         SimulationError: the environment cannot be made, or fails.
     """
     target = target_number(card.target_return)
     targets = np.array([target, target / 2] + [math.inf] * (policy.model.max_return_estimate is not None))
     count = len(targets)
     half = action_range(policy)[1]
-    policy = dataclasses.replace(policy, compiled=False)  # PyTorch's own operations
+    policy = dataclasses.replace(policy, compiled=False)  # plain PyTorch operations
     stepper = LocalStepper(card.env_id, card.env_kwargs, list(range(seed, seed + count)))
     largest = 0.0
     try:
@@ -90,14 +90,14 @@ def check(policy: Policy, onnx_policy: OnnxPolicy, card: PolicyCard, seed: int) 
             now = observations, rewards
             acted, state = policy.logits(*now, state) if policy.discrete else policy.act(*now, state)
             other, exported = onnx_policy.logits(*now, exported) if policy.discrete else onnx_policy.act(*now, exported)
-            action = np.copy(state.previous_action)  # type: ignore[arg-type]  # there is one after a step
-            exported = exported._replace(previous_action=action)  # which is what was executed
+            action = np.copy(state.previous_action)  # type: ignore[arg-type]  # never None after a step
+            exported = exported._replace(previous_action=action)  # the executed action
             if policy.discrete:
                 acted, other = softmax(acted, 1), softmax(other, 1)
             largest = max(largest, difference := float((np.abs(other - acted) / half).max()))
             if not difference <= TOLERANCE:
                 raise NumericsError(
-                    f"the exported policy's action at step {step} differs from PyTorch's by {difference:.2g} "
+                    f"the action of the exported policy at step {step} differs from PyTorch by {difference:.2g} "
                     f"(more than {TOLERANCE:g} {'in probability' if policy.discrete else 'of half its range'}); "
                     "nothing was written"
                 )

@@ -1,17 +1,17 @@
-"""One step of a policy as an ONNX graph: state in, action and state out.
+"""One step of a policy as an ONNX graph: state in, action and new state out.
 
 Inputs, for B environments: observation (B, O), raw; reward (B,), of the step before; and the state: return_to_go (B,)
 in float64, timestep (B,), previous_action (B, A), memory (B, ...). Outputs: action (B, A) and next_return_to_go,
-next_timestep, next_memory; the next previous_action is the action, or whatever was executed instead. Discrete actions
-are int64 (B,), and there is an output logits (B, A), of which the action is the largest. **An episode
-begins with timestep 0**, the asked return as return_to_go and reward 0; the memory and the previous action are ignored
-then, so that an environment is reset by these three numbers.
+next_timestep, next_memory; the next previous_action is the action, or the executed one if it differs. Discrete actions
+are int64 (B,), and there is an output logits (B, A), whose argmax is the action. **An episode begins with timestep 0**,
+the target return as return_to_go and reward 0. The memory and the previous action are then ignored, so these three
+numbers reset an environment.
 
-Each step brings a row of features (previous action, return-to-go, observation), which become one token, or three in
-this order.
+Each step has a row of features (previous action, return-to-go, observation), which become one token, or three in this
+order.
 
 Shape suffixes: B environments, S states of an environment, N = B S, T steps of context, J tokens per step,
-F = A + 1 + O features, C channels, L layers, H heads, D = C / H channels a head, Q positions whose outputs are wanted,
+F = A + 1 + O features, C channels, L layers, H heads, D = C / H channels per head, Q positions with outputs,
 M attended ones.
 """
 
@@ -28,20 +28,20 @@ from ..errors import UsageError
 from .onnx_layers import GATED, NOTHING, Layers, Sizes, inner
 from .onnx_weights import action_range, embedding, encoding_maps, exact, layer
 
-# Finite, unlike -inf: a position that may attend to nothing, and that nobody reads, then gives a number and not NaN.
+# Finite, unlike -inf: an unused position that attends to nothing then gives a number instead of NaN.
 MASKED = {"float32": -1e30, "float64": -1e300}
 
 
 def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto:
-    """The graph of a policy's step, in its rollout mode.
+    """The graph of one step of a policy, in its rollout mode.
 
     Args:
         policy: the policy, in float32.
-        precision: "float32"; "float64", whose actions do not depend, when rounded to float32, on the order of its sums;
-            or "int8": the trunk's weights as 8-bit integers, by an operator of ONNX Runtime's own.
+        precision: "float32"; "float64", whose actions in float32 do not depend on the order of sums; or "int8":
+            the trunk weights as 8-bit integers, with an operator of ONNX Runtime.
 
     Raises:
-        UsageError: the mixer has no graph, or none in this rollout mode.
+        UsageError: the mixer has no ONNX graph, or none in this rollout mode.
     """
     config, mixer = policy.model.config, policy.model.trunk.mixer
     if not mixer.exported:
@@ -50,12 +50,12 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     if isinstance(mixer, GATED) and (policy.rollout == "window" or config.tokens_per_step == 3):
         raise UsageError(
             f"the mixer {config.mixer} has an ONNX graph in the rollouts recurrent and staggered, with "
-            "one token per step; choose --rollout recurrent, of a policy trained with --tokens-per-step 1"
+            "one token per step; use --rollout recurrent and a policy trained with --tokens-per-step 1"
         )
     if isinstance(mixer, Encoded) and (policy.rollout == "window" or not constant):
         raise UsageError(
             "recurrence encoding has an ONNX graph without a mask (rem_max_power), in the rollouts "
-            "recurrent and staggered; choose --rollout recurrent"
+            "recurrent and staggered; use --rollout recurrent"
         )
     graph = _Graph(policy, precision)
     if policy.rollout == "window":
@@ -65,7 +65,7 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     else:
         raise UsageError(
             f"the rollout {policy.rollout} of the mixer {config.mixer} has no state of constant size to export; "
-            "choose --rollout window"
+            "use --rollout window"
         )
     wide: tuple[str, list[int]] = ("float32", [config.action_dim])
     action: tuple[str, list[int]] = ("int64", []) if config.discrete else wide
@@ -85,18 +85,18 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     return model
 
 
-class _Graph(Layers):  # the whole step; `window` or `recurrent` once
+class _Graph(Layers):  # the whole step, for both rollout modes
     def recurrent(self) -> tuple[str, list[int]]:
-        """Memory (B, S, L, H, D + 1): the scan's mean and level, and with recurrence encoding a head's F D sums.
+        """Memory (B, S, L, H, D + 1): mean and level of the scan, plus F D sums per head with recurrence encoding.
 
-        That of a gated unit is its h, (B, S, L, 1, C).
+        The memory of a gated unit is its h, (B, S, L, 1, C).
         """
         states, tokens = 2 if self.policy.rollout == "staggered" else 1, self.tokens
         gated = isinstance(self.blocks[0].mixer, GATED)
         layers, heads, size = len(self.blocks), 1 if gated else self.heads, self.width if gated else self.size
         encodings = [block.mixer.encoding for block in self.blocks if isinstance(block.mixer, Encoded)]
         sums = encoding_maps(encodings[0], heads, tokens)[0].shape[-1] if encodings else 0
-        # The parts of a head's memory: their numbers, and what these are where an episode begins, if that matters.
+        # The parts of the memory of a head: their sizes, and their values at the start of an episode if that matters.
         kinds = [(size, 0.0)] if gated else [(size, None), (1, NOTHING), *([(sums * size, 0.0)] if sums else [])]
         kept = sum(numbers for numbers, _ in kinds)
         rows, times, memory = self._features(), self.reshape("timestep", -1, 1), "memory"
@@ -138,7 +138,7 @@ class _Graph(Layers):  # the whole step; `window` or `recurrent` once
         return "float64", [states, layers, heads, kept]
 
     def window(self) -> tuple[str, list[int]]:
-        """The rollout "window": memory (B, K - 1, F) with the features of the steps before, scaled but not centred."""
+        """The rollout "window": memory (B, K - 1, F) with the features of previous steps, scaled but not centered."""
         length = self.policy.context_length
         count = self.tokens * length
         rows = self.add("Concat", "memory", self.add("Unsqueeze", self._features(), np.array([1])), axis=1)
@@ -147,7 +147,7 @@ class _Graph(Layers):  # the whole step; `window` or `recurrent` once
         x = self._embed(self.reshape(rows, -1, self.features), first, self.reshape(times, -1, 1))
         seen = self.reshape(self.add("GreaterOrEqual", times, np.array(0)), -1, length, 1)
         if self.tokens == 3:
-            # Not the action before the window's or the episode's first step.
+            # Without the action before the first step of the window or episode.
             action = self.add("And", self.reshape(first, -1, length, 1), np.array([True, False, False]))
             seen = self.add("And", seen, self.add("Not", action))
         seen = self.reshape(seen, -1, 1, 1, count)
@@ -164,7 +164,7 @@ class _Graph(Layers):  # the whole step; `window` or `recurrent` once
         return "float32", [length - 1, self.features]
 
     def _features(self) -> str:
-        # The step's row (B, F); also hands out the next return-to-go and timestep.
+        # The row (B, F) of this step; also outputs the next return-to-go and timestep.
         to_go = self.add("Sub", "return_to_go", "reward", out="next_return_to_go")
         self.add("Add", "timestep", np.array(1), out="next_timestep")
         to_go = self._asked(to_go)
@@ -178,14 +178,14 @@ class _Graph(Layers):  # the whole step; `window` or `recurrent` once
         return self.add("Concat", self._previous(), scaled, "observation", axis=1)
 
     def _previous(self) -> str:
-        # The previous action as the embedding takes it, (B, A).
+        # The previous action as the input of the embedding, (B, A).
         if not self.policy.discrete:
             return "previous_action"
         index = self.add("Sub", "previous_action", np.array(self.policy.action_start))
         return self.add("OneHot", index, np.array(self.policy.model.config.action_dim), np.array([0, 1], np.float32))
 
     def _asked(self, to_go: str) -> str:
-        # The target (B,): the return-to-go, or the estimate of the maximum achievable return where that is infinite.
+        # The target (B,): the return-to-go, or the estimated maximum achievable return if it is infinite.
         best = self.policy.model.max_return_estimate
         if best is None:
             return to_go
@@ -195,7 +195,7 @@ class _Graph(Layers):  # the whole step; `window` or `recurrent` once
             x = self.as_type(self.add("Div", self.add("Sub", "observation", mean), std), "float64", "float32")
             for module in (best.first, best.second, best.last):
                 weight, bias = layer(module)
-                x = self.add("Add", self.add("MatMul", x, weight), bias)  # in float64, as `Policy` has it
+                x = self.add("Add", self.add("MatMul", x, weight), bias)  # in float64, as in `Policy`
                 x = x if module is best.last else self.add("Relu", x)
             estimate = self.add("Mul", self.reshape(x, -1), np.array(self.policy.return_scale))
             return self.add("Where", self.add("IsInf", to_go, detect_negative=0), estimate, to_go)
@@ -207,8 +207,8 @@ class _Graph(Layers):  # the whole step; `window` or `recurrent` once
         return self.either(self.add("IsInf", largest, detect_negative=0), best_in_reach, as_it_is, "float64")
 
     def _embed(self, rows: str, first: str, times: str) -> str:
-        # Rows (R, F) of the time steps (R, 1) to normalised tokens (R J, C). If a step is one token, the action has no
-        # effect on it where `first`, bool of R elements. If it is three, the action's own is ignored later.
+        # Rows (R, F) of the time steps (R, 1) to normalized tokens (R J, C). With one token per step, the action has no
+        # effect if `first`, bool of R elements. With three, the action token is ignored later.
         model = self.policy.model
         center, weights = embedding(self.policy)
         if self.tokens == 1:
@@ -227,8 +227,8 @@ class _Graph(Layers):  # the whole step; `window` or `recurrent` once
         return self.norm(x, model.norm, self.shift(0))
 
     def _stagger(self, begin: str) -> tuple[str, str]:
-        # Which states begin, (B, 2), and the memory to start from: every K / 2 steps the younger takes the older's
-        # place. That of the first K / 2, which `Policy` leaves out, is a copy of the older and does so without effect.
+        # Which states start, (B, 2), and the memory to start from: every K / 2 steps the younger replaces the older.
+        # In the first K / 2 steps the younger is a copy of the older (`Policy` omits it), so this has no effect.
         half = self.policy.context_length // 2
         turn = self.add("Equal", self.add("Mod", "timestep", np.array(half)), np.array(0))
         fresh = self.add("Concat", begin, self.reshape(turn, -1, 1), axis=1)

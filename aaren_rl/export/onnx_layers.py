@@ -1,11 +1,11 @@
-"""A policy's layers as ONNX nodes, each of two-dimensional tokens (rows, C).
+"""The layers of a policy as ONNX nodes on two-dimensional tokens (rows, C).
 
-A node takes longer than what most of them compute. So a residual connection is the third input of the product that it
-is added to. The bias that would stand there is added by the layer normalisation before; what else reads that one's
-outputs takes it off again, in its own bias (`Linear.less`).
+The overhead of a node exceeds most computations. So a residual connection is the third input of the product that it is
+added to. The bias in its place moves to the layer normalization before, and other readers of that normalization
+subtract it in their own bias (`Linear.less`).
 
-Shape suffixes: N states of the scan, J tokens per step, M tokens, Q of them whose outputs are wanted, C channels,
-H heads, D = C / H channels a head.
+Shape suffixes: N states of the scan, J tokens per step, M tokens, Q of them with outputs, C channels,
+H heads, D = C / H channels per head.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from .onnx_weights import ERFC, Doubles, Linear, beside, encoding_maps, exact, i
 
 Array: TypeAlias = npt.NDArray[Any]
 Value: TypeAlias = str | Array  # the name of a computed value, or a constant
-Sizes: TypeAlias = dict[str, tuple[str, list[int]]]  # name -> type, and shape behind the batch
+Sizes: TypeAlias = dict[str, tuple[str, list[int]]]  # name -> type, and shape without the batch
 
-OPSET = 20  # the first with Gelu
-IR_VERSION = 9  # ONNX Runtime refuses files of a newer one than its own
+OPSET = 20  # the first opset with Gelu
+IR_VERSION = 9  # ONNX Runtime rejects files with a newer version than its own
 DTYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "int64": TensorProto.INT64}
 GATED = GRU, MinGRU  # mixers without heads, whose output is their state
-NOTHING = -1e300  # the level of no tokens, and a score beside which every other is larger; finite, unlike -inf
+NOTHING = -1e300  # the level without tokens, and a score below all others; finite, unlike -inf
 
 
 class Layers:
-    """Collects a graph's nodes in the order they are computed; what adds some returns the name of what they compute."""
+    """Collects the nodes of a graph in order of computation. Methods add nodes and return the name of their output."""
 
     def __init__(self, policy: Policy, precision: str) -> None:
         self._nodes: list[onnx.NodeProto] = []
-        self._count = 0  # nodes so far, those of branches too
+        self._count = 0  # number of nodes so far, including branches
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._tensors: list[TensorProto] = []
         self.policy, self._quantize = policy, precision == "int8"
@@ -51,19 +51,19 @@ class Layers:
         self.size, self.features = self.width // self.heads, model.config.action_dim + 1 + model.config.observation_dim
         self.blocks = [cast(Block, block) for block in model.trunk.blocks]
 
-    def add(self, op: str, *inputs: Value, out: str | None = None, **attributes: Any) -> str:  # noqa: ANN401  any of ONNX's
-        """One node with one output; `out` is the name that users of the graph see."""
+    def add(self, op: str, *inputs: Value, out: str | None = None, **attributes: Any) -> str:  # noqa: ANN401  any ONNX attribute
+        """Add a node with one output. `out` is its public name."""
         return self._add(op, *inputs, outputs=[out], **attributes)[0]
 
     def split(self, x: Value, sizes: Sequence[int], axis: int) -> list[str]:
         return self._add("Split", x, np.array(sizes, np.int64), outputs=[None] * len(sizes), axis=axis)
 
     def reshape(self, x: Value, *shape: int, out: str | None = None) -> str:
-        """0 keeps a size, -1 is what is left."""
+        """Reshape. 0 keeps a size, -1 is inferred."""
         return self.add("Reshape", x, np.array(shape, np.int64), out=out)
 
     def either(self, condition: str, then: Callable[[], str], otherwise: Callable[[], str], dtype: str) -> str:
-        """What `then` adds, or `otherwise`: only one of them is computed. A value of this type each."""
+        """A conditional: computes only `then` or `otherwise`. Both return a value of this type."""
         branches, around = [], self._nodes
         for branch in (then, otherwise):
             self._nodes = []
@@ -98,7 +98,7 @@ class Layers:
         return self._constants[key]
 
     def scan(self, mixer: Aaren, x: str, mean: str, level: str, ignored: str | None) -> tuple[list[str], str, str]:
-        """A step's tokens (N J, C) one after another, in float64.
+        """The scan over the tokens (N J, C) of a step, in float64.
 
         A state is the mean of the values, o = w / u (N, 1, H, D), and the level L = m + log u of their scores
         (N, 1, H, 1). After a token with value v and score s,
@@ -106,8 +106,8 @@ class Layers:
             L' = log(exp L + exp s)        o' = v + exp(L - L') (o - v)
 
         Returns:
-            Every token's outputs, which are the means after it; the tokens' values (N, J, H, D); the level after them.
-            Tokens that are `ignored`, bool (N, J, 1, 1), are overwritten by the next.
+            The outputs of every token, the means after it; the token values (N, J, H, D); the level after them. The
+            next token overwrites `ignored` ones, bool (N, J, 1, 1).
         """
         size, tokens = self.size, self.tokens
         leaves = self.as_type(self.linear(x, scores_and_values(mixer).less(exact(mixer.output.bias))), "float64")
@@ -125,7 +125,7 @@ class Layers:
         return outputs, values, level
 
     def gated(self, mixer: GRU | MinGRU, x: str, h: str) -> str:
-        """A step of a gated unit in float64: tokens (N, C) and h (N, 1, 1, C) to the h after them."""
+        """A step of a gated unit in float64: from tokens (N, C) and h (N, 1, 1, C) to the next h."""
         size, old = self.width, self.reshape(h, -1, self.width)
         if isinstance(mixer, MinGRU):
             keeps = Linear(*(-part for part in layer(mixer.gate)))
@@ -144,7 +144,7 @@ class Layers:
         return self.reshape(after, -1, 1, 1, size)
 
     def encode(self, encoding: GatedEncoding, outputs: list[str], values: str, sums: str) -> tuple[list[str], str]:
-        """The gate of recurrence encoding around the scan's outputs; also its sums (N, H, F, D) after the tokens."""
+        """The gate of recurrence encoding around the scan outputs; also its sums (N, H, F, D) after the tokens."""
         tokens = self.tokens
         of_sums, of_values, gates = encoding_maps(encoding, self.heads, tokens)
         values = self.add("Transpose", values, perm=[0, 2, 1, 3])
@@ -158,7 +158,7 @@ class Layers:
         return gated, after
 
     def attend(self, mixer: HeadMixer, x: str, queried: str, mask: str, length: int) -> str:
-        """A window (B M, C) for its `queried` tokens: self-attention, or softmax attention of Aaren's learned query."""
+        """Attention over a window (B M, C) for its `queried` tokens: self-attention, or Aaren with a fixed query."""
         heads, size, shift = self.heads, self.size, exact(mixer.output.bias)
         if isinstance(mixer, Aaren):
             leaves = self.reshape(self.linear(x, scores_and_values(mixer).less(shift)), -1, length, heads, size + 1)
@@ -178,7 +178,7 @@ class Layers:
         return self.reshape(self.add("Transpose", mixed, perm=[0, 2, 1, 3]), -1, self.width)
 
     def rest(self, number: int, x: str, mixed: str) -> str:
-        """The block after its mixer's heads: `Block._rest` of tokens (N Q, C)."""
+        """The block after the heads of its mixer: `Block._rest` of tokens (N Q, C)."""
         block = self.blocks[number]
         widen, _, narrow = cast(tuple[nn.Linear, nn.Module, nn.Linear], tuple(block.mlp))
         shift = exact(narrow.bias)
@@ -191,7 +191,7 @@ class Layers:
         return self.norm(self.linear(hidden, layer(narrow), x), block.norm2, self.shift(number + 1))
 
     def shift(self, number: int) -> Doubles:
-        """What is added to the input of a block; nothing where no layer follows its mixer, and behind the last."""
+        """The bias added to the input of a block; none if no layer follows its mixer, and after the last block."""
         if number == len(self.blocks) or isinstance(self.blocks[number].mixer, GATED):
             return np.zeros(self.width)
         return exact(inner(self.blocks[number]).output.bias)
@@ -212,32 +212,32 @@ class Layers:
         return self.add("Mul", self.add("Mul", x, self.constant(0.5)), self.add("Add", erf, self.constant(1)))
 
     def as_type(self, x: str, dtype: str, given: str | None = None) -> str:
-        """The value in another type; `given` is its own, the graph's unless said."""
+        """Cast a value. `given` is its type, by default that of the graph."""
         return x if dtype == (given or self.dtype) else self.add("Cast", x, to=DTYPES[dtype])
 
     def constant(self, array: npt.ArrayLike) -> Array:
-        """Numbers in the graph's type."""
+        """Constants in the type of the graph."""
         return np.array(array, self.dtype, order="C")
 
     def last_token(self, x: str, length: int, position: int = -1) -> str:
-        """Of tokens (N M, C) one of every M, (N, C)."""
+        """Select one of every M tokens: (N M, C) to (N, C)."""
         if length == 1:
             return x
         x = self.reshape(x, -1, length, self.width)
         return self.add("Gather", x, np.array(position), axis=1)
 
     def norm(self, x: str, norm: nn.LayerNorm, shift: Doubles) -> str:
-        """Layer normalisation of the last dimension, and `shift` (C,) on top."""
+        """Layer normalization of the last dimension, plus `shift` (C,)."""
         weights = self.constant(exact(norm.weight)), self.constant(exact(norm.bias) + shift)
         return self.add("LayerNormalization", x, *weights, axis=-1, epsilon=norm.eps)
 
     def linear(self, x: str, weights: Linear, onto: str | None = None) -> str:
-        """A layer of the trunk, (rows, inputs) -> (rows, outputs), added to `onto` instead of to its bias."""
+        """A layer of the trunk, (rows, inputs) -> (rows, outputs), added to `onto` instead of its bias."""
         if not self._quantize:
             return self.gemm(x, weights, onto)
         values, scales = in_blocks(weights.weight)
         inputs, outputs = weights.weight.shape
-        # Activations are rounded to 8 bits row by row (accuracy level 4), so that a row's result is its own.
+        # Activations are quantized row by row (accuracy level 4), so that rows do not depend on each other.
         kind = {"K": inputs, "N": outputs, "bits": 8, "block_size": values.shape[-1], "accuracy_level": 4}
         product = self.add("MatMulNBits", x, values, scales, domain="com.microsoft", **kind)
         return self.add("Add", product, self.constant(weights.bias) if onto is None else onto)
@@ -249,7 +249,7 @@ class Layers:
 
 
 def inner(block: Block) -> HeadMixer:
-    """A block's mixer, without the encoding around it."""
+    """The mixer of a block, without the encoding around it."""
     found = block.mixer.inner if isinstance(block.mixer, Encoded) else block.mixer
-    assert isinstance(found, HeadMixer)  # of those that are exported
+    assert isinstance(found, HeadMixer)  # type of exported mixers
     return found

@@ -1,7 +1,7 @@
-"""A policy's weights as its ONNX graph has them: numpy, with what is constant folded together in float64.
+"""The weights of a policy for its ONNX graph: numpy, with constants folded in float64.
 
 Shape suffixes: A action, O observation, F = A + 1 + O features of a step, J tokens per step, C channels, H heads,
-D = C / H channels a head.
+D = C / H channels per head.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..agents import Aaren, Policy
 from ..agents.mixers.rsa.encoding import GatedEncoding, Recurrence
 
-BLOCK = 128  # weights that share a scale; a quarter of it takes half as long again and is hardly more exact
+BLOCK = 128  # weights per scale; a quarter of it takes 1.5 times as long and is hardly more accurate
 Doubles: TypeAlias = npt.NDArray[np.float64]
 
 
@@ -30,13 +30,13 @@ class Linear(NamedTuple):
     bias: Doubles
 
     def less(self, shift: Doubles) -> Linear:
-        """The same outputs for inputs to which `shift` (inputs,) was added."""
+        """A layer with the same outputs for inputs plus `shift` (inputs,)."""
         return Linear(self.weight, self.bias - shift @ self.weight)
 
 
 _NODES = chebyshev.chebpts1(29)
 _T = (_NODES + 1) / 2
-# Of the polynomial P in y = 2 t - 1 with erfc(z) = t exp(P - z^2), t = 2 / (2 + z), for z >= 0; to 1e-15.
+# Coefficients of the polynomial P in y = 2 t - 1 with erfc(z) = t exp(P - z^2), t = 2 / (2 + z), for z >= 0; to 1e-15.
 _FITTED = chebyshev.chebfit(_NODES, np.log(special.erfcx(2 / _T - 2) / _T), 28)
 ERFC = np.asarray(chebyshev.cheb2poly(_FITTED), np.float64)
 
@@ -48,29 +48,29 @@ def exact(tensor: Tensor | float, size: int | None = None) -> Doubles:
 
 
 def layer(module: nn.Linear) -> Linear:
-    """One layer; without a bias, one of zeros."""
+    """One layer, with a zero bias if it has none."""
     weight = exact(module.weight).T
     return Linear(weight, np.zeros(weight.shape[1]) if module.bias is None else exact(module.bias))
 
 
 def beside(*layers: Linear) -> Linear:
-    """Several layers of the same inputs as one, their outputs behind one another."""
+    """Several layers of the same inputs as one, with concatenated outputs."""
     return Linear(*(np.concatenate(parts, -1) for parts in zip(*layers, strict=True)))
 
 
 def action_range(policy: Policy) -> tuple[Doubles, Doubles]:
-    """The middle and half the width of what the environment takes as an action, (A,) each."""
+    """The middle and half the width of the action range, (A,) each."""
     size = policy.model.config.action_dim
     low, high = exact(policy.action_low, size), exact(policy.action_high, size)
     return (high + low) / 2, (high - low) / 2
 
 
 def embedding(policy: Policy) -> tuple[Doubles, Linear]:
-    """The embedding of a step's features (action, return-to-go, observation), side by side (F,) -> (J C).
+    """The embedding of the concatenated features (action, return-to-go, observation) of a step, (F,) -> (J C).
 
     Returns:
-        What is subtracted from the features first, (F,), and the layer after it, which divides by the rest of the
-        normalisation. Subtracting in the layer's bias would lose digits where a mean is far larger than its deviation.
+        The means to subtract from the features, (F,), and the layer after it, which includes the division of the
+        normalization. Subtracting in its bias would lose digits if a mean is far larger than its standard deviation.
     """
     model = policy.model
     middle, half = action_range(policy)
@@ -89,7 +89,7 @@ def embedding(policy: Policy) -> tuple[Doubles, Linear]:
 
 
 def scores_and_values(mixer: Aaren) -> Linear:
-    """Everything the scan takes from a token, (C,) -> (H (D + 1)): of each head its value and its score.
+    """The layer for the scan inputs of a token, (C,) -> (H (D + 1)): value and score of each head.
 
     The query is the same for every token, so q . (W_k x) = (W_k^T q) . x.
     """
@@ -103,11 +103,11 @@ def scores_and_values(mixer: Aaren) -> Linear:
 
 
 def encoding_maps(encoding: GatedEncoding, heads: int, tokens: int) -> tuple[Doubles, Doubles, Doubles]:
-    """A step of recurrence encoding as linear maps, for every head: its sums and J values to outputs and sums.
+    """A step of recurrence encoding as linear maps per head: from its sums and J values to outputs and sums.
 
     Returns:
-        What the F sums of a head (the oldest token's first) and its `tokens` J values give: J outputs and the F sums
-        after them, (H, J + F, F) and (H, J + F, J); and the gates (H, 1, 1), 0 for a head without an encoding.
+        Two maps, from the F sums of a head (oldest token first) and from its `tokens` J values, to J outputs and the
+        new F sums, (H, J + F, F) and (H, J + F, J); and the gates (H, 1, 1), 0 for a head without an encoding.
     """
     groups = [cast(Recurrence, group) for group in encoding.groups]
     count = max(group.dilation * group.rows for group in groups)
@@ -129,9 +129,9 @@ def encoding_maps(encoding: GatedEncoding, heads: int, tokens: int) -> tuple[Dou
 
 
 def in_blocks(weight: Doubles) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-    """Weights (inputs, outputs) in blocks of inputs that share a scale; the last is padded with 0.
+    """Quantize weights (inputs, outputs) in blocks of inputs that share a scale; the last is padded with 0.
 
-    Gives 8-bit integers (outputs, blocks, size), of which 128 stands for 0, and the scales (outputs * blocks,).
+    Returns 8-bit integers (outputs, blocks, size) with zero point 128, and the scales (outputs * blocks,).
     """
     inputs, outputs = weight.shape
     size = min(BLOCK, max(16, 1 << (inputs - 1).bit_length()))

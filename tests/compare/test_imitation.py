@@ -115,7 +115,7 @@ def test_of_discrete_actions_it_is_the_likelihood_and_named_so(tmp_path: Path) -
     assert of_task["cartpole"].difference.value == pytest.approx(-0.01)
     text = format_comparison(cells)
     for said in ("Action MSE on held-out episodes", "Negative log-likelihood on held-out episodes",
-                 "negative log-likelihood [95 %]", "accuracy", "0.800",
+                 "negative log-likelihood [95%]", "accuracy", "0.800",
                  "Difference of the negative log-likelihood, episode by episode"):  # fmt: skip
         assert said in text
     write_report(tmp_path, cells, {})

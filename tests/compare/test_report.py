@@ -130,8 +130,8 @@ def test_every_run_and_how_it_was_made_is_there(both):
 
 def test_a_score_says_on_whose_data_it_was_made(both, tmp_path):
     page, markdown = both
-    head = next(row for row in page.rows if "IQM [95 %] local" in row)
-    own = [f"{name} local" for name in ("mean [95 %]", "sd", "IQM [95 %]", "best", "mean of last 3")]
+    head = next(row for row in page.rows if "IQM [95%] local" in row)
+    own = [f"{name} local" for name in ("mean [95%]", "sd", "IQM [95%]", "best", "mean of last 3")]
     theirs = ("Attention as an RNN, Table 1", "CORL, last", "CORL, best", "Decision Transformer paper")
     assert head == ["agent", *own, "seeds", *[f"{source} D4RL" for source in theirs]]
     aaren, transformer = (page.rows[page.rows.index(head) + i] for i in (1, 2))
@@ -143,9 +143,9 @@ def test_a_score_says_on_whose_data_it_was_made(both, tmp_path):
     assert "CORL" not in lines[1] and lines[2].split() == f"Decision-Aaren {' '.join(scores)}".split()
     assert lines[5] == "CORL, last (D4RL): Decision Transformer 65.1"
     assert "its scores are not D4RL results" in page.text and "not D4RL results" in markdown
-    assert "mean [95 %] (local)" in markdown and "CORL, last (D4RL)" in markdown
+    assert "mean [95%] (local)" in markdown and "CORL, last (D4RL)" in markdown
     page, _ = report(tmp_path, make_cells(README, source="d4rl"))
-    assert any("mean [95 %] D4RL" in row for row in page.rows) and "not D4RL" not in page.text
+    assert any("mean [95%] D4RL" in row for row in page.rows) and "not D4RL" not in page.text
 
 
 def test_scores_stand_beside_what_the_data_return(tmp_path):
@@ -161,7 +161,7 @@ def test_several_tasks_are_averaged_over(tmp_path):
     cells = make_cells(README) + make_cells(scores, env="halfcheetah-medium", source="d4rl")
     page, _ = report(tmp_path, cells)
     assert "On average over 2 tasks (local data, not D4RL's and D4RL's data), Decision-Aaren scores 56.0 [" in page.text
-    assert "mean of means [95 %] local and D4RL" in next(row for row in page.rows if row[-1] == "runs")
+    assert "mean of means [95%] local and D4RL" in next(row for row in page.rows if row[-1] == "runs")
     tasks = [row[0] for row in page.rows if "Decision-Aaren above" in row[1]]
     assert tasks == ["hopper-medium", "halfcheetah-medium", "all tasks"]
     assert len(page.images) == 9
@@ -174,7 +174,7 @@ def test_returns_where_there_is_no_reference(tmp_path):
     assert "is 1.00, from too few runs for an interval" in page.text
     assert "There are no published scores to compare with." in markdown
     assert "Attention as an RNN" not in page.text and "scores are not D4RL results" in page.text
-    assert any("mean [95 %] your file" in row for row in page.rows)
+    assert any("mean [95%] your file" in row for row in page.rows)
     assert figures(cells)["learning_curves/hopper-medium"].axes[0].get_ylabel() == "return of an episode"
     others = format_comparison(make_cells(README, reference="Minari's reference returns", source="minari"))
     assert "Attention as an RNN" not in others and "Minari's data, not D4RL's" in others

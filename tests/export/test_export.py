@@ -150,7 +150,7 @@ def test_decision_transformer_exports_its_window_alone(tmp_path: Path, capsys) -
     run = save_run(tmp_path / "seed0", "attention")
     for rollout in ("recurrent", "staggered"):
         assert export([str(run), "--out", str(tmp_path / "policy.onnx"), "--rollout", rollout]) == 2
-        assert "choose --rollout window" in capsys.readouterr().err
+        assert "use --rollout window" in capsys.readouterr().err
     assert export([str(run), "--out", str(tmp_path / "policy.onnx")]) == 0
     onnx_policy = load_policy(tmp_path / "policy.onnx")
     assert (onnx_policy.rollout, onnx_policy.initial_state(4, 1.0).memory.shape) == (

@@ -124,7 +124,7 @@ def test_recurrence_encoding_of_every_kind(counts: str, dilation: int, tokens_pe
 def test_recurrence_encoding_that_has_no_graph_is_refused() -> None:
     masked = DecisionModel(ModelConfig(OBSERVATION, ACTION, "aaren-rsa", 16, 1, 4, rem_max_power=5))
     for policy in (Policy(masked, MEAN, STD, SCALE, "recurrent", 8), make_policy("aaren-rsa", "window")):
-        with pytest.raises(UsageError, match="choose --rollout recurrent"):
+        with pytest.raises(UsageError, match="use --rollout recurrent"):
             onnx_policy_of(policy)
 
 
@@ -132,7 +132,7 @@ def test_recurrence_encoding_that_has_no_graph_is_refused() -> None:
 def test_gated_units_have_a_graph_of_one_token_and_a_state(mixer: str) -> None:
     for policy in (make_policy(mixer, "window"), make_policy(mixer, tokens_per_step=3)):
         with pytest.raises(
-            UsageError, match=f"the mixer {mixer} .* choose --rollout recurrent, of a policy trained with"
+            UsageError, match=f"the mixer {mixer} .* use --rollout recurrent and a policy trained with"
         ):
             onnx_policy_of(policy)
 

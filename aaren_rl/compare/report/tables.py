@@ -50,7 +50,7 @@ def scores(cells: Sequence[Cell]) -> list[Table]:
     tables = [_scores(last[env], [s for s in summaries if s.env == env]) for env in group(cells)]
     if over:
         mark = joined(list(dict.fromkeys(MARKS[last[env].source] for env in over[0].envs)))
-        names = ("agent", "mean of means [95 %]", "IQM of all runs [95 %]", "runs")
+        names = ("agent", "mean of means [95%]", "IQM of all runs [95%]", "runs")
         rows = [(label(a.agent), interval(a.mean), interval(a.iqm), str(a.runs)) for a in over]
         tables.append(_table(f"All of {joined(over[0].envs)}", names, rows, dict.fromkeys(names[1:3], mark)))
     return tables
@@ -60,7 +60,7 @@ def _scores(score: Score, summaries: Sequence[Summary]) -> Table:
     theirs = {s.agent: published_beside(score, s.agent) for s in summaries}
     sources = [source for source in PUBLISHED if any(source in found for found in theirs.values())]
     counts = "/".join(map(str, sorted({count for s in summaries for count in s.mean_of if count})))
-    own = ("mean [95 %]", "sd", "IQM [95 %]", "best", f"mean of last {counts}".rstrip())
+    own = ("mean [95%]", "sd", "IQM [95%]", "best", f"mean of last {counts}".rstrip())
     rows = []
     for s in summaries:
         numbers = (interval(s.mean), number(s.std), interval(s.iqm), number(s.best), number(s.mean_of_last))
@@ -88,7 +88,7 @@ def improvement(cells: Sequence[Cell]) -> Table:
     for p in improvements(cells):
         pair = f"{label(p.first)} above {label(p.second)}"
         rows.append((p.env or "all tasks", pair, interval(p.estimate, 2), joined(list(map(str, p.runs)))))
-    return _table("Probability of improvement", ("task", "runs of", "P [95 %]", "runs"), rows)
+    return _table("Probability of improvement", ("task", "runs of", "P [95%]", "runs"), rows)
 
 
 def errors(cells: Sequence[Cell]) -> list[Table]:
@@ -99,11 +99,11 @@ def errors(cells: Sequence[Cell]) -> list[Table]:
         more = above if i.accuracy is None else number(i.accuracy, 3)
         row = (i.env, label(i.agent), error, more, f"{i.episodes:,}", listed(i.seeds))
         tables.setdefault(i.measure, []).append(row)
-    beside = {MEASURES[0]: "excess MSE [95 %]", MEASURES[1]: "accuracy"}
+    beside = {MEASURES[0]: "excess MSE [95%]", MEASURES[1]: "accuracy"}
     return [
         _table(
             f"{measure[0].upper()}{measure[1:]} on held-out episodes",
-            ("task", "agent", f"{measure} [95 %]", beside[measure], "episodes", "seeds"),
+            ("task", "agent", f"{measure} [95%]", beside[measure], "episodes", "seeds"),
             rows,
         )
         for measure, rows in tables.items()
@@ -112,7 +112,7 @@ def errors(cells: Sequence[Cell]) -> list[Table]:
 
 def error_differences(cells: Sequence[Cell]) -> list[Table]:
     """The differences of the held-out error between agents, a table for every measure of it."""
-    names = ("task", "error of", "difference [95 %]", "pairs", "seeds")
+    names = ("task", "error of", "difference [95%]", "pairs", "seeds")
     tables: dict[str, list[tuple[str, ...]]] = {}
     for d in imitation_differences(cells):
         pair = f"{label(d.first)} minus {label(d.second)}"
