@@ -94,8 +94,8 @@ def answer(cells: Sequence[Cell]) -> str:
         lower, higher = (sum(end is not None and sign * end[i] < 0 for end in ends) for sign, i in ((1, 1), (-1, 0)))
         said += (
             f" Scores differ most on {most}, by {interval(scores[most])}, and on the others by {interval(rest)} on "
-            f"average. Of {len(ends)} datasets, the error is lower on {lower} and higher on {higher} (intervals exclude "
-            "0)."
+            f"average. Of {len(ends)} datasets, the error is lower on {lower} and higher on {higher} "
+            "(intervals exclude 0)."
         )
     return textwrap.fill(said, 120, break_on_hyphens=False)
 

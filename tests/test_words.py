@@ -11,7 +11,7 @@ from checkout import ROOT
 
 # Add a folder of sources once it is clean. Of Python, comments and strings are read: docstrings, help texts, errors.
 PLACES = "README.md CHANGELOG.md CONTRIBUTING.md CITATION.cff mkdocs.yml docs configs".split()
-PLACES += "agents/mixers agents/model envs".split()
+PLACES += "agents/mixers agents/model agents/scan agents/fast envs".split()
 PLACES += [
     f"aaren_rl/{name}"
     for name in (

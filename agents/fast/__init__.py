@@ -1,1 +1,1 @@
-"""The same numbers as the model's own, sooner: in training on a CPU, and at rollout."""
+"""Faster forms of the model with the same numbers: for training on a CPU, and for rollout."""

@@ -1,4 +1,4 @@
-"""A decision model in the form that acts fastest at rollout."""
+"""A decision model in its fastest form for rollout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .rollout_step import CompiledStep, can_compile
 
 
 class Stepper(Protocol):
-    """What takes a policy's steps, in the environment's units; a state belongs to the one that made it."""
+    """The interface of the steps of a policy, in units of the environment. Each object has its own kind of state."""
 
     def initial_state(self, batch_size: int) -> Any: ...  # noqa: ANN401
 
@@ -23,13 +23,13 @@ class Stepper(Protocol):
 
 
 def for_rollout(model: DecisionModel, scaling: Scaling, *, compiled: bool = True) -> Stepper:
-    """The model's steps with the weights that it has now, without dropout.
+    """The steps of a model with its current weights, without dropout.
 
     Args:
-        model: stays as it is.
+        model: is not changed.
         scaling: of the policy.
-        compiled: on a CPU as one compiled call, on a GPU as one recorded graph, where there is one for the model;
-            otherwise in PyTorch's operations.
+        compiled: use one compiled call on a CPU or one recorded graph on a GPU, if the model has one; otherwise
+            PyTorch operations.
     """
     if compiled and can_compile(model):
         return CompiledStep(model, scaling)
@@ -42,7 +42,7 @@ def for_rollout(model: DecisionModel, scaling: Scaling, *, compiled: bool = True
 
 
 def for_windows(model: DecisionModel) -> GraphedCallable | None:
-    """On a GPU, the actions of `model.forward` by recorded graphs, where the model can be recorded."""
+    """On a GPU, the actions of `model.forward` by recorded graphs, if the model can be recorded."""
     if _can_record(model):
         return GraphedCallable(lambda *window: model(*window)[:1])
     return None

@@ -1,6 +1,6 @@
-"""Acting on a GPU: what a step launches, recorded once for a number of environments, replayed as one CUDA graph.
+"""Acting on a GPU: the launches of a step, recorded once per number of environments, replayed as one CUDA graph.
 
-A step of a small model is some hundred launches of little work each; a replay is one. Shape suffixes: E environments,
+A step of a small model takes a few hundred small launches; a replay takes one. Shape suffixes: E environments,
 F numbers of a state.
 """
 
@@ -18,20 +18,20 @@ from ..model.decision import DecisionModel
 from ..model.scaling import Array, Scaling, Step, to_array
 from ..scan.rows import each, tensors
 
-MOST = 1024  # environments; more are work enough for a GPU without a graph
+MOST = 1024  # environments; more keep a GPU busy without a graph
 
 Replay = Callable[[], tuple[Tensor, ...]]
 
 
 class GraphedCallable:
-    """A function of tensors with a row an environment, recorded for 1, 2, 4, ... 1,024 rows.
+    """A function of tensors with one row per environment, recorded for 1, 2, 4, ... 1,024 rows.
 
-    Arguments are copied to where the recording reads them, in as many rows as the next power of two; results are
-    copies, so that who keeps one has it after the next call.
+    Arguments are copied to the inputs of the recording, padded to the next power of two. Results are copies, which the
+    next call does not overwrite.
 
     Args:
-        function: computes every row from that row alone, launches the same for the same shapes, waits for nothing.
-        record: how; a CPU has no graphs, and calls the function again.
+        function: computes every row from that row only, launches the same for the same shapes, never synchronizes.
+        record: the recorder; without graphs, on a CPU, it calls the function again.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class GraphedCallable:
         self._made: dict[int, tuple[list[Tensor], Replay]] = {}
 
     def __call__(self, *arguments: Tensor) -> tuple[Tensor, ...]:
-        """The function's results for arguments (E, ...), of the same types and sizes a row at every call."""
+        """The results for arguments (E, ...), with the same types and row sizes at every call."""
         rows = len(arguments[0])
         if rows > MOST:
             return self._function(*arguments)
@@ -56,7 +56,7 @@ class GraphedCallable:
 
 
 class GraphedStep:
-    """The steps of a model that is not changed, and whose state does not grow: one tensor (E, F) of all layers."""
+    """The steps of a fixed model with a state of constant size: one tensor (E, F) of all layers."""
 
     def __init__(self, model: DecisionModel, scaling: Scaling, record: Callable[[Replay], Replay] = record) -> None:
         self._model, self._scaling, self._form = model, scaling, model.initial_state(1)
@@ -86,12 +86,12 @@ class GraphedStep:
         return self._scaling.from_model(action), _joined(after)
 
     def _apart(self, joined: Tensor) -> Any:  # noqa: ANN401  the model's own
-        """The model's state of one tensor (E, F)."""
+        """The state of the model from one tensor (E, F)."""
         shapes = [part.shape[1:] for part in tensors(self._form)]
         parts = iter(joined.split([shape.numel() for shape in shapes], 1))
         return each(lambda same: next(parts).unflatten(1, same[0].shape[1:]), [self._form])
 
 
 def _joined(state: Any) -> Tensor:  # noqa: ANN401
-    """All tensors of a state, which are of one type, side by side: (E, F)."""
+    """All tensors of a state, of one type, concatenated: (E, F)."""
     return torch.cat([part.flatten(1) for part in tensors(state)], 1)

@@ -1,4 +1,4 @@
-"""The steps of a Decision-Aaren, with recurrence encoding or without, on the CPU as one compiled call each."""
+"""The steps of a Decision-Aaren, with or without recurrence encoding, each as one compiled call on the CPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..scan.state import STATE_DTYPE
 
 
 def can_compile(model: DecisionModel) -> bool:
-    """Whether `CompiledStep` can stand for this model: one token per step, a mixer that it has, float32 on a CPU."""
+    """Whether `CompiledStep` supports this model: one token per step, a supported mixer, float32 on a CPU."""
     config, weight = model.config, model.head.weight
     return (
         model.trunk.mixer.compiled_step
@@ -33,9 +33,9 @@ def can_compile(model: DecisionModel) -> bool:
 
 
 class CompiledStep:
-    """As `PlainStep`, with the weights that the model has now, in a fraction of the time for few environments.
+    """As `PlainStep`, with the current weights of the model, in a fraction of the time for few environments.
 
-    An environment's actions do not depend on how many others are stepped with it, to the last bit. A state is one
+    The actions of an environment are bit-identical for any number of other environments. A state is one
     float64 tensor (E, L, S), of every layer w (H, D), u (H) and m (H) of `ScanState`, and the sums of the recurrence
     encoding (F), of every head (d, P, D) as in `EncodingState`; S = H (D + 2) + F.
     """
@@ -72,11 +72,11 @@ class CompiledStep:
         """As `PlainStep.step`.
 
         Raises:
-            ValueError: the shapes do not fit one another: the compiled code would read other memory.
+            ValueError: the shapes do not match: the compiled code would read out of bounds.
         """
         observed, to_go, timestep, previous = step
         batch, (observations, actions) = len(observed), self._sizes
-        # For a few numbers, an operation that does little is most of what this costs.
+        # For small arrays, the overhead of operations dominates.
         if begins is None:
             begins = np.empty(batch, np.bool_)
             begins.fill(previous is None)
@@ -97,7 +97,7 @@ class CompiledStep:
 
 
 def _packed_scaling(scaling: Scaling) -> tuple[Array, ...]:
-    """Mean and deviation of observations; middle and half of actions; scale, interval and bounds of returns-to-go."""
+    """Mean and std of observations; middle and half of actions; scale, interval and bounds of returns-to-go."""
     limits = scaling.return_range
     bounds = torch.zeros(0, 2, dtype=torch.float64) if limits is None else limits.bounds
     numbers = torch.tensor([scaling.return_scale, 1 if limits is None else limits.every], dtype=torch.float64)
@@ -106,14 +106,14 @@ def _packed_scaling(scaling: Scaling) -> tuple[Array, ...]:
 
 
 def _packed(blocks: list[Block]) -> tuple[Array, ...]:
-    """All blocks' weights (L, in, out) and biases (L, out): values and scores; output; MLP up; MLP down."""
+    """Weights (L, in, out) and biases (L, out) of all blocks: values and scores; output; MLP up; MLP down."""
     maps = []
     for block in blocks:
         mixer, (up, down) = _aaren(block), (cast("nn.Linear", block.get_submodule(f"mlp.{i}")) for i in (0, 2))
         weight, bias = mixer.score_projection()
         mix = torch.cat([mixer.value.weight, weight]), torch.cat([mixer.value.bias, bias])
         maps.append([*mix, *(part for layer in (mixer.output, up, down) for part in (layer.weight, layer.bias))])
-    # A bias stays as it is.
+    # Biases are not transposed.
     return tuple(_copy(torch.stack(parts).transpose(1, -1)) for parts in zip(*maps, strict=True))
 
 
@@ -122,12 +122,12 @@ def _aaren(block: Block) -> Aaren:
 
 
 def _packed_encoding(blocks: list[Block]) -> tuple[Array, ...]:
-    """Of recurrence encoding: gates, Z's first columns, where heads' sums begin, their rows and own rows."""
+    """The recurrence encoding: gates, first columns of Z, offsets of the sums of heads, their rows and own rows."""
     own = [block.mixer.encoding for block in blocks if isinstance(block.mixer, AarenRSA)]
     layers = [[cast("Recurrence", group) for group in encoding.groups] for encoding in own] or [[]] * len(blocks)
     gates = [encoding.mu.double().sigmoid() for encoding in own] or [torch.zeros((), dtype=STATE_DTYPE)] * len(blocks)
     columns = [torch.cat([torch.zeros(0, 2, dtype=STATE_DTYPE), *map(_first_column, groups)]) for groups in layers]
-    heads = [(group, row) for group in layers[0] for row in group.own_rows]  # the same in every layer
+    heads = [(group, row) for group in layers[0] for row in group.own_rows]  # same in every layer
     sizes = [group.dilation * group.rows * _aaren(blocks[0]).head_dim for group, _ in heads]
     numbers = list(accumulate(sizes, initial=0)), [group.rows for group, _ in heads], [row for _, row in heads]
     parts = (torch.stack(gates), torch.stack(columns), *(torch.tensor(part, dtype=torch.long) for part in numbers))
@@ -135,17 +135,17 @@ def _packed_encoding(blocks: list[Block]) -> tuple[Array, ...]:
 
 
 def _first_column(group: Recurrence) -> Tensor:
-    """Of Z, of every head: (R, 2)."""
+    """The entries of Z for every head: (R, 2)."""
     return nn.functional.pad(group.powers(torch.ones(1))[:, 0, :, 0], (0, 2 - group.rows))
 
 
 def _scale_and_shift(norm: nn.Module, width: int) -> Tensor:
-    """(2, C); of no norm, which is not used, ones and zeros."""
+    """Scale and shift (2, C); ones and zeros if there is no norm."""
     if isinstance(norm, nn.LayerNorm):
         return torch.stack([norm.weight, norm.bias])
     return torch.stack([torch.ones(width), torch.zeros(width)])
 
 
 def _copy(x: Tensor) -> Array:
-    """A contiguous array of its own."""
+    """A contiguous copy as an array."""
     return x.detach().clone(memory_format=torch.contiguous_format).numpy()

@@ -1,6 +1,6 @@
 """The scan on CUDA devices: its Triton kernels, launched. `scan/fused.py` says what is computed.
 
-Tested in Triton's interpreter, and compiled to machine code by scripts/check_gpu_kernels; never run on a GPU.
+Tested in the Triton interpreter, and compiled to machine code by scripts/check_gpu_kernels; never run on a GPU.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _rows(tensors: Sequence[Tensor], batch: int) -> tuple[list[Tensor], list[int
 
 
 def _sizes(values: Tensor) -> dict[str, int]:
-    """Of values (B, H, N, D), as the kernels are told."""
+    """The sizes of values (B, H, N, D), as kernel arguments."""
     _, heads, n, dim = values.shape
     channels = triton.next_power_of_2(dim)
     chunks = triton.cdiv(n, CHUNK)

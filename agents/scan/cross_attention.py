@@ -1,8 +1,7 @@
 """Attention of given queries over a stream: the many-to-one RNN of *Attention as an RNN* (Feng et al. 2024).
 
-The state (m, u, w) of section 3.1 is all that is kept of the tokens seen, so a stream of any length is attended to in
-constant memory. `attend` takes the tokens all at once, one at a time, or block by block (appendix A): the result is the
-same.
+The state (m, u, w) of section 3.1 summarizes all tokens so far, so attention over a stream of any length takes constant
+memory. `attend` takes the tokens all at once, one at a time, or block by block (appendix A), with the same result.
 
 Shape suffixes: B batch, H heads, Q queries, N tokens, D channels of a key, V channels of a value, C channels of a
 token.
@@ -33,7 +32,7 @@ def attend(
 
         o = sum_i exp(s_i) v_i / sum_i exp(s_i),    s_i = scale q . k_i
 
-    Where a stream is cut only changes the rounding.
+    The positions of cuts in a stream only change the rounding.
 
     Args:
         query: (..., Q, D); the same for every part of a stream.
@@ -41,15 +40,15 @@ def attend(
         values: (..., N, V).
         state: of the tokens before, m and u of shape (..., Q), w of shape (..., Q, V).
         mask: bool, broadcastable to (..., Q, N); False: this query does not see this token.
-        block: b of appendix A, tokens taken at once, for O(b) memory where no gradient is asked for; 1: token by token;
+        block: b of appendix A, tokens taken at once, for O(b) memory without a gradient; 1: token by token;
             None: all in parallel.
         scale: of the scores; 1 / sqrt(D) by default.
 
     Returns:
-        The outputs (..., Q, V) in the values' type, zeros for a query that has seen no token; and the state in float64.
+        The outputs (..., Q, V) in the type of the values, zeros for a query without tokens; and the state in float64.
 
     Raises:
-        ValueError: shapes that do not fit, or a block under 1.
+        ValueError: shapes do not match, or a block is below 1.
     """
     if query.dim() < 2 or keys.dim() < 2 or query.shape[-1] != keys.shape[-1] or keys.shape[:-1] != values.shape[:-1]:
         raise ValueError(
@@ -74,12 +73,12 @@ def attend(
 
 
 def _stretch(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> ScanState:
-    """The state of a stretch alone, in float32 at least; a query that sees nothing of it has the identity."""
+    """The state of one segment, at least in float32; the identity for a query that sees none of it."""
     dtype = torch.promote_types(torch.promote_types(query.dtype, values.dtype), torch.float32)
     query, keys, values = query.to(dtype), keys.to(dtype), values.to(dtype)
     with torch.autocast(query.device.type, enabled=False):
         if mask is not None:
-            # A token that nobody sees may hold anything, NaN included, which 0 times it would let through.
+            # A masked token may be anything, even NaN, and 0 times NaN is NaN.
             unseen = ~mask.any(-2).unsqueeze(-1)
             keys, values = keys.masked_fill(unseen, 0.0), values.masked_fill(unseen, 0.0)
         scores = query @ keys.transpose(-2, -1)
@@ -129,16 +128,16 @@ class CrossAttention(nn.Module):
         Args:
             x: tokens (B, N, C); N may be 0.
             state: of the tokens before.
-            mask: bool (B, N), False where a row is padded.
+            mask: bool (B, N), False for padding.
             block: tokens taken at once, see `attend`.
             lengths: integers (B,), see `run_lengths`: tokens of each row, the rest is padding; no `mask` beside it.
 
         Returns:
-            One output a latent, (B, Q, C), over all tokens so far, and the state, m and u of shape (B, H, Q).
+            One output per latent, (B, Q, C), over all tokens so far, and the state, m and u of shape (B, H, Q).
         """
         if lengths is not None:
             if mask is not None:
-                raise ValueError("lengths and mask exclude each other: both say what is padding")
+                raise ValueError("give lengths or mask, not both: both define padding")
             return run_lengths(self, x, state, lengths, self.initial_state, padded=False, block=block)
         keys, values = self._split(self.key(x)), self._split(self.value(x))
         seen = None if mask is None else mask[:, None, None, :]

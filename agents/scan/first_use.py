@@ -1,6 +1,6 @@
-"""Whether what GPUs alone do is right on the device at hand: checked once a process, when it is first used.
+"""A test of the GPU code on the device in use: once per process, before first use.
 
-What is checked is the scan's kernel, forward and backward, recorded as a CUDA graph with one input and replayed with
+It tests the kernel of the scan, forward and backward, recorded as a CUDA graph with one input and replayed with
 another, against the plain formula in float64.
 """
 
@@ -27,7 +27,7 @@ Replay = Callable[[], list[Tensor]]
 
 
 def choose_method(values: Tensor) -> str:
-    """The method of `prefix_scan` for these values: the device's kernel, where there is one and it is right."""
+    """The method of `prefix_scan` for these values: the kernel of the device, if it has one that passes the test."""
     method = kernels.choose(values)
     if method == "triton" and not torch.compiler.is_compiling() and not gpu_is_right(values.device):
         return "blocked"
@@ -36,15 +36,15 @@ def choose_method(values: Tensor) -> str:
 
 @functools.cache
 def gpu_is_right(device: torch.device) -> bool:
-    """Whether the scan's recorded kernel agrees with the plain formula there; one warning where it does not."""
+    """Whether the recorded kernel of the scan agrees with the plain formula; prints one warning if not."""
     try:
         found = difference(device)
         fault = "" if found <= TOLERANCE else f"it differs from the plain formula by {found:.2g}"
-    except Exception as error:  # of a compiler, a driver or a kernel: whatever it is, the plain way is there
+    except Exception as error:  # any fault of compiler, driver or kernel: plain PyTorch still works
         fault = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:300]
     if fault:
         warnings.warn(
-            f"the scan's kernel cannot be used on {device} ({fault}): the scan runs in plain PyTorch, several times "
+            f"the scan kernel cannot be used on {device} ({fault}): the scan runs in plain PyTorch, several times "
             "slower, and steps are launched one by one",
             RuntimeWarning,
             stacklevel=4,
@@ -54,7 +54,7 @@ def gpu_is_right(device: torch.device) -> bool:
 
 @torch.enable_grad()
 def difference(device: torch.device, record: Callable[[Replay], Replay] = record) -> float:
-    """The largest of outputs' and gradients' differences, the recorded kernel's from the formula's, relative."""
+    """The largest relative difference of outputs and gradients between the recorded kernel and the formula."""
     generator = torch.Generator().manual_seed(0)
 
     def draw() -> list[Tensor]:

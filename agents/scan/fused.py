@@ -1,4 +1,4 @@
-"""The scan as one differentiable operation over a back end's two kernels.
+"""The scan as one differentiable operation, from the two kernels of a back end.
 
 With L_k = log sum_{i<=k} exp(s_i), the weight that position k gives to itself is a_k = exp(s_k - L_k), and the others
 shrink by exp(L_{k-1} - L_k) = 1 - a_k. Forward: o_k = (1 - a_k) o_{k-1} + a_k v_k. Backward, from the last position on,
@@ -6,8 +6,8 @@ shrink by exp(L_{k-1} - L_k) = 1 - a_k. Forward: o_k = (1 - a_k) o_{k-1} + a_k v
     g_k = do_k + (1 - a_{k+1}) g_{k+1}            c_k = o_k . do_k + (1 - a_{k+1}) c_{k+1}
     dv_k = a_k g_k                                ds_k = a_k (v_k . g_k - c_k)
 
-with (1 - a_{k+1}) replaced by 0 where a sequence starts at k + 1. No exponential of a difference of two scores is taken
-whose sign is not known, so nothing overflows, and nothing of size N x N is ever made. The state after the last
+with (1 - a_{k+1}) replaced by 0 where a sequence starts at k + 1. Every exponent has a known
+sign, so nothing overflows, and nothing of size N x N is allocated. The state after the last
 position, (m, u, w), is one more output, which adds u dw to g and -u du to c before the last position; the state before
 the first is one more position, whose value is w / u.
 
@@ -53,7 +53,7 @@ def fused_scan(
 
 
 def _operator(name: str, schema: str) -> Any:  # noqa: ANN401  torch's own
-    """A back end's function as an operator that torch.compile puts into its graph as it is."""
+    """Register a function of a back end as an opaque operator for torch.compile."""
 
     def call(backend: str, *inputs: Tensor) -> Any:  # noqa: ANN401
         return getattr(load(backend), name)(*inputs)
@@ -68,7 +68,7 @@ OPERATORS = {
         ("backward", "weights values outputs d_outputs g c starts", "Tensor, Tensor, Tensor, Tensor"),
     )
 }
-WEIGHTS = {"numba": torch.float64, "triton": torch.float32}  # what a back end keeps every position's weight in
+WEIGHTS = {"numba": torch.float64, "triton": torch.float32}  # type of the weights of positions
 
 
 @OPERATORS["forward"].register_fake  # type: ignore[untyped-decorator]
@@ -87,9 +87,9 @@ def _backward_shapes(
 
 
 def _held(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x (..., N, D) as back ends take it: of a type, its channels side by side, copied only where they are not.
+    """x (..., N, D) as input of back ends: of a type, with contiguous channels; copied only if needed.
 
-    More than two batch dimensions may not lie like two, as Triton's kernels have them.
+    More than two batch dimensions may not be viewable as two, which the Triton kernels need.
     """
     x = x.to(dtype)
     return x if x.dim() <= 4 and (x.stride(-1) == 1 or x.shape[-1] == 1) else x.contiguous()

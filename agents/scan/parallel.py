@@ -1,7 +1,7 @@
 """Three parallel prefix scans in plain torch, on any device and differentiable to any order.
 
-Each takes one state a position, (score, 1, value), and gives the state of every prefix. With a state goes the number of
-its sequence: what is joined with a later sequence is forgotten.
+Each takes one state per position, (score, 1, value), and returns the state of every prefix. Every state has the number
+of its sequence. Joining it with a later sequence drops it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ BLOCK = 64  # positions handled densely by the blocked method
 
 
 class Stretches(NamedTuple):
-    """States (..., N), and the numbers of the sequences that their last positions are of; None: all of one."""
+    """States (..., N), and the sequence numbers of their last positions; None: one sequence."""
 
     state: ScanState
     segments: Tensor | None
 
     @property
     def dim(self) -> int:
-        """That of positions, from the left, and so the same in m, u and w."""
+        """The dimension of positions, from the left: the same in m, u and w."""
         return self.state.m.dim() - 1
 
     def map(self, of: Callable[[Tensor, int], Tensor]) -> Stretches:
-        """`of` every tensor and `dim`."""
+        """Apply `of` to every tensor and `dim`."""
         return each(lambda parts: of(parts[0], self.dim), [self])  # type: ignore[no-any-return]
 
     def at(self, *where: slice | int) -> Stretches:
@@ -43,7 +43,7 @@ def _cat(dim: int, *parts: Stretches) -> Stretches:
 
 
 def _join(first: Stretches, second: Stretches) -> Stretches:
-    """`combine`, but the second alone where a sequence began between them."""
+    """`combine`, but only the second if a sequence started between them."""
     earlier = first.state
     if first.segments is not None and second.segments is not None:
         earlier = keep_where(earlier, first.segments == second.segments)
@@ -73,7 +73,7 @@ def ladner_fischer(z: Stretches) -> Stretches:
 
 
 def blocked(z: Stretches) -> Stretches:
-    """Appendix A: dense inside a block, a scan over the blocks' totals between them; O(64 N) work."""
+    """Appendix A: dense inside a block, a scan over the totals of blocks; O(64 N) work."""
     n = z.state.m.shape[-1]
     if n <= BLOCK:
         return _dense(z)
@@ -91,25 +91,25 @@ def blocked(z: Stretches) -> Stretches:
 
 
 def _dense(z: Stretches) -> Stretches:
-    """All prefixes of a short stretch as one triangular matrix product; its weights carry no gradient, as m."""
+    """All prefixes of a short segment as one triangular matrix product. Its maxima carry no gradient, as m."""
     (leaves, segments), n = z, z.state.m.shape[-1]
     allowed = torch.ones(n, n, dtype=torch.bool, device=leaves.m.device).tril()
     if segments is None:
         m = leaves.m.cummax(-1).values
     else:
         allowed = allowed & (segments.unsqueeze(-1) == segments.unsqueeze(-2))
-        # A maximum per sequence: an earlier sequence's larger scores would make this one's weights underflow.
+        # A maximum per sequence: larger scores of an earlier sequence would make the weights of this one underflow.
         floor = torch.finfo(leaves.m.dtype).min
         m = torch.where(allowed, leaves.m.unsqueeze(-2), floor).amax(-1)
-    # Masked before the exponential: above the diagonal the difference may be positive and overflow.
+    # Mask before the exponential: above the diagonal the difference may be positive and overflow.
     weights = torch.exp((leaves.m.unsqueeze(-2) - m.unsqueeze(-1)).masked_fill(~allowed, -torch.inf))
     summed = torch.cat([leaves.w, leaves.u.unsqueeze(-1)], -1)
     ill = None
     if segments is not None:
-        # In a product 0 times NaN is NaN: one sequence's would reach the others, earlier ones too.
+        # 0 times NaN is NaN in a product: NaN of one sequence would reach the others, even earlier ones.
         ill = ~summed.isfinite().all(-1)
         summed = summed.masked_fill(ill.unsqueeze(-1), 0.0)
-    # Autocast would do the product, and so round the state, in bfloat16.
+    # Autocast would compute the product, and so round the state, in bfloat16.
     with torch.autocast(weights.device.type, enabled=False):
         sums = weights @ summed
     if ill is not None:

@@ -5,8 +5,8 @@ The output at position k is softmax attention of one fixed query over positions 
     o_k = sum_{i<=k} exp(s_i) v_i / sum_{i<=k} exp(s_i)
 
 It is carried as a state (m, u, w): the running maximum of the scores, the sum of exp(s_i - m), and the sum of
-exp(s_i - m) v_i. Two states of neighbouring stretches join by an associative operator (`combine`), so all prefixes come
-from any parallel prefix scan, and one further token costs O(D) time and memory (`scan_step`).
+exp(s_i - m) v_i. Two states of neighboring segments join by an associative operator (`combine`), so all prefixes come
+from any parallel prefix scan, and one more token costs O(D) time and memory (`scan_step`).
 
 Three choices differ from the paper, each for a numerical reason:
 
@@ -17,8 +17,8 @@ Three choices differ from the paper, each for a numerical reason:
   finfo.min is 0 and multiplies u = 0. (finfo.min, 0, 0) is the identity of `combine`; a masked position is the same.
 * **m carries no gradient.** It cancels in w / u, so it is detached, and the gradient with respect to a score flows
   through u = exp(s - detach(s)), which is exactly 1.
-* **States that are returned are float64** whatever the inputs' type: a float32 sum drifts by 7e-4 over a million steps,
-  and stops growing at 2^24 equal terms. Scores and outputs are computed in float32 at least.
+* **Returned states are float64** for any input type: a float32 sum drifts by 7e-4 over a million steps,
+  and stops growing at 2^24 equal terms. Scores and outputs are computed at least in float32.
 
 Shape suffixes: N positions, D channels of a value; `...` are batch dimensions (batch, head).
 """
@@ -51,23 +51,23 @@ def prefix_scan(
     Args:
         scores: q . k_i, shape (..., N). A score of -inf masks its position.
         values: v_i, shape (..., N, D).
-        state: state of the positions before the first one, with gradients; None where there are none.
+        state: state of the positions before the first one, with gradients; None: no such positions.
         method: "sequential" (token by token; O(1) memory beyond the outputs when no gradient is asked for), "blocked"
             (appendix A: dense inside a block of 64, carried between blocks), "hillis_steele" (algorithm 1),
             "ladner_fischer" (O(N) work), "numba" (one pass over memory on the CPU), "triton" (CUDA devices, parallel
             over chunks of 64 positions; scores and values of at most float32), or "auto": the kernel of the device,
-            "blocked" where there is none or the call is traced. The kernels are differentiable once.
+            "blocked" if there is none or the call is traced. The kernels are differentiable once.
         mask: bool, broadcastable to (..., N); False positions contribute nothing.
-        starts: bool, broadcastable to (..., N); True where a new sequence begins and everything before is forgotten,
-            `state` included. Several sequences can so be packed into one row.
+        starts: bool, broadcastable to (..., N); True at the first position of a new sequence, which drops
+            everything before, even `state`. So one row can pack several sequences.
 
     Returns:
-        The outputs, shape (..., N, D), in the values' type, and the state after the last position in float64. A
-        position that has seen only masked ones gives zeros.
+        The outputs, shape (..., N, D), in the type of the values, and the state after the last position in float64. A
+        position after only masked ones gives zeros.
 
     Raises:
-        ValueError: unknown method, no positions, or shapes that do not fit.
-        ImportError: the kernel's package is not installed.
+        ValueError: unknown method, no positions, or shapes that do not match.
+        ImportError: the package of the kernel is not installed.
     """
     if method not in METHODS:
         raise ValueError(f"method {method!r} is not one of {', '.join(METHODS)}")
@@ -106,10 +106,10 @@ def scan_step(
         score: q . k of the token, shape (...); -inf masks it.
         value: v of the token, shape (..., D).
         state: state of the tokens before; start from `ScanState.identity`.
-        mask: bool, broadcastable to (...); where False the state stays as it is.
+        mask: bool, broadcastable to (...); False leaves the state unchanged.
 
     Returns:
-        The output, shape (..., D), in the value's type, and the new state in the old one's type.
+        The output, shape (..., D), in the type of the value, and the new state in the type of the old one.
     """
     leaf = make_leaves(score.unsqueeze(-1), value.unsqueeze(-2), None if mask is None else mask.unsqueeze(-1))
     token = ScanState(leaf.m[..., 0], leaf.u[..., 0], leaf.w[..., 0, :])
@@ -120,7 +120,7 @@ def scan_step(
 def _sequential(
     scores: Tensor, values: Tensor, state: ScanState | None, mask: Tensor | None, starts: Tensor | None
 ) -> tuple[Tensor, ScanState]:
-    """Token by token with `scan_step`: the state is all the memory, unless autograd keeps every step's."""
+    """Token by token with `scan_step`. Only the state takes memory, unless autograd keeps that of every step."""
     if state is None:
         state = ScanState.identity(tuple(scores.shape[:-1]), values.shape[-1], device=values.device)
     state = state.to(STATE_DTYPE)

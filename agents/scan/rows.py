@@ -1,9 +1,9 @@
-"""The rows of a batch: states taken apart and put together, and sequences of different lengths in one batch.
+"""The rows of a batch: select and join states, and run sequences of different lengths in one batch.
 
 A state is a tensor or a tuple of states, and the batch is the first dimension of all its tensors. So a few functions
 serve the states of every module. Padding is never computed: sequences of one length run together, without it. In
-float64, the type of checks, every sequence runs by itself, because a matrix product rounds a row by how many there are:
-there its outputs and its state are those that it has alone, to the last bit.
+float64, the type of tests, every sequence runs alone, because the rounding of a matrix product depends on its number of
+rows. So outputs and states are bit-identical to those of the sequence alone.
 
 Shape suffixes: B batch, N tokens, C channels.
 """
@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 State: TypeAlias = Any  # a tensor or a tuple of states; a module knows its own
-Rows: TypeAlias = tuple[int, ...]  # of the batch
+Rows: TypeAlias = tuple[int, ...]  # batch
 
 
 class Ragged(NamedTuple):
-    """The state of sequences whose states differ in size, as key-value caches do after different numbers of tokens.
+    """The state of sequences with states of different sizes, such as key-value caches of different lengths.
 
     Attributes:
         rows: which rows of the batch each part holds.
@@ -33,7 +33,7 @@ class Ragged(NamedTuple):
 
 
 def each(of: Callable[[list[Tensor]], Tensor], states: Sequence[State]) -> State:
-    """A state whose tensors are made of those in the same place of `states`; what is no tensor is the first's."""
+    """A state made by applying a function to matching tensors of `states`. Other values are those of the first."""
     first = states[0]
     if isinstance(first, Tensor):
         return of(list(states))
@@ -47,7 +47,7 @@ def batch_size(state: State) -> int:
     """B."""
     if isinstance(state, Ragged):
         return sum(map(len, state.rows))
-    while not isinstance(state, Tensor):  # a policy asks at every step: not `tensors`, which looks at all of them
+    while not isinstance(state, Tensor):  # policies call it at every step: faster than `tensors`, which visits all
         state = state[0]
     return len(state)
 
@@ -60,11 +60,11 @@ def tensors(state: State) -> list[Tensor]:
 
 
 def select(state: State, rows: Sequence[int] | Tensor) -> State:
-    """The state of these rows of the batch, in this order: a copy, whose memory is its own.
+    """The state of these rows of the batch, in this order, as a copy.
 
     Args:
         state: of any module.
-        rows: numbers of rows; a row may be taken more than once, or none.
+        rows: row numbers, with or without repetition; may be empty.
 
     Raises:
         IndexError: there is no such row.
@@ -90,7 +90,7 @@ def join(states: Iterable[State]) -> State:
 
 
 def state_bytes(state: State) -> int:
-    """What a state's numbers take, in bytes."""
+    """The size of a state in bytes."""
     return sum(part.numel() * part.element_size() for part in tensors(state))
 
 
@@ -104,31 +104,31 @@ def run_lengths(
     padded: bool = True,
     **options: Any,  # noqa: ANN401  the module's own
 ) -> tuple[Tensor, State]:
-    """`module(x, state, ...)` of the first `lengths` tokens of every row alone.
+    """`module(x, state, ...)` for only the first `lengths` tokens of every row.
 
     Args:
         module: takes tokens, a state and `options`; gives outputs (B, N or fewer, C), or (B, Q, C), and a state.
-        x: tokens (B, N, C); what lies behind a row's length may be anything.
+        x: tokens (B, N, C); positions past the length of a row are ignored.
         state: of the tokens before, or None.
         lengths: integers (B,), from 0 to N; None: all N.
         initial_state: of the module.
-        padded: whether outputs are of tokens: zeros then stand behind a row's own.
+        padded: whether outputs are per token: zeros then pad each row.
         options: of the module.
 
     Raises:
-        ValueError: lengths that do not fit, or `starts` with them.
+        ValueError: invalid lengths, or both `lengths` and `starts`.
     """
     batch, most = x.shape[:2]
     counts = [most] * batch if lengths is None else _numbers(lengths)
     if len(counts) != batch or not all(0 <= n <= most for n in counts):
         raise ValueError(f"lengths, or a mask, must be {batch} numbers from 0 to {most}, not {counts}")
     if options.get("starts") is not None:
-        raise ValueError("lengths and starts exclude each other: a row is one sequence or several")
+        raise ValueError("give lengths or starts, not both: a row is one sequence or several")
     if state is not None and batch_size(state) != batch:
         raise ValueError(f"the state has {batch_size(state)} rows, and the batch {batch}")
     held = state.rows if isinstance(state, Ragged) else (tuple(range(batch)),)
     part = {row: number for number, rows in enumerate(held) for row in rows}
-    whole = len(held) == 1 and len(set(counts)) == 1  # nothing is padded but what all rows share
+    whole = len(held) == 1 and len(set(counts)) == 1  # only padding that all rows share
     groups: dict[tuple[int, ...], list[int]] = {}  # rows of one count, and of one size of state; alone in float64
     for row, count in enumerate(counts):
         groups.setdefault((count, part[row], row if x.dtype == torch.float64 and not whole else 0), []).append(row)
@@ -180,7 +180,7 @@ class RowModule(nn.Module):
     def step(self, x: Tensor, state: State, *, mask: Tensor | None = None) -> tuple[Tensor, State]:
         """One token (B, C) with the state of those before: its output (B, C), the new state.
 
-        Where `mask`, bool (B,), is False, a row's output is zeros, and its state stays.
+        If `mask`, bool (B,), is False, the output of a row is zeros and its state is unchanged.
         """
         if mask is None and not isinstance(state, Ragged):
             return self.run_one(x, state)
@@ -207,7 +207,7 @@ class RowModule(nn.Module):
 
 
 def _in_order(states: Sequence[tuple[Rows, State]]) -> State:
-    """One state of what are the states of these rows: `Ragged` where their sizes differ."""
+    """Join the states of these rows: `Ragged` if their sizes differ."""
     by_size: dict[Any, list[tuple[Rows, State]]] = {}
     for rows, state in states:
         by_size.setdefault(_size(state), []).append((rows, state))
@@ -221,7 +221,7 @@ def _in_order(states: Sequence[tuple[Rows, State]]) -> State:
 
 
 def _size(state: State) -> Any:  # noqa: ANN401  whatever can be compared
-    """What two states must share to be one."""
+    """The properties that two states must share to be joined."""
     if isinstance(state, Tensor):
         return state.shape[1:]
     return tuple(_size(part) for part in state) if isinstance(state, tuple) else state
@@ -230,5 +230,5 @@ def _size(state: State) -> Any:  # noqa: ANN401  whatever can be compared
 def _numbers(values: Tensor | Sequence[int]) -> list[int]:
     found = torch.as_tensor(values, dtype=torch.long)
     if found.dim() != 1:
-        raise ValueError(f"one number a row is wanted, a shape (B,), not {tuple(found.shape)}")
+        raise ValueError(f"expected one number per row, a shape (B,), not {tuple(found.shape)}")
     return found.tolist()

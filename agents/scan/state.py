@@ -1,4 +1,4 @@
-"""The state (m, u, w) of a scan and what is done with it; `prefix.py` says what it means and why.
+"""The state (m, u, w) of a scan and its operations; `prefix.py` explains it.
 
 Shape suffixes: N positions, D channels of a value; `...` are batch dimensions (batch, head).
 """
@@ -39,24 +39,24 @@ class ScanState(NamedTuple):
         return ScanState(m, torch.zeros_like(m), torch.zeros((*batch_shape, dim), dtype=dtype, device=device))
 
     def output(self) -> Tensor:
-        """The attention output w / u, shape (..., D); zeros where no position has been seen."""
+        """The attention output w / u, shape (..., D); zeros before any position."""
         seen = self.u > 0
         # The inner where keeps 0/0 out of the backward pass, where it would turn into NaN.
         divisor = torch.where(seen, self.u, torch.ones_like(self.u))
         return torch.where(seen, 1 / divisor, torch.zeros_like(self.u)).unsqueeze(-1) * self.w
 
     def to(self, dtype: torch.dtype) -> ScanState:
-        """The same state in another floating-point type; an identity stays the identity of that type."""
+        """The same state in another floating-point type; an identity becomes the identity of that type."""
         m = self.m.to(dtype).clamp(min=torch.finfo(dtype).min)  # the cast rounds float64's minimum to -inf
         return ScanState(m, self.u.to(dtype), self.w.to(dtype))
 
 
 def combine(first: ScanState, second: ScanState) -> ScanState:
-    """Joins the states of two neighbouring stretches: the associative operator of section 3.2 and appendix B.
+    """Join the states of two neighboring segments: the associative operator of section 3.2 and appendix B.
 
     Args:
         first: state of the earlier positions, m and u of shape (...), w of shape (..., D).
-        second: state of the later positions, of shapes that broadcast with the first's.
+        second: state of the later positions, of shapes that broadcast with those of the first.
     """
     m = torch.maximum(first.m, second.m)
     a, b = torch.exp(first.m - m), torch.exp(second.m - m)
@@ -64,19 +64,19 @@ def combine(first: ScanState, second: ScanState) -> ScanState:
 
 
 def make_leaves(scores: Tensor, values: Tensor, mask: Tensor | None) -> ScanState:
-    """One state a position, (s, 1, v), in float32 at least; the identity where the position is masked."""
+    """One state per position, (s, 1, v), at least in float32; the identity if the position is masked."""
     dtype = torch.promote_types(torch.promote_types(scores.dtype, values.dtype), torch.float32)
     scores, values = scores.to(dtype), values.to(dtype)
     absent = scores == -torch.inf if mask is None else (scores == -torch.inf) | ~mask
     scores = scores.masked_fill(absent, torch.finfo(dtype).min)
     m = scores.detach()
     u = torch.exp(scores - m).masked_fill(absent, 0.0)
-    # masked_fill, not a product with u: a masked value may be anything, NaN included.
+    # masked_fill, not a product with u: a masked value may be anything, even NaN.
     return ScanState(m, u, u.unsqueeze(-1) * values.masked_fill(absent.unsqueeze(-1), 0.0))
 
 
 def without_gradient_in_m(state: ScanState) -> ScanState:
-    """Moves a gradient of m into u and w, which then carry the whole of it."""
+    """Move the gradient of m into u and w."""
     if not state.m.requires_grad:
         return state
     m = state.m.detach()

@@ -37,7 +37,7 @@ def write(docs: Path, cells: list[Cell]) -> str:
 
 
 def run(env: str, agent: str, seed: int, score: float, above: float) -> Cell:
-    """Held-out episodes of 10 and 20 steps over a floor of 0.02."""
+    """Held-out episodes of 10 and 20 steps over a noise variance of 0.02."""
     error = ActionError([10 * (0.02 + above), 20 * (0.02 + above)], [10, 20], floor=0.02)
     known = {"data_returns": {"mean": 1000.0, "best_tenth": 2000.0, "mode": 1500.0}, "reference_returns": [0, 4000.0]}
     cell = make_cell(score, agent=agent, seed=seed, env=env, action_error=error, **known)
@@ -56,7 +56,7 @@ def cells() -> list[Cell]:
 
 
 def rows(page: str, env: str) -> list[list[str]]:
-    """The cells of a set's rows, table by table."""
+    """The cells of the rows of a dataset, table by table."""
     found = [line for line in page.splitlines() if line.startswith(f"| {env} ")]
     return [[text.strip() for text in line.split("|")[2:-1]] for line in found]
 
@@ -81,8 +81,8 @@ def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
     with pytest.raises(UsageError, match="no results here; scripts/table1 writes them"):
         table1_page.write(tmp_path / "nowhere", read_grid("local"))
     page = write(tmp_path, cells)
-    assert "over 2 sets: 0.0 [0.0, 0.0]" in page and "By set:" not in page  # +10 and -10
-    assert "minus the other's: -0.0030 [-0.0030, -0.0030]" in " ".join(page.split())
+    assert "over 2 datasets: 0.0 [0.0, 0.0]" in page and "Scores differ most" not in page  # +10 and -10
+    assert "difference of held-out action MSE: -0.0030 [-0.0030, -0.0030]" in " ".join(page.split())
     scores, errors, steering = rows(page, "hopper-medium")
     assert scores[:4] == ["70.0 [70.0, 70.0]", "60.0 [60.0, 60.0]", "55.0", "25.0, 50.0; 37.5"]
     assert scores[4:] == ["80.86 ± 4.77", "80.18 ± 5.85"]
@@ -102,8 +102,10 @@ def test_an_agent_under_way_does_not_take_the_average_away(tmp_path: Path, cells
     """Behavioral cloning has two of three sets; scores differ by +10, -10, +30, errors by -0.002, -0.004, +0.001."""
     third = [run("ant-medium", AGENTS[0], 0, 90, 0.02), run("ant-medium", AGENTS[1], 0, 60, 0.019)]
     page = write(tmp_path, [*cells, *third])
-    assert "Of 3 sets" in page and "| Decision-Aaren | 66.7 " in page and "| Behavioral cloning | 55.0 " not in page
+    assert (
+        "Over 3 datasets" in page and "| Decision-Aaren | 66.7 " in page and "| Behavioral cloning | 55.0 " not in page
+    )
     assert (tmp_path / "results" / "table1" / "profiles.svg").exists()
-    scores = "scores differ most on ant-medium, by 30.0; on the others by 0.0 [0.0, 0.0] on average."
-    errors = "The error is lower on 2 sets and higher on 1, of 3, by intervals without 0."
-    assert f"By set: {scores} {errors}" in " ".join(page.split())
+    scores = "Scores differ most on ant-medium, by 30.0, and on the others by 0.0 [0.0, 0.0] on average."
+    errors = "Of 3 datasets, the error is lower on 2 and higher on 1 (intervals exclude 0)."
+    assert f"{scores} {errors}" in " ".join(page.split())
