@@ -131,9 +131,7 @@ def test_recurrence_encoding_that_has_no_graph_is_refused() -> None:
 @pytest.mark.parametrize("mixer", ["gru", "mingru"])
 def test_gated_units_have_a_graph_of_one_token_and_a_state(mixer: str) -> None:
     for policy in (make_policy(mixer, "window"), make_policy(mixer, tokens_per_step=3)):
-        with pytest.raises(
-            UsageError, match=f"the mixer {mixer} .* use --rollout recurrent and a policy trained with"
-        ):
+        with pytest.raises(UsageError, match=f"the mixer {mixer} .* use --rollout recurrent and a policy trained with"):
             onnx_policy_of(policy)
 
 
