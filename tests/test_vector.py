@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from checkout import ROOT
 from policies import make_card
+from policies import make_policy as make_able
 from small_policy import make_policy
 
 from aaren_rl import load_policy
 from aaren_rl.agents import Policy
 from aaren_rl.envs import rollout
+from aaren_rl.errors import ArgumentError
 from aaren_rl.export.model import make_model as make_onnx
 from aaren_rl.export.model import make_onnx_policy
 from aaren_rl.policies.folder import read_card
@@ -71,3 +73,15 @@ def test_an_episode_is_the_rollouts(trained_run: Path) -> None:
     assert len(returns) == 3 and returns[0] == pytest.approx(ours.returns[0], rel=1e-6)
     done = subprocess.run([sys.executable, EXAMPLE, str(trained_run), "2"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("2 episodes, mean return ")
+
+
+def test_auto_is_infinity_for_every_environment() -> None:
+    policy = make_able(max_return_estimate=True)
+    observation, reward = np.zeros((2, 11), np.float32), np.zeros(2)
+    expected, _ = VectorPolicy(policy, n_envs=2, target_return=[np.inf] * 2).act(observation, reward)
+    np.testing.assert_array_equal(
+        VectorPolicy(policy, n_envs=2, target_return="auto").act(observation, reward)[0], expected
+    )
+    for wrong in ("best", np.inf):
+        with pytest.raises(ArgumentError, match=r'target_return: must be .*"auto"'):
+            VectorPolicy(policy, n_envs=2, target_return=wrong)
