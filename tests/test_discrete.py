@@ -392,7 +392,7 @@ def test_a_run_from_data_to_scores(episodes: Episodes, tmp_path: Path, capsys) -
     scored = "--eval-every 2 --eval-episodes 1 --final-episodes 2"
     assert train([*own, *small.split(), *scored.split()]) == 0
     out = capsys.readouterr().out
-    assert "the negative log-likelihood on them measures imitation" in out
+    assert "measure imitation (negative log-likelihood)" in out
     assert "held-out negative log-likelihood: " in out and "MSE" not in out
     folder = tmp_path / "cartpole" / "decision-aaren" / "seed0"
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

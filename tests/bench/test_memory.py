@@ -31,7 +31,7 @@ def test_a_wrong_policy_gets_no_figures(runs: Path, monkeypatch: pytest.MonkeyPa
     policy = load_policy(runs / memory.LEARNED_AT / "decision-aaren" / "seed0")
     assert memory.check(policy) < 1e-5
     policy.model.head.bias.data += 0.01  # the compiled step keeps the weights that it was made with
-    with pytest.raises(NumericsError, match="no figures are given"):
+    with pytest.raises(NumericsError, match="no figures are printed"):
         memory.check(policy)
 
 

@@ -72,7 +72,7 @@ def test_a_run_that_kept_no_episodes_has_no_action_error(run: Path, tmp_path: Pa
     assert gather(copied, HOW).last.action_error is None
     config.write_text("data: []")
     (copied / "comparison.json").unlink()
-    with pytest.raises(UsageError, match="not a run's configuration"):
+    with pytest.raises(UsageError, match="not the configuration of a run"):
         gather(copied, HOW)
 
 
