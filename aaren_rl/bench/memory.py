@@ -101,7 +101,7 @@ def check(policy: Policy) -> float:
     return require("a trained policy's actions differ from the float64 reference", difference, TOLERANCE)
 
 
-def corridors(job: CellJob, policy: Policy, lengths: Sequence[int]) -> Figures:
+def corridors(job: CellJob, policy: Policy, lengths: Sequence[int]) -> dict[int, float]:
     """A run's success by length of the corridor, in percent; what was played before is read from the run's folder."""
     file = job.run / "corridors.json"
     known: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -126,7 +126,9 @@ def learned(run: Path) -> float | None:
 
 def distances(policy: Policy, episodes: int) -> Distances:
     """The mean distance of the fingertip from the target at every step of Reacher-Recall, (T,), in meters."""
-    return np.mean([target_distances(e.observations) for e in record(policy, "reacher-recall", episodes, 1000)], 0)
+    played = [target_distances(episode.observations) for episode in record(policy, "reacher-recall", episodes, 1000)]
+    mean: Distances = np.mean(played, 0)
+    return mean
 
 
 class RandomTorques:
