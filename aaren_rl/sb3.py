@@ -73,7 +73,8 @@ class SB3Policy:
     Args:
         policy: acts for many environments in one call.
         env: the environments that observations come from; rewards are read from it.
-        target_return, seed: as in `VectorPolicy`.
+        target_return: as in `VectorPolicy`.
+        seed: as in `VectorPolicy`.
     """
 
     def __init__(
