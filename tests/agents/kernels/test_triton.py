@@ -157,3 +157,17 @@ def test_the_kernels_compile_to_machine_code() -> None:
     assert len({kernel for kernel, _, _ in lines}) == 6
     counts = [float(count) for _, _, count in lines if count]
     assert len(counts) >= 4 and all(0.2 < count < 1.3 for count in counts)
+
+
+def test_the_launches_of_a_gradient_step_are_counted_by_part() -> None:
+    """In a process of its own, which takes itself for one with a GPU."""
+    small = ("--width", "64", "--layers", "1", "--steps", "256", "--contexts", "episode")
+    command, environment = (
+        [sys.executable, "scripts/count_gpu_launches", *small],
+        {**os.environ, "PYTHONPATH": "scripts"},
+    )
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    counts = dict(re.findall(r"^\| ([\w ]+) \| (\d+) \|", done.stdout, re.M))
+    parts = "batch", "others", "forward", "backward", "clipping", "optimizer", "average"
+    assert all(int(counts[part]) > 0 for part in parts)
+    assert int(counts["in all"]) == sum(int(counts[part]) for part in parts)
