@@ -53,7 +53,6 @@ ENOUGH = 95.0  # percent of success there that stops the clock
 OF_TMAZE: dict[str, Any] = {"eval_every": 25, "eval_episodes": 20, "final_episodes": 100}
 ONCE: dict[str, Any] = {"eval_every": 1600, "final_episodes": 50}
 BINS = (SHOWN, 10, 20, 50, 100, 200, 500, 900, 1000)  # steps of Reacher-Recall whose distances are averaged
-EARLY, LATE = slice(50, 150), slice(-100, None)  # step ranges of the two columns of a table
 CHECKED, TOLERANCE = 200, 1e-4  # steps, and the largest difference of an action
 
 HELP = "success and cost of an action in long episodes, on tasks that need memory"
@@ -190,9 +189,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
             found["learned"].append(learned(job.run) if is_recurrent(job.config) else None)
             bar.update()
         for job in arms:
-            steps = distances(load_policy(job.run), episodes)
-            apart = {"bins": binned(steps), "early": 1000 * steps[EARLY].mean(), "late": 1000 * steps[LATE].mean()}
-            agents[job.config.agent]["apart"].append(apart)
+            agents[job.config.agent]["apart"].append(binned(distances(load_policy(job.run), episodes)))
             bar.update()
     return {
         "seeds": arguments.seeds,
@@ -230,7 +227,7 @@ def show(figures: Figures) -> list[str]:
     ]
     if figures["limits"]:
         ends = [f"{a}-{b}" for a, b in pairwise(figures["bins"])]
-        seeds = {name: [run["bins"] for run in found["apart"]] for name, found in agents.items() if found["apart"]}
+        seeds = {name: found["apart"] for name, found in agents.items() if found["apart"]}
         apart = {**{name: [bins] for name, bins in figures["limits"].items()}, **seeds}
         shown = [
             {"name": name, "cells": "|".join(spread(of, 1) for of in zip(*runs, strict=True))}
@@ -265,7 +262,7 @@ def plot(figures: Figures) -> Figure:
         middle = [float(np.sqrt(a * b)) for a, b in pairwise(figures["bins"])]
         for agent, found in figures["agents"].items():
             if found["apart"]:
-                _line(panels[1], middle, [run["bins"] for run in found["apart"]], styles[agent])
+                _line(panels[1], middle, found["apart"], styles[agent])
         for (name, bins), line in zip(figures["limits"].items(), (":", "--"), strict=True):
             panels[1].plot(middle, bins, color=SOFT, linestyle=line, linewidth=1.3)
             panels[1].annotate(name, (middle[-1], bins[-1]), ha="right", va="bottom", fontsize=8, color=SOFT)
@@ -290,14 +287,8 @@ def _line(
 def add_arguments(parser: Parser) -> None:
     """The options of this benchmark."""
     add = parser.add_argument
-    add(
-        "--agents",
-        nargs="+",
-        choices=AGENTS,
-        metavar="AGENT",
-        default=list(AGENTS_SHOWN),
-        help="(default: %(default)s)",
-    )
+    choice: dict[str, Any] = {"choices": AGENTS, "metavar": "AGENT", "default": list(AGENTS_SHOWN)}
+    add("--agents", nargs="+", help="(default: %(default)s)", **choice)
     add("--seeds", type=positive, metavar="N", default=3, help="training seeds per agent (default: %(default)s)")
     lengths = "steps of corridors (default: %(default)s)"
     add("--lengths", type=positive, nargs="+", metavar="N", default=list(LENGTHS), help=lengths)
