@@ -31,7 +31,7 @@ from .ranges import ENVS, THREADS
 if TYPE_CHECKING:
     import onnxruntime
 
-FORMAT = "1"
+FORMAT = "2"
 CHECK = Arguments(ArgumentError)
 _INPUTS = {"observation", "reward", "return_to_go", "timestep", "previous_action", "memory"}
 _OUTPUTS = ("action", "next_return_to_go", "next_memory")  # of discrete actions, logits too
