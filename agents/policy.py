@@ -1,4 +1,4 @@
-"""A trained decision model made into a policy: normalisation, return-to-go bookkeeping and the rollout modes.
+"""A trained decision model made into a policy: normalization, return-to-go bookkeeping and the rollout modes.
 
 Shape suffixes: B environments, O observation, A action, K steps of context.
 """
@@ -219,7 +219,7 @@ class Policy:
             "previous_action": state.previous_action,
         }
         observed, rewards, previous = given.values()
-        if not np.isfinite(rewards).all():  # infinity less infinity would be no number, or ask for the best
+        if not np.isfinite(rewards).all():  # infinity minus infinity is NaN, and infinity is the automatic target
             raise NonFiniteActionError(blame(given, state.return_to_go, state.timestep))
         asked = return_to_go = state.return_to_go - rewards
         if self._max_return_estimate is not None and math.isinf(np.add.reduce(return_to_go)):

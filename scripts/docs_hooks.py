@@ -81,7 +81,7 @@ def _text(file: str) -> str:
 
 
 def _help(command: str) -> str:
-    """What a command prints; in this process, because another one would import everything anew for every page."""
+    """What a command prints; in this process: a new one would import everything again for every page."""
     module, *own = command.split()
     printed = io.StringIO()
     wide = mock.patch.dict(os.environ, COLUMNS="88")  # as a page; otherwise as whatever terminal builds the site

@@ -11,7 +11,7 @@ LOW, HIGH = -20.272305, 3234.3
 
 
 def make_score(score: float = 50.0, **changes) -> Score:
-    """A normalised score of Hopper's; with reference=None the return alone."""
+    """A normalized score of Hopper's; with reference=None the return alone."""
     value = Score(
         env="hopper-medium",
         dataset="hopper-medium",

@@ -171,7 +171,7 @@ def _interval(sums: Sequence[float], counts: Sequence[int], level: float) -> tup
 
 def format_overview(scores: Sequence[tuple[str, Score]]) -> str:
     """The scores of several policies by name, with bootstrap intervals of the mean, one line each."""
-    rows = [("policy", "target", "return", "95% interval", "score", "95 % interval")]
+    rows = [("policy", "target", "return", "95% interval", "score", "95% interval")]
     for name, score in scores:
         low, high = score.interval()
         ends = [_cell(score.normalized(end)) for end in (low, high)]

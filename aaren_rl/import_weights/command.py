@@ -32,7 +32,7 @@ Make a policy of a Decision Transformer that min-decision-transformer or Hugging
   aaren-rl evaluate FOLDER
 
 SOURCE is a state dictionary of min-decision-transformer, or a folder with Hugging Face's config.json and
-model.safetensors or pytorch_model.bin. Its actions depend on how observations were normalised, which neither stores:
+model.safetensors or pytorch_model.bin. Its actions depend on how observations were normalized, which neither stores:
 the statistics are those of the data of --env and --source, or of a JSON file {"mean": [...], "std": [...]}, such as
 the numbers of a Hugging Face model card. Nothing in SOURCE is executed.
 """

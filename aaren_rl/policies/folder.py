@@ -94,7 +94,7 @@ def load_policy(
 
     Args:
         path: a run folder or its policy/, or one in the hub's layout (`hf download USER/NAME --local-dir FOLDER`).
-        rollout: "recurrent", "staggered" or "window" instead of the mode it was trained for.
+        rollout: "recurrent", "staggered" or "window"; None: as on its card.
         rollout_context: K of the modes staggered and window, in steps.
         weights: "ema" or "raw" instead of the default.
         device: where to run it.
@@ -184,7 +184,7 @@ def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:
 
 
 def _make_model(config: ModelConfig, tensors: dict[str, Tensor]) -> DecisionModel:
-    # What the weights do not fit is refused before memory is taken for the model described.
+    # A model that the weights do not fit is rejected before memory is allocated for it.
     if config.layers > len(tensors):
         raise ValueError(f"the model has {config.layers} layers, its weights are {len(tensors)} tensors")
     with torch.device("meta"):

@@ -66,7 +66,7 @@ def _linear(x: Array, weight: Array, bias: Array, out: Array) -> None:
 
 
 @compiled("contract", "reassoc", "nsz")
-def _normalise(x: Array, scale_shift: Array, out: Array) -> None:
+def _normalize(x: Array, scale_shift: Array, out: Array) -> None:
     """Layer norm of every row; scale_shift (2, C). `out` may be x."""
     rows, channels = x.shape
     scale, shift = scale_shift[0], scale_shift[1]
@@ -266,25 +266,25 @@ def step(
     mixed = np.empty((environments, mix.shape[2]), np.float32)
     hidden = np.empty((environments, up.shape[2]), np.float32)
     _embed(given, scaling, embedding, x)
-    _normalise(x, norms[0], x)
+    _normalize(x, norms[0], x)
     for layer in range(layers):
         if pre_norm:
-            _normalise(x, norms[1 + 2 * layer], y)
+            _normalize(x, norms[1 + 2 * layer], y)
         _linear(y if pre_norm else x, mix[layer], mix_bias[layer], mixed)
         old, new = before[:, layer], after[:, layer]
         _attend(mixed, begins, heads, old, new, y)
         _encode(mixed, begins, layer, channels // heads, encoding, old, new, y)
         _linear(y, output[layer], output_bias[layer], z)
         x += z
-        _normalise(x, norms[1 + pre_norm + 2 * layer], y if pre_norm else x)
+        _normalize(x, norms[1 + pre_norm + 2 * layer], y if pre_norm else x)
         _linear(y if pre_norm else x, up[layer], up_bias[layer], hidden)
         _activate(hidden, gelu)
         _linear(hidden, down[layer], down_bias[layer], z)
         x += z
         if not pre_norm:
-            _normalise(x, norms[2 + 2 * layer], x)
+            _normalize(x, norms[2 + 2 * layer], x)
     if pre_norm:
-        _normalise(x, norms[2 * layers + 1], x)
+        _normalize(x, norms[2 * layers + 1], x)
     _linear(x, head[0], head[1], actions)
     if discrete:
         return

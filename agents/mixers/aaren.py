@@ -31,7 +31,7 @@ class Aaren(HeadMixer):
     state_size, compiled_step, recordable, exported = CONSTANT, True, True, True
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: object = None) -> None:
-        query_token = torch.randn(width)  # as large as a layer-normalised token; drawn before the projections
+        query_token = torch.randn(width)  # as large as a layer-normalized token; drawn before the projections
         super().__init__(width, heads)
         self.query_token = nn.Parameter(query_token)
 

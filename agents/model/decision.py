@@ -31,7 +31,7 @@ WIDTH = 128  # of their two hidden layers
 class DecisionModel(nn.Module):
     """Decision-Aaren (mixer "aaren"), Decision Transformer ("attention"), or either with recurrence encoding.
 
-    Observations are expected normalised and returns-to-go scaled; `Policy` does both at rollout.
+    Observations are expected normalized and returns-to-go scaled; `Policy` does both at rollout.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -108,7 +108,7 @@ class DecisionModel(nn.Module):
         """One environment step: predicts a_t from a_{t-1}, R_t, s_t and the state.
 
         Args:
-            observation: s_t (B, O), normalised.
+            observation: s_t (B, O), normalized.
             return_to_go: R_t (B,), scaled.
             timestep: t, one for all or integers (B,).
             previous_action: a_{t-1} as executed, (B, A); None at the first step the state sees.
@@ -158,9 +158,9 @@ class DecisionModel(nn.Module):
 
 
 class ReturnEstimate(nn.Module):
-    """The return still to come, as the data know it: normalised observations (..., O) -> scaled returns-to-go (...).
+    """The return still to come, as the data know it: normalized observations (..., O) -> scaled returns-to-go (...).
 
-    An expectile (Newey & Powell 1987) of the returns-to-go G after an observation: the value v that minimises
+    An expectile (Newey & Powell 1987) of the returns-to-go G after an observation: the value v that minimizes
     E |tau - 1[G < v]| (G - v)^2. At tau = 1/2 it is their mean, the expected return-to-go, which guidance leaves.
     As tau nears 1 it tends to the maximum achievable return, a target that a policy can follow at every step, as in
     Reinformer (Zhuang et al. 2024).

@@ -1,4 +1,4 @@
-"""From a task's name to the task, and from returns to normalised scores."""
+"""From a task's name to the task, and from returns to normalized scores."""
 
 import difflib
 from typing import overload
@@ -38,7 +38,7 @@ def normalized_score(name: str | Reference, returns: float) -> float: ...
 @overload
 def normalized_score(name: str | Reference, returns: npt.ArrayLike) -> npt.NDArray[np.float64]: ...
 def normalized_score(name: str | Reference, returns: npt.ArrayLike) -> float | npt.NDArray[np.float64]:
-    """Normalise undiscounted episode returns: 100 * (return - random) / (expert - random), as D4RL does.
+    """Normalize undiscounted episode returns: 100 * (return - random) / (expert - random), as D4RL does.
 
     `name` is a family ("hopper") of D4RL's, a task ("hopper-medium"), or a `Reference` of your own. A number gives a
     float, an array of any shape a float64 array of that shape. UnknownTaskError: the name is neither.

@@ -11,7 +11,7 @@ D4RL_SERVER = "http://rail.eecs.berkeley.edu/datasets/offline_rl"
 
 # D4RL's reference returns and data are those of the -v2 dynamics, which Gymnasium carries on as -v4. The -v5
 # environments are other tasks (Walker2d's foot friction, the healthy reward and the contact cost changed), so a
-# normalised score computed on them would not be comparable with any published one.
+# normalized score computed on them would not be comparable with any published one.
 ENV_VERSION = 4
 
 # D4RL's Ant files carry 84 contact-force columns behind the 27 that Ant-v4 returns by default; all of them are zero.
@@ -20,7 +20,7 @@ ANT_D4RL_OBSERVATION_DIM = 111
 
 
 class Reference(NamedTuple):
-    """The returns that normalised scores of 0 and 100 stand for, and whose they are ("D4RL v2")."""
+    """The returns that normalized scores of 0 and 100 stand for, and whose they are ("D4RL v2")."""
 
     name: str
     low: float
@@ -42,7 +42,7 @@ class Task:
 
     `horizon` is the number of steps after which an episode is cut; `target_returns` are undiscounted sums of rewards
     to ask a return-conditioned policy for, the default first; `action_low` and `action_high` (A,) bound the actions;
-    `env_kwargs` go to `gymnasium.make`. Without a `reference` there are no normalised scores. Discrete actions are
+    `env_kwargs` go to `gymnasium.make`. Without a `reference` there are no normalized scores. Discrete actions are
     `n_actions` integers from `action_start` on, `action_dim` is their number, and they have no bounds.
     """
 

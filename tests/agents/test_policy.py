@@ -1,4 +1,4 @@
-"""The policy: normalisation, return-to-go bookkeeping and the three rollout modes, against the model run by hand."""
+"""The policy: normalization, return-to-go bookkeeping and the three rollout modes, against the model run by hand."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def play(policy: Policy, observations: np.ndarray, rewards: np.ndarray) -> tuple
 
 
 def inputs(observations: np.ndarray, rewards: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-    """What the model must be given, by the definition: (B, T, O) normalised, (B, T) scaled, (B, T) timesteps."""
+    """What the model must be given, by the definition: (B, T, O) normalized, (B, T) scaled, (B, T) timesteps."""
     to_go = TARGET - torch.from_numpy(rewards).double().cumsum(0)
     timesteps = torch.arange(len(rewards)).expand(rewards.shape[1], -1)
     return ((torch.from_numpy(observations) - MEAN) / STD).transpose(0, 1), (to_go / SCALE).float().T, timesteps
@@ -62,7 +62,7 @@ def last_of_slice(policy: Policy, data: tuple[Tensor, ...], actions: Tensor, beg
 @every_mixer
 @torch.no_grad()
 def test_recurrent_is_forward_over_all_steps(mixer: str) -> None:
-    """R_0 = target, R_t = R_{t-1} - r_{t-1}; normalised, scaled; the action pushed is the one handed out."""
+    """R_0 = target, R_t = R_{t-1} - r_{t-1}; normalized, scaled; the action pushed is the one handed out."""
     policy, (observations, rewards) = make(mixer), episode(50)
     actions, states = play(policy, observations, rewards)
     to_go = TARGET - rewards.astype(np.float64).cumsum(0)

@@ -53,7 +53,7 @@ def test_ends_of_many_types(value: Any) -> None:
     assert take(env, np.zeros(2))[2:4] == (True, False)
 
 
-def test_integer_actions_cannot_be_learnt() -> None:
+def test_integer_actions_cannot_be_learned() -> None:
     with pytest.raises(UsageError, match="its actions are int64"):
         inspect_env("OddMakeIntegers-v0")
 

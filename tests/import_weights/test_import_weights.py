@@ -126,7 +126,7 @@ def test_min_decision_transformers_model_gives_the_same_actions(tmp_path: Path, 
 
 @torch.no_grad()
 def test_an_imported_policy_plays_as_the_original_would(tmp_path: Path) -> None:
-    """Normalised, scaled, over the last K steps: the whole of what a rollout with the original does."""
+    """Normalized, scaled, over the last K steps: the whole of what a rollout with the original does."""
     model, rng = hugging_face(tmp_path / "theirs"), np.random.default_rng(0)
     mean, std = rng.normal(size=O), rng.uniform(0.5, 2, O)
     statistics = tmp_path / "statistics.json"

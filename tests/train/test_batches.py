@@ -67,7 +67,7 @@ def test_mixed_lengths_are_log_uniform() -> None:
     assert abs((logs < (low + high) / 2).mean() - 0.5) < 3 * 0.5 / math.sqrt(len(logs))
 
 
-def test_steps_are_normalised_by_the_data_sets_statistics() -> None:
+def test_steps_are_normalized_by_the_data_sets_statistics() -> None:
     """Against float64; a constant column is only centered, and the data set itself is untouched."""
     columns = np.random.default_rng(0).normal(size=(500, 4)) * [1, 10, 0.1, 0] + [0, 50, -3, 7]
     given = columns.astype(np.float32)

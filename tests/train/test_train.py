@@ -71,7 +71,7 @@ def test_both_agents_log_the_same_tags(trained: Path) -> None:
 
 
 @pytest.mark.parametrize("agent", ["decision-aaren-rsa", "decision-rsa"])
-def test_the_learnt_recurrence_is_logged(trained: Path, agent: str) -> None:
+def test_the_learned_recurrence_is_logged(trained: Path, agent: str) -> None:
     """That of the weights at the last update, a curve a number."""
     run = folder(trained, agent)
     (last,) = (r for r in records(run) if r["update"] == 20 and "train/loss" in r)

@@ -242,7 +242,7 @@ class GatedEncoding(nn.Module):
         return tuple(group.initial_state(batch_size, head_dim, self.mu) for group in self.groups)  # type: ignore[operator]
 
     def scalars(self) -> dict[str, float]:
-        """What the layer has learnt: the gate sigmoid(mu), and every lambda, gamma and theta."""
+        """What the layer has learned: the gate sigmoid(mu), and every lambda, gamma and theta."""
         found = {"gate": float(self.mu.detach().sigmoid())}
         for group in self.groups:
             suffix = "" if group.dilation == 1 else f"_dilated{group.dilation}"

@@ -147,7 +147,7 @@ def _bounds(path: Path, metadata: dict[str, Any], key: str) -> tuple[tuple[float
     if space.get("type") != "Box" or not isinstance(shape, list) or len(shape) != 1:
         raise DataError(
             f"{path}:{key} is {_shown(space.get('type'))} of shape {_shown(shape)}; only a Box with one axis (a vector "
-            "of numbers) can be learnt from, and Discrete actions; record through FlattenObservation"
+            "of numbers) can be learned from, and Discrete actions; record through FlattenObservation"
         )
     try:
         bounds = np.array([space["low"], space["high"]], np.float64)
