@@ -32,6 +32,7 @@ from ..errors import AarenRLError
 from ..files import write_json
 from ..policies.folder import load_policy
 from ..policies.names import AGENTS, label
+from ..ranges import COUNT_FROM_0
 from ..sweep.processes import CellJob, make_job
 from ..sweep.schedule import run_cells
 from ..train.config import RunConfig
@@ -70,16 +71,16 @@ decision-transformer acts on its last 20 steps. {CACHE} is trained on whole epis
 key-value cache of them. Both are evaluated up to {SHORT:,} steps. To resume after an interrupt, run it again."""
 EPILOG = f"""\
 example:
-  aaren-rl bench memory --seeds 5 --agents {" ".join((*AGENTS_SHOWN, CACHE))} --plot memory.svg
-  aaren-rl bench memory --seeds 1 --agents decision-aaren decision-gru --lengths 100 1000"""
+  aaren-rl bench memory --agents {" ".join((*AGENTS_SHOWN, CACHE))} --plot memory.svg
+  aaren-rl bench memory --seeds 1 --reacher-seeds 0 --agents decision-aaren decision-gru --lengths 100 1000"""
 
 
-def jobs(env: str, arguments: argparse.Namespace, settings: dict[str, Any]) -> list[CellJob]:
+def jobs(env: str, arguments: argparse.Namespace, seeds: int, settings: dict[str, Any]) -> list[CellJob]:
     """The runs of a task, ordered by seed, then agent."""
     own = {CACHE: {"context": "episode", "rollout": "recurrent", **ONCE}, "decision-transformer": ONCE}
     return [
         make_job({"env": env, "agent": agent, "seed": seed, **settings, **own.get(agent, {})}, arguments.out)
-        for seed in range(arguments.seeds)
+        for seed in range(seeds)
         for agent in arguments.agents
         if agent != CACHE or env == LEARNED_AT
     ]
@@ -172,8 +173,8 @@ def measure(arguments: argparse.Namespace) -> Figures:
     Raises NumericsError for a policy with wrong actions, AarenRLError if training was stopped.
     """
     more = {} if arguments.updates is None else {"updates": arguments.updates}
-    mazes = jobs(LEARNED_AT, arguments, OF_TMAZE | more)
-    arms = jobs("reacher-recall", arguments, ONCE | more) if arguments.reacher else []
+    mazes = jobs(LEARNED_AT, arguments, arguments.seeds, OF_TMAZE | more)
+    arms = jobs("reacher-recall", arguments, arguments.reacher_seeds, ONCE | more)
     if code := run_cells([*mazes, *arms], jobs=1):  # one at a time, to measure seconds on an otherwise idle machine
         raise AarenRLError(f"training was stopped with exit code {code}; the same command continues from there")
     modes = [f"{job.config.agent}:{job.config.evaluation.rollout}" for job in mazes if job.config.seed == 0]
@@ -289,10 +290,11 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     choice: dict[str, Any] = {"choices": AGENTS, "metavar": "AGENT", "default": list(AGENTS_SHOWN)}
     add("--agents", nargs="+", help="(default: %(default)s)", **choice)
-    add("--seeds", type=positive, metavar="N", default=3, help="training seeds per agent (default: %(default)s)")
+    add("--seeds", type=positive, metavar="N", default=5, help="training seeds on tmaze (default: %(default)s)")
+    few = "those on reacher-recall; 0: without it (default: %(default)s)"
+    add("--reacher-seeds", type=COUNT_FROM_0.integer, metavar="N", default=3, help=few)
     lengths = "steps of corridors (default: %(default)s)"
     add("--lengths", type=positive, nargs="+", metavar="N", default=list(LENGTHS), help=lengths)
     add("--episodes", type=positive, metavar="N", default=20, help="episodes of Reacher-Recall (default: %(default)s)")
-    add("--no-reacher", dest="reacher", action="store_false", help="T-mazes only, without Reacher-Recall")
     add("--updates", type=positive, metavar="N", help="gradient steps of every run (default: those of the task)")
     add("--out", type=Path, metavar="DIR", default=Path("runs/memory"), help="folder of runs (default: %(default)s)")

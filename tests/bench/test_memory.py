@@ -14,16 +14,16 @@ from aaren_rl.bench.command import main
 from aaren_rl.errors import NumericsError
 from aaren_rl.policies.folder import load_policy
 
-SMALL = ["--agents", "decision-aaren", "--seeds", "1", "--lengths", "20", "40", "--updates", "2", "--episodes", "1"]
+SMALL = ["--agents", "decision-aaren", "--seeds", "1", "--reacher-seeds", "1", "--lengths", "20", "40", "--updates", "2", "--episodes", "1"]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the small form's run of tmaze."""
     out: Path = tmp_path_factory.mktemp("runs")
-    arguments = argparse.Namespace(agents=["decision-aaren"], seeds=1, out=out)
+    arguments = argparse.Namespace(agents=["decision-aaren"], out=out)
     small = {"updates": 2, "eval_every": 1, "eval_episodes": 1, "final_episodes": 1, "width": 16, "layers": 1}
-    assert memory.run_cells(memory.jobs(memory.LEARNED_AT, arguments, small)) == 0
+    assert memory.run_cells(memory.jobs(memory.LEARNED_AT, arguments, 1, small)) == 0
     return out
 
 
@@ -36,8 +36,8 @@ def test_a_wrong_policy_gets_no_figures(runs: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_success_is_that_of_evaluate_and_is_played_once(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = argparse.Namespace(agents=["decision-aaren"], seeds=1, out=runs)
-    (job,) = memory.jobs(memory.LEARNED_AT, arguments, {"width": 16, "layers": 1})
+    arguments = argparse.Namespace(agents=["decision-aaren"], out=runs)
+    (job,) = memory.jobs(memory.LEARNED_AT, arguments, 1, {"width": 16, "layers": 1})
     policy = load_policy(job.run)
     monkeypatch.setattr(memory, "EPISODES", 8)
     found = memory.corridors(job, policy, [20, 40])
