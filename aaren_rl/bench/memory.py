@@ -193,7 +193,6 @@ def measure(arguments: argparse.Namespace) -> Figures:
             agents[job.config.agent]["apart"].append(binned(distances(load_policy(job.run), episodes)))
             bar.update()
     return {
-        "seeds": arguments.seeds,
         "lengths": arguments.lengths,
         "bins": BINS,
         "agents": agents,
@@ -218,26 +217,27 @@ def show(figures: Figures) -> list[str]:
         at = "never" if not taken else f"{median(taken):.0f} ({len(taken)} of {len(found['learned'])})"
         success = [[run[n] for run in found["success"] if n in run] for n in lengths]
         cells = "|".join(spread(values) if values else "-" for values in success)
-        rows.append({"agent": agent, "parameters": found["parameters"], "cells": cells, "at": at})
+        sizes = f"{found['parameters']:,}|{len(found['success'])}"
+        rows.append({"agent": agent, "sizes": sizes, "cells": cells, "at": at})
     head = "|".join(f"{n:,}" for n in lengths)
     lines = [
-        f"checked against float64 over {CHECKED} steps: {figures['checked_difference']:.1e}; {figures['seeds']} seeds",
+        f"checked against float64 over {CHECKED} steps: {figures['checked_difference']:.1e}",
         "",
         "success in T-mazes of so many steps, in percent (chance 50): mean [lowest, highest seed]",
-        *table(f"|parameters|{head}|seconds to {ENOUGH:.0f} % at 1,000", "{agent}|{parameters:,}|{cells}|{at}", rows),
+        *table(f"|parameters|seeds|{head}|seconds to {ENOUGH:.0f} % at 1,000", "{agent}|{sizes}|{cells}|{at}", rows),
     ]
     if figures["limits"]:
         ends = [f"{a}-{b}" for a, b in pairwise(figures["bins"])]
         seeds = {name: found["apart"] for name, found in agents.items() if found["apart"]}
         apart = {**{name: [bins] for name, bins in figures["limits"].items()}, **seeds}
         shown = [
-            {"name": name, "cells": "|".join(spread(of, 1) for of in zip(*runs, strict=True))}
+            {"name": name, "cells": "|".join([str(len(runs)), *(spread(of, 1) for of in zip(*runs, strict=True))])}
             for name, runs in apart.items()
         ]
         lines += [
             "",
             "fingertip to target in millimeters, by step",
-            *table("|" + "|".join(ends), "{name}|{cells}", shown),
+            *table("|seeds|" + "|".join(ends), "{name}|{cells}", shown),
         ]
     costs = [{"name": mode["name"], **cost} for mode in figures["cost"] for cost in mode["costs"]]
     form = "{name}|{step:,}|{microseconds:.1f}|{state_bytes:,}"

@@ -14,7 +14,21 @@ from aaren_rl.bench.command import main
 from aaren_rl.errors import NumericsError
 from aaren_rl.policies.folder import load_policy
 
-SMALL = ["--agents", "decision-aaren", "--seeds", "1", "--reacher-seeds", "1", "--lengths", "20", "40", "--updates", "2", "--episodes", "1"]
+SMALL = [
+    "--agents",
+    "decision-aaren",
+    "--seeds",
+    "1",
+    "--reacher-seeds",
+    "1",
+    "--lengths",
+    "20",
+    "40",
+    "--updates",
+    "2",
+    "--episodes",
+    "1",
+]
 
 
 @pytest.fixture(scope="module")
