@@ -52,6 +52,7 @@ class Cell:
         mean_of_last: mean headline of the last `mean_of` evaluations during training.
         sweep: last scores for several target returns; none of an agent that sees no return-to-go.
         action_cost: at several steps of an episode, in order.
+        auto: the score with the target return "auto", on the same episodes; None where not measured.
     """
 
     env: str
@@ -70,6 +71,7 @@ class Cell:
     curve: list[CurvePoint]
     sweep: list[Score]
     action_cost: list[ActionCost]
+    auto: Score | None = None
 
     @property
     def best_headline(self) -> float | None:

@@ -22,7 +22,7 @@ from ..files import write_json
 from ..machine import state_bytes
 from ..policies.card import PolicyCard
 from ..policies.folder import load_policy, read_card
-from ..policies.names import UNCONDITIONED
+from ..policies.names import AUTO, UNCONDITIONED
 from ..typed import read
 from .cells import ActionCost, Cell, CurvePoint
 
@@ -42,6 +42,7 @@ class Evaluation:
     sweep_episodes: int
     target_returns: tuple[float, ...] | None
     best: bool = True  # whether the weights that were best during training are scored, too
+    auto: bool = False  # whether the last weights are scored with the target return "auto", too
 
 
 def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | None = None) -> Cell:
@@ -78,7 +79,8 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     most = card.data_returns["best_tenth" if card.return_range is None else "best"]
     asked = how.target_returns or [part * most for part in SWEEP]
     sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
-    (last,) = score_policy(policy, card, plan)
+    automatic = [AUTO] if how.auto and card.model.get("max_return_estimate") else []
+    last, *auto = score_policy(policy, card, replace(plan, target_returns=[card.target_return, *automatic]))
     error = None if held_out is None else action_error(policy, held_out, card.action_low, card.action_high)
     return Cell(
         env=card.env,
@@ -97,6 +99,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         curve=curve,
         sweep=[] if card.agent in UNCONDITIONED else score_policy(policy, card, sweep),
         action_cost=action_cost(policy, card),
+        auto=auto[0] if auto else None,
     )
 
 
