@@ -15,12 +15,12 @@ from statistics import fmean, median
 from typing import Any
 
 import matplotlib
+import table1_peers
 from scipy.stats import spearmanr
 from table1_figures import OURS, THEIRS, figures, on_all_sets
 
 from aaren_rl.compare.cells import Cell, read_results
 from aaren_rl.compare.imitation import imitation, imitation_difference_over_tasks, imitation_differences
-from aaren_rl.compare.published import PAPER, published
 from aaren_rl.compare.report.tables import costs, ends_of, interval, listed, memory, number
 from aaren_rl.compare.statistics import agents_of, aggregate, differences, group, improvements, summarize
 from aaren_rl.errors import UsageError
@@ -38,6 +38,7 @@ def write(docs: Path, grid: Grid) -> int:
     cells, made = read(folder, grid)
     if not cells:
         raise UsageError(f"{folder}: no results here; scripts/table1 writes them")
+    runs = table1_peers.read(docs / "results" / "peers")
     parts = {
         "answer": answer(cells),
         "missing": missing(cells, grid),
@@ -45,6 +46,7 @@ def write(docs: Path, grid: Grid) -> int:
         "errors": errors(cells),
         "over_all": over_all(cells),
         "steering": steering(cells),
+        "peers": table1_peers.peers(cells, runs),
         "cost": cost(cells, {run: f"{how['processor']}, {how['precision']}" for run, how in made.items()}),
     }
     for page in (docs / "table1.md", docs.parent / "README.md"):
@@ -52,7 +54,8 @@ def write(docs: Path, grid: Grid) -> int:
             text = page.read_text(encoding="utf-8")
             write_text(page, PART.sub(lambda found: f"{found[1]}\n{parts[found[2]]}\n\n{found[3]}", text))
     with matplotlib.rc_context({"svg.hashsalt": "aaren-rl"}):
-        for name, figure in figures(cells).items():
+        curves = {"peers": table1_peers.figure(cells, runs)} if runs else {}
+        for name, figure in (figures(cells) | curves).items():
             figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
     return 0
 
@@ -119,22 +122,23 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) ->
 
 
 def scores(cells: Sequence[Cell]) -> str:
-    """One row per dataset: mean of every agent, dataset returns, and scores of the paper."""
+    """One row per dataset: scores of the agents, and of Decision-Aaren with the target "auto"; dataset returns."""
+    automatic = [f"{label(OURS)}, `auto`"] if any(cell.auto for cell in cells) else []
     agents, found = agents_of(cells), {(s.env, s.agent): s for s in summarize(cells)}
     rows = []
     for env, by_agent in group(cells).items():
         data = next(iter(by_agent.values()))[0].last.data_headlines()
-        theirs = [published(env, agent).get(PAPER) for agent in (OURS, THEIRS)]
+        auto = [cell.auto.headline for cell in by_agent.get(OURS, []) if cell.auto is not None]
         row = [
             env,
             *(interval(found[env, agent].mean) if (env, agent) in found else "-" for agent in agents),
+            *(number(fmean(auto) if auto else None) for _ in automatic),
             f"{number(data.get('mean'))}, {number(data.get('best_tenth'))}; {number(data.get('mode'))}",
-            *("-" if score is None else f"{score.mean:g} ± {score.std:g}" for score in theirs),
         ]
         rows.append(row)
-    paper = ["paper: Aaren (D4RL)", "paper: Transformer (D4RL)"]
-    own = [f"{label(agent)} (local)" for agent in agents]
-    return table(["dataset", *own, "data: mean, best tenth; deterministic behavior policy", *paper], rows)
+    return table(
+        ["dataset", *map(label, agents), *automatic, "data: mean, best tenth; deterministic behavior policy"], rows
+    )
 
 
 def errors(cells: Sequence[Cell]) -> str:
@@ -174,15 +178,16 @@ def steering(cells: Sequence[Cell]) -> str:
             runs = by_agent.get(agent, [])
             columns = zip(*(cell.sweep for cell in runs), strict=True)  # one column per target
             points = [(column[0].target_return, fmean(score.return_mean for score in column)) for column in columns]
-            returns = [achieved for _, achieved in points]
-            row += (
-                [number(spearmanr(points).statistic, 2), f"{number(min(returns), 0)} to {number(max(returns), 0)}"]
-                if points
-                else ["-", "-"]
-            )
+            row += [number(spearmanr(points).statistic, 2), difference(runs)] if points else ["-", "-"]
         rows.append(row)
-    head = [text for agent in agents for text in (f"{label(agent)}: rank correlation", "achieved, returns")]
+    head = [text for agent in agents for text in (f"{label(agent)}: rank correlation", "difference")]
     return table(["dataset", *head], rows)
+
+
+def difference(runs: Sequence[Cell]) -> str:
+    """The mean of |achieved - target| / target over targets and seeds, in percent."""
+    parts = [abs(score.return_mean / float(score.target_return) - 1) for cell in runs for score in cell.sweep]
+    return f"{100 * fmean(parts):.0f} %"
 
 
 def cost(cells: Sequence[Cell], machines: Mapping[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import table1_page
 from checkout import ROOT
-from synthetic import make_cell
+from synthetic import make_cell, make_score
 
 from aaren_rl.compare.cells import Cell, write_results
 from aaren_rl.errors import UsageError
@@ -84,10 +85,9 @@ def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
     assert "over 2 datasets: 0.0 [0.0, 0.0]" in page and "Scores differ most" not in page  # +10 and -10
     assert "difference of held-out action MSE: -0.0030 [-0.0030, -0.0030]" in " ".join(page.split())
     scores, errors, steering = rows(page, "hopper-medium")
-    assert scores[:4] == ["70.0 [70.0, 70.0]", "60.0 [60.0, 60.0]", "55.0", "25.0, 50.0; 37.5"]
-    assert scores[4:] == ["80.86 ± 4.77", "80.18 ± 5.85"]
+    assert scores == ["70.0 [70.0, 70.0]", "60.0 [60.0, 60.0]", "55.0", "25.0, 50.0; 37.5"]
     assert errors == ["0.0200", "0.0100", "0.0120", "0.0200", "-0.0020 [-0.0020, -0.0020]"]
-    assert steering[0] == steering[2] == "1.00" and len(steering) == 4
+    assert steering == ["1.00", "38 %", "1.00", "47 %"]
     first, last = rows(page, "P0, float32"), rows(page, "P1, bfloat16")  # of two seeds of two sets, and of the third
     assert first[0] == ["Decision-Aaren", "4", "105", "1,500 to 1,500", "3.3 kB"]
     assert last[1:] == [["Decision Transformer", "2", "82", "2,090 to 11,000", "1,000.0 kB"]]
@@ -96,6 +96,25 @@ def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
     assert "Of 168 runs 14 are here" in page and page.count(": seeds of ") == 12
     lacking = "Decision-Aaren 3, 4; Decision Transformer 3, 4; Behavioral cloning 1; 10 % BC 0, 1"
     assert f"* hopper-medium: seeds of {lacking}\n" in page
+
+
+def test_the_target_auto_and_the_peers(tmp_path: Path, cells: list[Cell]) -> None:
+    """Scores with "auto" of two of six runs, and of one peer on one dataset."""
+    assert "`auto` |" not in write(tmp_path, cells) and not (tmp_path / "results/table1/peers.svg").exists()
+    for i, score in ((0, 66.0), (1, 77.0)):
+        cells[i] = dataclasses.replace(cells[i], auto=make_score(score, target_return="auto"))
+    (folder := tmp_path / "results" / "peers").mkdir()
+    for seed in (0, 1):
+        curve = [{"steps": 100 * (i + 1), "score": 10.0 * i + seed} for i in range(3)]
+        run = {"dataset": "hopper-medium", "algorithm": "iql", "seed": seed, "steps": 300, "seconds": 90.0 + seed}
+        run |= {"curve": curve, "best": {"score": 30.0 + seed}, "last": {"score": 19.0 + seed}}
+        (folder / f"{seed}.json").write_text(json.dumps(run))
+    page = write(tmp_path, cells)
+    scores, *_, peers = rows(page, "hopper-medium")
+    assert scores[3] == "71.5" and rows(page, "walker2d-medium")[0][3] == "-"
+    assert peers == ["70.0", "19.5 (30.5)"]
+    assert "one thread: Decision-Aaren 158, IQL 90. Gradient steps of the peers: 300." in page
+    assert (tmp_path / "results" / "table1" / "peers.svg").exists()
 
 
 def test_an_agent_under_way_does_not_take_the_average_away(tmp_path: Path, cells: list[Cell]) -> None:

@@ -1,0 +1,92 @@
+"""IQL and TD3+BC on the page of Table 1: the runs that scripts/peers wrote, with Decision-Aaren's scores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from table1_figures import COLUMNS, OURS
+
+from aaren_rl.compare.cells import Cell
+from aaren_rl.compare.report.figures import INK, SOFT, paint
+from aaren_rl.compare.report.tables import number
+from aaren_rl.compare.statistics import group
+from aaren_rl.policies.names import label
+
+Run = dict[str, Any]  # as scripts/peers writes it
+
+LABELS = {"iql": "IQL", "td3+bc": "TD3+BC"}
+COLORS = {"iql": "C4", "td3+bc": "C5"}
+
+
+def read(folder: Path) -> list[Run]:
+    """The runs of a folder, by file name."""
+    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
+
+
+def peers(cells: Sequence[Cell], runs: Sequence[Run]) -> str:
+    """One row per dataset: Decision-Aaren's mean score, and the last and best scores of the peers; then the seconds."""
+    if not (sets := _sets(cells, runs)):
+        return "No peer was run yet."
+    found = [name for name in LABELS if any(run["algorithm"] == name for run in runs)]
+    head = ["dataset", label(OURS), *(f"{LABELS[name]}: last (best)" for name in found)]
+    rows = [head, ["-", *["-:"] * (len(head) - 1)]]
+    for env, ours in sets.items():
+        of_set = [[run for run in runs if (run["dataset"], run["algorithm"]) == (env, name)] for name in found]
+        rows.append([env, number(fmean(ours)), *map(_last_and_best, of_set)])
+    own = [cell.updates * cell.seconds_per_update for cell in cells if cell.agent == OURS and cell.env in sets]
+    seconds = {label(OURS): own} | {
+        LABELS[name]: [run["seconds"] for run in runs if run["algorithm"] == name] for name in found
+    }
+    told = ", ".join(f"{name} {number(median(taken), 0)}" for name, taken in seconds.items())
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    steps = ", ".join(sorted({f"{run['steps']:,}" for run in runs}))
+    return f"{table}\n\nMedian seconds of training, one thread: {told}. Gradient steps of the peers: {steps}."
+
+
+def _sets(cells: Sequence[Cell], runs: Sequence[Run]) -> dict[str, list[float]]:
+    """Decision-Aaren's scores on the datasets that have runs of peers."""
+    there = {run["dataset"] for run in runs}
+    scores = {env: [cell.last.headline for cell in of.get(OURS, [])] for env, of in group(cells).items()}
+    return {env: own for env, own in scores.items() if own and env in there}
+
+
+def _last_and_best(runs: Sequence[Run]) -> str:
+    if not runs:
+        return "-"
+    last, best = (number(fmean(run[key]["score"] for run in runs)) for key in ("last", "best"))
+    return f"{last} ({best})"
+
+
+def figure(cells: Sequence[Cell], runs: Sequence[Run]) -> Figure:
+    """Learning curves, a panel per dataset: thin lines are seeds, dots last scores, dashes Decision-Aaren's mean."""
+    sets = _sets(cells, runs)
+    rows = -(-len(sets) // COLUMNS)
+    drawn = Figure(figsize=(9.6, 0.9 + 2.6 * rows), layout="constrained")
+    panels = drawn.subplots(rows, COLUMNS, squeeze=False).ravel()
+    for axes, (env, ours) in zip(panels, sets.items(), strict=False):
+        axes.axhline(fmean(ours), color=SOFT, linestyle="--", label=f"{label(OURS)}, mean")
+        for name, color in COLORS.items():
+            if not (of_set := [run for run in runs if (run["dataset"], run["algorithm"]) == (env, name)]):
+                continue
+            curves = np.array([[point["score"] for point in run["curve"]] for run in of_set])
+            steps = [point["steps"] for point in of_set[0]["curve"]]
+            axes.plot(steps, curves.T, color=color, alpha=0.4, linewidth=0.7)
+            axes.plot(steps, curves.mean(0), color=color, linewidth=2, label=LABELS[name])
+            axes.plot(
+                [steps[-1]] * len(of_set), [run["last"]["score"] for run in of_set], "o", color=color, markersize=4
+            )
+        axes.set_title(env, fontsize=10, color=INK)
+        paint(axes)
+    for axes in panels[len(sets) :]:
+        axes.set_visible(False)
+    drawn.supxlabel("gradient steps", fontsize=10, color=INK)
+    drawn.supylabel("normalized score", fontsize=10, color=INK)
+    handles = panels[0].get_legend_handles_labels()
+    drawn.legend(*handles, loc="outside upper center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
+    return drawn
