@@ -116,7 +116,7 @@ SMALL = {
     "sweep": f"--jobs 2 -- {TRAIN}",
     "evaluate": "--episodes 1",
     "hub": "--episodes 1",
-    "collect": "--steps 2400 --checkpoint-every 800 --envs 2 --dataset-steps 200 --updates-per-step 0.05",
+    "collect": "--steps 2400 --checkpoint-every 800 --envs 2 --dataset-steps 5000 --updates-per-step 0.05",
     "bench rollout": "--steps 60 --width 16 --layers 1",
     "bench scan": "--lengths 64 128",
     "bench train": "--sizes 16x1 --repeats 1",
