@@ -271,6 +271,8 @@ def plot(figures: Figures) -> Figure:
     for axes in panels:
         axes.set_xscale("log")
         paint(axes)
+        for place, line in enumerate(axes.lines):
+            line.set_zorder(3 - place / 100)  # equal lines: the first agent's on top
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
     return figure
 
