@@ -7,13 +7,18 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ..errors import UsageError
+from ..errors import CheckpointError, UsageError
 from ..files import clear_leftovers
 
 
 def holds_training(path: Path) -> bool:
     """Whether a run's folder holds a checkpoint or a policy; settings alone may be overwritten."""
-    return any((path / "checkpoints").glob("[0-9]*")) or (path / "policy").exists()
+    return has_checkpoint(path) or (path / "policy").exists()
+
+
+def has_checkpoint(path: Path) -> bool:
+    """Whether a run's folder holds a checkpoint, intact or not."""
+    return any((path / "checkpoints").glob("[0-9]*"))
 
 
 def is_held(path: Path) -> bool:
@@ -78,6 +83,11 @@ class RunFolder:
             )
 
     def require_run(self) -> None:
-        """Raises UsageError if it holds no run."""
+        """Raises UsageError if it holds no run, CheckpointError if it holds a policy without a checkpoint."""
         if not self.config_file.exists():
             raise UsageError(f"{self.path}: no run to resume; leave --resume out to start one")
+        if holds_training(self.path) and not has_checkpoint(self.path):
+            raise CheckpointError(
+                f"{self.path}: its checkpoints are gone, so it cannot be resumed; "
+                "another --out with --from this folder starts a new run from its policy"
+            )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 import yaml
 
@@ -17,10 +18,11 @@ from ..agents.model.decision import MAX_EXPECTILE, MEAN_EXPECTILE
 from ..cli import StopRequest, progress_bar
 from ..envs import D4RLTask, Episodes, Task
 from ..errors import CheckpointError, NumericsError
-from ..evaluate.held_out import hold_out
+from ..evaluate.held_out import SAME_MEAN, hold_out
 from ..evaluate.scores import MEASURES, Score, above_data, format_table, mismatch
 from ..policies.folder import load_policy
 from ..policies.names import SOURCES
+from ..runs.folder import holds_training
 from ..runs.metrics import Metrics
 from ..typed import read
 from .acceleration import keep_freed_memory
@@ -30,7 +32,7 @@ from .contexts.sampling import settle_context
 from .ranks import Ranks
 from .settings import Job, to_dict
 from .trainer import Trainer
-from .training_run import Run, complete, data_returns, find_checkpoint, make_card, save
+from .training_run import Run, complete, data_identity, data_returns, find_checkpoint, make_card, save
 
 # How the return estimators are fitted.
 FIT_UPDATES = 1500  # a few seconds on one core
@@ -97,7 +99,9 @@ def prepare(
     training = training.best(config.data.best_fraction)
     config = settle_context(config, training)
     data = StepData(training, config.data.return_scale, device, **actions)
-    start = None if config.data.start_from is None else load_policy(config.data.start_from)  # before torch is seeded
+    # A run with a checkpoint no longer needs the policy that it started from.
+    source = None if job.resume and holds_training(path) else config.data.start_from
+    start = None if source is None else load_policy(source)  # before torch is seeded
     trainer = Trainer(config, data, task.action_dim, task.data_horizon, ranks, compiled=job.compile)
     if start is not None:
         start_from(trainer, start, config)
@@ -158,6 +162,12 @@ def restore(run: Run) -> None:
     if checkpoint is None:
         ranks.share(lambda: print("no checkpoint yet: starting over", file=sys.stderr))
         return
+    now, then = data_identity(run), checkpoint.progress.get("data")
+    if not np.allclose(now, then or math.nan, rtol=SAME_MEAN, atol=0):
+        raise CheckpointError(
+            f"{run.path}: {run.episodes.dataset} has changed since the run was started: steps and mean return are "
+            f"{now}, then {then}; resume with the data of the run, or start a new one with another --out"
+        )
     run.trainer.restore(checkpoint.number, checkpoint.states)
     run.timed_from = run.trainer.update
     run.recent = list(checkpoint.states["recent"].to(run.trainer.data.device).unbind())

@@ -188,6 +188,7 @@ class Trainer:
         states: dict[str, Any] = {"raw": dict(self.model.state_dict()), "ema": dict(self.ema.state_dict())}
         states |= {"optimizer": self.optimizers.state_dict(), "sampler": self.generator.get_state()}
         states |= {"torch": torch.get_rng_state(), "skipped": self.skipped}
+        states["normalization"] = torch.stack([self.data.observation_mean, self.data.observation_std])
         if isinstance(self.sampler, TbpttSampler):  # position and carried state of every batch entry
             size = self.ranks.size
             rows = [part_of_rows(len(self.sampler.next), rank, size) for rank in range(size)]
@@ -208,6 +209,8 @@ class Trainer:
             self.optimizers.load_state_dict(states["optimizer"])
             self.generator.set_state(states["sampler"])
             torch.set_rng_state(states["torch"])
+            normalization = states["normalization"].to(self.data.device)
+            self.data.observation_mean, self.data.observation_std = normalization.unbind()
             if self.data.device.type == "cuda":
                 torch.cuda.set_rng_state(states["cuda"], self.data.device)
             self.update = update

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import h5py
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -227,6 +229,31 @@ def test_19_a_checkpoint_without_a_state_is_refused(
 ) -> None:
     change_trainer(half, change)
     assert message in refused(4)
+
+
+def test_a_policy_without_its_checkpoints_is_not_overwritten(half: Path, refused: Refused) -> None:
+    run = folder(half)
+    before = {file: file.read_bytes() for file in (run / "policy").iterdir()}
+    shutil.rmtree(run / "checkpoints")
+    assert f"{run}: its checkpoints are gone, so it cannot be resumed; another --out with --from" in refused(4)
+    assert before and before == {file: file.read_bytes() for file in (run / "policy").iterdir()}
+
+
+def test_a_run_is_not_resumed_on_other_data(half: Path, hopper_file: Path, tmp_path: Path, refused: Refused) -> None:
+    """The file was replaced: by one with other rewards, and by one with every episode twice."""
+    known = shutil.copy(hopper_file, tmp_path / "known.hdf5")
+    with h5py.File(known) as file:
+        whole = {name: file[name][:] for name in file}
+    try:
+        for other in (
+            whole | {"rewards": whole["rewards"] * 1.01},
+            {name: np.concatenate([rows, rows]) for name, rows in whole.items()},
+        ):
+            with h5py.File(hopper_file, "w") as file:
+                file.update(other)
+            assert "has changed since the run was started: steps and mean return are" in refused(4)
+    finally:
+        shutil.copy(known, hopper_file)
 
 
 def nan_at(monkeypatch: pytest.MonkeyPatch, *updates: int) -> None:
