@@ -123,7 +123,7 @@ class OnnxPolicy:
     def reset(
         self, state: PolicyState, indices: npt.ArrayLike, target_return: npt.ArrayLike | None = None
     ) -> PolicyState:
-        """The state with new episodes begun in the environments with `indices` (R,); the others go on.
+        """The state with new episodes begun in the environments with `indices` (R,), no mask; the others go on.
 
         `target_return` is that of the new episodes, one number, "auto" or (R,), as in `initial_state`.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 # Dtype kinds that convert to a type, and the name of the type in messages.
-KINDS = {"f": ("biuf", "numbers"), "i": ("biu", "integers"), "b": ("b", "bool")}
+KINDS = {"f": ("biuf", "numbers"), "i": ("iu", "integers"), "b": ("b", "bool")}
 
 
 class Arguments:

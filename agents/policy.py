@@ -151,7 +151,7 @@ class Policy:
 
         Args:
             state: of all environments.
-            indices: of the environments that begin an episode, (R,).
+            indices: of the environments that begin an episode, (R,): `np.flatnonzero(ended)`, not the mask itself.
             target_return: of their new episodes, one number, "auto" or (R,), as in `initial_state`.
 
         Raises:
