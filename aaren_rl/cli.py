@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import shlex
 import signal
 import sys
@@ -34,6 +35,8 @@ class Parser(argparse.ArgumentParser):
         prog = f"aaren-rl {command}"
         options = {"prog": prog, "usage": f"{prog} {usage}" if usage else None, "allow_abbrev": False, **options}
         super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        # argparse's own takes -1e3 for an option.
+        self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # noqa: ANN401
         """As argparse's, but rejects arguments that are not UTF-8, which could not be written anywhere."""

@@ -15,13 +15,14 @@ from .system import sync
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Writes a temporary file, flushes, syncs and renames it.
+    """Writes a temporary file, flushes, syncs and renames it. Where `path` is a link, it writes what that points to.
 
     OSError: the disk is full or the folder cannot be written, and nothing is left behind; or the target exists and is
     not a regular file (/dev/null).
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "already exists and is not a regular file", str(path))
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as stream:

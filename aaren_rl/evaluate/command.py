@@ -175,8 +175,14 @@ def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPol
     options = {"--rollout": arguments.rollout, "--rollout-context": arguments.rollout_context}
     if fixed := [name for name, asked in {**options, "--weights": arguments.weights}.items() if asked is not None]:
         raise UsageError(f"{', '.join(fixed)}: fixed in {path}; export the policy again with other options")
-    if arguments.attention == "tree" or arguments.guidance != 1:
-        raise UsageError("--attention tree, --guidance: need a run folder, not an exported policy")
+    changes = {
+        "--attention tree": arguments.attention == "tree",
+        "--tree-budget": arguments.tree_budget is not None,
+        "--tree-sampler": arguments.tree_sampler is not None,
+        "--guidance": arguments.guidance != 1,
+    }
+    if asked := [name for name, given in changes.items() if given]:
+        raise UsageError(f"{', '.join(asked)}: needs a run folder, not an exported policy")
     if arguments.device not in ("auto", "cpu"):
         raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
     policy = load_policy(path, temperature=arguments.temperature)

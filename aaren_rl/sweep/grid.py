@@ -70,8 +70,8 @@ class Grid:
         return [
             make_job({"env": e, "agent": a, "seed": s, **self.settings, **self.data.get(e, {})}, out, more, self.preset)
             for s in seeds
-            for e in self.envs
-            for a in self.agents
+            for e in dict.fromkeys(self.envs)
+            for a in dict.fromkeys(self.agents)
             if s in self.agent_seeds.get(a, self.seeds)
         ]
 

@@ -12,6 +12,7 @@ import odd_environments
 import pytest
 from policies import save_run
 
+from aaren_rl.cli import Parser
 from aaren_rl.collect.config import inspect_env
 from aaren_rl.envs import SimulationError, make_env
 from aaren_rl.envs.errors import one_line
@@ -20,7 +21,7 @@ from aaren_rl.envs.simulation.stepping import LocalStepper, take
 from aaren_rl.envs.tasks.environment import close_env, inspect_spaces
 from aaren_rl.errors import AarenRLError, UsageError
 from aaren_rl.evaluate.command import main as evaluate
-from aaren_rl.files import check_free, read_small
+from aaren_rl.files import check_free, read_small, write_folder, write_text
 
 
 @pytest.mark.parametrize("kind", odd_environments.RAISING)
@@ -91,6 +92,32 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     for option in ("--json", "--csv"):
         assert evaluate([run, "--episodes", "1", option, str(pipe)]) == 2
     assert pipe.is_fifo()
+
+
+def test_a_link_is_kept_and_what_it_points_to_is_written(tmp_path: Path) -> None:
+    """A run's policy may lie on another disk."""
+    disk = tmp_path / "disk"
+    (disk / "policy").mkdir(parents=True)
+    (tmp_path / "policy").symlink_to(disk / "policy")
+    (tmp_path / "scores.json").symlink_to(disk / "scores.json")
+    write_folder(tmp_path / "policy", lambda folder: write_text(folder / "config.json", "{}"))
+    write_text(tmp_path / "scores.json", "[]")
+    assert (tmp_path / "policy").is_symlink() and (disk / "policy" / "config.json").read_text() == "{}"
+    assert (tmp_path / "scores.json").is_symlink() and (disk / "scores.json").read_text() == "[]"
+    left = {path.name for path in (*tmp_path.iterdir(), *disk.iterdir())}
+    assert left == {"disk", "policy", "scores.json"}
+
+
+def test_the_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="is the current folder; give the name of a new one"):
+        check_free(Path())
+
+
+def test_a_negative_number_with_an_exponent_is_no_option() -> None:
+    parser = Parser()
+    parser.add_argument("--target-return", type=float)
+    assert parser.parse_args(["--target-return", "-1.5e3"]).target_return == -1500
 
 
 def test_a_link_that_leads_nowhere_is_no_free_folder(tmp_path: Path) -> None:

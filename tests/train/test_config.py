@@ -200,7 +200,8 @@ def test_a_grid_that_does_not_fit_is_refused(changes: str, message: str, tmp_pat
 def test_arguments_for_all_runs_come_before_the_grids(tmp_path: Path) -> None:
     """As data of one's own come before the settings of all."""
     (tmp_path / "grid.yaml").write_text(
-        "{preset: default, envs: [one, two], agents: [bc], seeds: [0], settings: {width: 16, clip_actions: true},"
+        "{preset: default, envs: [one, two, one], agents: [bc, bc], seeds: [0],"
+        " settings: {width: 16, clip_actions: true},"
         " data: {one: {env_id: A-v1, source: a.hdf5}, two: {source: 'minari:my/b-v0', clip_actions: false}}}"
     )
     one, two = (cell.config.data for cell in read_grid(str(tmp_path / "grid.yaml")).cells(tmp_path))
