@@ -12,7 +12,7 @@ from synthetic import HIGH, LOW, README, make_cells
 
 from aaren_rl.cli import shell_line
 from aaren_rl.compare.report.figures import DARK, INK, LINE, NARROW, WIDE, figures, overview
-from aaren_rl.compare.report.tables import path
+from aaren_rl.compare.report.tables import answer, path
 from aaren_rl.compare.report.write import format_comparison, write_report
 
 SETTINGS = {"budget": "default", "seeds": [0, 1, 2], "versions": {"torch": "2.13.0"}}
@@ -104,6 +104,13 @@ def test_the_answer_comes_first_in_plain_words(both):
     page, markdown = both
     assert answer in page.text and page.text.index(answer) < page.text.index("IQM")
     assert answer in markdown and answer in " ".join(format_comparison(make_cells(README)).split())
+
+
+def test_the_answer_compares_the_first_agent_with_each_other():
+    """Of three agents there are three pairs, and a reader asks for two."""
+    agents = {"decision-aaren": [70.0], "decision-transformer": [60.0], "decision-gru": [80.0]}
+    said = answer(make_cells(agents)).split("that a run of ")[1:]
+    assert len(said) == 2 and all(pair.startswith("Decision-Aaren scores above one of ") for pair in said)
 
 
 def test_every_run_and_how_it_was_made_is_there(both):

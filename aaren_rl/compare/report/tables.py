@@ -14,7 +14,18 @@ from ...policies.names import DATA, MARKS, SOURCES, label, target_words, weights
 from ..cells import Cell
 from ..imitation import imitation, imitation_differences
 from ..published import PUBLISHED, published
-from ..statistics import Aggregate, Estimate, Pair, Summary, aggregate, group, improvements, rows_of, summarize
+from ..statistics import (
+    Aggregate,
+    Estimate,
+    Pair,
+    Summary,
+    agents_of,
+    aggregate,
+    group,
+    improvements,
+    rows_of,
+    summarize,
+)
 
 # Columns of text; all others hold numbers, which are aligned by their ends.
 TEXTS = {
@@ -244,8 +255,8 @@ def early_and_late(cost: Mapping[int, tuple[float, float]]) -> tuple[str, str]:
 
 
 def answer(cells: Sequence[Cell]) -> str:
-    """The comparison in two sentences: scores and what tells them apart; the cost of an action early and late."""
-    found = improvements(cells)
+    """The comparison in two sentences: scores, of the first agent against each other one; the cost of an action."""
+    found = [pair for pair in improvements(cells) if pair.first == agents_of(cells)[0]]
     several = any(pair.env is None for pair in found)
     told = [*_told(cells), *(_improvement(pair) for pair in found if (pair.env is None) == several)]
     env, by_agent = next(iter(group(cells).items()))
