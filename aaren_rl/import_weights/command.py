@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ..agents.ranges import CONTEXT
 from ..cli import Parser, import_registering, positive, run
 from ..envs import Task, get_task, load_task
 from ..envs.files import sha256
@@ -18,7 +19,7 @@ from ..envs.tasks.environment import own_task
 from ..errors import UsageError, one_line
 from ..evaluate.play import check_fits
 from ..files import check_free, read_small
-from ..policies.card import PolicyCard, task_fields, versions
+from ..policies.card import LEAST, PolicyCard, task_fields, versions
 from ..policies.folder import save_policy
 from ..ranges import RETURN, RETURN_SCALE
 from ..typed import read
@@ -49,7 +50,7 @@ def make_parser() -> Parser:
     add("--statistics", type=Path, metavar="FILE", help='JSON {"mean": [...], "std": [...]} instead')
     add("--env-id", metavar="ID", help="your own Gymnasium environment; --env then names the data")
     add("--heads", type=positive, metavar="N", help="of min-decision-transformer, which does not say [1]")
-    add("--context-length", type=positive, metavar="K", help="context in steps (as in the file, else 20)")
+    add("--context-length", type=CONTEXT.integer, metavar="K", help="context in steps (as in the file, else 20)")
     add("--target-return", type=RETURN.number, metavar="R", help="return to ask for (the task's)")
     scale = "returns are divided by it [1000]"
     add("--return-scale", type=RETURN_SCALE.number, metavar="X", default=1000.0, help=scale)
@@ -112,7 +113,7 @@ def _statistics(arguments: argparse.Namespace) -> tuple[Task, npt.NDArray[np.flo
     try:
         found = read(_Statistics, json.loads(read_small(file)))
         mean, std = np.array([found.mean, found.std], np.float32)
-        if len(mean) != task.observation_dim or not np.isfinite([mean, std]).all() or std.min() <= 0:
+        if len(mean) != task.observation_dim or not np.isfinite([mean, std]).all() or std.min() < LEAST:
             raise ValueError(f"needs {task.observation_dim} finite numbers each, and std above 0")
     except (OSError, ValueError, RecursionError) as error:
         reason = one_line(error)

@@ -16,7 +16,7 @@ from .names import AUTO
 if TYPE_CHECKING:
     from ..envs import Task
 
-_LEAST = 1e-37  # a float32 that is no denormal number
+LEAST = 1e-37  # a float32 that is no denormal number
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def card_from_json(tree: object) -> PolicyCard:
 def _problems_of_numbers(card: PolicyCard) -> Iterator[str]:
     deviations = {f"observation_std[{i}]": std for i, std in enumerate(card.observation_std)}
     for name, number in {"return_scale": card.return_scale, "horizon": card.horizon, **deviations}.items():
-        if number < _LEAST:
+        if number < LEAST:
             yield f"{name} must be above 0, not {number}"
     if card.n_actions is not None and not (1 <= card.n_actions < 2**31 and abs(card.action_start) < 2**31):
         yield f"n_actions is {card.n_actions}, action_start {card.action_start}: no discrete actions"

@@ -169,6 +169,10 @@ def test_the_command(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFi
     for count, env, code in ((2, "hopper", 2), (17, "walker2d", 4)):
         (tmp_path / "statistics.json").write_text(json.dumps({"mean": [0] * count, "std": [1] * count}))
         assert main([*arguments, "--env", f"{env}-medium"]) == code
+    (tmp_path / "statistics.json").write_text(json.dumps({"mean": [0] * 11, "std": [1e-40] * 11}))
+    assert main(arguments) == 2  # no policy loads with that, nor with a context of one step
+    with pytest.raises(SystemExit):
+        main([*arguments, "--context-length", "1"])
     assert not (tmp_path / "b").exists()
 
 
