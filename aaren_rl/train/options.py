@@ -24,7 +24,7 @@ Train an agent offline on a MuJoCo task, score it while it trains, and save the 
 
   aaren-rl train --env hopper-medium                                # Decision-Aaren, a few minutes
   aaren-rl train --env hopper-medium --agent decision-transformer   # the baseline
-  aaren-rl train --env hopper-medium --resume --updates 2000        # a finished run, a thousand more
+  aaren-rl train --env hopper-medium --resume --updates 2000        # extend a finished run
   aaren-rl train --env hopper-medium-replay --from runs/hopper-medium/decision-aaren/seed0   # fine-tuning
   tensorboard --logdir runs                                                   # compare all runs
 """
