@@ -19,9 +19,9 @@ from .errors import UsageError
 def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
     """Writes a folder whole or not at all: `fill` writes a temporary folder, which is then renamed.
 
-    An existing folder is replaced, of a link the one that it points to. Linux swaps the two in one step. Where the file
-    system cannot, the name is missing for a moment, and `clear_leftovers` puts the old folder back if the process was
-    killed then.
+    An existing folder is replaced; of a link, the one that it points to. Linux swaps the two in one step. Where the
+    file system cannot, the name is missing for a moment, and `clear_leftovers` puts the old folder back if the process
+    was killed then, except behind a link.
     """
     target = Path(os.path.realpath(target))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def check_free(folder: Path) -> None:
     """Raises UsageError unless the folder is missing or empty."""
     if folder.is_symlink() and not folder.exists():
         raise UsageError(f"{folder}: is a broken link; choose another folder")
-    if folder.resolve() == Path.cwd():  # it will be replaced
+    if folder.exists() and folder.samefile(os.curdir):  # it will be replaced
         raise UsageError(f"{folder}: is the current folder; give the name of a new one")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: already exists; choose another folder, or empty it")

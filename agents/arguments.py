@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 # Dtype kinds that convert to a type, and the name of the type in messages.
-KINDS = {"f": ("biuf", "numbers"), "i": ("iu", "integers"), "b": ("b", "bool")}
+KINDS = {"f": ("biuf", "numbers"), "i": ("biu", "integers"), "b": ("b", "bool")}
 
 
 class Arguments:
@@ -33,7 +33,7 @@ class Arguments:
         if type(value) is not np.ndarray or value.dtype != dtype:  # fast path: the conversion below takes microseconds
             wanted = np.dtype(dtype)
             try:
-                array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+                array = _as_array(value)
                 # Conversion would parse text, drop imaginary parts and fractions, and take numbers as booleans.
                 if array.size and array.dtype.kind not in KINDS[wanted.kind][0]:
                     raise TypeError(str(array.dtype))
@@ -86,6 +86,8 @@ class Arguments:
     def rows(self, name: str, index: Any, batch: int) -> npt.NDArray[np.int64]:  # noqa: ANN401
         """Indices of environments, (R,)."""
         found = self.array(name, index, np.int64)
+        if _as_array(index).dtype == bool:  # True and False would be 1 and 0
+            raise self._error(f"{name}: must be indices of environments, not a mask; np.flatnonzero makes them of one")
         if found.ndim != 1 or ((found < 0) | (found >= batch)).any():
             raise self._error(f"{name}: must be indices of {batch} environments, in one dimension")
         return found
@@ -119,6 +121,10 @@ class Arguments:
         if not (asking | (np.abs(wanted / scale) <= np.finfo(np.float32).max)).all():  # NaN is not
             raise self._error(f"target_return: must be finite, in float32 and divided by {scale:g}, too")
         return np.broadcast_to(wanted, (batch,)).copy()
+
+
+def _as_array(value: Any) -> npt.NDArray[Any]:  # noqa: ANN401
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
 
 
 def blame(given: dict[str, Any], return_to_go: Any, timestep: Any, action: Any = None) -> str:  # noqa: ANN401

@@ -112,7 +112,7 @@ MODEL = "--width 16 --layers 1 --heads 2 --warmup-updates 1 --steps-per-update 1
 TRAIN = f"{MODEL} --updates 8 --final-episodes 1 --threads 1"
 SMALL = {
     "train": TRAIN,
-    "compare": f"--updates 8 --seeds 1 --episodes 1 --jobs 1 -- {MODEL}",
+    "compare": f"--updates 8 --seeds 1 --episodes 1 --jobs 1 -- {MODEL} --final-episodes 1",
     "sweep": f"--jobs 2 -- {TRAIN}",
     "evaluate": "--episodes 1",
     "hub": "--episodes 1",

@@ -182,7 +182,7 @@ def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPol
         "--guidance": arguments.guidance != 1,
     }
     if asked := [name for name, given in changes.items() if given]:
-        raise UsageError(f"{', '.join(asked)}: needs a run folder, not an exported policy")
+        raise UsageError(f"{', '.join(asked)}: not for an exported policy; give a run folder")
     if arguments.device not in ("auto", "cpu"):
         raise UsageError(f"--device {arguments.device}: an exported policy runs on the CPU")
     policy = load_policy(path, temperature=arguments.temperature)

@@ -74,6 +74,8 @@ def take_over(arguments: argparse.Namespace) -> int:
     if arguments.target_return is None and not task.target_returns:
         raise UsageError(f"{task.env_id} is not in the table; say which return to ask for with --target-return")
     length = arguments.context_length or imported.context_length or 20
+    if problem := CONTEXT.problem(length):
+        raise UsageError(f"--context-length: {problem}")
     target, config = arguments.target_return, imported.model.config
     card = PolicyCard(
         **task_fields(task),
@@ -114,7 +116,7 @@ def _statistics(arguments: argparse.Namespace) -> tuple[Task, npt.NDArray[np.flo
         found = read(_Statistics, json.loads(read_small(file)))
         mean, std = np.array([found.mean, found.std], np.float32)
         if len(mean) != task.observation_dim or not np.isfinite([mean, std]).all() or std.min() < LEAST:
-            raise ValueError(f"needs {task.observation_dim} finite numbers each, and std above 0")
+            raise ValueError(f"needs {task.observation_dim} finite numbers each, and std of at least {LEAST:g}")
     except (OSError, ValueError, RecursionError) as error:
         reason = one_line(error)
         raise UsageError(f'{file}: not a JSON file {{"mean": [...], "std": [...]}} ({reason})') from error

@@ -21,6 +21,7 @@ import torch
 from ..envs.errors import DataError
 from ..envs.files import write_whole
 from ..errors import CheckpointError, DamagedCheckpointError, one_line
+from .folder import checkpoint_files
 
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ def add_checkpoint(parent: Path, number: int, progress: dict[str, Any], states: 
     torch.save({"progress": json.dumps(progress), "states": states}, content)
     parent.mkdir(parents=True, exist_ok=True)
     write_whole(parent / f"{number:08d}.pt", content.getbuffer())
-    for old in _files(parent)[:-KEPT]:
+    for old in checkpoint_files(parent)[:-KEPT]:
         old.unlink()
 
 
@@ -59,7 +60,7 @@ def newest_whole(parent: Path, needed: Mapping[str, type], read: Callable[[Saved
         CheckpointError: all are damaged, or the newest intact one cannot be resumed from.
     """
     problems: list[str] = []
-    for file in reversed(_files(parent)):
+    for file in reversed(checkpoint_files(parent)):
         try:
             found = read(_read(file, needed))
         except (DamagedCheckpointError, DataError) as error:
@@ -75,10 +76,6 @@ def newest_whole(parent: Path, needed: Mapping[str, type], read: Callable[[Saved
     return None
 
 
-def _files(parent: Path) -> list[Path]:
-    return sorted((p for p in parent.glob("*.pt") if p.stem.isdecimal()), key=lambda p: int(p.stem))
-
-
 def _read(file: Path, needed: Mapping[str, type]) -> Saved:
     try:
         with zipfile.ZipFile(file) as archive:
@@ -87,7 +84,10 @@ def _read(file: Path, needed: Mapping[str, type]) -> Saved:
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise DamagedCheckpointError(f"{file}: damaged: {one_line(error)}") from error
     # The file is intact, so the user decides whether to resume from the checkpoint before it.
-    way_out = f"training cannot resume from it exactly; delete {file} to resume from the checkpoint before it"
+    way_out = (
+        f"training cannot resume from it exactly; delete {file} to resume from the checkpoint before it, or start a "
+        "new run with another --out"
+    )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, about the types in a rejected file

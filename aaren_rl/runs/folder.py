@@ -16,9 +16,14 @@ def holds_training(path: Path) -> bool:
     return has_checkpoint(path) or (path / "policy").exists()
 
 
+def checkpoint_files(parent: Path) -> list[Path]:
+    """The files in a run's checkpoints/, oldest first."""
+    return sorted((p for p in parent.glob("*.pt") if p.stem.isdecimal()), key=lambda p: int(p.stem))
+
+
 def has_checkpoint(path: Path) -> bool:
     """Whether a run's folder holds a checkpoint, intact or not."""
-    return any((path / "checkpoints").glob("[0-9]*"))
+    return bool(checkpoint_files(path / "checkpoints"))
 
 
 def is_held(path: Path) -> bool:

@@ -22,7 +22,8 @@ from ..evaluate.held_out import SAME_MEAN, hold_out
 from ..evaluate.scores import MEASURES, Score, above_data, format_table, mismatch
 from ..policies.folder import load_policy
 from ..policies.names import SOURCES
-from ..runs.folder import holds_training
+from ..runs.checkpoints import Saved
+from ..runs.folder import has_checkpoint
 from ..runs.metrics import Metrics
 from ..typed import read
 from .acceleration import keep_freed_memory
@@ -100,7 +101,7 @@ def prepare(
     config = settle_context(config, training)
     data = StepData(training, config.data.return_scale, device, **actions)
     # A run with a checkpoint no longer needs the policy that it started from.
-    source = None if job.resume and holds_training(path) else config.data.start_from
+    source = None if job.resume and has_checkpoint(path) else config.data.start_from
     start = None if source is None else load_policy(source)  # before torch is seeded
     trainer = Trainer(config, data, task.action_dim, task.data_horizon, ranks, compiled=job.compile)
     if start is not None:
@@ -157,17 +158,9 @@ def fit_return(model: ReturnEstimate, data: StepData, expectile: float, seed: in
 
 def restore(run: Run) -> None:
     """Resume from the last checkpoint. Start over if the run ended before its first."""
-    ranks = run.trainer.ranks
-    checkpoint = ranks.share(lambda: find_checkpoint(run.path / "checkpoints"))
+    checkpoint = run.trainer.ranks.share(partial(checkpoint_of, run))
     if checkpoint is None:
-        ranks.share(lambda: print("no checkpoint yet: starting over", file=sys.stderr))
         return
-    now, then = data_identity(run), checkpoint.progress.get("data")
-    if not np.allclose(now, then or math.nan, rtol=SAME_MEAN, atol=0):
-        raise CheckpointError(
-            f"{run.path}: {run.episodes.dataset} has changed since the run was started: steps and mean return are "
-            f"{now}, then {then}; resume with the data of the run, or start a new one with another --out"
-        )
     run.trainer.restore(checkpoint.number, checkpoint.states)
     run.timed_from = run.trainer.update
     run.recent = list(checkpoint.states["recent"].to(run.trainer.data.device).unbind())
@@ -176,6 +169,24 @@ def restore(run: Run) -> None:
         run.last, run.best = (None if tree is None else read(Score, tree) for tree in scores)
     except ValueError as error:
         raise CheckpointError(f"the scores in the checkpoint are not readable: {error}") from error
+
+
+def checkpoint_of(run: Run) -> Saved | None:
+    """The last checkpoint of a run, None before its first.
+
+    Raises CheckpointError if the run was trained on other data until then.
+    """
+    checkpoint = find_checkpoint(run.path / "checkpoints")
+    if checkpoint is None:
+        print("no checkpoint yet: starting over", file=sys.stderr)
+        return None
+    now, then = data_identity(run), checkpoint.progress.get("data")
+    if not np.allclose(now, then or math.nan, rtol=SAME_MEAN, atol=0):
+        raise CheckpointError(
+            f"{run.path}: {run.episodes.dataset} has changed since the run was started: steps and mean return are "
+            f"{now}, then {then}; resume with the data of the run, or start a new one with another --out"
+        )
+    return checkpoint
 
 
 def announce(run: Run) -> None:

@@ -161,7 +161,7 @@ def test_arguments_of_other_shapes_are_named_as_the_caller_gave_them() -> None:
         guided.act(np.zeros((3, 5)), np.zeros(2), guided.initial_state(2))
     with pytest.raises(ValueError, match="rows: must be indices of 2 environments"):
         guided.select(guided.initial_state(2), np.array([2]))
-    with pytest.raises(ValueError, match="rows: must be integers"):  # True and False would be environments 1 and 0
+    with pytest.raises(ValueError, match="rows: must be indices of environments, not a mask"):
         guided.select(guided.initial_state(2), np.array([False, True]))
     with pytest.raises(ValueError, match="state: must be what initial_state or act gave"):
         guided.act(np.zeros((2, 5)), np.zeros(2), None)
