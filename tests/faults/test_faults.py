@@ -231,7 +231,8 @@ def test_19_a_checkpoint_without_a_state_is_refused(
     assert message in refused(4)
 
 
-def test_a_policy_without_its_checkpoints_is_not_overwritten(half: Path, refused: Refused) -> None:
+@pytest.mark.faults(45)
+def test_45_a_policy_without_its_checkpoints_is_not_overwritten(half: Path, refused: Refused) -> None:
     run = folder(half)
     before = {file: file.read_bytes() for file in (run / "policy").iterdir()}
     (run / "checkpoints" / "00000010.pt").rename(run / "checkpoints" / "00000010.pt.bak")
@@ -239,7 +240,8 @@ def test_a_policy_without_its_checkpoints_is_not_overwritten(half: Path, refused
     assert before and before == {file: file.read_bytes() for file in (run / "policy").iterdir()}
 
 
-def test_a_run_is_not_resumed_on_other_data(half: Path, hopper_file: Path, tmp_path: Path, refused: Refused) -> None:
+@pytest.mark.faults(46)
+def test_46_a_run_is_not_resumed_on_other_data(half: Path, hopper_file: Path, tmp_path: Path, refused: Refused) -> None:
     """The file was replaced: by one with other rewards, and by one with every episode twice."""
     known = shutil.copy(hopper_file, tmp_path / "known.hdf5")
     with h5py.File(known) as file:
