@@ -397,7 +397,7 @@ def test_a_run_from_data_to_scores(episodes: Episodes, tmp_path: Path, capsys) -
     folder = tmp_path / "cartpole" / "decision-aaren" / "seed0"
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     measured = [line for line in lines if "val/nll" in line]
-    assert [line["update"] for line in measured] == [2, 4] and 0 < measured[-1]["raw/val/accuracy"] <= 1
+    assert [line["update"] for line in measured] == [2, 4] and 0 < measured[-1]["val/accuracy"] <= 1
     assert not any("mse" in name for line in lines for name in line)
     card = load_policy(folder).card
     assert (card.n_actions, card.action_start, card.action_low, card.action_error) == (2, 0, [], None)

@@ -130,23 +130,18 @@ def show(run: Run, doing: str = "") -> None:
 
 
 def evaluate(run: Run) -> None:
-    """Evaluate the EMA and the raw weights. Saves the policy, and the best one so far as `policy_best`."""
+    """Evaluate the EMA weights. Saves the policy, and the best one so far as `policy_best`."""
     config, trainer = run.config.evaluation, run.trainer
     at_end = trainer.update == run.config.optimizer.updates
     if at_end:
         run.data_returns |= behavior_mode(run.episodes, config.eval_seed)
     card = make_card(run)
-    models = {"ema": trainer.ema, "raw": trainer.model}
-    episodes = config.final_episodes if at_end else config.eval_episodes
-    scores: dict[str, Score] = {}
-    for weights, model in models.items():
-        policy = make_policy(model, card)
-        (score,) = score_policy(policy, card, EpisodePlan(weights, episodes, [card.target_return], config.eval_seed))
-        bounds = card.action_low, card.action_high
-        imitation = None if run.held_out is None else action_error(policy, run.held_out, *bounds)
-        scores[weights] = dataclasses.replace(score, action_error=imitation)
-    run.last = last = scores["ema"]
-    run.tell(last.scalars() | {f"raw/{tag}": value for tag, value in scores["raw"].scalars().items()})
+    policy, episodes = make_policy(trainer.ema, card), config.final_episodes if at_end else config.eval_episodes
+    (score,) = score_policy(policy, card, EpisodePlan("ema", episodes, [card.target_return], config.eval_seed))
+    bounds = card.action_low, card.action_high
+    imitation = None if run.held_out is None else action_error(policy, run.held_out, *bounds)
+    run.last = last = dataclasses.replace(score, action_error=imitation)
+    run.tell(last.scalars())
     if at_end and (data := last.data()) is not None:
         run.metrics.text("data", data)
     held_out = "" if last.action_error is None else f", held-out {last.action_error.short()}"
@@ -154,7 +149,7 @@ def evaluate(run: Run) -> None:
     if (error := last.action_error) is not None:
         fields: Any = error.on_card()
         card = dataclasses.replace(card, **fields)
-    states = {weights: model.state_dict() for weights, model in models.items()}
+    states = {"ema": trainer.ema.state_dict(), "raw": trainer.model.state_dict()}
     save_policy(run.path / "policy", card, states)
     if run.best is None or last.headline > run.best.headline:
         run.best = last

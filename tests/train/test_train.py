@@ -66,7 +66,7 @@ def test_both_agents_log_the_same_tags(trained: Path) -> None:
     ]
     tags, others = (sorted(log.Tags()["scalars"]) for log in logs)
     assert tags == others and tags[:2] == ["eval/mean_ep_length", "eval/mean_return"]
-    assert {"train/loss", "train/learning_rate", "raw/eval/normalized_score", "time/actions_per_second"} <= set(tags)
+    assert {"train/loss", "train/learning_rate", "eval/normalized_score", "time/actions_per_second"} <= set(tags)
     assert [[e.step for e in log.Scalars("eval/normalized_score")] for log in logs] == [[10, 20]] * 2
 
 
