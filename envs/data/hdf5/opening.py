@@ -19,7 +19,7 @@ from ..download import verify_pin
 
 Bounds = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
-_FETCH = "get the file again"
+_FETCH = "get the file again; a local dataset is made again if you delete it"
 
 # gzip reaches about 1000:1 on constant data, so an honest file never promises more than that.
 _MAX_EXPANSION = 1000
