@@ -1,4 +1,4 @@
-"""The parts of docs/table1.md and README.md that are made from the results of scripts/table1.
+"""The parts of docs/table1.md, docs/index.md and README.md that are made from the results of scripts/table1.
 
 A page is written by hand. `<!-- table1: NAME -->` begins a part that is made from results/table1/*.json, and
 `<!-- /table1 -->` ends it.
@@ -33,7 +33,7 @@ MIN_SETS = 3  # of which one is left out
 
 
 def write(docs: Path, grid: Grid) -> int:
-    """Write the parts of docs/table1.md and of the README, and the figures. Returns the exit code."""
+    """Write the parts of the pages, and the figures. Returns the exit code."""
     folder = docs / "results" / "table1"
     cells, made = read(folder, grid)
     if not cells:
@@ -49,7 +49,7 @@ def write(docs: Path, grid: Grid) -> int:
         "peers": table1_peers.peers(cells, runs),
         "cost": cost(cells, {run: f"{how['processor']}, {how['precision']}" for run, how in made.items()}),
     }
-    for page in (docs / "table1.md", docs.parent / "README.md"):
+    for page in (docs / "table1.md", docs / "index.md", docs.parent / "README.md"):
         if page.is_file():
             text = page.read_text(encoding="utf-8")
             write_text(page, PART.sub(lambda found: f"{found[1]}\n{parts[found[2]]}\n\n{found[3]}", text))
@@ -71,47 +71,62 @@ def read(folder: Path, grid: Grid) -> tuple[list[Cell], dict[str, dict[str, str]
     return cells, made
 
 
-def is_pair(found: Any) -> bool:  # noqa: ANN401  a difference of any kind
-    """Of Decision-Aaren and Decision Transformer."""
-    return (found.first, found.second) == (OURS, THEIRS)
+def of_pair(found: Sequence[Any], other: str = THEIRS) -> list[Any]:
+    """Of differences of any kind those of Decision-Aaren and another agent."""
+    return [pair for pair in found if (pair.first, pair.second) == (OURS, other)]
 
 
 def answer(cells: Sequence[Cell]) -> str:
     """The main differences, and what a mean over datasets hides."""
-    scores = {d.env: d.estimate for d in differences(cells) if is_pair(d)}
+    scores = {d.env: d for d in of_pair(differences(cells))}
     sets = [env for env in scores if env is not None]
     if not sets:
         return f"No dataset has runs of {label(OURS)} and of {label(THEIRS)} yet."
-    over = f"on {sets[0]}" if len(sets) == 1 else f"on average over {len(sets)} datasets"
-    score = interval(scores[sets[0] if len(sets) == 1 else None])
     error = imitation_difference_over_tasks(cells, OURS, THEIRS).difference
     said = (
-        f"**Score of {label(OURS)} minus {label(THEIRS)}, {over}: {score}; "
+        f"**Score of {label(OURS)} minus {label(THEIRS)}, {mean_difference(cells, THEIRS)}; "
         f"difference of held-out action MSE: {interval(error, 4)}** (below 0 is better)."
     )
     if len(sets) >= MIN_SETS:
-        most = max(sets, key=lambda env: abs(scores[env].value))
-        others = differences([cell for cell in cells if cell.env in sets and cell.env != most])
-        rest = next(d.estimate for d in others if d.env is None and is_pair(d))
-        ends = [d.difference.interval for d in imitation_differences(cells) if is_pair(d)]
+        most = max(sets, key=lambda env: abs(scores[env].estimate.value))
+        others = of_pair(differences([cell for cell in cells if cell.env in sets and cell.env != most]))
+        rest = next(d.estimate for d in others if d.env is None)
+        ends = [d.difference.interval for d in of_pair(imitation_differences(cells))]
         lower, higher = (sum(end is not None and sign * end[i] < 0 for end in ends) for sign, i in ((1, 1), (-1, 0)))
         said += (
-            f" Scores differ most on {most}, by {interval(scores[most])}, and on the others by {interval(rest)} on "
-            f"average. Of {len(ends)} datasets, the error is lower on {lower} and higher on {higher} "
-            "(intervals exclude 0)."
+            f" Scores differ most on {most}, by {interval(scores[most].estimate)}, and on the others by "
+            f"{interval(rest)} on average. Of {len(ends)} datasets, the error is lower on {lower} and higher on "
+            f"{higher} (intervals exclude 0)."
         )
+    for other in [agent for agent in agents_of(cells) if agent not in (OURS, THEIRS)]:
+        if told := mean_difference(cells, other):
+            said += f" Score minus that of {label(other)}, {told}."
     return textwrap.fill(said, 120, break_on_hyphens=False)
 
 
+def mean_difference(cells: Sequence[Cell], other: str) -> str:
+    """Decision-Aaren's score minus another agent's: datasets, the difference and the numbers of runs, if there are."""
+    found = of_pair(differences(cells), other)
+    if not found:
+        return ""
+    *sets, whole = found if len(found) > 1 else found * 2
+    over = f"on {whole.env}" if whole.env else f"on average over {len(sets)} datasets"
+    return f"{over}: {interval(whole.estimate)} ({whole.runs[0]} and {whole.runs[1]} runs)"
+
+
 def missing(cells: Sequence[Cell], grid: Grid) -> str:
-    """Runs of the grid that are not there, by set."""
+    """Runs of the grid that are not there, by agent."""
     there = {(cell.env, cell.agent, cell.seed) for cell in cells}
-    lines = []
-    for env in grid.envs:
-        lacking = {a: [s for s in grid.agent_seeds.get(a, grid.seeds) if (env, a, s) not in there] for a in grid.agents}
-        told = [f"{label(agent)} {listed(seeds)}" for agent, seeds in lacking.items() if seeds]
-        lines += [f"* {env}: seeds of {'; '.join(told)}"] if told else []
-    whole = sum(len(grid.agent_seeds.get(agent, grid.seeds)) for agent in grid.agents) * len(grid.envs)
+    lines, whole = [], 0
+    for agent in grid.agents:
+        seeds_of: dict[tuple[str, ...], list[int]] = {}  # datasets -> the seeds that lack them
+        for seed in grid.agent_seeds.get(agent, grid.seeds):
+            lacking = tuple(env for env in grid.envs if (env, agent, seed) not in there)
+            seeds_of.setdefault(lacking, []).append(seed)
+            whole += len(grid.envs)
+        for lacking, seeds in seeds_of.items():
+            on = "all datasets" if len(lacking) == len(grid.envs) else listed(lacking)
+            lines += [f"* {label(agent)}, seed{'s' * (len(seeds) > 1)} {listed(seeds)}: {on}"] if lacking else []
     return "\n".join([f"Of {whole} runs {len(there)} are here. Not run yet:\n", *lines]) if lines else ""
 
 
@@ -144,7 +159,7 @@ def scores(cells: Sequence[Cell]) -> str:
 def errors(cells: Sequence[Cell]) -> str:
     """One row per dataset: excess MSE of every agent, and the difference."""
     agents, found = agents_of(cells), {(i.env, i.agent): i for i in imitation(cells) if i.above_floor is not None}
-    paired = {d.env: d.difference for d in imitation_differences(cells) if is_pair(d)}
+    paired = {d.env: d.difference for d in of_pair(imitation_differences(cells))}
     rows = []
     for env in group(cells):
         own = [found.get((env, agent)) for agent in agents]
@@ -159,17 +174,18 @@ def over_all(cells: Sequence[Cell]) -> str:
     if not (found := aggregate(on_all_sets(cells))):
         return "There are fewer than two datasets."
     rows = [[label(a.agent), interval(a.mean), interval(a.iqm), str(a.runs)] for a in found]
-    better = [interval(i.estimate, 2) for i in improvements(cells) if i.env is None and is_pair(i)]
+    better = [i for i in improvements(cells) if i.env is None and i.first == OURS]
     told = [
-        f"A {label(OURS)} run scores above a {label(THEIRS)} run on the same dataset with probability {probability}."
-        for probability in better
+        f"A {label(OURS)} run scores above a {label(i.second)} run on the same dataset with probability "
+        f"{interval(i.estimate, 2)}."
+        for i in better
     ]
     shown = table(["agent", "mean of means [95%]", "IQM of all runs [95%]", "runs"], rows)
     return "\n\n".join([shown, f"Over {len(found[0].envs)} datasets.", *told])
 
 
 def steering(cells: Sequence[Cell]) -> str:
-    """One row per dataset: how well the achieved returns follow the target returns."""
+    """One row per dataset: how well achieved returns follow target returns, and how well the data's mean would."""
     agents = [agent for agent in agents_of(cells) if any(cell.sweep for cell in cells if cell.agent == agent)]
     rows = []
     for env, by_agent in group(cells).items():
@@ -179,14 +195,17 @@ def steering(cells: Sequence[Cell]) -> str:
             columns = zip(*(cell.sweep for cell in runs), strict=True)  # one column per target
             points = [(column[0].target_return, fmean(score.return_mean for score in column)) for column in columns]
             row += [number(spearmanr(points).statistic, 2), difference(runs)] if points else ["-", "-"]
-        rows.append(row)
+        runs = [run for agent in agents for run in by_agent.get(agent, [])]
+        rows.append([*row, difference(runs[:1], runs[0].last.data_returns["mean"])])
     head = [text for agent in agents for text in (f"{label(agent)}: rank correlation", "difference")]
-    return table(["dataset", *head], rows)
+    return table(["dataset", *head, "difference of the data's mean"], rows)
 
 
-def difference(runs: Sequence[Cell]) -> str:
-    """The mean of |achieved - target| / target over targets and seeds, in percent."""
-    parts = [abs(score.return_mean / float(score.target_return) - 1) for cell in runs for score in cell.sweep]
+def difference(runs: Sequence[Cell], always: float | None = None) -> str:
+    """The mean of |achieved - target| / target over targets and seeds, in percent; of a return that is `always` it."""
+    scores = [score for cell in runs for score in cell.sweep]
+    achieved = [score.return_mean if always is None else always for score in scores]
+    parts = [abs(a / float(score.target_return) - 1) for a, score in zip(achieved, scores, strict=True)]
     return f"{100 * fmean(parts):.0f} %"
 
 

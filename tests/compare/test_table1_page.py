@@ -20,7 +20,7 @@ from aaren_rl.evaluate.scores import ActionError
 from aaren_rl.sweep.grid import read_grid
 
 PICTURES = {"scores.svg", "steering.svg"}
-AGENTS = ("decision-aaren", "decision-transformer", "bc")
+AGENTS = ("decision-aaren", "decision-transformer", "bc-top10")
 
 
 def write(docs: Path, cells: list[Cell]) -> str:
@@ -42,12 +42,12 @@ def run(env: str, agent: str, seed: int, score: float, above: float) -> Cell:
     error = ActionError([10 * (0.02 + above), 20 * (0.02 + above)], [10, 20], floor=0.02)
     known = {"data_returns": {"mean": 1000.0, "best_tenth": 2000.0, "mode": 1500.0}, "reference_returns": [0, 4000.0]}
     cell = make_cell(score, agent=agent, seed=seed, env=env, action_error=error, **known)
-    return dataclasses.replace(cell, sweep=[]) if agent == "bc" else cell
+    return dataclasses.replace(cell, sweep=[]) if agent == "bc-top10" else cell
 
 
 @pytest.fixture
 def cells() -> list[Cell]:
-    """On hopper-medium 70 and 60 of three seeds, on walker2d-medium 40 and 50; 55 of bc's first seed."""
+    """On hopper-medium 70 and 60 of three seeds, on walker2d-medium 40 and 50; 55 of the third agent's first seed."""
     scores = {"hopper-medium": (70, 60, 0.010, 0.012), "walker2d-medium": (40, 50, 0.030, 0.034)}
     made = []
     for env, of in scores.items():
@@ -66,7 +66,7 @@ def test_the_page_and_the_readme_are_made_of_the_results(tmp_path: Path) -> None
     """A result that is landed needs its page written again."""
     docs, kept = tmp_path / "docs", ROOT / "docs" / "results" / "table1"
     shutil.copytree(kept, docs / "results" / "table1", ignore=shutil.ignore_patterns("*.svg"))
-    pages = ("docs/table1.md", "README.md")
+    pages = ("docs/table1.md", "docs/index.md", "README.md")
     for page in pages:
         text = (ROOT / page).read_text(encoding="utf-8")
         (tmp_path / page).write_text(table1_page.PART.sub(r"\1\3", text), encoding="utf-8")
@@ -82,20 +82,25 @@ def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
     with pytest.raises(UsageError, match="no results here; scripts/table1 writes them"):
         table1_page.write(tmp_path / "nowhere", read_grid("local"))
     page = write(tmp_path, cells)
-    assert "over 2 datasets: 0.0 [0.0, 0.0]" in page and "Scores differ most" not in page  # +10 and -10
-    assert "difference of held-out action MSE: -0.0030 [-0.0030, -0.0030]" in " ".join(page.split())
+    said = " ".join(page.split())
+    assert "over 2 datasets: 0.0 [0.0, 0.0] (6 and 6 runs)" in said and "Scores differ most" not in said  # +10, -10
+    assert "Score minus that of 10 % BC, on average over 2 datasets: 0.0 (6 and 2 runs)." in said  # 15 and -15
+    assert "difference of held-out action MSE: -0.0030 [-0.0030, -0.0030]" in said
     scores, errors, steering = rows(page, "hopper-medium")
     assert scores == ["70.0 [70.0, 70.0]", "60.0 [60.0, 60.0]", "55.0", "25.0, 50.0; 37.5"]
     assert errors == ["0.0200", "0.0100", "0.0120", "0.0200", "-0.0020 [-0.0020, -0.0020]"]
-    assert steering == ["1.00", "38 %", "1.00", "47 %"]
+    assert steering == ["1.00", "38 %", "1.00", "47 %", "57 %"]
     first, last = rows(page, "P0, float32"), rows(page, "P1, bfloat16")  # of two seeds of two sets, and of the third
     assert first[0] == ["Decision-Aaren", "4", "105", "1,500 to 1,500", "3.3 kB"]
     assert last[1:] == [["Decision Transformer", "2", "82", "2,090 to 11,000", "1,000.0 kB"]]
     assert rows(page, "walker2d-medium")[1][4] == "-0.0040 [-0.0040, -0.0040]"
-    assert "with probability 0.50 [0.50, 0.50]" in " ".join(page.split())
-    assert "Of 168 runs 14 are here" in page and page.count(": seeds of ") == 12
-    lacking = "Decision-Aaren 3, 4; Decision Transformer 3, 4; Behavioral cloning 1; 10 % BC 0, 1"
-    assert f"* hopper-medium: seeds of {lacking}\n" in page
+    assert "above a Decision Transformer run on the same dataset with probability 0.50 [0.50, 0.50]" in said
+    assert "above a 10 % BC run on the same dataset with probability 0.50." in said
+    whole = len(grid := read_grid("local").envs) * 9
+    assert f"Of {whole} runs 14 are here" in page and page.count("\n* ") - page.count("\n* **") == 4
+    others = ", ".join(env for env in grid if env not in ("hopper-medium", "walker2d-medium"))
+    assert f"* Decision-Aaren, seeds 0, 1, 2: {others}\n" in page and f"* 10 % BC, seed 0: {others}\n" in page
+    assert "* 10 % BC, seeds 1, 2: all datasets\n" in page
 
 
 def test_the_target_auto_and_the_peers(tmp_path: Path, cells: list[Cell]) -> None:
@@ -118,12 +123,10 @@ def test_the_target_auto_and_the_peers(tmp_path: Path, cells: list[Cell]) -> Non
 
 
 def test_an_agent_under_way_does_not_take_the_average_away(tmp_path: Path, cells: list[Cell]) -> None:
-    """Behavioral cloning has two of three sets; scores differ by +10, -10, +30, errors by -0.002, -0.004, +0.001."""
+    """10 % BC has two of three sets; scores differ by +10, -10, +30, errors by -0.002, -0.004, +0.001."""
     third = [run("ant-medium", AGENTS[0], 0, 90, 0.02), run("ant-medium", AGENTS[1], 0, 60, 0.019)]
     page = write(tmp_path, [*cells, *third])
-    assert (
-        "Over 3 datasets" in page and "| Decision-Aaren | 66.7 " in page and "| Behavioral cloning | 55.0 " not in page
-    )
+    assert "Over 3 datasets" in page and "| Decision-Aaren | 66.7 " in page and "| 10 % BC | 55.0 " not in page
     assert (tmp_path / "results" / "table1" / "profiles.svg").exists()
     scores = "Scores differ most on ant-medium, by 30.0, and on the others by 0.0 [0.0, 0.0] on average."
     errors = "Of 3 datasets, the error is lower on 2 and higher on 1 (intervals exclude 0)."
