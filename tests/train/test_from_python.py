@@ -135,6 +135,7 @@ def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_pa
         for name, tensor in states.items():
             torch.testing.assert_close(tensor, old[name], rtol=0, atol=1e-6)
     card_file.write_text(json.dumps(card | {"observation_mean": [0.0] * len(card["observation_mean"])}))
+    (card_file.parent / "model.safetensors").unlink()  # a resumed run has its own weights
     train_policy(**{**more, "updates": 2}, start_from=str(tmp_path / "old"), out=tmp_path, resume=True)
     assert read_card(tuned).updates == 2 and read_card(tuned).observation_mean == made.observation_mean
     with pytest.raises(AarenRLError, match=r"--from .*: the policy's model has another width \(16, here 32\)"):
