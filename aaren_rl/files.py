@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,10 @@ def check_writable(option: str, file: Path | None) -> None:
         raise UsageError(f"{option} {file}: {what}; give a file's name")
     if not file.parent.is_dir():
         raise UsageError(f"{option} {file}: its folder does not exist; create it first")
+    try:
+        tempfile.TemporaryFile(dir=file.parent).close()
+    except OSError as error:
+        raise UsageError(f"{option} {file}: its folder is not writable ({error.strerror}); choose another") from error
 
 
 def is_there(file: Path) -> bool:

@@ -200,6 +200,7 @@ def test_a_wrong_gradient_gets_no_figures(
         ([*ROLLOUT, "--threads", "0"], "argument --threads: must be at least 1, not 0; see aaren-rl bench rollout"),
         ([*ROLLOUT, "--heads", "3"], "width 16 is not a multiple of heads 3"),
         ([*ROLLOUT, "--json", "/nowhere/all.json"], "--json /nowhere/all.json: its folder does not exist"),
+        ([*ROLLOUT, "--json", "/proc/all.json"], "--json /proc/all.json: its folder is not writable"),
         ([*SCAN, "--plot", "x.doc"], "--plot x.doc: cannot draw a doc; use .png, .svg or .pdf"),
         ([*TRAIN, "--sizes", "128"], "--sizes 128: not WIDTHxLAYERS, for example 128x3"),
         ([*TRAIN, "--heads", "3"], "configuration: width 16 is not a multiple of heads 3"),
