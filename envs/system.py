@@ -12,10 +12,15 @@ from pathlib import Path
 
 from .errors import ResourcesError
 
-# The group of processes that a container limits: files of the limit and of what is in use.
+# The group of processes that a container limits: files of the limit and of what is in use. In use is also the cache of
+# files, which the kernel frees where memory is short: these entries of memory.stat.
 _GROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ("/sys/fs/cgroup/memory.max", "memory.current", ("active_file", "inactive_file")),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_active_file", "total_inactive_file"),
+    ),
 )
 _PR_SET_PDEATHSIG = 1
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
@@ -40,10 +45,12 @@ def free_bytes() -> int | None:
         free = sum(1024 * int(lines[name].split()[0]) for name in ("MemAvailable", "SwapFree"))
     except (OSError, KeyError, ValueError):
         return None
-    for limit, used in _GROUPS:
+    for limit, used, cached in _GROUPS:
         try:
-            free = min(free, int(Path(limit).read_text()) - int(Path(used).read_text()))
-        except (OSError, ValueError):  # no such group, or one without a limit ("max")
+            allowed = int(Path(limit).read_text()) - int(Path(limit).with_name(used).read_text())
+            stat = dict(line.split() for line in Path(limit).with_name("memory.stat").read_text().splitlines())
+            free = min(free, allowed + sum(int(stat[name]) for name in cached))
+        except (OSError, KeyError, ValueError):  # no such group, or one without a limit ("max")
             continue
     return max(0, free)
 

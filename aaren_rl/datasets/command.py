@@ -11,7 +11,7 @@ from pathlib import Path
 from ..cli import Parser, import_registering, positive, run
 from ..envs import BUILT_IN, TASKS, D4RLTask, DataError, EnvsError, LocalTask, find_task, get_task
 from ..envs.behavior.local_sets import cache_dir, local_levels
-from ..envs.data.download import pin_path
+from ..envs.data.download import pin_path, verify_pin
 from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
 from ..envs.data.load import Origin, Reading, data_files, is_own, resolve
 from ..envs.data.minari.spec import check_minari_id, minari_dataset_dir, read_spec
@@ -135,7 +135,7 @@ def _info(arguments: argparse.Namespace) -> int:
 
 def _verify(arguments: argparse.Namespace) -> int:
     names, reading = [parse_name(text) for text in arguments.names], _reading(arguments)
-    code = 0
+    code, files = 0, any(name.kind == "file" for name in names)
 
     @contextmanager
     def told() -> Iterator[None]:
@@ -152,8 +152,9 @@ def _verify(arguments: argparse.Namespace) -> int:
             found = on_disk(name, arguments.source, reading)
         for kind, path in found.items():
             with told():
-                episodes, _ = load(name, kind, reading, arguments.env_id, any_actions=False)
-                pin = "as pinned" if pin_path(path).is_file() else "not pinned"
+                env_id = None if files and name.kind != "file" else arguments.env_id  # which goes with files
+                episodes, _ = load(name, kind, reading, env_id, any_actions=False)
+                pin = "as pinned" if verify_pin(path) else "not pinned"
                 print(f"ok: {path}: {len(episodes):,} episodes, {episodes.n_steps:,} steps, SHA-256 {pin}")
     return code
 

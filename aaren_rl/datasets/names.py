@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from ..envs import DataError, Episodes, Reference, get_task
-from ..envs.data.hdf5.d4rl import read_hdf5, write_hdf5
+from ..envs.data.hdf5.d4rl import read_env_id, read_hdf5, write_hdf5
 from ..envs.data.hdf5.opening import check_file
 from ..envs.data.load import Origin, Reading, data_files, is_own, load_of_table, resolve, sizes
 from ..envs.data.minari.read import minari_id, read_minari
@@ -38,18 +39,22 @@ def load(
     """A data set, fetched or made where it is not there, and the returns that score 0 and 100.
 
     `source` is where a task's data come from: auto, d4rl, local, minari, `minari:ID` or a path. `env_id` is a file's
-    environment; without one its actions are taken as they are, or must lie in [-1, 1] where not `any_actions`. Raises
-    as `load_episodes`, `read_minari` and `read_hdf5`, and UsageError where an option does not go with the name.
+    environment; without one its actions are taken as they are. Where not `any_actions`, or where they are clipped, they
+    are held to the environment that the file names, or to [-1, 1]. Raises as `load_episodes`, `read_minari` and
+    `read_hdf5`, and UsageError where an option does not go with the name.
     """
     origin = resolve(name.name, source) if name.kind == "auto" else name
     reading.check_kind(origin.kind)
     if name.kind == "file":  # held to its pin, and to the sizes and bounds of `env_id`
         path = Path(name.name)
         check_file(path)
-        bound = np.inf if any_actions and not reading.clip_actions else 1.0
-        held: dict[str, Any] = {"action_low": -bound, "action_high": bound}
+        held: dict[str, Any] = {"action_low": -np.inf, "action_high": np.inf}
+        if not any_actions or reading.clip_actions:
+            held = {"action_low": -1.0, "action_high": 1.0}
+            if env_id is None and (named := read_env_id(path)) in gym.registry:
+                env_id = named
         if env_id is not None:
-            held = sizes(own_task("data", env_id))
+            held = sizes(own_task("data", env_id, max_episode_steps=1))  # a time limit, as some have none
         options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **held}
         episodes = read_hdf5(path, **options)
         return replace(episodes, env_id=episodes.env_id or env_id), None

@@ -31,6 +31,9 @@ def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: st
     actions = (
         "" if of is None else f"- Actions: {of} integers from {card.action_start} on; the most likely one is taken\n"
     )
+    trained = f"Trained offline for {card.updates:,} updates (seed {card.seed})."
+    if card.source == "imported":
+        trained = "Its weights were trained elsewhere."
     target = f'"{AUTO}"' if card.target_return == AUTO else target_words(card.target_return)
     return f"""\
 ---
@@ -39,7 +42,7 @@ def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: st
 
 # {label(card.agent)} for {card.env}
 
-Plays `{card.env_id}`. Trained offline for {card.updates:,} updates (seed {card.seed}).
+Plays `{card.env_id}`. {trained}
 
 ## Scores
 

@@ -15,7 +15,7 @@ from ..agents.ranges import CONTEXT
 from ..cli import Parser, import_registering, positive, run
 from ..envs import Task, get_task, load_task
 from ..envs.files import sha256
-from ..envs.tasks.environment import own_task
+from ..envs.tasks.environment import check_own_name, own_task
 from ..errors import UsageError, one_line
 from ..evaluate.play import check_fits
 from ..files import check_free, read_small
@@ -49,6 +49,7 @@ def make_parser() -> Parser:
     add("--source", metavar="NAME", default="auto", help="data of the statistics, as in train [auto]")
     add("--statistics", type=Path, metavar="FILE", help='JSON {"mean": [...], "std": [...]} instead')
     add("--env-id", metavar="ID", help="your own Gymnasium environment; --env then names the data")
+    add("--max-episode-steps", type=positive, metavar="N", help="time limit of the environment, if it has none")
     add("--heads", type=positive, metavar="N", help="of min-decision-transformer, which does not say [1]")
     add("--context-length", type=CONTEXT.integer, metavar="K", help="context in steps (as in the file, else 20)")
     add("--target-return", type=RETURN.number, metavar="R", help="return to ask for (the task's)")
@@ -107,11 +108,16 @@ def take_over(arguments: argparse.Namespace) -> int:
 
 def _statistics(arguments: argparse.Namespace) -> tuple[Task, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     # And mean and standard deviation of its observations, (O,) each.
-    file = arguments.statistics
+    file, env_id, limit = arguments.statistics, arguments.env_id, arguments.max_episode_steps
+    if limit is not None and env_id is None:
+        raise UsageError(f"--max-episode-steps {limit} goes with --env-id; leave it out")
     if file is None:
-        task, episodes = load_task(arguments.env, arguments.source, env_id=arguments.env_id)
+        task, episodes = load_task(arguments.env, arguments.source, env_id=env_id, max_episode_steps=limit)
         return task, *episodes.observation_statistics()
-    task = get_task(arguments.env) if arguments.env_id is None else own_task(arguments.env, arguments.env_id)
+    if env_id is None:
+        task = get_task(arguments.env)
+    else:
+        task = own_task(check_own_name(arguments.env), env_id, max_episode_steps=limit)
     try:
         found = read(_Statistics, json.loads(read_small(file)))
         mean, std = np.array([found.mean, found.std], np.float32)

@@ -215,9 +215,11 @@ def _read(task: Task, path: Path, reading: Reading, *, made_here: bool = False) 
 def _held_to_horizon(task: Task, episodes: Episodes) -> Episodes:
     longest = int(episodes.lengths.max())
     if longest > task.horizon:
+        # Minari's episodes are as they were recorded, and the option is the environment's time limit.
+        steps = longest if episodes.source == "minari" else task.horizon
         raise DataError(
-            f"{episodes.path}:timeouts leave an episode of {longest:,} steps, {task.env_id} ends at {task.horizon}; "
-            f"pass --max-episode-steps {task.horizon}"
+            f"{episodes.path}: has an episode of {longest:,} steps, {task.env_id} ends at {task.horizon}; "
+            f"pass --max-episode-steps {steps}"
         )
     return episodes
 

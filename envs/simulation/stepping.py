@@ -206,14 +206,21 @@ def make_stepper(env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int], w
     if workers == 0:
         return LocalStepper(env_id, env_kwargs, seeds)
     if spec is None:
-        raise SimulationError(f"{env_id} is not registered by name (module:Class), so other processes cannot make it")
+        raise SimulationError(
+            f"{env_id} is a class itself, or has an argument like one: other processes cannot make it"
+        )
     return ProcessStepper(spec, env_kwargs, seeds, min(workers, len(seeds)))
 
 
 def registered(env_id: str) -> bytes | None:
     """The spec of an environment in this process, for `register`; None if only this process can make it."""
     spec = gym.registry.get(env_id)
-    return pickle.dumps(spec) if spec is not None and isinstance(spec.entry_point, str) else None
+    if spec is None or not isinstance(spec.entry_point, str):
+        return None
+    try:
+        return pickle.dumps(spec)
+    except (pickle.PicklingError, TypeError, AttributeError):  # an argument such as a lambda
+        return None
 
 
 def register(spec: bytes) -> str:

@@ -197,6 +197,31 @@ def test_verify_holds_files_to_bounds_and_an_environment(folder, capsys):
     assert main("verify wide.hdf5 --clip-actions".split()) == 0
     refused(capsys, 3, "verify wide.hdf5 --env-id Pendulum-v1", "4 columns, the environment has 3")
     assert main("verify wide.hdf5 --env-id Wide-v0".split()) == 5
+    write_hdf5(folder / "named.hdf5", data := episodes(3, 1, scale=1.9), {"env_id": "Pendulum-v1"})
+    assert main("verify named.hdf5".split()) == 0
+    assert main("convert named.hdf5 minari:my/named-v0 --clip-actions".split()) == 0
+    assert same(read_minari("my/named-v0").episodes, data)
+    refused(capsys, 3, "verify named.hdf5 --env-id Hopper-v4", "3 columns, the environment has 11")
+
+
+def test_verify_of_a_task_and_a_file_of_an_environment(folder, capsys):
+    write_hdf5(folder / D4RL, episodes(), {})
+    write_hdf5(folder / "named.hdf5", episodes(3, 1, scale=1.9), {})
+    assert main("verify hopper-medium named.hdf5 --env-id Pendulum-v1".split()) == 0
+    refused(capsys, 2, "verify hopper-medium --env-id Pendulum-v1", "goes with the path of a file")
+
+
+def test_verify_compares_a_local_set_with_its_pin(folder, capsys):
+    assert main("info hopper-medium --source local --local-steps 1000".split()) == 0
+    (path,) = (folder / "cache").rglob("*.hdf5")
+    write_pin(path, "0" * 64)
+    refused(capsys, 3, "verify hopper-medium --local-steps 1000", "the file was changed or damaged")
+
+
+def test_an_environment_without_a_time_limit(folder):
+    write_hdf5(folder / "maze.hdf5", data := episodes(3, 1), {})
+    assert main("convert maze.hdf5 minari:my/maze-v0 --env-id aaren_rl/TMaze-v0".split()) == 0
+    assert same(read_minari("my/maze-v0").episodes, data)
 
 
 def test_download(folder, capsys):

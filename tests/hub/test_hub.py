@@ -76,6 +76,8 @@ def test_the_hub_reads_the_card(saved: Path, scores_file: Path) -> None:
     assert "- Training contexts: episode\n" in card.text
     windowed = dataclasses.replace(read_card(saved), context="window", context_length=20)
     assert "- Training contexts: windows of 20 steps\n" in model_card(windowed, [], "name", "mit")
+    imported = model_card(dataclasses.replace(windowed, source="imported"), [], "name", "mit")
+    assert "Its weights were trained elsewhere.\n" in imported and "updates" not in imported
 
 
 def test_the_command_evaluates_or_takes_scores(

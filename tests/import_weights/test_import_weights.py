@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,17 @@ def test_the_command(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFi
     for count, env, code in ((2, "hopper", 2), (17, "walker2d", 4)):
         (tmp_path / "statistics.json").write_text(json.dumps({"mean": [0] * count, "std": [1] * count}))
         assert main([*arguments, "--env", f"{env}-medium"]) == code
+    (tmp_path / "statistics.json").write_text(json.dumps({"mean": [0] * 11, "std": [1] * 11}))
+    for more, said in (
+        (["--env-id", "Hopper-v5"], "hopper-medium is simulated on Hopper-v4"),
+        (["--env-id", "Hopper-v5", "--env", "my hopper"], "name 'my hopper'"),
+        (["--max-episode-steps", "9"], "goes with --env-id"),
+    ):
+        capsys.readouterr()
+        assert main([*arguments, *more]) == 2 and said in capsys.readouterr().err
+    own = ["--env-id", "Hopper-v5", "--env", "mine", "--max-episode-steps", "9", "--target-return", "20"]
+    assert main([*arguments, *own]) == 0 and read_card(tmp_path / "b").horizon == 9
+    shutil.rmtree(tmp_path / "b")
     (tmp_path / "statistics.json").write_text(json.dumps({"mean": [0] * 11, "std": [1e-40] * 11}))
     assert main(arguments) == 2  # no policy loads with that, nor with a context of one step
     with pytest.raises(SystemExit):

@@ -154,6 +154,12 @@ def _episode_ends(path: Path, ended: npt.NDArray[np.bool_], max_episode_steps: i
     return ends
 
 
+def read_env_id(path: Path) -> str | None:
+    """The environment that a file names; raises DataError if it cannot be read."""
+    with open_hdf5(path) as file:
+        return _text_attribute(file, "env_id")
+
+
 def _text_attribute(file: h5py.File, name: str) -> str | None:
     value = file.attrs.get(name)
     if isinstance(value, bytes):

@@ -172,8 +172,7 @@ def _env_spec(path: Path, metadata: dict[str, Any], notes: list[str]) -> dict[st
     wrappers, kwargs = spec.get("additional_wrappers") or [], spec.get("kwargs") or {}
     if not isinstance(wrappers, list) or not isinstance(kwargs, dict):
         raise DataError(f"{path}:env_spec.kwargs or additional_wrappers have no names; {_AGAIN}")
-    names = [str(wrapper.get("name") if isinstance(wrapper, dict) else wrapper) for wrapper in wrappers]
-    names = [name for name in names if name != "FlattenObservation"]  # `make_env` has it where it changes something
+    names = _added_wrappers(env_id, wrappers)
     if not _PASSIVE_WRAPPERS.issuperset(names):
         raise DataError(
             f"{path}:env_spec was recorded through wrappers ({_shown(names)}; not imported), without which {env_id} is "
@@ -190,6 +189,16 @@ def _env_spec(path: Path, metadata: dict[str, Any], notes: list[str]) -> dict[st
                 "them are passed on to an environment, and nothing that names files or modules; use another dataset"
             )
     return {**spec, "kwargs": kwargs}
+
+
+def _added_wrappers(env_id: str, wrappers: list[Any]) -> list[str]:
+    """The names of a description's wrappers, without those that `make_env` adds itself."""
+    shown = [wrapper if isinstance(wrapper, dict) else {"name": wrapper} for wrapper in wrappers]
+    own = [(wrapper.name, wrapper.entry_point) for wrapper in gym.registry[env_id].additional_wrappers]
+    if own == [(wrapper.get("name"), wrapper.get("entry_point")) for wrapper in shown[: len(own)]]:
+        shown = shown[len(own) :]
+    names = [str(wrapper.get("name")) for wrapper in shown]
+    return [name for name in names if name != "FlattenObservation"]  # added where it changes something
 
 
 def _reference_returns(metadata: dict[str, Any], notes: list[str]) -> tuple[float, float] | None:

@@ -128,7 +128,8 @@ def _environment(
     if isinstance(space, gym.spaces.Discrete):
         hold_to_choices(Path(path), episodes.actions, int(space.n), int(space.start))
     elif isinstance(space, gym.spaces.Box):
-        hold_to_bounds(Path(path), episodes.actions, (space.low, space.high), False, [])
+        bounds = space.low.astype(np.float32), space.high.astype(np.float32)  # as they are read again
+        hold_to_bounds(Path(path), episodes.actions, bounds, False, [])
     # A class that was registered itself has no place in JSON.
     described.entry_point = entry_point_name(env_id)
     try:

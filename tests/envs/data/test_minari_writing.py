@@ -1,5 +1,6 @@
 """Minari datasets that are written: Minari reads them, and nothing half written stays."""
 
+import dataclasses
 import re
 
 import gymnasium as gym
@@ -52,6 +53,30 @@ def test_a_repeated_last_observation_is_said_and_nothing_overwritten(tmp_path, m
     with pytest.raises(UsageError, match="already exists"):
         write_minari(ID, small(), env_id=None)
     assert path.read_bytes() == before
+
+
+def test_wrappers_that_an_environment_is_registered_with_are_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    episodes = small()
+    episodes = dataclasses.replace(episodes, observations=episodes.observations[:, :5])
+    write_minari(ID, episodes, env_id="aaren_rl/Hopper-P-v4")
+    assert read_minari(ID).spec.env_id == "aaren_rl/Hopper-P-v4"
+
+
+class Fine(gym.Env):
+    """Its bound 0.1 is less than the float32 next to it."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (11,))
+    action_space = gym.spaces.Box(-0.1, 0.1, (3,), np.float64)
+
+
+def test_bounds_in_float64(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    monkeypatch.setitem(gym.registry, "Fine-v0", gym.envs.registration.EnvSpec("Fine-v0", Fine))
+    episodes = small()
+    episodes.actions[:] = np.float32(0.1)
+    write_minari(ID, episodes, env_id="Fine-v0")
+    np.testing.assert_array_equal(read_minari(ID).episodes.actions, episodes.actions)
 
 
 @pytest.mark.faults(17)

@@ -185,8 +185,9 @@ def test_an_environment_that_raises_in_another_process(
     with pytest.raises(SimulationError, match=r"Stumbling-v0 raised RuntimeError.*fell.*over") as caught:
         play_own(register("stumbling:Stumbling"), sizes=(3, 1), workers=2)
     assert "\n" not in str(caught.value)
-    with pytest.raises(SimulationError, match="other processes cannot make it"):  # and this one does not in their place
-        play_own(register(Countdown), workers=2)
+    for own in (register(Countdown), register("stumbling:Other", reward=lambda state: 0.0)):
+        with pytest.raises(SimulationError, match="other processes cannot make it"):  # and this one does not instead
+            play_own(own, workers=2)
 
 
 @pytest.mark.faults(25)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
-from aaren_rl.envs import Reference, UsageError, load_task, make_env, normalized_score
+from aaren_rl.envs import DataError, Reference, UsageError, load_task, make_env, normalized_score
 from aaren_rl.envs.tasks.environment import own_task
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
@@ -175,6 +175,9 @@ def test_minari_by_id_and_by_the_tables_name(minari_recorded, tmp_path, monkeypa
         load_task("hopper-medium", mine)
     reference = Reference("mine", 0.0, 10.0)
     assert load_task("mine", mine, reference=reference)[0].reference == reference
+    longest = int(episodes.lengths.max())
+    with pytest.raises(DataError, match=f"ends at {longest - 1}; pass --max-episode-steps {longest}$"):
+        load_task("mine", mine, max_episode_steps=longest - 1)
 
 
 @pytest.mark.defect(15)
