@@ -41,7 +41,7 @@ class DamagedCheckpointError(CheckpointError):
 
 
 class NumericsError(AarenRLError):
-    """Training produced NaN or infinity."""
+    """Training produced NaN or infinity, or an exported model differs from PyTorch."""
 
     exit_code = 6
 

@@ -86,14 +86,14 @@ class Policy:
         CHECK.temperature(self.temperature, discrete=self.discrete)
         self.model.eval()
         # Now, with the weights that the model has.
-        _ = self._max_return_estimate, self._windows if self.rollout == "window" else self._stepper
+        _ = self._max_return_estimate, self._scaling, self._windows if self.rollout == "window" else self._stepper
 
     @cached_property
     def _scaling(self) -> Scaling:
         limits = (torch.as_tensor(x, device=self.observation_mean.device) for x in (self.action_low, self.action_high))
         low, high = (x.expand(self._sizes[1]) for x in limits)
-        statistics = self.observation_mean, self.observation_std, self.return_scale
-        return Scaling(*statistics, (high + low) / 2, (high - low) / 2, self.return_range)
+        statistics = self.observation_mean.float(), self.observation_std.float(), self.return_scale
+        return Scaling(*statistics, ((high + low) / 2).float(), ((high - low) / 2).float(), self.return_range)
 
     @cached_property
     def _stepper(self) -> Stepper:

@@ -115,11 +115,11 @@ class _Graph(Layers):  # the whole step, for both rollout modes
         old = [self.split(part, [1] * layers, 1) if layers > 1 else [part] for part in parts]
         new: list[tuple[str, ...]] = []
         for i, block in enumerate(self.blocks):
-            mixer = block.mixer
+            mixer, seen = block.mixer, self.read(i, x)
             if isinstance(mixer, GATED):
-                outputs = after = [self.gated(mixer, x, old[0][i])]
+                outputs = after = [self.gated(mixer, seen, old[0][i])]
             else:
-                outputs, values, level = self.scan(cast(Aaren, inner(block)), x, old[0][i], old[1][i], ignored)
+                outputs, values, level = self.scan(cast(Aaren, inner(block)), seen, old[0][i], old[1][i], ignored)
                 after = [outputs[-1], level]
             if isinstance(mixer, Encoded):
                 before = self.reshape(old[2][i], -1, heads, sums, size)
@@ -155,10 +155,10 @@ class _Graph(Layers):  # the whole step, for both rollout modes
         causal = np.where(np.tri(count, dtype=bool), 0, MASKED[self.dtype])
         mask = self.add("Add", before, self.constant(causal))
         for i, block in enumerate(self.blocks):
-            final = i == len(self.blocks) - 1
-            queried = self.last_token(x, count) if final else x
-            mixed = self.attend(inner(block), x, queried, before if final else mask, count)
-            x = self.rest(i, queried, mixed)
+            final, seen = i == len(self.blocks) - 1, self.read(i, x)
+            queried = self.last_token(seen, count) if final else seen
+            mixed = self.attend(inner(block), seen, queried, before if final else mask, count)
+            x = self.rest(i, self.last_token(x, count) if final else x, mixed)
         self.add("Slice", rows, *(np.array([i]) for i in (1, length, 1)), out="next_memory")
         self._act(x)
         return "float32", [length - 1, self.features]
@@ -224,7 +224,7 @@ class _Graph(Layers):  # the whole step, for both rollout modes
             each = self.add("Clip", each, np.array(0), np.array(model.config.max_timestep - 1))
             time = self.add("Gather", self.constant(exact(model.embed_timestep.weight)), each, axis=0)
             x = self.add("Add", x, self.reshape(time, -1, self.width))
-        return self.norm(x, model.norm, self.shift(0))
+        return self.norm(x, model.norm, self.carried(0))
 
     def _stagger(self, begin: str) -> tuple[str, str]:
         # Which states start, (B, 2), and the memory to start from: every K / 2 steps the younger replaces the older.

@@ -23,6 +23,7 @@ from torch import nn
 from ..agents import Aaren, Attention, Block, Encoded, Policy
 from ..agents.mixers import GRU, HeadMixer, MinGRU
 from ..agents.mixers.rsa.encoding import GatedEncoding
+from ..agents.model.trunk import PreNormBlock
 from .onnx_weights import ERFC, Doubles, Linear, beside, encoding_maps, exact, in_blocks, layer, scores_and_values
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -50,6 +51,7 @@ class Layers:
         self.width, self.heads, self.tokens = model.config.width, model.config.heads, model.config.tokens_per_step
         self.size, self.features = self.width // self.heads, model.config.action_dim + 1 + model.config.observation_dim
         self.blocks = [cast(Block, block) for block in model.trunk.blocks]
+        self.pre_norm = isinstance(self.blocks[0], PreNormBlock)
 
     def add(self, op: str, *inputs: Value, out: str | None = None, **attributes: Any) -> str:  # noqa: ANN401  any ONNX attribute
         """Add a node with one output. `out` is its public name."""
@@ -177,29 +179,49 @@ class Layers:
         mixed = self.add("MatMul", self.add("Softmax", self.add("Add", scores, mask), axis=-1), values)
         return self.reshape(self.add("Transpose", mixed, perm=[0, 2, 1, 3]), -1, self.width)
 
+    def read(self, number: int, x: str) -> str:
+        """What the mixer of a block sees, plus `shift(number)`: `Block._read` of tokens (N M, C)."""
+        return self.norm(x, self.blocks[number].norm1, self.shift(number)) if self.pre_norm else x
+
     def rest(self, number: int, x: str, mixed: str) -> str:
         """The block after the heads of its mixer: `Block._rest` of tokens (N Q, C)."""
         block = self.blocks[number]
-        widen, _, narrow = cast(tuple[nn.Linear, nn.Module, nn.Linear], tuple(block.mlp))
+        widen, activation, narrow = cast(tuple[nn.Linear, nn.Module, nn.Linear], tuple(block.mlp))
+        if self.pre_norm:
+            of_mixer = mixed if isinstance(block.mixer, GATED) else self.linear(mixed, layer(inner(block).output))
+            x = self.add("Add", x, of_mixer)
+            seen = self.norm(x, block.norm2, np.zeros(self.width))
+            x = self.add(
+                "Add", x, self.linear(self.activated(activation, self.linear(seen, layer(widen))), layer(narrow))
+            )
+            last = number == len(self.blocks) - 1
+            return self.norm(x, cast(nn.LayerNorm, self.policy.model.trunk.norm), np.zeros(self.width)) if last else x
         shift = exact(narrow.bias)
         if isinstance(block.mixer, GATED):
             x = self.add("Add", x, mixed)
         else:
             x = self.linear(mixed, layer(inner(block).output), x)
         x = self.norm(x, block.norm1, shift)
-        hidden = self.gelu(self.linear(x, layer(widen).less(shift)))
-        return self.norm(self.linear(hidden, layer(narrow), x), block.norm2, self.shift(number + 1))
+        hidden = self.activated(activation, self.linear(x, layer(widen).less(shift)))
+        return self.norm(self.linear(hidden, layer(narrow), x), block.norm2, self.carried(number + 1))
 
     def shift(self, number: int) -> Doubles:
-        """The bias added to the input of a block; none if no layer follows its mixer, and after the last block."""
-        if number == len(self.blocks) or isinstance(self.blocks[number].mixer, GATED):
+        """The bias of a block's mixer, which what it sees is larger by; zeros if no layer follows the mixer."""
+        if isinstance(self.blocks[number].mixer, GATED):
             return np.zeros(self.width)
         return exact(inner(self.blocks[number]).output.bias)
 
-    def gelu(self, x: str) -> str:
-        """x (1 + erf(x / sqrt(2))) / 2."""
-        if self.dtype == "float32":
-            return self.add("Gelu", x)
+    def carried(self, number: int) -> Doubles:
+        """What the input of a block is larger by; zeros before pre-norm blocks and after the last one."""
+        return np.zeros(self.width) if self.pre_norm or number == len(self.blocks) else self.shift(number)
+
+    def activated(self, activation: nn.Module, x: str) -> str:
+        """A name in ACTIVATIONS; the exact GELU is x (1 + erf(x / sqrt(2))) / 2."""
+        if isinstance(activation, nn.ReLU):
+            return self.add("Relu", x)
+        assert isinstance(activation, nn.GELU)
+        if activation.approximate == "tanh" or self.dtype == "float32":
+            return self.add("Gelu", x, approximate=activation.approximate)
         # ONNX Runtime has no erf in float64. For z >= 0 it is 1 - t exp(P(t) - z^2), t = 2 / (2 + z).
         z = self.add("Abs", self.add("Mul", x, self.constant(math.sqrt(0.5))))
         t = self.add("Div", self.constant(2), self.add("Add", z, self.constant(2)))

@@ -76,6 +76,8 @@ class CompiledStep:
         """
         observed, to_go, timestep, previous = step
         batch, (observations, actions) = len(observed), self._sizes
+        if not observed.flags.carray:  # Numba would compile the step again for a read-only or strided array
+            observed = observed.copy()
         # For small arrays, the overhead of operations dominates.
         if begins is None:
             begins = np.empty(batch, np.bool_)

@@ -68,13 +68,18 @@ def select(state: State, rows: Sequence[int] | Tensor) -> State:
 
     Raises:
         IndexError: there is no such row.
+        ValueError: a mask, which would be read as rows 0 and 1; give `mask.nonzero()[:, 0]`.
     """
+    if torch.as_tensor(rows).dtype == torch.bool:
+        raise ValueError("rows must be row numbers, not a mask; mask.nonzero()[:, 0] has the numbers")
     wanted = _numbers(rows)
     if not isinstance(state, Ragged):
         return each(lambda parts: parts[0][wanted], [state])
     places = {row: (part, held.index(row)) for held, part in zip(*state, strict=True) for row in held}
     if missing := [row for row in wanted if row not in places]:
         raise IndexError(f"the state has {len(places)} rows, none of them number {missing[0]}")
+    if not wanted:
+        return select(state.parts[0], [])
     return join(select(part, [place]) for part, place in (places[row] for row in wanted))
 
 
@@ -165,7 +170,8 @@ class RowModule(nn.Module):
         Args:
             x: tokens (B, N, C).
             state: of the tokens before; None where there are none.
-            starts: bool (B, N), True where a new sequence begins.
+            starts: bool (B, N), True where a new sequence begins. Do not continue from the state then if its size
+                grows (Attention, RSA): it still holds the sequences before.
             keep: the positions whose outputs are wanted; all by default.
             lengths: integers (B,), see `run_lengths`: tokens of each row, the rest is padding. `keep` counts in them:
                 `slice(-1, None)` is each row's own last position.

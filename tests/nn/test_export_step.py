@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from aaren_rl.agents.scan.rows import tensors
-from aaren_rl.nn import RSA, AarenRSA, Attention, CrossAttention, RemConfig, TreeConfig, Trunk, export_step
+from aaren_rl.nn import RSA, Aaren, AarenRSA, Attention, CrossAttention, RemConfig, TreeConfig, Trunk, export_step
 
 pytest.importorskip("onnxscript")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -40,8 +40,9 @@ def test_another_runtime_streams_the_file(name, tmp_path):
     torch.manual_seed(0)
     module, channels = cases()[name]
     module.train()
+    part = next(module.children()).eval()  # stays as it is
     assert export_step(module, tmp_path / "step.onnx", torch.randn(3, 6, channels)) < 1e-5
-    assert module.training
+    assert module.training and not part.training
     module.eval()
     session = onnxruntime.InferenceSession(tmp_path / "step.onnx", providers=["CPUExecutionProvider"])
     x = torch.randn(5, 9, channels)  # more rows and more tokens than in the example
@@ -61,6 +62,13 @@ def test_another_runtime_streams_the_file(name, tmp_path):
         parts = dict(zip(inputs, after, strict=True))
         assert [f"next_{key}" for key in parts] == [out.name for out in session.get_outputs()[1:]]
         np.testing.assert_allclose(y, wanted.numpy(), atol=1e-5)
+
+
+def test_outputs_that_are_zero(tmp_path):
+    module = Aaren(WIDTH, HEADS)
+    for parameter in module.output.parameters():
+        parameter.data.zero_()
+    assert export_step(module, tmp_path / "step.onnx", torch.randn(2, 5, WIDTH)) == 0
 
 
 def test_what_has_no_graph_is_refused(tmp_path):

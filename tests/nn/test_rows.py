@@ -5,6 +5,7 @@ import io
 import pytest
 import torch
 
+from aaren_rl.agents.scan.rows import batch_size
 from aaren_rl.nn import (
     RSA,
     Aaren,
@@ -133,6 +134,15 @@ def test_rows_of_a_state_can_be_taken_put_together_and_saved(make):
     torch.save(state, file)
     file.seek(0)
     assert same(torch.load(file), state)  # which reads data alone
+
+
+def test_no_rows_and_masks():
+    for name in ("Aaren", "Attention"):
+        _, state = made(MODULES[name])(batch(), lengths=LENGTHS)
+        assert batch_size(select(state, [])) == 0
+        for mask in ([True] * 6, torch.ones(6, dtype=torch.bool)):
+            with pytest.raises(ValueError, match="not a mask"):
+                select(state, mask)
 
 
 @pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa", "gru", "mingru"])

@@ -45,8 +45,8 @@ every_mode = pytest.mark.parametrize(("mixer", "rollout", "context_length"), MOD
 tokens = pytest.mark.parametrize("tokens_per_step", [1, 3])
 
 
-def onnx_policy_of(policy: Policy) -> OnnxPolicy:
-    return make_onnx_policy(make_onnx(policy, make_card(policy.model)))
+def onnx_policy_of(policy: Policy, precision: str = "float32") -> OnnxPolicy:
+    return make_onnx_policy(make_onnx(policy, make_card(policy.model), precision))
 
 
 def episode(batch: int, length: int = STEPS) -> tuple[np.ndarray, np.ndarray]:
@@ -90,6 +90,14 @@ def test_the_exported_step_is_the_policy(
         mixer, rollout, context_length, tokens_per_step=tokens_per_step, max_return_estimate=batch == 3
     )
     assert_equal(policy, onnx_policy_of(policy), batch)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu-tanh", "relu"])
+@pytest.mark.parametrize(("mixer", "rollout"), [("attention", "window"), ("aaren", "recurrent"), ("gru", "recurrent")])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_the_blocks_of_imported_policies(mixer: str, rollout: str, activation: str, precision: str) -> None:
+    policy = make_policy(mixer, rollout, block="pre-norm", activation=activation)
+    assert_equal(policy, onnx_policy_of(policy, precision), 3)
 
 
 def test_one_layer_and_large_scores() -> None:

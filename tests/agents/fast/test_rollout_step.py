@@ -115,6 +115,18 @@ def test_an_environments_units() -> None:
     assert np.ptp(previous, 0).min() > 0.01
 
 
+def test_read_only_and_strided_observations_compile_nothing_anew() -> None:
+    stepper, x = compiled(make()), np.random.default_rng(0).normal(size=(2, 11)).astype(np.float32)
+    read_only, strided = x.copy(), np.asfortranarray(x)
+    read_only.flags.writeable = False
+    known, state = len(stepper._step.signatures), stepper.initial_state(2)
+    wanted, _ = stepper.step(step_of(x, 0, None), state)
+    for observed in (read_only, strided):
+        acted, _ = stepper.step(Step(observed, x[:, 0].astype(np.float64), 0, None), state)
+        np.testing.assert_array_equal(acted, wanted)
+    assert len(stepper._step.signatures) == known > 0
+
+
 def test_shapes_that_do_not_fit_are_refused() -> None:
     """Compiled code has no bounds."""
     stepper, x = compiled(make(mixer="aaren-rsa")), np.zeros((2, 11), np.float32)
