@@ -12,16 +12,11 @@ from matplotlib.lines import Line2D
 
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.imitation import imitation
-from aaren_rl.compare.report.figures import INK, SOFT, Styles, paint, styles_of
+from aaren_rl.compare.report.figures import DATA, INK, SOFT, Styles, paint, styles_of
 from aaren_rl.compare.statistics import Estimate, aggregate, group, profiles, summarize
 from aaren_rl.policies.names import label
 
 OURS, THEIRS = "decision-aaren", "decision-transformer"
-DATA = {
-    "mean": (":", "data, mean"),
-    "best_tenth": ("-.", "data, best tenth"),
-    "mode": ("--", "deterministic behavior policy"),
-}
 COLUMNS = 3  # of panels
 LINEAR = 1e-3  # action error below which the axis is linear: intervals reach 0 and past it
 THRESHOLDS = np.linspace(0, 120, 241)
@@ -56,7 +51,7 @@ def scores(cells: Sequence[Cell]) -> Figure:
     for env, by_agent in groups.items():
         for name, value in next(iter(by_agent.values()))[0].last.data_headlines().items():
             if name in DATA:
-                style = {"color": SOFT, "linestyle": DATA[name][0], "linewidth": 1.3, "zorder": 1}
+                style = {"color": SOFT, "linestyle": DATA[name][1], "linewidth": 1.3, "zorder": 1}
                 left.plot([value] * 2, [row[env] - 0.38, row[env] + 0.38], **style)
     left.set_yticks(range(len(groups)), list(groups))
     left.set(xlabel="normalized score, local sets", ylim=(len(groups) - 0.5, -0.5))
@@ -69,7 +64,7 @@ def scores(cells: Sequence[Cell]) -> Figure:
     for axes in (left, right):
         paint(axes)
     handles = [_handle(agent, styles) for agent in agents]
-    handles += [Line2D([], [], color=SOFT, linestyle=line, linewidth=1.3, label=name) for line, name in DATA.values()]
+    handles += [Line2D([], [], color=SOFT, linestyle=line, linewidth=1.3, label=name) for name, line in DATA.values()]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9, labelcolor=INK)
     return figure
 

@@ -82,22 +82,24 @@ def answer(cells: Sequence[Cell]) -> str:
     sets = [env for env in scores if env is not None]
     if not sets:
         return f"No dataset has runs of {label(OURS)} and of {label(THEIRS)} yet."
-    error = imitation_difference_over_tasks(cells, OURS, THEIRS).difference
-    said = (
-        f"**Score of {label(OURS)} minus {label(THEIRS)}, {mean_difference(cells, THEIRS)}; "
-        f"difference of held-out action MSE: {interval(error, 4)}** (below 0 is better)."
-    )
+    ends = [d.difference.interval for d in of_pair(imitation_differences(cells))]
+    said = f"**Score of {label(OURS)} minus {label(THEIRS)}, {mean_difference(cells, THEIRS)}"
+    if ends:
+        error = imitation_difference_over_tasks(cells, OURS, THEIRS).difference
+        said += f"; difference of held-out action MSE: {interval(error, 4)}** (below 0 is better)."
+    else:
+        said += ".**"
     if len(sets) >= MIN_SETS:
         most = max(sets, key=lambda env: abs(scores[env].estimate.value))
         others = of_pair(differences([cell for cell in cells if cell.env in sets and cell.env != most]))
         rest = next(d.estimate for d in others if d.env is None)
-        ends = [d.difference.interval for d in of_pair(imitation_differences(cells))]
-        lower, higher = (sum(end is not None and sign * end[i] < 0 for end in ends) for sign, i in ((1, 1), (-1, 0)))
         said += (
             f" Scores differ most on {most}, by {interval(scores[most].estimate)}, and on the others by "
-            f"{interval(rest)} on average. Of {len(ends)} datasets, the error is lower on {lower} and higher on "
-            f"{higher} (intervals exclude 0)."
+            f"{interval(rest)} on average."
         )
+    if ends:
+        lower, higher = (sum(end is not None and sign * end[i] < 0 for end in ends) for sign, i in ((1, 1), (-1, 0)))
+        said += f" Of {len(ends)} datasets, the error is lower on {lower} and higher on {higher} (intervals exclude 0)."
     for other in [agent for agent in agents_of(cells) if agent not in (OURS, THEIRS)]:
         if told := mean_difference(cells, other):
             said += f" Score minus that of {label(other)}, {told}."
@@ -163,7 +165,7 @@ def errors(cells: Sequence[Cell]) -> str:
     rows = []
     for env in group(cells):
         own = [found.get((env, agent)) for agent in agents]
-        floor = next(i.error.value - i.above_floor.value for i in own if i is not None)
+        floor = next((i.error.value - i.above_floor.value for i in own if i is not None), None)
         above = ["-" if i is None else number(i.above_floor.value, 4) for i in own]
         rows.append([env, number(floor, 4), *above, interval(paired[env], 4) if env in paired else "-"])
     return table(["dataset", "noise variance", *map(label, agents), "first minus second [95%]"], rows)

@@ -70,7 +70,9 @@ class Learner:
     """A recipe in training."""
 
     def __init__(self, recipe: str, training: Episodes, horizon: int, updates: int, seed: int) -> None:
-        self.recipe, self.config = recipe, settle_context(read_recipe(recipe, updates, seed), training)
+        config = read_recipe(recipe, updates, seed)
+        training = training.best(config.data.best_fraction)
+        self.recipe, self.config = recipe, settle_context(config, training)
         data = StepData(training, self.config.data.return_scale)
         self.trainer = Trainer(self.config, data, training.action_dim, horizon)
         self.watch, self.points = Stopwatch(), list[Figures]()

@@ -76,7 +76,9 @@ def measure(arguments: argparse.Namespace) -> Figures:
 def _steered(agent: str, asked: list[float], played: list[tuple[PolicyCard, list[Score]]]) -> Figures:
     achieved = [[s.return_mean for s in scores if s.target_return != AUTO] for _, scores in played]
     auto = [s.return_mean for _, scores in played for s in scores if s.target_return == AUTO]
-    means = np.mean(achieved, axis=0)
+    means, targets = np.mean(achieved, axis=0), np.array(asked)
+    known = targets != 0  # of a target of 0 there are no parts
+    parts = np.abs(means - targets)[known] / np.abs(targets[known])
     return {
         "agent": agent,
         "seeds": [card.seed for card, _ in played],
@@ -85,7 +87,7 @@ def _steered(agent: str, asked: list[float], played: list[tuple[PolicyCard, list
         "achieved": achieved,
         "auto": auto if len(auto) == len(played) else None,
         "rank_correlation": rank_correlation(asked, means),
-        "difference": float(np.mean(np.abs(means - asked) / np.abs(asked))),  # of |achieved - target| / |target|
+        "difference": float(parts.mean()) if parts.size else None,  # of |achieved - target| / |target|
     }
 
 
@@ -113,7 +115,7 @@ def show(figures: Figures) -> list[str]:
         ["best of targets", *(shown(max(mean)) for mean in means)],
         ["score range in points", *(f"{points(mean[-1]) - points(mean[0]):.1f}" for mean in means)],
         ["rank correlation", *(f"{agent['rank_correlation']:.3f}" for agent in agents)],
-        ["|achieved - target|", *(f"{agent['difference']:.1%} of target" for agent in agents)],
+        ["|achieved - target|", *map(_difference, agents)],
         ["training seeds", *(", ".join(map(str, agent["seeds"])) for agent in agents)],
         ["gradient steps", *(", ".join(sorted({f"{n:,}" for n in agent["updates"]})) for agent in agents)],
         ["rollout", *(agent["rollout"] for agent in agents)],
@@ -125,6 +127,10 @@ def show(figures: Figures) -> list[str]:
         "",
         *aligned(rows),
     ]
+
+
+def _difference(agent: Figures) -> str:
+    return "-" if agent["difference"] is None else f"{agent['difference']:.1%} of target"
 
 
 def _guided(guidance: float) -> str:

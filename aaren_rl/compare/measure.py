@@ -76,8 +76,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     ]
     rates = [line["time/updates_per_second"] for line in metrics if "time/updates_per_second" in line]
     plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed, on_step)
-    most = card.data_returns["best_tenth" if card.return_range is None else "best"]
-    asked = how.target_returns or [part * most for part in SWEEP]
+    asked = how.target_returns or [part * card.data_returns["best"] for part in SWEEP]
     sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
     automatic = [AUTO] if how.auto and card.model.get("max_return_estimate") else []
     last, *auto = score_policy(policy, card, replace(plan, target_returns=[card.target_return, *automatic]))

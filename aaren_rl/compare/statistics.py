@@ -44,7 +44,7 @@ class Summary:
         std: the scores' standard deviation with n - 1 in the denominator; None for one seed.
         iqm: interquartile mean: of the scores without the lowest and the highest quarter (rounded down).
         best: mean of the best score during training; None where a seed has none.
-        mean_of_last: mean of the mean of the last `mean_of` evaluations, all counts; None where a seed has none.
+        mean_of_last: mean of the mean of the last `mean_of` evaluations, all counts.
     """
 
     env: str
@@ -56,7 +56,7 @@ class Summary:
     std: float | None
     iqm: Estimate
     best: float | None
-    mean_of_last: float | None
+    mean_of_last: float
     mean_of: tuple[int, ...]
 
 
@@ -178,7 +178,6 @@ def _pairs(cells: Sequence[Cell], statistic: Statistic) -> list[Pair]:
 def _summary(env: str, agent: str, runs: list[Cell]) -> Summary:
     scores = _scores(runs)
     best = [value for cell in runs if (value := cell.best_headline) is not None]
-    counts = tuple(sorted({cell.mean_of for cell in runs}))
     return Summary(
         env=env,
         agent=agent,
@@ -189,8 +188,8 @@ def _summary(env: str, agent: str, runs: list[Cell]) -> Summary:
         std=None if len(runs) == 1 else float(scores.std(ddof=1)),
         iqm=_estimate(_interquartile_mean, [scores]),
         best=float(np.mean(best)) if len(best) == len(runs) else None,
-        mean_of_last=float(np.mean([cell.mean_of_last for cell in runs])) if counts[0] else None,
-        mean_of=counts,
+        mean_of_last=float(np.mean([cell.mean_of_last for cell in runs])),
+        mean_of=tuple(sorted({cell.mean_of for cell in runs})),
     )
 
 

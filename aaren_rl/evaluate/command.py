@@ -129,7 +129,7 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, task: LocalTask | N
         card = dataclasses.replace(card, env_id=arguments.env_id, **unknown)
     if task is not None:
         known = card.data_returns if task.dataset == card.dataset else {}
-        fields = task_fields(task) | {"target_return": task.target_returns[0], "data_returns": known}
+        fields = task_fields(task) | {"data_returns": known}
         fields |= {name: getattr(card, name) for name in ("n_actions", "action_start")}  # the default of the policy
         card = dataclasses.replace(card, **fields)
     asked, seed = arguments.target_return or [card.target_return], arguments.eval_seed

@@ -33,6 +33,8 @@ from ..policies.card import PolicyCard
 from .play import ScoredPolicy
 from .scores import ActionError
 
+READING = ("env_id", "clip_actions", "max_episode_steps", "local_steps")  # settings of a run that `load_task` takes
+
 AT_ONCE = 64  # episodes per batch: more save no time per step
 SAME_MEAN = 1e-6  # relative difference of the same mean return on another processor
 
@@ -85,8 +87,7 @@ def all_episodes(run: Path) -> Episodes:
     """The dataset of a run, split as in training. Arguments and errors are those of `kept_episodes`."""
     with _configuration(run) as config:
         data = config["data"]
-        read = {name: data.get(name) for name in ("env_id", "max_episode_steps", "local_steps")}
-        return load_task(data["env"], data["source"], clip_actions=data["clip_actions"], **read)[1]
+        return load_task(data["env"], data["source"], **{name: data[name] for name in READING})[1]
 
 
 @contextmanager

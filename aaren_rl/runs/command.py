@@ -71,17 +71,18 @@ def find_runs(folder: Path) -> Iterator[dict[str, Any]]:
         except (OSError, ValueError, RecursionError, LookupError, TypeError, yaml.YAMLError):
             continue  # not a run's file
         values: dict[str, list[float]] = defaultdict(list)
-        for tag, value in (item for line in _metrics(file.parent / "metrics.jsonl") for item in line.items()):
+        lines = list(_metrics(file.parent / "metrics.jsonl"))
+        for tag, value in (item for line in lines for item in line.items()):
             values[tag].append(value)
         normalized, update = values["eval/normalized_score"], int(max(values["update"], default=0))
         scores = normalized or values["eval/mean_return"]
-        state = "finished" if update >= updates and scores else "stopped"
+        finished = any("eval/mean_return" in line and line["update"] >= updates for line in lines)
         yield {
             "path": str(file.parent),
             **config,
             "update": update,  # of the last line of its metrics
             "updates": updates,  # planned
-            "state": "running" if is_held(file.parent) else state,
+            "state": "running" if is_held(file.parent) else "finished" if finished else "stopped",
             "score": scores[-1] if scores else None,  # of the last evaluation: normalized, else the mean return
             "normalized": bool(normalized),  # which of the two
             "best": max(scores, default=None),  # of the best evaluation

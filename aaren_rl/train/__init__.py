@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections import defaultdict
 from collections.abc import Callable
@@ -88,7 +89,7 @@ def train_policy(
         on_log: called for every line of metrics.jsonl with the gradient step and the scalars, tag -> value. An
             exception that it raises ends the training; `resume` continues the run.
         settings: any other setting by its name on the command line, with underscores: `updates=200`,
-            `source="my.hdf5"`; `start_from="RUN"` is `--from`.
+            `source="my.hdf5"`; `start_from="RUN"` is `--from`. Paths may be `Path`s.
 
     Returns:
         The run folder, its policy and its metrics.
@@ -103,6 +104,7 @@ def train_policy(
 
     named = {"env": env, "agent": agent, "seed": seed}
     typed = {name: value for name, value in named.items() if value is not None} | settings
+    typed = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in typed.items()}
     job = Job(typed, config, preset, register, Path(out), device, threads, compile, resume, save_every, on_log)
     made = job.make_config()
     if run_training(job, made) > 128:

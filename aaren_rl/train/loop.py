@@ -96,9 +96,10 @@ def prepare(
     """
     names = ("action_low", "action_high", "n_actions", "action_start")
     actions = {name: getattr(task, name) for name in names}
+    # By all episodes, so that it does not depend on which the seed holds out: runs of one comparison have the same.
+    config = settle_context(config, episodes.best(config.data.best_fraction))
     training, held_out = hold_out(episodes, config.data.held_out, config.seed)
     training = training.best(config.data.best_fraction)
-    config = settle_context(config, training)
     data = StepData(training, config.data.return_scale, device, **actions)
     # A run with a checkpoint no longer needs the policy that it started from.
     source = None if job.resume and has_checkpoint(path) else config.data.start_from

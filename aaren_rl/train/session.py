@@ -11,6 +11,7 @@ from ..cli import StopRequest, choose_device
 from ..envs import Episodes, Reference, Task, load_task
 from ..envs.system import require_memory
 from ..errors import SMALLER, CheckpointError
+from ..evaluate.held_out import READING
 from ..files import write_text
 from ..runs.folder import RunFolder, holds_training
 from .acceleration import check_compiler
@@ -74,6 +75,9 @@ def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:
     config = read_config(folder.config_file)
     if job.given.get("updates", 0) > config.optimizer.updates:  # resuming may extend a run
         config = build_config({**settings_of(config), "updates": job.given["updates"]})
+    of_preset = settings_of(asked) | {"updates": config.optimizer.updates}
+    if job.preset != "default" and holds_training(folder.path) and differences(config, of_preset):
+        raise CheckpointError(f"{folder.path}: the run to resume is not one of --preset {job.preset}; leave that out")
     if differing := differences(config, job.given):
         if not holds_training(folder.path):
             print(f"{folder.path}: no checkpoint was saved yet; starting with {'; '.join(differing)}", file=sys.stderr)
@@ -87,5 +91,4 @@ def load_data(data: DataConfig) -> tuple[Task, Episodes]:
     reference = None
     if data.ref_min_score is not None and data.ref_max_score is not None:
         reference = Reference("reference returns given by the user", data.ref_min_score, data.ref_max_score)
-    names = ("env_id", "clip_actions", "max_episode_steps", "local_steps")
-    return load_task(data.env, data.source, reference=reference, **{name: getattr(data, name) for name in names})
+    return load_task(data.env, data.source, reference=reference, **{name: getattr(data, name) for name in READING})

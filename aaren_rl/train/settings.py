@@ -23,7 +23,7 @@ from ..files import read_small
 from ..ranges import COUNT, THREADS, check_limits
 from ..starting import did_you_mean
 from ..typed import read
-from .config import SECTIONS, SETTINGS, RunConfig
+from .config import SECTIONS, SETTINGS, DataConfig, RunConfig
 
 RUN = ("agent", "seed")  # settings outside the sections
 OnLog = Callable[[int, dict[str, float]], object]  # arguments: gradient step, logged values by tag
@@ -49,9 +49,9 @@ def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
     task = find_task(settings.get("env", ""))
     of_task = task.settings if isinstance(task, LocalTask) else {}
     settings = {**known["default"].get(agent, {}), **of_task, **own.get("all", {}), **own.get(agent, {}), **settings}
-    # If only the training windows get another length, K of the rollout follows.
-    if "context_length" in given and "rollout_context" not in given and settings.get("context") == "window":
-        settings["rollout_context"] = given["context_length"]
+    # K of the rollout follows the length of training windows, unless it is given.
+    if "rollout_context" not in given and settings.get("context") == "window":
+        settings["rollout_context"] = settings.get("context_length", DataConfig.context_length)
     return build_config(settings)
 
 

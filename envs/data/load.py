@@ -247,7 +247,7 @@ def load_task(
         EnvsError: as `load_episodes`, `read_minari` and `own_task`.
     """
     name = task_name(name, source, env_id)
-    if reference is not None and not is_own(source, env_id):
+    if reference is not None and source != "minari" and not is_own(source, env_id):
         raise UsageError(f"{name} has reference returns; give others with --env-id or a Minari dataset")
     if env_id is not None and source in OF_THE_TABLE:
         raise UsageError(f"--env-id {env_id} needs a dataset: --source PATH of an HDF5 file in D4RL's layout")

@@ -10,6 +10,7 @@ import pytest
 from aaren_rl.bench import learning
 from aaren_rl.bench.command import main
 from aaren_rl.bench.learning import checkpoints, reached
+from aaren_rl.envs import load_episodes
 
 
 def test_checkpoints_end_with_the_last_update() -> None:
@@ -58,6 +59,12 @@ def test_a_wrong_error_is_not_printed(
     monkeypatch.setattr(learning, "action_error", wrong)
     assert main(["learning", "--env", "hopper-random", "--source", str(hopper_file), "--updates", "1"]) == 6
     assert "in parallel" in capsys.readouterr().err
+
+
+def test_a_recipe_of_the_best_episodes_is_trained_on_them(hopper_file: Path) -> None:
+    episodes = load_episodes("hopper-random", str(hopper_file))
+    learner = learning.Learner("default:bc-top10", episodes, 1000, updates=1, seed=0)
+    assert len(learner.trainer.data) == episodes.best(0.1).n_steps < 0.5 * episodes.n_steps
 
 
 def test_a_recipe_is_a_preset_with_changes() -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from aaren_rl.bench.command import main as bench
-from aaren_rl.bench.steering import rank_correlation, show
+from aaren_rl.bench.steering import _difference, _steered, rank_correlation, show
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.evaluate.held_out import all_episodes
+from aaren_rl.policies.folder import read_card
 
 FIGURES = {"env": "hopper-medium", "env_id": "Hopper-v4", "source": "local", "data_mean": 2.5}
 FIGURES |= {"episodes": 2, "seed": 5, "guidance": 1.0}
@@ -55,6 +57,16 @@ def test_the_table_sums_runs_up() -> None:
 
 def test_what_cannot_be_steered_has_no_rank_correlation() -> None:
     assert rank_correlation([1.0, 2.0, 3.0], np.array([7.0, 7.0, 7.0])) == 0.0
+
+
+def test_a_target_of_zero_has_no_difference(trained_run: Path) -> None:
+    card, scores = (
+        read_card(trained_run),
+        [SimpleNamespace(return_mean=r, target_return=t) for r, t in ((1, 0), (3, 2))],
+    )
+    assert _steered("bc", [0.0, 2.0], [(card, scores)])["difference"] == 0.5
+    nothing = _steered("bc", [0.0], [(card, scores[:1])])
+    assert nothing["difference"] is None and _difference(nothing) == "-"
 
 
 def test_runs_of_two_environments_are_refused(trained_run: Path, tmp_path: Path, capsys) -> None:

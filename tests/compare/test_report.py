@@ -188,7 +188,7 @@ def test_returns_where_there_is_no_reference(tmp_path):
 
 
 def test_what_was_not_measured_is_said(tmp_path):
-    nothing = {"curve": [], "sweep": [], "action_cost": [], "mean_of": 0}
+    nothing = {"curve": [], "sweep": [], "action_cost": []}
     cells = [dataclasses.replace(cell, **nothing) for cell in make_cells({"decision-aaren": [50.0, 60.0]})]
     page, markdown = report(tmp_path, cells, {})
     assert len(page.images) == 1 and list(figures(cells)) == ["all_scores"]

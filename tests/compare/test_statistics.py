@@ -50,8 +50,8 @@ def test_a_summary_by_hand():
     assert summary.std == pytest.approx(math.sqrt((9 + 4 + 1 + 36) / 3))
     assert (summary.mean_of_last, summary.mean_of) == (2.75, (3,))
     first, second = make_cells({"decision-aaren": [1.0, 2.0]})
-    (summary,) = summarize([first, dataclasses.replace(second, mean_of=0, best=None)])
-    assert (summary.mean_of_last, summary.mean_of, summary.best) == (None, (0, 3), None)
+    (summary,) = summarize([first, dataclasses.replace(second, mean_of=2, best=None)])
+    assert (summary.mean_of_last, summary.mean_of, summary.best) == (0.25, (2, 3), None)
 
 
 def test_means_as_rliable_has_them():

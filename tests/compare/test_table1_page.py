@@ -103,6 +103,13 @@ def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
     assert "* 10 % BC, seeds 1, 2: all datasets\n" in page
 
 
+def test_runs_without_held_out_episodes(tmp_path: Path, cells: list[Cell]) -> None:
+    cells = [dataclasses.replace(cell, last=dataclasses.replace(cell.last, action_error=None)) for cell in cells]
+    page = write(tmp_path, cells)
+    assert "on average over 2 datasets: 0.0" in page and "difference of held-out action MSE" not in page
+    assert rows(page, "hopper-medium")[1] == ["-"] * 5
+
+
 def test_the_target_auto_and_the_peers(tmp_path: Path, cells: list[Cell]) -> None:
     """Scores with "auto" of two of six runs, and of one peer on one dataset."""
     assert "`auto` |" not in write(tmp_path, cells) and not (tmp_path / "results/table1/peers.svg").exists()

@@ -62,6 +62,7 @@ def test_every_preset_loads_and_comes_back(preset: str, agent: str) -> None:
         ("--agent decision-transformer --context-length 50", 50),
         ("--agent decision-transformer --context-length 50 --rollout-context 30", 30),
         ("--agent decision-aaren --context window --context-length 12 --rollout staggered", 12),
+        ("--agent decision-aaren --context window --rollout window", 20),
         ("--agent decision-aaren --context-length 12", 40),  # whole episodes: there are no windows to follow
     ],
 )

@@ -17,6 +17,7 @@ from small_run import records
 from aaren_rl import load_policy, train_policy
 from aaren_rl.errors import AarenRLError
 from aaren_rl.policies.folder import read_card
+from aaren_rl.runs.command import find_runs
 from aaren_rl.runs.command import main as runs
 from aaren_rl.train.command import main as train
 
@@ -126,8 +127,8 @@ def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_pa
     card["return_scale"] = 500.0
     card_file.write_text(json.dumps(card))
     more = {name: value for name, value in SMALL.items() if name not in ("width", "layers", "heads", "dropout")}
-    more |= {"source": str(hopper_file), "seed": 9, "updates": 1, "learning_rate": 1e-9, "muon_learning_rate": 1e-9}
-    tuned = train_policy(**more, start_from=str(tmp_path / "old"), out=tmp_path).folder
+    more |= {"source": hopper_file, "seed": 9, "updates": 1, "learning_rate": 1e-9, "muon_learning_rate": 1e-9}
+    tuned = train_policy(**more, start_from=tmp_path / "old", out=tmp_path).folder
     made, old = read_card(tuned), load_policy(small).model.state_dict()
     assert made.observation_mean == pytest.approx(card["observation_mean"], rel=1e-6) and made.return_scale == 500.0
     assert made.model == card["model"]
@@ -157,6 +158,11 @@ def test_runs_and_their_scores(small: Path, tmp_path: Path, capsys: pytest.Captu
         ["finished", 4, 4, evaluated[-1], max(evaluated)],
         ["stopped", 2, 4, evaluated[0], evaluated[0]],
     ]
+    *_, last = lines = (small / "metrics.jsonl").read_text().splitlines()
+    assert "eval/mean_return" in last  # a run that is killed in its last evaluation has not finished
+    (stopped / "metrics.jsonl").write_text("\n".join([*lines[:-1], '{"update": 4, "train/loss": 1.0}']))
+    (_, killed) = find_runs(tmp_path / "runs")
+    assert (killed["update"], killed["state"]) == (4, "stopped")
     out = capsys.readouterr().out
     assert "4/4" in out and "stopped" in out and "score: normalized" in out
     assert runs([str(tmp_path / "nothing")]) == 2 and runs([str(other)]) == 2

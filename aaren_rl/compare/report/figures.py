@@ -45,7 +45,7 @@ OVERVIEW = "all_scores"
 WIDE, NARROW = 10.4, 4.6  # inches: the overview on a page, on a phone
 _ROW, _PANEL = 0.52, 0.62  # inches: an agent's row, what a task has beside its rows
 # What the data return: (name, line)
-_DATA: dict[str, tuple[str, Any]] = {
+DATA: dict[str, tuple[str, Any]] = {
     "mean": ("data, mean", ":"),
     "best_tenth": ("data, best tenth", "-."),
     "mode": ("deterministic behavior policy", "--"),
@@ -102,11 +102,11 @@ def overview(cells: Sequence[Cell], width: float = WIDE) -> Figure:
     # Not by way of pyplot, which would keep every figure and choose a window system.
     figure = Figure(figsize=(width, sum(heights) + 0.35 + 0.25 * legend_rows), layout="constrained")
     panels = figure.subplots(len(groups), squeeze=False, height_ratios=heights)[:, 0]
-    # What the tasks' data return, by the names in `_DATA`.
+    # What the tasks' data return, by the names in `DATA`.
     data: dict[str, dict[str, float]] = {env: {} for env in groups}
     for cell in cells[::-1]:
         found = cell.last.data_headlines()
-        data[cell.env] |= {name: found[name] for name in _DATA if name in found}
+        data[cell.env] |= {name: found[name] for name in DATA if name in found}
     for axes, (env, runs) in zip(panels, groups.items(), strict=True):
         _panel(axes, [s for s in summaries if s.env == env], styles, data[env])
         mark = MARKS[next(iter(runs.values()))[0].last.source]
@@ -124,7 +124,7 @@ def overview(cells: Sequence[Cell], width: float = WIDE) -> Figure:
 
 def _panel(axes: Axes, summaries: Sequence[Summary], styles: Styles, data: Mapping[str, float]) -> None:
     for name, value in data.items():
-        axes.axvline(value, color=SOFT, linestyle=_DATA[name][1], linewidth=1.4, zorder=1)
+        axes.axvline(value, color=SOFT, linestyle=DATA[name][1], linewidth=1.4, zorder=1)
     for row, summary in enumerate(summaries):
         _agent(axes, row, summary, *styles[summary.agent])
     axes.set_ylim(len(summaries) - 0.6, -0.75)
@@ -162,7 +162,7 @@ def _legend(data: Mapping[str, Mapping[str, float]], intervals: bool) -> list[Li
     if intervals:
         handles.append(Line2D([], [], linewidth=7, alpha=0.35, label="95% interval", color=SOFT))
     for name in dict.fromkeys(name for of_task in data.values() for name in of_task):
-        text, line = _DATA[name]
+        text, line = DATA[name]
         told = "".join(f": {number(of_task[name])}" for of_task in data.values() if len(data) == 1)
         handles.append(Line2D([], [], linewidth=1.4, label=text + told, color=SOFT, linestyle=line))
     return handles

@@ -70,8 +70,8 @@ def scores(cells: Sequence[Cell]) -> list[Table]:
 def _scores(score: Score, summaries: Sequence[Summary]) -> Table:
     theirs = {s.agent: published_beside(score, s.agent) for s in summaries}
     sources = [source for source in PUBLISHED if any(source in found for found in theirs.values())]
-    counts = "/".join(map(str, sorted({count for s in summaries for count in s.mean_of if count})))
-    own = ("mean [95%]", "sd", "IQM [95%]", "best", f"mean of last {counts}".rstrip())
+    counts = "/".join(map(str, sorted({count for s in summaries for count in s.mean_of})))
+    own = ("mean [95%]", "sd", "IQM [95%]", "best", f"mean of last {counts}")
     rows = []
     for s in summaries:
         numbers = (interval(s.mean), number(s.std), interval(s.iqm), number(s.best), number(s.mean_of_last))

@@ -175,6 +175,7 @@ def test_minari_by_id_and_by_the_tables_name(minari_recorded, tmp_path, monkeypa
         load_task("hopper-medium", mine)
     reference = Reference("mine", 0.0, 10.0)
     assert load_task("mine", mine, reference=reference)[0].reference == reference
+    assert load_task("hopper-medium", "minari", reference=reference)[0].reference == reference
     longest = int(episodes.lengths.max())
     with pytest.raises(DataError, match=f"ends at {longest - 1}; pass --max-episode-steps {longest}$"):
         load_task("mine", mine, max_episode_steps=longest - 1)
