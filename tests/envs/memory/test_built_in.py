@@ -181,7 +181,7 @@ def test_a_task_has_settings_of_its_own():
 
 def test_a_policy_of_one_corridor_is_scored_in_another(tmp_path, capsys):
     small = {"width": 16, "layers": 1, "heads": 2, "updates": 2, "warmup_updates": 1, "steps_per_update": 400}
-    folder = train_policy("tmaze", out=tmp_path, threads=1, final_episodes=2, **small).folder
+    folder = train_policy("tmaze", out=tmp_path, threads=1, final_episodes=2, target_return=0.5, **small).folder
     card = read_card(folder)
     assert (card.env, card.env_id, card.env_kwargs, card.source) == ("tmaze", "aaren_rl/TMaze-v0", {}, "local")
     assert card.action_error_floor is None and card.action_error > 0 and card.model["max_timestep"] == 200
@@ -191,6 +191,7 @@ def test_a_policy_of_one_corridor_is_scored_in_another(tmp_path, capsys):
     assert evaluate([str(folder), *asked]) == 0
     (score,) = json.loads(file.read_text())
     assert (score["env"], score["dataset"], score["lengths"]) == ("tmaze-7", "tmaze", [7, 7, 7])
+    assert score["target_return"] == 0.5  # as in training
     assert score["reference"] == "success in percent, chance is 50" and score["data_returns"] == card.data_returns
     assert score["normalized_score_mean"] == pytest.approx(100 * score["return_mean"]) and gif.stat().st_size > 0
     capsys.readouterr()
