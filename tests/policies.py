@@ -101,5 +101,7 @@ def in_float64(policy: Policy) -> Policy:
     """The policy computed in float64."""
     names = "observation_mean", "observation_std", "action_low", "action_high"
     exact = dataclasses.replace(policy, **{name: torch.as_tensor(getattr(policy, name)).double() for name in names})
-    object.__setattr__(exact, "_stepper", PlainStep(InFloat64(policy.model), exact._scaling))
+    names = "observation_mean", "observation_std", "action_middle", "action_half"
+    scaling = dataclasses.replace(exact._scaling, **{name: getattr(exact._scaling, name).double() for name in names})
+    object.__setattr__(exact, "_stepper", PlainStep(InFloat64(policy.model), scaling))
     return exact
