@@ -83,6 +83,9 @@ class Policy:
         size = (self.model.config.observation_dim,)
         if self.observation_mean.shape != size or self.observation_std.shape != size:
             raise ValueError(f"observation statistics must have shape {size}")
+        actions = self._sizes[1]
+        if any(torch.as_tensor(x).shape not in ((), (1,), (actions,)) for x in (self.action_low, self.action_high)):
+            raise ValueError(f"action_low and action_high must be numbers or have shape ({actions},)")
         CHECK.temperature(self.temperature, discrete=self.discrete)
         self.model.eval()
         # Now, with the weights that the model has.

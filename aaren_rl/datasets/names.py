@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ..envs import DataError, Episodes, Reference, get_task
+from ..envs import DataError, EnvsError, Episodes, Reference, get_task
 from ..envs.data.hdf5.d4rl import read_env_id, read_hdf5, write_hdf5
 from ..envs.data.hdf5.opening import check_file
 from ..envs.data.load import Origin, Reading, data_files, is_own, load_of_table, resolve, sizes
@@ -50,9 +51,7 @@ def load(
         check_file(path)
         held: dict[str, Any] = {"action_low": -np.inf, "action_high": np.inf}
         if not any_actions or reading.clip_actions:
-            held = {"action_low": -1.0, "action_high": 1.0}
-            if env_id is None and (named := read_env_id(path)) in gym.registry:
-                env_id = named
+            held = {"action_low": -1.0, "action_high": 1.0} if env_id is not None else _bounds(read_env_id(path))
         if env_id is not None:
             held = sizes(own_task("data", env_id, max_episode_steps=1))  # a time limit, as some have none
         options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **held}
@@ -68,6 +67,16 @@ def load(
     data = read_minari(origin.name, clip_actions=reading.clip_actions)
     returns = data.spec.reference_returns
     return data.episodes, None if returns is None else Reference("Minari", *returns)
+
+
+def _bounds(env_id: str | None) -> dict[str, Any]:
+    """The bounds of actions in the environment that a file names, [-1, 1] where it cannot be made."""
+    if env_id in gym.registry:
+        with suppress(EnvsError):
+            task = own_task("data", env_id, max_episode_steps=1)
+            if task.n_actions is None:
+                return {name: getattr(task, name) for name in ("action_dim", "action_low", "action_high")}
+    return {"action_low": -1.0, "action_high": 1.0}
 
 
 def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:

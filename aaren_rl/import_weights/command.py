@@ -49,7 +49,7 @@ def make_parser() -> Parser:
     add("--source", metavar="NAME", default="auto", help="data of the statistics, as in train [auto]")
     add("--statistics", type=Path, metavar="FILE", help='JSON {"mean": [...], "std": [...]} instead')
     add("--env-id", metavar="ID", help="your own Gymnasium environment; --env then names the data")
-    add("--max-episode-steps", type=positive, metavar="N", help="time limit of the environment, if it has none")
+    add("--max-episode-steps", type=positive, metavar="N", help="length of an episode, where none is known")
     add("--heads", type=positive, metavar="N", help="of min-decision-transformer, which does not say [1]")
     add("--context-length", type=CONTEXT.integer, metavar="K", help="context in steps (as in the file, else 20)")
     add("--target-return", type=RETURN.number, metavar="R", help="return to ask for (the task's)")
@@ -109,12 +109,12 @@ def take_over(arguments: argparse.Namespace) -> int:
 def _statistics(arguments: argparse.Namespace) -> tuple[Task, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     # And mean and standard deviation of its observations, (O,) each.
     file, env_id, limit = arguments.statistics, arguments.env_id, arguments.max_episode_steps
-    if limit is not None and env_id is None:
-        raise UsageError(f"--max-episode-steps {limit} goes with --env-id; leave it out")
     if file is None:
         task, episodes = load_task(arguments.env, arguments.source, env_id=env_id, max_episode_steps=limit)
         return task, *episodes.observation_statistics()
     if env_id is None:
+        if limit is not None:
+            raise UsageError(f"--max-episode-steps {limit} goes with --env-id; leave it out")
         task = get_task(arguments.env)
     else:
         task = own_task(check_own_name(arguments.env), env_id, max_episode_steps=limit)

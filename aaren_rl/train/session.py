@@ -19,7 +19,7 @@ from .config import DataConfig, RunConfig
 from .loop import prepare, train
 from .options import remarks
 from .ranks import Ranks, join_ranks
-from .settings import Job, build_config, differences, read_config, run_folder, settings_of, to_dict
+from .settings import Job, build_config, differences, preset_settings, read_config, run_folder, settings_of, to_dict
 
 
 def run_training(job: Job, config: RunConfig | None = None) -> int:
@@ -75,14 +75,20 @@ def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:
     config = read_config(folder.config_file)
     if job.given.get("updates", 0) > config.optimizer.updates:  # resuming may extend a run
         config = build_config({**settings_of(config), "updates": job.given["updates"]})
-    of_preset = settings_of(asked) | {"updates": config.optimizer.updates}
-    if job.preset != "default" and holds_training(folder.path) and differences(config, of_preset):
-        raise CheckpointError(f"{folder.path}: the run to resume is not one of --preset {job.preset}; leave that out")
-    if differing := differences(config, job.given):
-        if not holds_training(folder.path):
-            print(f"{folder.path}: no checkpoint was saved yet; starting with {'; '.join(differing)}", file=sys.stderr)
-            return asked
-        raise CheckpointError(f"{folder.path}: the run to resume differs in {'; '.join(differing)}")
+    of_preset = {} if job.preset == "default" else preset_settings(job.preset, asked.agent)
+    differing, of_given = (
+        "; ".join(differences(config, of_preset | job.given)),
+        "; ".join(differences(config, job.given)),
+    )
+    if differing and not holds_training(folder.path):
+        print(f"{folder.path}: no checkpoint was saved yet; starting with {differing}", file=sys.stderr)
+        return asked
+    if of_given:
+        raise CheckpointError(f"{folder.path}: the run to resume differs in {of_given}")
+    if differing:
+        print(
+            f"{folder.path}: keeps its own settings, not those of --preset {job.preset}: {differing}", file=sys.stderr
+        )
     return config
 
 

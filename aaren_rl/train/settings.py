@@ -42,14 +42,11 @@ def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
         card = read_card(given["start_from"])
         network = {name: value for name, value in card.model.items() if name in SETTINGS}
         settings = {"agent": card.agent, "return_scale": card.return_scale, **network, **given}
-    known, agent = presets(), settings.get("agent", RunConfig.agent)
-    if preset not in known:
-        raise UsageError(f"preset {preset!r} is not one of {', '.join(known)}")
-    own = known[preset]
+    agent = settings.get("agent", RunConfig.agent)
     task = find_task(settings.get("env", ""))
     of_task = task.settings if isinstance(task, LocalTask) else {}
-    settings = {**known["default"].get(agent, {}), **of_task, **own.get("all", {}), **own.get(agent, {}), **settings}
-    # K of the rollout follows the length of training windows, unless it is given.
+    settings = {**preset_settings("default", agent), **of_task, **preset_settings(preset, agent), **settings}
+    # K of the rollout follows the length of the windows of --context window, unless it is given.
     if "rollout_context" not in given and settings.get("context") == "window":
         settings["rollout_context"] = settings.get("context_length", DataConfig.context_length)
     return build_config(settings)
@@ -70,6 +67,14 @@ def build_config(settings: Mapping[str, Any]) -> RunConfig:
         return read(RunConfig, tree)
     except ValueError as error:
         raise UsageError(f"configuration: {error}") from error
+
+
+def preset_settings(preset: str, agent: str) -> dict[str, Any]:
+    """The settings of a preset for an agent. Raises UsageError for an unknown preset."""
+    known = presets()
+    if preset not in known:
+        raise UsageError(f"preset {preset!r} is not one of {', '.join(known)}")
+    return {**known[preset].get("all", {}), **known[preset].get(agent, {})}
 
 
 def presets() -> dict[str, dict[str, dict[str, Any]]]:

@@ -207,7 +207,7 @@ def make_stepper(env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int], w
         return LocalStepper(env_id, env_kwargs, seeds)
     if spec is None:
         raise SimulationError(
-            f"{env_id} is a class itself, or has an argument like one: other processes cannot make it"
+            f"other processes cannot make {env_id}; register it as module:Class, with arguments that can be pickled"
         )
     return ProcessStepper(spec, env_kwargs, seeds, min(workers, len(seeds)))
 

@@ -12,7 +12,7 @@ from synthetic import HIGH, LOW, README, make_cells
 
 from aaren_rl.cli import shell_line
 from aaren_rl.compare.report.figures import DARK, INK, LINE, NARROW, WIDE, figures, overview
-from aaren_rl.compare.report.tables import answer, number, path
+from aaren_rl.compare.report.tables import answer, path
 from aaren_rl.compare.report.write import format_comparison, write_report
 
 SETTINGS = {"budget": "default", "seeds": [0, 1, 2], "versions": {"torch": "2.13.0"}}
@@ -58,10 +58,6 @@ def both(tmp_path_factory):
     report(again, make_cells(README))
     assert (again / "report.html").read_bytes() == (folder / "report.html").read_bytes()
     return made
-
-
-def test_zero_has_no_sign():
-    assert [number(value, 4) for value in (-0.00001, -1234.5, None)] == ["0.0000", "-1,234.5000", "-"]
 
 
 def test_figures_suit_a_dark_page_and_a_phone(both):

@@ -202,6 +202,8 @@ def test_verify_holds_files_to_bounds_and_an_environment(folder, capsys):
     assert main("convert named.hdf5 minari:my/named-v0 --clip-actions".split()) == 0
     assert same(read_minari("my/named-v0").episodes, data)
     refused(capsys, 3, "verify named.hdf5 --env-id Hopper-v4", "3 columns, the environment has 11")
+    write_hdf5(folder / "old.hdf5", episodes(3, 1), {"env_id": "Hopper-v3"})  # which this Gymnasium cannot make
+    assert main("verify old.hdf5".split()) == 0
 
 
 def test_verify_of_a_task_and_a_file_of_an_environment(folder, capsys):

@@ -196,7 +196,7 @@ def seeds(cells: Sequence[Cell]) -> Table:
 
 def number(value: float | None, digits: int = 1) -> str:
     """A number with thousands set apart; "-" for None."""
-    return NOTHING if value is None else f"{value:z,.{digits}f}"
+    return NOTHING if value is None else f"{value:,.{digits}f}"
 
 
 def interval(estimate: Estimate | None, digits: int = 1) -> str:

@@ -34,7 +34,7 @@ ENOUGH_EPISODES = 2
 
 
 def settle_context(config: RunConfig, episodes: Episodes) -> RunConfig:
-    """`config` with "auto" replaced by the context that suits the training episodes.
+    """`config` with "auto" replaced by the context that suits these episodes.
 
     Whole episodes, or truncated BPTT if a gradient step would hold only one. Windows for an agent whose state grows.
     """

@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import WrapperSpec
 
 from ...errors import DataError, UsageError, one_line
 from ...tasks.environment import entry_point_name, is_plain_argument
@@ -194,11 +195,17 @@ def _env_spec(path: Path, metadata: dict[str, Any], notes: list[str]) -> dict[st
 def _added_wrappers(env_id: str, wrappers: list[Any]) -> list[str]:
     """The names of a description's wrappers, without those that `make_env` adds itself."""
     shown = [wrapper if isinstance(wrapper, dict) else {"name": wrapper} for wrapper in wrappers]
-    own = [(wrapper.name, wrapper.entry_point) for wrapper in gym.registry[env_id].additional_wrappers]
-    if own == [(wrapper.get("name"), wrapper.get("entry_point")) for wrapper in shown[: len(own)]]:
+    own = gym.registry[env_id].additional_wrappers
+    if len(own) <= len(shown) and all(map(_is_wrapper, shown, own)):
         shown = shown[len(own) :]
     names = [str(wrapper.get("name")) for wrapper in shown]
     return [name for name in names if name != "FlattenObservation"]  # added where it changes something
+
+
+def _is_wrapper(described: dict[str, Any], own: WrapperSpec) -> bool:
+    # Arguments are None where the wrapper does not record them.
+    same = (described.get("name"), described.get("entry_point")) == (own.name, own.entry_point)
+    return same and described.get("kwargs") in (None, json.loads(json.dumps(own.kwargs, default=str)))
 
 
 def _reference_returns(metadata: dict[str, Any], notes: list[str]) -> tuple[float, float] | None:
