@@ -100,17 +100,14 @@ def answer(cells: Sequence[Cell]) -> str:
     if ends:
         lower, higher = (sum(end is not None and sign * end[i] < 0 for end in ends) for sign, i in ((1, 1), (-1, 0)))
         said += f" Of {len(ends)} datasets, the error is lower on {lower} and higher on {higher} (intervals exclude 0)."
-    for other in [agent for agent in agents_of(cells) if agent not in (OURS, THEIRS)]:
-        if told := mean_difference(cells, other):
-            said += f" Score minus that of {label(other)}, {told}."
+    for other in [agent for agent in agents_of(on_all_sets(cells)) if agent not in (OURS, THEIRS)]:
+        said += f" Score minus that of {label(other)}, {mean_difference(cells, other)}."
     return textwrap.fill(said, 120, break_on_hyphens=False)
 
 
 def mean_difference(cells: Sequence[Cell], other: str) -> str:
-    """Decision-Aaren's score minus another agent's: datasets, the difference and the numbers of runs, if there are."""
+    """Decision-Aaren's score minus another agent's: datasets, the difference and the numbers of runs."""
     found = of_pair(differences(cells), other)
-    if not found:
-        return ""
     *sets, whole = found if len(found) > 1 else found * 2
     over = f"on {whole.env}" if whole.env else f"on average over {len(sets)} datasets"
     return f"{over}: {interval(whole.estimate)} ({whole.runs[0]} and {whole.runs[1]} runs)"
@@ -176,7 +173,7 @@ def over_all(cells: Sequence[Cell]) -> str:
     if not (found := aggregate(on_all_sets(cells))):
         return "There are fewer than two datasets."
     rows = [[label(a.agent), interval(a.mean), interval(a.iqm), str(a.runs)] for a in found]
-    better = [i for i in improvements(cells) if i.env is None and i.first == OURS]
+    better = [i for i in improvements(on_all_sets(cells)) if i.env is None and i.first == OURS]
     told = [
         f"A {label(OURS)} run scores above a {label(i.second)} run on the same dataset with probability "
         f"{interval(i.estimate, 2)}."
