@@ -180,7 +180,7 @@ def over_all(cells: Sequence[Cell]) -> str:
         for i in better
     ]
     shown = table(["agent", "mean of means [95%]", "IQM of all runs [95%]", "runs"], rows)
-    return "\n\n".join([shown, f"Over {len(found[0].envs)} datasets.", *told])
+    return "\n".join([shown, "", f"Over {len(found[0].envs)} datasets.", *told])
 
 
 def steering(cells: Sequence[Cell]) -> str:
