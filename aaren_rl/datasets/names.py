@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from ..envs import DataError, EnvsError, Episodes, Reference, get_task
@@ -50,10 +48,10 @@ def load(
         path = Path(name.name)
         check_file(path)
         held: dict[str, Any] = {"action_low": -np.inf, "action_high": np.inf}
-        if not any_actions or reading.clip_actions:
-            held = {"action_low": -1.0, "action_high": 1.0} if env_id is not None else _bounds(read_env_id(path))
         if env_id is not None:
             held = sizes(own_task("data", env_id, max_episode_steps=1))  # a time limit, as some have none
+        elif reading.clip_actions or not any_actions:
+            held = _bounds(path)
         options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **held}
         episodes = read_hdf5(path, **options)
         return replace(episodes, env_id=episodes.env_id or env_id), None
@@ -69,14 +67,19 @@ def load(
     return data.episodes, None if returns is None else Reference("Minari", *returns)
 
 
-def _bounds(env_id: str | None) -> dict[str, Any]:
-    """The bounds of actions in the environment that a file names, [-1, 1] where it cannot be made."""
-    if env_id in gym.registry:
-        with suppress(EnvsError):
-            task = own_task("data", env_id, max_episode_steps=1)
-            if task.n_actions is None:
-                return {name: getattr(task, name) for name in ("action_dim", "action_low", "action_high")}
-    return {"action_low": -1.0, "action_high": 1.0}
+def _bounds(path: Path) -> dict[str, Any]:
+    """The bounds of actions in a file's environment; [-1, 1] if it names none, or, with a note, one that is unknown."""
+    unknown = {"action_low": -1.0, "action_high": 1.0}
+    if (env_id := read_env_id(path)) is None:
+        return unknown
+    try:
+        task = own_task("data", env_id, max_episode_steps=1)
+    except EnvsError as error:
+        print(f"{path}: actions are held to [-1, 1], because {error}", file=sys.stderr)
+        return unknown
+    if task.n_actions is not None:
+        return unknown  # of no effect on integers
+    return {name: getattr(task, name) for name in ("action_dim", "action_low", "action_high")}
 
 
 def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:

@@ -203,7 +203,9 @@ def test_verify_holds_files_to_bounds_and_an_environment(folder, capsys):
     assert same(read_minari("my/named-v0").episodes, data)
     refused(capsys, 3, "verify named.hdf5 --env-id Hopper-v4", "3 columns, the environment has 11")
     write_hdf5(folder / "old.hdf5", episodes(3, 1), {"env_id": "Hopper-v3"})  # which this Gymnasium cannot make
+    capsys.readouterr()
     assert main("verify old.hdf5".split()) == 0
+    assert "old.hdf5: actions are held to [-1, 1], because the environment 'Hopper-v3'" in capsys.readouterr().err
 
 
 def test_verify_of_a_task_and_a_file_of_an_environment(folder, capsys):
