@@ -75,20 +75,14 @@ def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:
     config = read_config(folder.config_file)
     if job.given.get("updates", 0) > config.optimizer.updates:  # resuming may extend a run
         config = build_config({**settings_of(config), "updates": job.given["updates"]})
-    of_preset = {} if job.preset == "default" else preset_settings(job.preset, asked.agent)
-    differing, of_given = (
-        "; ".join(differences(config, of_preset | job.given)),
-        "; ".join(differences(config, job.given)),
-    )
-    if differing and not holds_training(folder.path):
-        print(f"{folder.path}: no checkpoint was saved yet; starting with {differing}", file=sys.stderr)
-        return asked
-    if of_given:
-        raise CheckpointError(f"{folder.path}: the run to resume differs in {of_given}")
-    if differing:
-        print(
-            f"{folder.path}: keeps its own settings, not those of --preset {job.preset}: {differing}", file=sys.stderr
-        )
+    preset = {} if job.preset == "default" else preset_settings(job.preset, asked.agent)
+    if differing := "; ".join(differences(config, preset | job.given)):
+        if not holds_training(folder.path):
+            print(f"{folder.path}: no checkpoint was saved yet; starting with {differing}", file=sys.stderr)
+            return asked
+        if given := differences(config, job.given):
+            raise CheckpointError(f"{folder.path}: the run to resume differs in {'; '.join(given)}")
+        print(f"{folder.path}: keeps its settings, not those of --preset {job.preset}: {differing}", file=sys.stderr)
     return config
 
 

@@ -128,7 +128,7 @@ def test_resume_names_what_differs(trained: Path, hopper_file: Path, capsys: pyt
     assert "in use by another process" in capsys.readouterr().err
     assert before == {p: p.stat().st_mtime_ns for p in before}
     assert train([*arguments(hopper_file, trained), "--resume", "--preset", "paper"]) == 0
-    assert "keeps its own settings, not those of --preset paper: " in (err := capsys.readouterr().err)
+    assert "keeps its settings, not those of --preset paper: " in (err := capsys.readouterr().err)
     assert "optimizer.weight_decay (run: 0.0001, requested: 0.0005)" in err and "network.width" not in err  # is given
     assert train([*arguments(hopper_file, trained), "--resume"]) == 0
     assert "score" in capsys.readouterr().out and records(folder(trained)) == logged
