@@ -190,12 +190,10 @@ class Layers:
         if self.pre_norm:
             of_mixer = mixed if isinstance(block.mixer, GATED) else self.linear(mixed, layer(inner(block).output))
             x = self.add("Add", x, of_mixer)
-            seen = self.norm(x, block.norm2, np.zeros(self.width))
-            x = self.add(
-                "Add", x, self.linear(self.activated(activation, self.linear(seen, layer(widen))), layer(narrow))
-            )
+            hidden = self.activated(activation, self.linear(self.norm(x, block.norm2), layer(widen)))
+            x = self.add("Add", x, self.linear(hidden, layer(narrow)))
             last = number == len(self.blocks) - 1
-            return self.norm(x, cast(nn.LayerNorm, self.policy.model.trunk.norm), np.zeros(self.width)) if last else x
+            return self.norm(x, cast(nn.LayerNorm, self.policy.model.trunk.norm)) if last else x
         shift = exact(narrow.bias)
         if isinstance(block.mixer, GATED):
             x = self.add("Add", x, mixed)
@@ -248,7 +246,7 @@ class Layers:
         x = self.reshape(x, -1, length, self.width)
         return self.add("Gather", x, np.array(position), axis=1)
 
-    def norm(self, x: str, norm: nn.LayerNorm, shift: Doubles) -> str:
+    def norm(self, x: str, norm: nn.LayerNorm, shift: Doubles | float = 0.0) -> str:
         """Layer normalization of the last dimension, plus `shift` (C,)."""
         weights = self.constant(exact(norm.weight)), self.constant(exact(norm.bias) + shift)
         return self.add("LayerNormalization", x, *weights, axis=-1, epsilon=norm.eps)
