@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -15,7 +16,10 @@ from safetensors.torch import load_file
 from small_run import records
 
 from aaren_rl import load_policy, train_policy
+from aaren_rl.envs import Episodes
+from aaren_rl.envs.data.hdf5.d4rl import write_hdf5
 from aaren_rl.errors import AarenRLError
+from aaren_rl.evaluate.held_out import hold_out
 from aaren_rl.policies.folder import read_card
 from aaren_rl.runs.command import find_runs
 from aaren_rl.runs.command import main as runs
@@ -166,3 +170,19 @@ def test_runs_and_their_scores(small: Path, tmp_path: Path, capsys: pytest.Captu
     out = capsys.readouterr().out
     assert "4/4" in out and "stopped" in out and "score: normalized" in out
     assert runs([str(tmp_path / "nothing")]) == 2 and runs([str(other)]) == 2
+
+
+def test_the_context_does_not_depend_on_the_episodes_that_a_seed_holds_out(tmp_path: Path) -> None:
+    """Episodes are whole up to a mean of 160 / 1.5 steps. The mean of all is 106.5, that of the trained ones varies."""
+    lengths, rng = [50, 163] * 20, np.random.default_rng(0)
+    steps = sum(lengths)
+    arrays = (rng.normal(size=(steps, size)).astype(np.float32) for size in (11, 3))
+    observations, actions = next(arrays), next(arrays).clip(-1, 1)
+    rewards, offsets = np.ones(steps, np.float32), np.cumsum([0, *lengths])
+    episodes = Episodes(observations, actions, rewards, offsets, np.ones(40, bool))
+    write_hdf5(tmp_path / "data.hdf5", episodes, {})
+    means = [hold_out(episodes, 0.3, seed)[0].lengths.mean() for seed in range(2)]
+    assert min(means) < 160 / 1.5 < max(means)
+    for seed in range(2):
+        made = train_policy(**SMALL | {"source": tmp_path / "data.hdf5", "seed": seed, "held_out": 0.3}, out=tmp_path)
+        assert made.policy.card.context == "episode"
