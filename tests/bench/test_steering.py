@@ -60,10 +60,8 @@ def test_what_cannot_be_steered_has_no_rank_correlation() -> None:
 
 
 def test_a_target_of_zero_has_no_difference(trained_run: Path) -> None:
-    card, scores = (
-        read_card(trained_run),
-        [SimpleNamespace(return_mean=r, target_return=t) for r, t in ((1, 0), (3, 2))],
-    )
+    card = read_card(trained_run)
+    scores = [SimpleNamespace(return_mean=achieved, target_return=target) for achieved, target in ((1, 0), (3, 2))]
     assert _steered("bc", [0.0, 2.0], [(card, scores)])["difference"] == 0.5
     nothing = _steered("bc", [0.0], [(card, scores[:1])])
     assert nothing["difference"] is None and _difference(nothing) == "-"
