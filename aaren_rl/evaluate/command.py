@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ Play episodes with a trained policy and print its returns and D4RL-normalized sc
   aaren-rl evaluate runs/hopper-medium/decision-aaren/seed0
   aaren-rl evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
   aaren-rl evaluate runs/hopper-medium/*/seed0 --csv episodes.csv   # several, with intervals
-  aaren-rl evaluate RUN --attention tree --tree-budget 0.5 --tree-sampler edh   # a Transformer, l^0.5 terms
+  aaren-rl evaluate RUN --attention tree --tree-budget 0.5 --rollout recurrent   # a Transformer, l^0.5 terms
   aaren-rl evaluate RUN --env tmaze-10000       # trained on tmaze, evaluated in a longer corridor
   aaren-rl evaluate RUN --video worst.gif --video-episode worst   # .mp4 needs ffmpeg
   aaren-rl evaluate policy.onnx                 # an exported policy, without PyTorch
@@ -100,13 +100,20 @@ def evaluate(arguments: argparse.Namespace) -> int:
         new_minari_folder(arguments.record_minari)
     import_registering(arguments.register)
     task = None if arguments.env is None else _built_in(arguments.env, arguments.env_id)
-    scores = [(str(path), score) for path in runs for score in _evaluate_one(path, arguments, task)]
+    scores: list[tuple[str, Score]] = []
+
+    def keep(path: Path, of_one: Sequence[Score]) -> None:
+        # After every policy: the files keep its scores where its video or a later policy fails.
+        scores.extend((str(path), score) for score in of_one)
+        if arguments.json is not None:
+            write_json(arguments.json, [dataclasses.asdict(score) for _, score in scores])
+        if arguments.csv is not None:
+            write_episodes(arguments.csv, scores)
+
+    for path in runs:
+        _evaluate_one(path, arguments, task, keep)
     if len(runs) > 1:
         print(format_overview(scores))
-    if arguments.json is not None:
-        write_json(arguments.json, [dataclasses.asdict(score) for _, score in scores])
-    if arguments.csv is not None:
-        write_episodes(arguments.csv, scores)
     return 0
 
 
@@ -120,7 +127,9 @@ def _built_in(name: str, env_id: str | None) -> LocalTask:
     return task
 
 
-def _evaluate_one(path: Path, arguments: argparse.Namespace, task: LocalTask | None) -> list[Score]:
+def _evaluate_one(
+    path: Path, arguments: argparse.Namespace, task: LocalTask | None, keep: Callable[[Path, Sequence[Score]], None]
+) -> None:
     policy, card, weights = _open(path, arguments)
     held_out = None if arguments.held_out is None else _held_out(path, arguments.held_out, card)
     if arguments.env_id is not None and arguments.env_id != card.env_id:
@@ -148,11 +157,11 @@ def _evaluate_one(path: Path, arguments: argparse.Namespace, task: LocalTask | N
             error = action_error(policy, held_out, card.action_low, card.action_high)
             scores = [dataclasses.replace(score, action_error=error) for score in scores]
             print(f"held-out {error.measure}: {error}")
+        keep(path, scores)
+        if recorder is not None:
+            print(_record(recorder, arguments.record_minari, card, scores))
         if video is not None:
             print(video.write(scores[0], path))
-    if recorder is not None:
-        print(_record(recorder, arguments.record_minari, card, scores))
-    return scores
 
 
 def _open(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:

@@ -93,7 +93,7 @@ def all_episodes(run: Path) -> Episodes:
 @contextmanager
 def _configuration(run: Path) -> Iterator[Any]:
     """The configuration of a run as a tree. Raises UsageError if it is missing or its use in the body fails."""
-    file = next((file for folder in (run, run.parent) if (file := folder / "config.yaml").is_file()), None)
+    file = next((file for folder in (run, run.resolve().parent) if (file := folder / "config.yaml").is_file()), None)
     if file is None:
         raise UsageError(f"{run} is not in a run folder")
     try:

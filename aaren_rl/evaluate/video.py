@@ -205,4 +205,4 @@ def _write_events(board: Path, step: int, gif: Gif, caption: str) -> None:
     with closing(FileWriter(str(board), filename_suffix=_SUFFIX)) as writer:
         writer.add_summary(Summary(value=[value]), step)
     for file in earlier:
-        file.unlink()
+        file.unlink(missing_ok=True)  # another evaluation may have been faster

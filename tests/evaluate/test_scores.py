@@ -75,6 +75,10 @@ def test_several_policies_and_a_row_an_episode(tmp_path: Path, capsys: pytest.Ca
         assert evaluate([*both, *option]) == 2
         assert f"{option[0]}: takes one policy, not 2" in capsys.readouterr().err
     assert evaluate([both[0], "--csv", str(tmp_path)]) == 2
+    assert evaluate([both[0], str(tmp_path / "gone"), "--episodes", "5", "--eval-seed", "7", *files]) == 4
+    (only,) = json.loads((tmp_path / "scores.json").read_text())  # of the one that is there
+    assert only["returns"] == scores[0]["returns"]
+    assert len((tmp_path / "episodes.csv").read_text().splitlines()) == 6
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,17 @@ def test_a_gif_shows_the_scored_episode(run: Path, tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.usefixtures("renderer")
+def test_a_video_that_fails_leaves_the_scores(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise SimulationError("the environment does not repeat an episode")
+
+    monkeypatch.setattr(Video, "write", fail)
+    video, scores = tmp_path / "episode.gif", tmp_path / "scores.json"
+    assert evaluate([str(run), "--episodes", "1", "--video", str(video), "--json", str(scores)]) == 5
+    assert json.loads(scores.read_text())[0]["episodes"] == 1
+
+
+@pytest.mark.usefixtures("renderer")
 def test_an_mp4_has_every_step_at_the_environments_rate(run: Path, tmp_path: Path) -> None:
     file, scores = tmp_path / "episode.mp4", tmp_path / "scores.json"
     policy = str(run / "policy_best")
