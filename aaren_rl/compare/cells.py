@@ -44,7 +44,7 @@ class Cell:
 
     Attributes:
         env: the task, e.g. "hopper-medium".
-        seconds_per_update: median over the run, on `device`: "cpu" or the GPU's name.
+        seconds_per_update: median over the run, on `device`: "cpu" or the GPU's name; None: not measured.
         device: where it was trained.
         loss: of the last gradient steps that were logged together, on the agent's own training contexts.
         last: the score after the last gradient step, which is reported; with the held-out action error, where known.
@@ -61,7 +61,7 @@ class Cell:
     run: str
     parameters: int
     updates: int
-    seconds_per_update: float
+    seconds_per_update: float | None
     device: str
     loss: float
     last: Score

@@ -74,11 +74,9 @@ def compare(arguments: argparse.Namespace) -> int:
     import torch
 
     from ..evaluate.scores import above_data
-    from ..machine import Machine
-    from ..policies.card import versions
     from ..policies.folder import read_card
     from .imitation import imitation, imitation_differences
-    from .measure import Evaluation, gather
+    from .measure import Evaluation, gather, measured_on
     from .report.figures import NARROW, OVERVIEW, figures, overview
     from .report.write import format_comparison, write_report
     from .tensorboard import write_board
@@ -101,10 +99,10 @@ def compare(arguments: argparse.Namespace) -> int:
     finally:
         torch.set_num_threads(threads)
     check_comparable(cells)
-    for env, card in {card.env: card for card in (read_card(job.run) for job in jobs[::-1])}.items():
+    cards = [card for card in (read_card(job.run) for job in jobs[::-1]) if card.return_range is not None]
+    for env, card in {card.env: card for card in cards}.items():
         if note := above_data([card.target_return, *(returns or ())], card):
             print(f"{env}: {note}", file=sys.stderr)
-    here = Machine.here()
     settings = {
         "command": arguments.line,
         "preset": arguments.preset,
@@ -112,8 +110,7 @@ def compare(arguments: argparse.Namespace) -> int:
         "eval_seed": arguments.eval_seed,
         **({"train": arguments.settings} if arguments.settings else {}),
         "date": datetime.now().astimezone().isoformat(" ", "minutes"),
-        "processor": f"{here.processor}, {here.cores} cores",
-        "versions": {name: version for name, version in versions("").items() if name != "device"},
+        **measured_on(),
     }
     differences = imitation_differences(cells)
     errors: dict[str, Sequence[object]] = {"imitation": imitation(cells), "imitation_differences": differences}

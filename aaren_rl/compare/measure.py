@@ -19,8 +19,8 @@ from ..evaluate.held_out import action_error, kept_episodes
 from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score
 from ..files import write_json
-from ..machine import state_bytes
-from ..policies.card import PolicyCard
+from ..machine import Machine, state_bytes
+from ..policies.card import PolicyCard, versions
 from ..policies.folder import load_policy, read_card
 from ..policies.names import AUTO, UNCONDITIONED
 from ..typed import read
@@ -29,7 +29,7 @@ from .cells import ActionCost, Cell, CurvePoint
 MEAN_OF = 3  # last evaluations that are averaged
 COST_STEPS = (10, 20, 50, 100, 200, 500, 1000)
 COST_NEIGHBOURS = 4  # on either side of a step, whose median is taken
-SWEEP = (0.25, 0.5, 0.75, 1.0, 1.25)  # of the best return in the training data
+SWEEP = (0.25, 0.5, 0.75, 1.0, 1.25)  # target returns, in parts of the best return in the training data
 FORMAT = 4
 
 
@@ -46,13 +46,13 @@ class Evaluation:
 
 
 def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | None = None) -> Cell:
-    """Everything a comparison shows of a run; kept in its comparison.json, and read from there the next time.
+    """Everything a comparison shows of a run; kept in its comparison.json, and read from there the next time here.
 
     Raises CheckpointError where the run has no policy or readable metrics, UsageError where its configuration cannot be
     read, DataError where its data cannot be, or are other ones by now, and SimulationError where the environment fails.
     """
     card, file = read_card(run), run / "comparison.json"
-    asked = {"format": FORMAT, "how": json.loads(json.dumps(asdict(how))), "updates": card.updates}
+    asked = {"format": FORMAT, "how": json.loads(json.dumps(asdict(how))), "updates": card.updates, **measured_on()}
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
         cell = read(Cell, {**kept.pop("cell"), "run": str(run)})
@@ -63,6 +63,13 @@ def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | Non
     cell = _measure(run, card, how, on_step)
     write_json(file, {**asked, "cell": asdict(cell)})
     return cell
+
+
+def measured_on() -> dict[str, Any]:
+    """The processor and the versions of packages, on which times and scores depend."""
+    here = Machine.here()
+    found = {name: version for name, version in versions("").items() if name != "device"}
+    return {"processor": f"{here.processor}, {here.cores} cores", "versions": found}
 
 
 def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[int, int], None] | None) -> Cell:
@@ -76,7 +83,8 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
     ]
     rates = [line["time/updates_per_second"] for line in metrics if "time/updates_per_second" in line]
     plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed, on_step)
-    asked = how.target_returns or [part * card.data_returns["best"] for part in SWEEP]
+    best = card.data_returns["best"]  # also of negative returns, targets rise to above it
+    asked = how.target_returns or [best + (part - 1) * abs(best) for part in SWEEP]
     sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
     automatic = [AUTO] if how.auto and card.model.get("max_return_estimate") else []
     last, *auto = score_policy(policy, card, replace(plan, target_returns=[card.target_return, *automatic]))
@@ -88,7 +96,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         run=str(run),
         parameters=sum(parameter.numel() for parameter in policy.model.parameters()),
         updates=card.updates,
-        seconds_per_update=median(1 / rate for rate in rates),
+        seconds_per_update=median(1 / rate for rate in rates) if rates else None,
         device=card.versions["device"],
         loss=[line["train/loss"] for line in metrics if "train/loss" in line][-1],
         last=replace(last, action_error=error),

@@ -53,6 +53,13 @@ def test_again_trains_and_scores_nothing(compared: Path, hopper_file: Path, caps
     assert [p.stat().st_mtime_ns for p in files] == before
 
 
+def test_a_target_above_the_data_is_told(compared: Path, hopper_file: Path, tmp_path: Path, capsys) -> None:
+    """Also where the first agent is fed no return."""
+    out = shutil.copytree(compared, tmp_path / "out")
+    assert compare(command(hopper_file, out, "--agents", "bc", "decision-aaren", "--seeds", "1")) == 0
+    assert "hopper-medium: note: the target return 3,600 is above the best" in capsys.readouterr().err
+
+
 def test_what_fails_says_why(compared: Path, hopper_file: Path, tmp_path: Path, capsys) -> None:
     assert compare(["9" if word == "8" else word for word in command(hopper_file, compared)]) == 4
     error = capsys.readouterr().err

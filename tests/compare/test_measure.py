@@ -16,8 +16,10 @@ from aaren_rl.agents import DecisionModel, ModelConfig, Policy
 from aaren_rl.compare import measure as gather_module
 from aaren_rl.compare.cells import check_comparable, read_results, write_results
 from aaren_rl.compare.measure import FORMAT, Evaluation, action_cost, gather
+from aaren_rl.compare.report import tables
 from aaren_rl.errors import UsageError
-from aaren_rl.policies.folder import read_card
+from aaren_rl.evaluate.held_out import kept_episodes
+from aaren_rl.policies.folder import amend_card, read_card
 from aaren_rl.train.command import main as train
 
 SMALL = "--width 16 --layers 1 --heads 2 --updates 20 --warmup-updates 5 --steps-per-update 160 --threads 1".split()
@@ -58,6 +60,9 @@ def test_it_is_kept_until_the_question_changes(run: Path, monkeypatch: pytest.Mo
     assert gather(run, HOW) == cell
     with pytest.raises(NameError):
         gather(run, Evaluation(4, 5, 2, (100.0, 3600.0)))
+    with monkeypatch.context() as elsewhere, pytest.raises(NameError):
+        elsewhere.setattr(gather_module, "measured_on", lambda: {"processor": "another"})
+        gather(run, HOW)
     text = (run / "comparison.json").read_text()
     for other in (json.dumps({**json.loads(text), "format": FORMAT - 1}), text[:-30]):
         (run / "comparison.json").write_text(other)
@@ -74,6 +79,21 @@ def test_a_run_that_kept_no_episodes_has_no_action_error(run: Path, tmp_path: Pa
     (copied / "comparison.json").unlink()
     with pytest.raises(UsageError, match="not the configuration of a run"):
         gather(copied, HOW)
+
+
+def test_negative_returns_and_a_speed_that_is_not_known(run: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("comparison.json"))
+    amend_card(copied / "policy", data_returns={**read_card(run).data_returns, "best": -800.0})
+    metrics = copied / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("time/updates_per_second", "time/of_nothing"))
+    cell = gather(copied, dataclasses.replace(HOW, target_returns=None))
+    assert [score.target_return for score in cell.sweep] == [-1400, -1200, -1000, -800, -600]
+    assert cell.seconds_per_update is None and tables.cost([cell]).rows[0]["time per gradient step"] == "-"
+
+
+def test_the_held_out_episodes_from_inside_the_policys_folder(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run / "policy")
+    assert len(kept_episodes(Path(), read_card(run)).episodes) > 1
 
 
 def test_results_are_read_as_they_were_written(run: Path, tmp_path: Path) -> None:

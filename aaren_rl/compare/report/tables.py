@@ -143,7 +143,8 @@ def cost(cells: Sequence[Cell]) -> Table:
     for env, agent, runs in rows_of(cells):
         parameters = listed(f"{count:,}" for count in sorted({cell.parameters for cell in runs}))
         loss = f"{median(cell.loss for cell in runs):.4f}"
-        update = f"{1000 * median(cell.seconds_per_update for cell in runs):,.1f} ms"
+        times = [cell.seconds_per_update for cell in runs if cell.seconds_per_update is not None]
+        update = f"{1000 * median(times):,.1f} ms" if times else NOTHING
         action = (text or NOTHING for text in early_and_late(costs(runs)))
         rows.append((env, label(agent), parameters, loss, update, listed(sorted({c.device for c in runs})), *action))
     return _table(title, ("task", "agent", *names), rows)
