@@ -159,6 +159,7 @@ def _play(
         for task in list(running):
             if (code := task.process.poll()) is not None:
                 running.remove(task)
+                task.process = None  # with the pipe that it holds
                 if not asked or code == 0:
                     _note_end(task, code, waiting, bar)
         if time.monotonic() - shown > SHOW or not running:
@@ -177,7 +178,7 @@ def _note_end(task: _Task, code: int, waiting: deque[_Task], bar: tqdm[Any]) -> 
         waiting.append(task)
     elif code != 0:
         task.code = code
-        task.problem = _last_error(run) if code > 0 else f"ended by a signal {task.tries} times"
+        task.problem = _last_error(run) if code > 0 and code not in STOPPED else f"ended by a signal {task.tries} times"
         bar.write(f"{run}: {task.problem}", file=sys.stderr)
 
 

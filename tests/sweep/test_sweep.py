@@ -10,8 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,16 +107,22 @@ def test_a_failing_run_does_not_stop_the_others_and_other_settings_are_refused(
 
 
 def test_a_run_that_is_killed_again_and_again_fails(hopper_file: Path, tmp_path: Path) -> None:
-    starts: list[CellJob] = []
+    """By SIGKILL, or by SIGTERM, after which a run exits with 143; an error of an earlier sweep is not told again."""
+    started: list[weakref.ref[subprocess.Popen[bytes]]] = []
 
-    def killed(job: CellJob, *_: object) -> subprocess.Popen[bytes]:
-        starts.append(job)
-        return subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    def killed(ends: str, job: CellJob, *_: object) -> subprocess.Popen[bytes]:
+        assert not any(process() for process in started)  # nor does an ended run hold a pipe
+        job.run.mkdir(parents=True, exist_ok=True)
+        (job.run / "train.log").write_text("error: of an earlier sweep\n")
+        process = subprocess.Popen([sys.executable, "-c", ends])
+        started.append(weakref.ref(process))
+        return process
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SweepError, match="ended by a signal 3 times"):
-        patch.setattr(schedule, "launch", killed)
-        run_cells([job(hopper_file, tmp_path, 0)], jobs=1)
-    assert len(starts) == 3
+    for ends in ("import os; os.kill(os.getpid(), 9)", "raise SystemExit(143)"):
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(SweepError, match="ended by a signal 3 times"):
+            patch.setattr(schedule, "launch", partial(killed, ends))
+            run_cells([job(hopper_file, tmp_path, 0)], jobs=1)
+    assert len(started) == 6
 
 
 def started(out: Path, runs: int, *more: str) -> tuple[list[Path], subprocess.Popen[str]]:
