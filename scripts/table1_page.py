@@ -195,7 +195,7 @@ def steering(cells: Sequence[Cell]) -> str:
             points = [(column[0].target_return, fmean(score.return_mean for score in column)) for column in columns]
             row += [number(spearmanr(points).statistic, 2), difference(runs)] if points else ["-", "-"]
         runs = [run for agent in agents for run in by_agent.get(agent, [])]
-        rows.append([*row, difference(runs[:1], runs[0].last.data_returns["mean"])])
+        rows.append([*row, difference(runs[:1], runs[0].last.data_returns["mean"]) if runs else "-"])
     head = [text for agent in agents for text in (f"{label(agent)}: rank correlation", "difference")]
     return table(["dataset", *head, "difference of the data's mean"], rows)
 

@@ -46,7 +46,8 @@ def peers(cells: Sequence[Cell], runs: Sequence[Run]) -> str:
     told = ", ".join(f"{name} {number(median(taken), 0)}" for name, taken in seconds.items())
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     steps = ", ".join(sorted({f"{run['steps']:,}" for run in runs}))
-    return f"{table}\n\nMedian seconds of training, one thread: {told}. Gradient steps of the peers: {steps}."
+    on = "; ".join(sorted({run["processor"] for run in runs}))
+    return f"{table}\n\nMedian seconds of training, one thread: {told}. Peers: {steps} gradient steps, {on}."
 
 
 def _sets(cells: Sequence[Cell], runs: Sequence[Run]) -> dict[str, list[float]]:
@@ -87,6 +88,6 @@ def figure(cells: Sequence[Cell], runs: Sequence[Run]) -> Figure:
         axes.set_visible(False)
     drawn.supxlabel("gradient steps", fontsize=10, color=INK)
     drawn.supylabel("normalized score", fontsize=10, color=INK)
-    handles = panels[0].get_legend_handles_labels()
-    drawn.legend(*handles, loc="outside upper center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
+    shown = {name: line for axes in panels for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    drawn.legend(shown.values(), shown, loc="outside upper center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
     return drawn

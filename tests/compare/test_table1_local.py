@@ -17,8 +17,8 @@ GRID = """
 preset: default
 envs: [hopper-medium, hopper-medium-replay]
 agents: [decision-aaren, bc]
-seeds: [0, 1]
-agent_seeds: {bc: [0]}
+seeds: [0]
+agent_seeds: {decision-aaren: [0, 1]}
 settings: {updates: 2, width: 16, layers: 1, heads: 2, eval_episodes: 1, final_episodes: 1, warmup_updates: 1}
 """
 

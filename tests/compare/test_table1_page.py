@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import table1_page
+import table1_peers
 from checkout import ROOT
 from synthetic import make_cell, make_score
 
@@ -110,6 +111,11 @@ def test_runs_without_held_out_episodes(tmp_path: Path, cells: list[Cell]) -> No
     assert rows(page, "hopper-medium")[1] == ["-"] * 5
 
 
+def test_a_dataset_that_has_runs_without_a_target_alone(tmp_path: Path, cells: list[Cell]) -> None:
+    page = write(tmp_path, [*cells, run("ant-medium", "bc-top10", 0, 30.0, 0.02)])
+    assert rows(page, "ant-medium")[2] == ["-"] * 5
+
+
 def test_the_target_auto_and_the_peers(tmp_path: Path, cells: list[Cell]) -> None:
     """Scores with "auto" of two of six runs, and of one peer on one dataset."""
     assert "`auto` |" not in write(tmp_path, cells) and not (tmp_path / "results/table1/peers.svg").exists()
@@ -119,14 +125,17 @@ def test_the_target_auto_and_the_peers(tmp_path: Path, cells: list[Cell]) -> Non
     for seed in (0, 1):
         curve = [{"steps": 100 * (i + 1), "score": 10.0 * i + seed} for i in range(3)]
         run = {"dataset": "hopper-medium", "algorithm": "iql", "seed": seed, "steps": 300, "seconds": 90.0 + seed}
-        run |= {"curve": curve, "best": {"score": 30.0 + seed}, "last": {"score": 19.0 + seed}}
+        run |= {"processor": "a", "curve": curve, "best": {"score": 30.0 + seed}, "last": {"score": 19.0 + seed}}
         (folder / f"{seed}.json").write_text(json.dumps(run))
     page = write(tmp_path, cells)
     scores, *_, peers = rows(page, "hopper-medium")
     assert scores[3] == "71.5" and rows(page, "walker2d-medium")[0][3] == "-"
     assert peers == ["70.0", "19.5 (30.5)"]
-    assert "one thread: Decision-Aaren 158, IQL 90. Gradient steps of the peers: 300." in page
+    assert "one thread: Decision-Aaren 158, IQL 90. Peers: 300 gradient steps, a." in page
     assert (tmp_path / "results" / "table1" / "peers.svg").exists()
+    other = run | {"dataset": "walker2d-medium", "algorithm": "td3+bc"}
+    legend = table1_peers.figure(cells, [run, other]).legends[0]
+    assert {text.get_text() for text in legend.get_texts()} == {"Decision-Aaren, mean", "IQL", "TD3+BC"}
 
 
 def test_an_agent_under_way_does_not_take_the_average_away(tmp_path: Path, cells: list[Cell]) -> None:
