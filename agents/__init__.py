@@ -1,4 +1,4 @@
-"""The models: the scan, the mixers, the decision model and the policy. Imports only torch, and only on demand.
+"""The models: the scan, the mixers, the decision model and the policy. Imports torch and NumPy, and only on demand.
 
 A command line lists the model settings (`agents/model/config.py`) without importing torch.
 """

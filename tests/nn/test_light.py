@@ -9,7 +9,7 @@ import pytest
 from checkout import ROOT
 from packaging.requirements import Requirement
 
-LIGHT = re.compile(r"pip install --no-deps \S+ && pip install ('torch.*)")
+LIGHT = re.compile(r"pip install --no-deps -e \. && pip install ('torch.*)")
 
 SCRIPT = """
 from importlib.util import find_spec
