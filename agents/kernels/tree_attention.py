@@ -226,6 +226,9 @@ def attend(
         tokens[0] = length
         _align(queries[r], key_totals[r], dim, plain[0], featured[0])
         reference = np.max(alignment[0]) / length
+        if not np.isfinite(reference):  # no slot could be drawn: the loop below would not end
+            out[r] = np.nan
+            continue
         _put(heap, leaves, 0, _mass(form, 0, length, length, alignment[0], reference, smallest))
         row_key = _key(_key(_key(np.uint64(0), seed[0]), seed[1]), length)
         count, turn, expandable = 1, 0, int(length > 1)

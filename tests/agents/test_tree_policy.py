@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from aaren_rl import load_policy
-from aaren_rl.agents import Policy, TreeConfig, tree_config, with_softmax_attention, with_tree_attention
+from aaren_rl.agents import (
+    NonFiniteActionError,
+    Policy,
+    TreeConfig,
+    tree_config,
+    with_softmax_attention,
+    with_tree_attention,
+)
 from aaren_rl.evaluate import command as evaluate
 from aaren_rl.train import command as train
 
@@ -48,6 +55,16 @@ def test_all_terms_act_like_softmax_and_few_do_not(run: Path, rollout: str) -> N
     np.testing.assert_array_equal(act(planted, 25), act(with_tree_attention(policy, TreeConfig(0.4)), 25))
     assert tree_config(policy) is None  # what was given stays as it was
     np.testing.assert_array_equal(act(policy, 25), exact)
+
+
+@pytest.mark.parametrize("sampler", ["align", "edh"])
+def test_a_nan_ends_in_an_error(run: Path, sampler: str) -> None:
+    policy, seen = with_tree_attention(load_policy(run), TreeConfig(0.5, sampler)), np.zeros((1, 11))
+    state = policy.initial_state(1, 3600.0)
+    for _ in range(6):
+        _, state = policy.act(seen, np.ones(1), state)
+    with pytest.raises(NonFiniteActionError):
+        policy.act(seen * np.nan, np.ones(1), state)
 
 
 def test_evaluate_is_repeatable_and_says_how(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
