@@ -131,7 +131,9 @@ class RunConfig:
         """Whether the state of the mixer has a constant size, independent of episode length."""
         from ..agents import CONSTANT, MIXERS
 
-        return MIXERS[self.mixer].state_size == CONSTANT
+        # Powers of the recurrence encoding keep the values of as many tokens.
+        keeps_values = self.mixer == "aaren-rsa" and self.network.rem_max_power
+        return MIXERS[self.mixer].state_size == CONSTANT and not keeps_values
 
 
 SECTIONS = {"data": DataConfig, "network": ModelConfig, "optimizer": OptimizerConfig, "evaluation": EvaluationConfig}

@@ -50,7 +50,7 @@ def train(run: Run, stop: StopRequest, save_every: int | None) -> int:
     keep_freed_memory()
     trainer, ranks, updates = run.trainer, run.trainer.ranks, run.config.optimizer.updates
     ranks.share(partial(announce, run))
-    if trainer.update == 0 and run.config.data.start_from is None:
+    if trainer.update == 0:  # after `start_from`, too: the best return of these data is asked for
         for name, expectile in (("max_return_estimate", MAX_EXPECTILE), ("mean_return_estimate", MEAN_EXPECTILE)):
             if (estimate := getattr(trainer.model, name)) is not None:  # at most as many gradient steps as the policy
                 fit_return(estimate, trainer.data, expectile, run.config.seed, min(FIT_UPDATES, updates))

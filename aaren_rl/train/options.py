@@ -17,6 +17,7 @@ from .settings import RUN, Job, presets
 
 # Settings that --help lists.
 SHOWN = {"start_from", "env", "source", "env_id", "context", "rollout", "target_return", "updates"}
+RETURNS = ("target_return", "return_scale", "max_return_estimate", "mean_return_estimate")
 REM = ("rem_counts", "rem_dilation", "rem_max_power", "rem_gate")  # of recurrence encoding
 
 DESCRIPTION = """\
@@ -111,8 +112,9 @@ def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
     idle = {
         "rollout_context": config.evaluation.rollout == "recurrent" and "the rollout recurrent",
         "context_length": config.data.context not in windows and contexts,
-        "tbptt_length": config.data.context not in ("tbptt", AUTO) and contexts,
-        "target_return": config.agent in UNCONDITIONED and config.agent,
+        "tbptt_length": config.data.context not in ("tbptt", *([AUTO] if config.constant_state else [])) and contexts,
+        **dict.fromkeys(RETURNS, config.agent in UNCONDITIONED and config.agent),
+        "timestep_std": not config.network.timestep_embedding and "--no-timestep-embedding",
         "muon_learning_rate": config.optimizer.optimizer != "muon" and "--optimizer adamw",
         **dict.fromkeys(("tree_budget", "tree_sampler"), config.mixer != "tree" and config.agent),
         **dict.fromkeys(REM, not config.mixer.endswith("rsa") and config.agent),

@@ -18,6 +18,7 @@ from windows import LENGTHS, generator, make_data, sampler, stretches
 from aaren_rl.policies.names import CONTEXTS
 from aaren_rl.train.command import main as train
 from aaren_rl.train.contexts.batches import part
+from aaren_rl.train.contexts.sampling import TbpttSampler
 from aaren_rl.train.training_run import find_checkpoint
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -138,6 +139,16 @@ def test_the_parts_hold_every_step_once(context: str, count: int) -> None:
         assert all(p.starts is None or bool(p.starts[0, 0]) for p in parts)
         if context == "mixed":  # about equal
             assert max(abs(int(p.mask.sum()) - whole.mask.numel() / count) for p in parts) <= max(LENGTHS)
+
+
+def test_a_row_that_goes_on_is_one_part() -> None:
+    """Truncated BPTT with one row, which begins and ends amid an episode."""
+    rows = TbpttSampler(make_data((3000,)), 100, 100)
+    rows.sample(random := generator())
+    whole = rows.sample(random)
+    parts = [part(whole, index, 2) for index in range(2)]
+    assert sorted(int(p.mask.sum()) for p in parts) == [0, 100]
+    assert all(len(p.previous_action) == 1 for p in parts)
 
 
 def test_a_row_of_one_sequence_is_one_part() -> None:

@@ -124,7 +124,7 @@ def test_settings_from_a_file(hopper_file: Path, small: Path, tmp_path: Path) ->
 
 
 def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_path: Path) -> None:
-    """Its size, its agent and its scale follow; its normalization stays, whatever the new data are."""
+    """Its size, its agent and its scale follow; its normalization stays. Its estimates of returns are fitted anew."""
     card_file = shutil.copytree(small, tmp_path / "old") / "policy" / "config.json"
     card = json.loads(card_file.read_text())
     card["observation_mean"] = [mean + 1 for mean in card["observation_mean"]]
@@ -138,7 +138,8 @@ def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_pa
     assert made.model == card["model"]
     for states in (weights(tuned), load_policy(tuned).model.state_dict()):  # and the moving average
         for name, tensor in states.items():
-            torch.testing.assert_close(tensor, old[name], rtol=0, atol=1e-6)
+            moved = float((tensor - old[name]).abs().max())
+            assert moved > 1e-4 if "return_estimate" in name else moved < 1e-6
     card_file.write_text(json.dumps(card | {"observation_mean": [0.0] * len(card["observation_mean"])}))
     (card_file.parent / "model.safetensors").unlink()  # a resumed run has its own weights
     train_policy(**{**more, "updates": 2}, start_from=str(tmp_path / "old"), out=tmp_path, resume=True)

@@ -131,3 +131,10 @@ def test_auto_is_what_suits_the_data(agent: str, length: int, context: str) -> N
     if context == "window":
         with pytest.raises(ValueError, match="context: tbptt requires a recurrent agent"):
             replace(config, data=DataConfig(context="tbptt"))
+
+
+def test_a_state_that_holds_values_is_not_carried() -> None:
+    """That of recurrence encoding with powers; without them it has a constant size."""
+    for power, carried in ((None, True), (0, True), (3, False)):
+        network = replace(RunConfig().network, rem_max_power=power)
+        assert RunConfig(agent="decision-aaren-rsa", network=network).constant_state is carried

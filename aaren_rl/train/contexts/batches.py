@@ -38,11 +38,11 @@ class Batch:
 def part(batch: Batch, index: int, count: int) -> Batch:
     """Part `index` of `count` parts of about equal size, each a batch. Every step is in exactly one part.
 
-    Rows stay whole; a single row is cut at starts of sequences. An empty part is one masked step.
+    Rows stay whole; a single row of whole sequences is cut at their starts. An empty part is one masked step.
     """
     if count == 1:
         return batch
-    if batch.starts is None or len(batch.mask) > 1:
+    if batch.starts is None or batch.previous_action is not None or len(batch.mask) > 1:
         where, here = 0, part_of_rows(len(batch.mask), index, count)
     else:
         where, here = 1, slice(*(_cut_near(batch.starts[0], k, count) for k in (index, index + 1)))
@@ -51,8 +51,6 @@ def part(batch: Batch, index: int, count: int) -> Batch:
         here = slice(0, 1)
     places = (slice(None),) * where + (here,)
     tensors = {name: value[places] for name, value in vars(batch).items() if value is not None}
-    if where == 1 and batch.previous_action is not None:  # indexed by rows, not by steps
-        tensors["previous_action"] = batch.previous_action
     if empty:
         tensors["mask"] = torch.zeros_like(tensors["mask"])
     return Batch(**{"starts": None, **tensors})
