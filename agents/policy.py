@@ -23,7 +23,7 @@ from .fast.rollout_graph import GraphedCallable
 from .fast.rollout_step import CompiledStep
 from .mixers import CONSTANT
 from .model.decision import DecisionModel, ReturnEstimate
-from .model.scaling import ReturnRange, Scaling, Step
+from .model.scaling import ReturnRange, Scaling, Step, middle_and_half
 from .policy_state import CHECK, MEMORIES, Memory, PolicyState, Recurrent, Staggered, Window
 from .ranges import CONTEXT, ENVS
 from .rollouts import act_on_window, act_staggered
@@ -96,7 +96,7 @@ class Policy:
         limits = (torch.as_tensor(x, device=self.observation_mean.device) for x in (self.action_low, self.action_high))
         low, high = (x.expand(self._sizes[1]) for x in limits)
         statistics = self.observation_mean.float(), self.observation_std.float(), self.return_scale
-        return Scaling(*statistics, ((high + low) / 2).float(), ((high - low) / 2).float(), self.return_range)
+        return Scaling(*statistics, *middle_and_half(low, high), self.return_range)
 
     @cached_property
     def _stepper(self) -> Stepper:

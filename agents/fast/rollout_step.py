@@ -76,19 +76,19 @@ class CompiledStep:
         """
         observed, to_go, timestep, previous = step
         batch, (observations, actions) = len(observed), self._sizes
-        if not observed.flags.carray:  # Numba would compile the step again for a read-only or strided array
-            observed = observed.copy()
+        observed = _plain(observed)
         # For small arrays, the overhead of operations dominates.
         if begins is None:
             begins = np.empty(batch, np.bool_)
             begins.fill(previous is None)
         if previous is None:
             previous = np.zeros((batch, actions), np.float32)
+        previous = _plain(previous)
         if isinstance(timestep, int):
             times = np.empty(batch, np.int64)
             times.fill(timestep)
         else:
-            times = timestep
+            times = _plain(timestep)
         old = state.numpy()
         given = observed.shape, previous.shape, to_go.shape, times.shape, begins.shape, old.shape
         if given != ((batch, observations), (batch, actions), (batch,), (batch,), (batch,), (batch, *self._state)):
@@ -96,6 +96,11 @@ class CompiledStep:
         after, acted = np.empty(old.shape), np.empty(previous.shape, np.float32)
         self._step((observed, to_go, times, previous, begins), self._scaling, *self._model, old, after, acted)
         return acted, torch.from_numpy(after)
+
+
+def _plain(array: Array) -> Array:
+    """The array, or a copy where it is read-only or strided, for which Numba would compile the step again."""
+    return array if array.flags.carray else array.copy()
 
 
 def _packed_scaling(scaling: Scaling) -> tuple[Array, ...]:

@@ -63,6 +63,18 @@ class ReturnRange(NamedTuple):
         return torch.where(return_to_go.isfinite(), return_to_go.maximum(low).minimum(high), return_to_go)
 
 
+def middle_and_half(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """The middle and half the range of actions from `low` to `high`, each (A,) in float32.
+
+    Half is rounded down so that middle - half and middle + half are inside the bounds, for which environments check.
+    """
+    low, high = low.float(), high.float()
+    middle = (high + low) / 2
+    half = torch.minimum(high - middle, middle - low)
+    outside = (middle + half > high) | (middle - half < low)
+    return middle, torch.where(outside, torch.nextafter(half, torch.zeros_like(half)), half)
+
+
 @dataclass(frozen=True)
 class Scaling:
     """How a policy's model sees its environment.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from aaren_rl.agents import MIXERS, ROLLOUTS, DecisionModel, ModelConfig, NonFiniteActionError, Policy, PolicyState
+from aaren_rl.agents.model.scaling import middle_and_half
 from aaren_rl.agents.scan.rows import state_bytes
 
 OBSERVATION, ACTION, TARGET, SCALE = 5, 2, 300.0, 50.0
@@ -243,3 +244,11 @@ def test_statistics_and_bounds_in_float64(mixer: str, rollout: str) -> None:
     wide |= {"action_low": -torch.ones(ACTION).double(), "action_high": torch.ones(ACTION).double()}
     (first, _), (second, _) = (play(p, *episode(4)) for p in (policy, replace(policy, **wide)))
     torch.testing.assert_close(first, second)
+
+
+def test_saturated_actions_are_inside_the_bounds() -> None:
+    """Of bounds with two decimals, where the middle plus half the range rounds to a number above one in twenty."""
+    low, high = (torch.from_numpy(x) for x in np.sort(np.random.default_rng(0).uniform(-9, 9, (2, 10_000)).round(2), 0))
+    middle, half = middle_and_half(low, high)
+    assert bool((middle + half <= high.float()).all()) and bool((middle - half >= low.float()).all())
+    torch.testing.assert_close(half.double(), (high - low) / 2, rtol=0, atol=2e-6)

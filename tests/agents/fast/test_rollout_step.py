@@ -115,7 +115,7 @@ def test_an_environments_units() -> None:
     assert np.ptp(previous, 0).min() > 0.01
 
 
-def test_read_only_and_strided_observations_compile_nothing_anew() -> None:
+def test_read_only_and_strided_arrays_compile_nothing_anew() -> None:
     stepper, x = compiled(make()), np.random.default_rng(0).normal(size=(2, 11)).astype(np.float32)
     read_only, strided = x.copy(), np.asfortranarray(x)
     read_only.flags.writeable = False
@@ -124,6 +124,11 @@ def test_read_only_and_strided_observations_compile_nothing_anew() -> None:
     for observed in (read_only, strided):
         acted, _ = stepper.step(Step(observed, x[:, 0].astype(np.float64), 0, None), state)
         np.testing.assert_array_equal(acted, wanted)
+    times, executed = np.full(2, 3), x[:, :3].copy()
+    wanted, _ = stepper.step(Step(x, x[:, 0].astype(np.float64), times, executed), state)
+    times.flags.writeable = False
+    acted, _ = stepper.step(Step(x, x[:, 0].astype(np.float64), times, np.asfortranarray(executed)), state)
+    np.testing.assert_array_equal(acted, wanted)
     assert len(stepper._step.signatures) == known > 0
 
 
