@@ -55,7 +55,7 @@ class RunFolder:
             # The system drops the lock with the process, however it ends: no stale lock is ever left.
             self._lock = FileLock(path / ".lock", thread_local=False)
             try:
-                self._lock.acquire(blocking=False)
+                self._lock.acquire(timeout=1)  # `is_held` has it for a moment
             except Timeout:
                 raise UsageError(f"{path}: in use by another process; choose another --seed or --out") from None
             for folder in (path, path / "checkpoints"):

@@ -215,7 +215,7 @@ def make_stepper(env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int], w
 def registered(env_id: str) -> bytes | None:
     """The spec of an environment in this process, for `register`; None if only this process can make it."""
     spec = gym.registry.get(env_id)
-    if spec is None or not isinstance(spec.entry_point, str):
+    if spec is None or not isinstance(spec.entry_point, str) or spec.entry_point.startswith("__main__:"):
         return None
     try:
         return pickle.dumps(spec)

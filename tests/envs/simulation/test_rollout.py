@@ -20,6 +20,7 @@ from aaren_rl.agents import Policy
 from aaren_rl.envs import SimulationError, make_env
 from aaren_rl.envs.simulation import rollout as simulation
 from aaren_rl.envs.simulation.rollout import Recorder, Rollouts, rollout
+from aaren_rl.envs.simulation.stepping import registered
 
 Register = Callable[..., str]
 
@@ -152,6 +153,14 @@ def test_what_an_environment_must_not_return(returned: dict[str, object], messag
 def test_rewards_of_every_kind_of_number(reward: object, register: Register) -> None:
     result = play_own(register(Countdown, reward=reward), episodes=6)
     assert result.returns.tolist() == result.lengths.tolist() == LENGTHS
+
+
+def test_an_environment_of_the_users_script_is_made_in_its_process_alone() -> None:
+    gym.register("Script-v0", "__main__:Env")
+    try:
+        assert registered("Script-v0") is None and registered(HOPPER) is not None
+    finally:
+        gym.registry.pop("Script-v0")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
