@@ -18,8 +18,7 @@ from torch import Tensor
 from .arguments import blame
 from .discrete import choose, next_seeds, one_hot
 from .errors import NonFiniteActionError
-from .fast.rollout import Stepper, for_rollout, for_windows
-from .fast.rollout_graph import GraphedCallable
+from .fast.rollout import Stepper, for_rollout
 from .fast.rollout_step import CompiledStep
 from .mixers import CONSTANT
 from .model.decision import DecisionModel, ReturnEstimate
@@ -50,7 +49,7 @@ class Policy:
         context_length: K of "staggered" and "window".
         action_low, action_high: the environment's limits, (A,) or one for all; the model's -1 and 1.
         return_range: of the training data's returns-to-go, by time step: the model is fed none outside of it.
-        compiled: act through the compiled step on a CPU and recorded graphs on a GPU, where the model has them.
+        compiled: act through the compiled step on a CPU, where the model has one.
         target_return: where `initial_state` gets none: a number, "auto" or None, no default.
         action_start: the smallest of discrete actions, which are all integers from there on.
         temperature: discrete actions are sampled from softmax(logits / temperature); None: the most likely one.
@@ -89,7 +88,7 @@ class Policy:
         CHECK.temperature(self.temperature, discrete=self.discrete)
         self.model.eval()
         # Now, with the weights that the model has.
-        _ = self._max_return_estimate, self._scaling, self._windows if self.rollout == "window" else self._stepper
+        _ = self._max_return_estimate, self._scaling, self.rollout == "window" or self._stepper
 
     @cached_property
     def _scaling(self) -> Scaling:
@@ -101,10 +100,6 @@ class Policy:
     @cached_property
     def _stepper(self) -> Stepper:
         return for_rollout(self.model, self._scaling, compiled=self.compiled)
-
-    @cached_property
-    def _windows(self) -> GraphedCallable | None:
-        return for_windows(self.model) if self.compiled else None
 
     @cached_property
     def _max_return_estimate(self) -> ReturnEstimate | None:
@@ -287,7 +282,7 @@ class Policy:
 
     def _act(self, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Memory]:
         if isinstance(memory, Window):
-            return act_on_window(step, memory, self.model, self._scaling, self._windows)
+            return act_on_window(step, memory, self.model, self._scaling)
         if isinstance(memory, Staggered):
             return act_staggered(step, memory, self._stepper, self.context_length // 2, self.observation_mean.device)
         action, state = self._stepper.step(step, memory.state, step.begins())

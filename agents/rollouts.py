@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from .fast.rollout import Stepper
-from .fast.rollout_graph import GraphedCallable
 from .model.decision import DecisionModel
 from .model.scaling import Scaling, Step, to_array
 from .policy_state import Staggered, Window, where
@@ -40,16 +39,13 @@ def act_staggered(
 
 @torch.no_grad()
 def act_on_window(
-    step: Step, memory: Window, model: DecisionModel, scaling: Scaling, graphed: GraphedCallable | None
+    step: Step, memory: Window, model: DecisionModel, scaling: Scaling
 ) -> tuple[npt.NDArray[np.float32], Window]:
-    """Acts with the model, or its recorded graph, on the last K steps."""
+    """Acts with the model on the last K steps."""
     window, place = memory.push(scaling.to_model(step))
-    if graphed:
-        (actions,) = graphed(*window)
-    else:
-        # Where all environments are at one step, without the places that are empty yet: less work, and how many
-        # there are does not show in the last bits.
-        seen = step.timestep + 1 if isinstance(step.timestep, int) else None
-        actions, _ = model(*(part[:, :seen] for part in window))
+    # Where all environments are at one step, without the places that are empty yet: less work, and how many there are
+    # does not show in the last bits.
+    seen = step.timestep + 1 if isinstance(step.timestep, int) else None
+    actions, _ = model(*(part[:, :seen] for part in window))
     newest = actions[torch.arange(len(place), device=place.device), place]
     return to_array(scaling.from_model(newest)), window

@@ -5,12 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any, Protocol
 
-from ..mixers import CONSTANT
 from ..mixers.tree.mixer import plant_trees
 from ..model.decision import DecisionModel
 from ..model.scaling import Array, PlainStep, Scaling, Step
-from ..scan.first_use import gpu_is_right
-from .rollout_graph import GraphedCallable, GraphedStep
 from .rollout_step import CompiledStep, can_compile
 
 
@@ -28,26 +25,11 @@ def for_rollout(model: DecisionModel, scaling: Scaling, *, compiled: bool = True
     Args:
         model: is not changed.
         scaling: of the policy.
-        compiled: use one compiled call on a CPU or one recorded graph on a GPU, if the model has one; otherwise
-            PyTorch operations.
+        compiled: use one compiled call on a CPU, if the model has one; otherwise PyTorch operations.
     """
     if compiled and can_compile(model):
         return CompiledStep(model, scaling)
     copied = copy.deepcopy(model).eval().requires_grad_(False)
     if model.config.mixer == "tree":
         plant_trees(copied.trunk, model.config.tree())
-    if compiled and model.trunk.mixer.state_size == CONSTANT and _can_record(model):
-        return GraphedStep(copied, scaling)
     return PlainStep(copied, scaling)
-
-
-def for_windows(model: DecisionModel) -> GraphedCallable | None:
-    """On a GPU, the actions of `model.forward` by recorded graphs, if the model can be recorded."""
-    if _can_record(model):
-        return GraphedCallable(lambda *window: model(*window)[:1])
-    return None
-
-
-def _can_record(model: DecisionModel) -> bool:
-    weight = model.head.weight
-    return model.trunk.mixer.recordable and weight.is_cuda and gpu_is_right(weight.device)

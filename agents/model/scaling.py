@@ -33,10 +33,6 @@ class Step(NamedTuple):
     timestep: int | Array
     previous_action: Array | None
 
-    def times(self) -> Array:
-        """The time step of every environment, (B,)."""
-        return np.broadcast_to(np.asarray(self.timestep, np.int64), len(self.observation))
-
     def begins(self) -> Array | None:
         """Where environments that are at different steps begin an episode, bool (B,); None where all are at one."""
         return self.timestep == 0 if isinstance(self.timestep, np.ndarray) else None
