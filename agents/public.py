@@ -14,7 +14,7 @@ from .policy_state import PolicyState
 from .scan.cross_attention import CrossAttention, attend
 from .scan.prefix import prefix_scan, scan_step
 from .scan.state import ScanState, combine
-from .variants import GuidedPolicy, tree_config, tree_state, with_guidance, with_softmax_attention, with_tree_attention
+from .variants import GuidedPolicy, tree_config, with_guidance, with_softmax_attention, with_tree_attention
 
 __all__ = [
     "CONSTANT",
@@ -49,7 +49,6 @@ __all__ = [
     "prefix_scan",
     "scan_step",
     "tree_config",
-    "tree_state",
     "with_guidance",
     "with_softmax_attention",
     "with_tree_attention",

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .mixers.tree.mixer import TreeAttention, TreeConfig, plant_trees
-from .model.decision import DecisionModel, ReturnEstimate
+from .model.decision import ReturnEstimate
 from .model.scaling import Step
-from .model.trunk import TrunkState
 from .policy import Policy, _exact
 
 if TYPE_CHECKING:
@@ -109,9 +108,3 @@ def tree_config(policy: Policy) -> TreeConfig | None:
     if isinstance(mixer, TreeAttention):
         return mixer.config
     return config.tree() if config.mixer == "tree" and policy.rollout != "window" else None
-
-
-def tree_state(model: DecisionModel, caches: TrunkState) -> TrunkState:
-    """The state of a model with tree attention after the tokens in the key-value caches of the original model."""
-    mixers = (block.get_submodule("mixer") for block in model.trunk.blocks)
-    return tuple(mixer.from_cache(cache) for mixer, cache in zip(mixers, caches, strict=True))  # type: ignore[operator]

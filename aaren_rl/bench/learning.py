@@ -19,7 +19,7 @@ from ..cli import Parser, aligned, positive, progress_bar
 from ..envs import TASKS, Episodes, load_episodes
 from ..errors import UsageError
 from ..evaluate.held_out import HeldOut, action_error, hold_out
-from ..policies.names import AGENTS, MARKS, label
+from ..policies.names import MARKS, label
 from ..ranges import POSITIVE, SEED
 from ..train.acceleration import keep_freed_memory
 from ..train.config import RunConfig
@@ -58,8 +58,6 @@ def read_recipe(recipe: str, updates: int, seed: int) -> RunConfig:
     for change in changes:
         key, _, text = change.partition("=")
         given[key.replace("-", "_")] = yaml.safe_load(text)
-    if agent not in AGENTS:
-        raise UsageError(f"{recipe}: {agent!r} is not one of {', '.join(AGENTS)}")
     try:
         return make_config(given, preset)
     except UsageError as error:

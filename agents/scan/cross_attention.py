@@ -26,11 +26,10 @@ def attend(
     *,
     mask: Tensor | None = None,
     block: int | None = None,
-    scale: float | None = None,
 ) -> tuple[Tensor, ScanState]:
     """Softmax attention of queries over the tokens in `state` and those given (section 3.1, appendix A):
 
-        o = sum_i exp(s_i) v_i / sum_i exp(s_i),    s_i = scale q . k_i
+        o = sum_i exp(s_i) v_i / sum_i exp(s_i),    s_i = q . k_i / sqrt(D)
 
     The positions of cuts in a stream only change the rounding.
 
@@ -42,7 +41,6 @@ def attend(
         mask: bool, broadcastable to (..., Q, N); False: this query does not see this token.
         block: b of appendix A, tokens taken at once, for O(b) memory without a gradient; 1: token by token;
             None: all in parallel.
-        scale: of the scores; 1 / sqrt(D) by default.
 
     Returns:
         The outputs (..., Q, V) in the type of the values, zeros for a query without tokens; and the state in float64.
@@ -64,7 +62,7 @@ def attend(
     state = state.to(STATE_DTYPE)
     if mask is not None:
         mask = mask.expand(torch.broadcast_shapes(mask.shape, (1, count)))
-    scaled = query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    scaled = query / math.sqrt(query.shape[-1])
     for first in range(0, count, block or max(count, 1)):
         here = slice(first, first + (block or count))
         seen = None if mask is None else mask[..., here]
@@ -96,10 +94,9 @@ class CrossAttention(nn.Module):
         width: C, channels of a token, of a latent and of an output.
         latents: Q, the number of queries.
         heads: H, must divide C. Scores are scaled by 1 / sqrt(C / H).
-        dropout: probability, on the output.
     """
 
-    def __init__(self, width: int, latents: int, heads: int = 1, dropout: float = 0.0) -> None:
+    def __init__(self, width: int, latents: int, heads: int = 1) -> None:
         """Builds the projections; raises ValueError if `heads` does not divide `width` or there are no latents."""
         super().__init__()
         if width % heads:
@@ -112,7 +109,6 @@ class CrossAttention(nn.Module):
         self.key = nn.Linear(width, width)
         self.value = nn.Linear(width, width)
         self.output = nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
 
     def forward(
         self,
@@ -142,7 +138,7 @@ class CrossAttention(nn.Module):
         keys, values = self._split(self.key(x)), self._split(self.value(x))
         seen = None if mask is None else mask[:, None, None, :]
         mixed, state = attend(self._split(self.query(self.latents)), keys, values, state, mask=seen, block=block)
-        return self.dropout(self.output(mixed.transpose(1, 2).flatten(-2))), state
+        return self.output(mixed.transpose(1, 2).flatten(-2)), state
 
     def step(self, x: Tensor, state: ScanState, *, mask: Tensor | None = None) -> tuple[Tensor, ScanState]:
         """One token (B, C) with the state of those before; returns (B, Q, C) and the new state; `mask` as elsewhere."""

@@ -72,7 +72,6 @@ class D4RLTask(Task):
     family: str
     level: str
     d4rl_file: str
-    d4rl_url: str
 
 
 def _family_tasks(env: str, observation_dim: int, action_dim: int, targets: tuple[float, ...]) -> dict[str, D4RLTask]:
@@ -93,7 +92,6 @@ def _family_tasks(env: str, observation_dim: int, action_dim: int, targets: tupl
             env_kwargs={},
             reference=Reference("D4RL v2", *REFERENCE_RETURNS[family]),
             d4rl_file=file,
-            d4rl_url=f"{D4RL_SERVER}/gym_mujoco_v2/{file}",
         )
         for level, file in files.items()
     }

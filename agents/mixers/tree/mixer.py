@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from ... import kernels
 from ...ranges import Range, check_limits, setting
-from ..attention import Attention, AttentionState
+from ..attention import Attention
 from ..base import Mixer
 from .samplers import DTYPE, SAMPLERS, Uniform
 
@@ -180,14 +180,6 @@ class TreeAttention(Mixer):
     def initial_state(self, batch_size: int) -> TreeState:
         heads, dim = self.attention.heads, self.attention.head_dim
         return TreeState.empty(batch_size, heads, dim + self.sampler.features, dim)
-
-    def from_cache(self, cache: AttentionState) -> TreeState:
-        """The tree of the tokens in a key-value cache."""
-        state = self.initial_state(len(cache.keys))
-        keys, values = self._with_features(cache.keys.transpose(1, 2).cpu()), cache.values.transpose(1, 2).cpu()
-        for n in range(keys.shape[1]):
-            state = state.append(keys[:, n], values[:, n])
-        return state
 
     def attend(
         self, state: TreeState, queries: Tensor, key_totals: Tensor, value_totals: Tensor, lengths: Tensor

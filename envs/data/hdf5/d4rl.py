@@ -42,7 +42,7 @@ def d4rl_dataset_dir() -> Path:
 def d4rl_url(task: D4RLTask) -> str:
     """Where a task's file is fetched from: `gym_mujoco_v2/FILE` of D4RL's server, or of the mirror `$D4RL_BASE_URL`."""
     base = os.environ.get("D4RL_BASE_URL") or D4RL_SERVER
-    return base.rstrip("/") + task.d4rl_url.removeprefix(D4RL_SERVER)
+    return f"{base.rstrip('/')}/gym_mujoco_v2/{task.d4rl_file}"
 
 
 def read_hdf5(

@@ -53,15 +53,13 @@ def minari_id(name: str) -> str:
     return ids[task.level]
 
 
-def read_minari(
-    dataset_id: str, *, download: bool = True, progress: bool = True, clip_actions: bool = False
-) -> MinariData:
+def read_minari(dataset_id: str, *, progress: bool = True, clip_actions: bool = False) -> MinariData:
     """Read a Minari dataset, e.g. "mujoco/hopper/medium-v0".
 
-    Where it is not in `$MINARI_DATASETS_PATH`, else `~/.minari/datasets`, and `download` is set, `minari` fetches it
-    from its remote (`$MINARI_REMOTE`, by default Hugging Face). Numbers become float32. Of the T + 1 observations of an
-    episode of T steps the last is left out, as is an unfinished last episode, with a note. Actions must lie in the
-    dataset's own action space. `progress` shows bars. The environment that it names is never imported.
+    Where it is not in `$MINARI_DATASETS_PATH`, else `~/.minari/datasets`, `minari` fetches it from its remote
+    (`$MINARI_REMOTE`, by default Hugging Face). Numbers become float32. Of the T + 1 observations of an episode of T
+    steps the last is left out, as is an unfinished last episode, with a note. Actions must lie in the dataset's own
+    action space. `progress` shows bars. The environment that it names is never imported.
 
     Raises:
         UsageError: not a Minari id.
@@ -70,13 +68,8 @@ def read_minari(
             or no complete episode.
     """
     folder = minari_data_dir(dataset_id)
-    if download and not folder.exists():
-        _fetch(dataset_id, folder.parent, progress)
     if not folder.exists():
-        raise DataError(
-            f"{folder}: does not exist; fetch it with `aaren-rl datasets download {dataset_id} --source "
-            "minari`, or set MINARI_DATASETS_PATH to the folder that has it"
-        )
+        _fetch(dataset_id, folder.parent, progress)
     return _read(dataset_id, folder, progress, clip_actions)
 
 

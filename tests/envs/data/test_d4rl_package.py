@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from aaren_rl.envs import REFERENCE_RETURNS, TASKS, normalized_score
-from aaren_rl.envs.data.hdf5.d4rl import d4rl_dataset_dir, read_hdf5
+from aaren_rl.envs.data.hdf5.d4rl import d4rl_dataset_dir, d4rl_url, read_hdf5
 
 PACKAGE = os.environ.get("AAREN_RL_D4RL_PACKAGE")
 # Where the variable is set, everything that is wrong with the folder is a failure.
@@ -48,7 +48,7 @@ def test_tasks_addresses_files_and_scores():
     assert len(TASKS) == 24
     for name, task in TASKS.items():
         theirs = tables["tasks"][f"{name}-v2"]
-        assert task.d4rl_url == theirs["url"]
+        assert d4rl_url(task) == theirs["url"]
         assert str(d4rl_dataset_dir() / task.d4rl_file) == theirs["file"]
         assert REFERENCE_RETURNS[task.family] == tuple(theirs["range"])
         # d4rl's are fractions; the tolerance is float64's rounding.

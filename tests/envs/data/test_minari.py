@@ -60,13 +60,11 @@ def test_observations_actions_and_rewards_line_up(data):
 
 
 @pytest.mark.faults(1)
-def test_1_what_is_missing(data, tmp_path, monkeypatch):
+def test_1_what_is_missing(data, tmp_path):
     for name, text in (("metadata.json", "No such file"), ("main_data.hdf5", "does not exist")):
         (data / name).rename(tmp_path / name)
         refused(data / name, text)
         (tmp_path / name).rename(data / name)
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    refused(tmp_path, "does not exist", "datasets download", "MINARI_DATASETS_PATH", download=False)
 
 
 def resized(key, change):
