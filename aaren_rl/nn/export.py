@@ -127,7 +127,7 @@ def _difference(module: nn.Module, session: Any, x: Tensor) -> float:  # noqa: A
         fed = {name: part for name, part in {"x": token.numpy(), **parts}.items() if name in known}
         y, *after = session.run(None, fed)
         parts = dict(zip((name.name.removeprefix("next_") for name in session.get_outputs()[1:]), after, strict=True))
-        largest = max(largest, float(np.abs(y - wanted.numpy()).max()))
+        largest = float(np.maximum(largest, np.abs(y - wanted.numpy()).max()))  # of a NaN, NaN
         size = max(size, float(wanted.abs().max()))
     return largest / size if size else largest
 

@@ -19,6 +19,7 @@ from aaren_rl.bench import harness, peers
 from aaren_rl.bench import rollout as bench_rollout
 from aaren_rl.bench import scan as bench_scan
 from aaren_rl.bench import train as bench_train
+from aaren_rl.errors import NumericsError
 from aaren_rl.train.acceleration import MIN_TORCH_TO_COMPILE
 from aaren_rl.train.trainer import masked_mse
 
@@ -235,3 +236,14 @@ def test_a_peer_learns(name: str) -> None:
     for _ in range(60):
         assert update() is batch.mask
     assert masked_mse(predict(batch), batch.actions, batch.mask).item() < before
+
+
+def test_a_nan_is_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is not the first that is compared."""
+    monkeypatch.setattr(bench_scan, "_apply", lambda method, scores, values: values + scores.mean() * torch.nan)
+    with pytest.raises(NumericsError, match="differs from the float64 reference"):
+        bench_scan.check("blocked", torch.device("cpu"))
+    fast, slow = (torch.nn.Linear(2, 2) for _ in range(2))
+    for module, number in ((fast, torch.nan), (slow, 1.0)):
+        module.weight.grad, module.bias.grad = torch.ones(2, 2), torch.full((2,), number)
+    assert np.isnan(bench_train._largest_difference(fast, slow))

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from aaren_rl.agents.scan.rows import tensors
+from aaren_rl.errors import NumericsError
 from aaren_rl.nn import RSA, Aaren, AarenRSA, Attention, CrossAttention, RemConfig, TreeConfig, Trunk, export_step
 
 pytest.importorskip("onnxscript")
@@ -69,6 +70,14 @@ def test_outputs_that_are_zero(tmp_path):
     for parameter in module.output.parameters():
         parameter.data.zero_()
     assert export_step(module, tmp_path / "step.onnx", torch.randn(2, 5, WIDTH)) == 0
+
+
+def test_a_nan_writes_nothing(tmp_path):
+    module = Aaren(WIDTH, HEADS)
+    next(module.output.parameters()).data[0] = torch.nan
+    with pytest.raises(NumericsError):
+        export_step(module, tmp_path / "step.onnx", torch.randn(2, 5, WIDTH))
+    assert not (tmp_path / "step.onnx").exists()
 
 
 def test_what_has_no_graph_is_refused(tmp_path):
