@@ -28,12 +28,16 @@ ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "t
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint after `steps` environment steps, with all experience so far and the evaluations of actors/."""
+    """A checkpoint after `steps` environment steps, with all experience so far and the evaluations of actors/.
+
+    `resumed` are the rows of experience before which the run was resumed: all environments began new episodes there.
+    """
 
     steps: int
     trainer: dict[str, Any]
     experience: Experience
     evaluations: list[Evaluation]
+    resumed: list[int]
 
 
 def save_run(run: Path, saved: Saved, first: int) -> None:
@@ -47,7 +51,8 @@ def save_run(run: Path, saved: Saved, first: int) -> None:
         np.savez(content, **{name: array[first:] for name, array in saved.experience.items()})  # type: ignore[arg-type]
         (run / "replay").mkdir(parents=True, exist_ok=True)
         write_whole(run / "replay" / f"{first:010d}.npz", content.getbuffer())
-    progress = {"evaluations": [asdict(evaluation) for evaluation in saved.evaluations], "rows": rows}
+    evaluations = [asdict(evaluation) for evaluation in saved.evaluations]
+    progress = {"evaluations": evaluations, "rows": rows, "resumed": saved.resumed}
     add_checkpoint(run / "checkpoints", saved.steps, progress, saved.trainer)
 
 
@@ -60,7 +65,8 @@ def load_run(run: Path) -> Saved | None:
     def read(file: File) -> Saved:
         try:
             evaluations = [Evaluation(**values) for values in file.progress["evaluations"]]
-            return Saved(file.number, file.states, _read(run / "replay", file.progress["rows"]), evaluations)
+            experience = _read(run / "replay", file.progress["rows"])
+            return Saved(file.number, file.states, experience, evaluations, list(file.progress["resumed"]))
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedCheckpointError(f"{file.file}: not readable: {one_line(error)}") from error
 

@@ -58,7 +58,7 @@ def make_parser() -> Parser:
     add("--dataset-steps", type=positive, metavar="N", default=200_000, help="steps per policy [200000]")
     fraction = "return of medium, as a share of the way from random to expert [1/3]"
     add("--medium-fraction", type=SHARE.number, metavar="X", default=1 / 3, help=fraction)
-    add("--minari", action="store_true", help="also write Minari datasets: collected/<env>/<level>-v0")
+    add("--minari", action="store_true", help="also write Minari datasets: collected/<env>/<level>-seed<N>-v0")
     add("--seed", type=SAC_SEED.integer, metavar="N", default=0, help="training seed [0]")
     add("--out", type=Path, metavar="DIR", default=Path("collected"), help="folder for runs [collected]")
     add("--resume", action="store_true", help="continue the run in its folder")
@@ -123,7 +123,7 @@ def _write_levels(
         print("stopped; the same command with --levels writes the missing datasets", file=sys.stderr)
         return stop.exit_code
     for level, file in files.items() if arguments.minari else ():
-        dataset_id = f"collected/{env_name(config.env_id).lower()}/{level}-v0"
+        dataset_id = f"collected/{env_name(config.env_id).lower()}/{level}-seed{config.seed}-v0"
         folder = minari_data_dir(dataset_id).parent
         if folder.exists():
             print(f"{folder}: already exists and is kept; delete it to write it again", file=sys.stderr)

@@ -145,7 +145,8 @@ class Source:
         else:
             rows = self.choice.medium.steps // self.config.envs
             experience = {key: array[:rows] for key, array in self.saved.experience.items()}
-            episodes = split_experience(experience, ActionUnits(inspect_spaces(env_id)[1]), name, env_id)
+            units, resumed = ActionUnits(inspect_spaces(env_id)[1]), [row for row in self.saved.resumed if row < rows]
+            episodes = split_experience(experience, units, name, env_id, resumed)
         values = (len(episodes), episodes.n_steps, float(episodes.returns.mean()), float(episodes.lengths.mean()))
         statistics: dict[str, float] = dict(zip(_STATISTICS, values, strict=True))
         with saving(self.folder):
@@ -195,17 +196,19 @@ def write_levels(source: Source, files: Mapping[str, Path], stop: StopRequest) -
     return "\n".join(aligned(table))
 
 
-def split_experience(experience: Experience, units: ActionUnits, dataset: str, env_id: str) -> Episodes:
+def split_experience(
+    experience: Experience, units: ActionUnits, dataset: str, env_id: str, resumed: Sequence[int] = ()
+) -> Episodes:
     """The whole episodes of all environments in the order in which they ended, actions in the environment's units.
 
-    Where a run was resumed, a row's observation does not follow from the row before. Episodes that were cut there, or
-    were unfinished at the last row, are left out, with a note. Raises DataError if no episode ended.
+    Episodes that were cut before the rows where the run was `resumed`, or were unfinished at the last row, are left
+    out, with a note. Raises DataError if no episode ended.
     """
-    done, seen, following = (experience[name] for name in ("dones", "observations", "next_observations"))
-    places = []
+    done, places = experience["dones"], []
     for column in range(done.shape[1]):
         begins = np.ones(len(done), bool)
-        begins[1:] = (done[:-1, column] != 0) | (seen[1:, column] != following[:-1, column]).any(axis=1)
+        begins[1:] = done[:-1, column] != 0
+        begins[list(resumed)] = True
         starts, ends = np.flatnonzero(begins), np.flatnonzero(done[:, column]) + 1
         places += [(end, column, starts[np.searchsorted(starts, end) - 1]) for end in ends]
     places.sort()

@@ -87,7 +87,7 @@ class CollectRun:
 
         Raises CheckpointError if `saved` does not fit, SimulationError if an environment cannot be made.
         """
-        self.config, self.path, self.evaluations = config, path, list[Evaluation]()
+        self.config, self.path, self.evaluations, self.resumed = config, path, list[Evaluation](), list[int]()
         (rows_per_update, updates), limit = rhythm(config), config.horizon
         units = -(-max(config.steps, saved.steps if saved else 0) // (rows_per_update * config.envs))
         env = DummyVecEnv(
@@ -156,7 +156,7 @@ class CollectRun:
         if isinstance(model, SAC):
             assert model.log_ent_coef is not None
             state["log_ent_coef"] = model.log_ent_coef.detach()
-        return Saved(self.steps, state, self.experience(), self.evaluations)
+        return Saved(self.steps, state, self.experience(), self.evaluations, self.resumed)
 
     def _restore(self, saved: Saved) -> None:
         # Environments cannot be stored: they start new episodes, with new seeds.
@@ -174,7 +174,7 @@ class CollectRun:
         for name, rows in self.experience().items():
             rows[:] = saved.experience[name]
         buffer.pos = self.rows
-        self.evaluations = list(saved.evaluations)
+        self.evaluations, self.resumed = list(saved.evaluations), [*saved.resumed, self.rows]
         model.set_random_seed(int(np.random.default_rng((self.config.seed, self.steps)).integers(2**31)))
 
     def play(self, stop: StopRequest) -> None:

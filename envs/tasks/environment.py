@@ -58,6 +58,8 @@ def inspect_spaces(
     action = _vector(env_id, "actions", action, _COMBINE)
     if not action.is_bounded():
         raise UsageError(f"{env_id}: actions are not bounded ({action}); wrap the environment in RescaleAction")
+    if (empty := np.flatnonzero(action.low >= action.high)).size:
+        raise UsageError(f"{env_id}: action {empty[0]} has equal bounds ({action.low[empty[0]]:g}); leave it out")
     return observation, action, limit
 
 
@@ -197,8 +199,6 @@ def own_task(
         acts: dict[str, Any] = {"action_dim": int(action.n), "action_low": (), "action_high": ()}
         acts |= {"n_actions": int(action.n), "action_start": int(action.start)}
     else:
-        if (empty := np.flatnonzero(action.low >= action.high)).size:
-            raise UsageError(f"{env_id}: action {empty[0]} has equal bounds ({action.low[empty[0]]:g}); leave it out")
         low, high = (tuple(map(float, bound)) for bound in (action.low, action.high))
         acts = {"action_dim": action.shape[0], "action_low": low, "action_high": high}
     if horizon is None:

@@ -46,6 +46,8 @@ class Echo(gym.Env):
 
     def __init__(self, trouble=None):
         self.trouble = trouble
+        if trouble == "flat":
+            self.action_space = gym.spaces.Box(4.0, 4.0, (1,))
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -61,12 +63,12 @@ class Echo(gym.Env):
         return self.state.copy(), reward, bool(action[0] > 3.4), False, {}
 
 
-for name, trouble in (("Echo", None), ("EchoRaises", "raise"), ("EchoNan", "nan")):
+for name, trouble in (("Echo", None), ("EchoRaises", "raise"), ("EchoNan", "nan"), ("EchoFlat", "flat")):
     gym.register(f"{name}-v0", Echo, kwargs={"trouble": trouble})
 """
 
 
-ID = "collected/hopper-v4/medium-v0"
+ID = "collected/hopper-v4/medium-seed0-v0"
 
 
 def arguments(out: Path, *more: str) -> list[str]:
@@ -176,14 +178,12 @@ def test_experience_is_split_at_the_end_of_episodes_and_where_a_run_was_resumed(
     done, timeout = np.zeros((rows, envs), np.float32), np.zeros((rows, envs), np.float32)
     done[3, 0] = done[9, 0] = done[2, 1] = done[10, 1] = timeout[9, 0] = 1
     numbers = np.arange(rows * envs, dtype=np.float32).reshape(rows, envs)
-    following = numbers[..., None] + envs
-    seen = {"observations": numbers[..., None], "next_observations": following, "actions": numbers[..., None] / 100}
+    seen = {"observations": numbers[..., None], "actions": numbers[..., None] / 100}
     seen |= {"rewards": numbers, "dones": done, "timeouts": timeout}
     units = ActionUnits(gym.spaces.Box(-1, 1, (1,)))
     assert [len(e) for e in split_experience(seen, units, "x", "X-v0")] == [3, 4, 6, 8]
     # At row 6 all environments were reset: 4-5 of the first and 3-5 of the second belong to no whole episode.
-    following[5] = -1
-    episodes = split_experience(seen, units, "x", "X-v0")
+    episodes = split_experience(seen, units, "x", "X-v0", [6])
     expected = [numbers[0:3, 1], numbers[0:4, 0], numbers[6:10, 0], numbers[6:11, 1]]
     assert [e.rewards.tolist() for e in episodes] == [e.tolist() for e in expected]
     assert episodes.terminated.tolist() == [True, True, False, True]
@@ -455,11 +455,12 @@ def test_bad_input_is_one_line_and_a_code(
 
 
 @pytest.mark.faults(24)
-@pytest.mark.filterwarnings("ignore:.*NaN:UserWarning")  # Gymnasium's, about the reward
+@pytest.mark.filterwarnings("ignore:.*(NaN|values are equal):UserWarning")  # Gymnasium's
 @pytest.mark.parametrize(
     ("name", "more", "code", "message"),
     [
         ("Echo-v0", [], 2, "give --max-episode-steps"),
+        ("EchoFlat-v0", ["--max-episode-steps", "15"], 2, "equal bounds"),
         ("EchoRaises-v0", ["--max-episode-steps", "15"], 5, "out of paper"),
         ("EchoNan-v0", ["--max-episode-steps", "15"], 5, "a reward that is not finite"),
     ],
