@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..agents import Aaren, Policy
 from ..agents.mixers.rsa.encoding import GatedEncoding, Recurrence
+from ..agents.model.scaling import middle_and_half
 
 BLOCK = 128  # weights per scale; a quarter of it takes 1.5 times as long and is hardly more accurate
 Doubles: TypeAlias = npt.NDArray[np.float64]
@@ -61,8 +62,9 @@ def beside(*layers: Linear) -> Linear:
 def action_range(policy: Policy) -> tuple[Doubles, Doubles]:
     """The middle and half the width of the action range, (A,) each."""
     size = policy.model.config.action_dim
-    low, high = exact(policy.action_low, size), exact(policy.action_high, size)
-    return (high + low) / 2, (high - low) / 2
+    low, high = (torch.as_tensor(bound).expand(size) for bound in (policy.action_low, policy.action_high))
+    middle, half = middle_and_half(low, high)
+    return exact(middle), exact(half)
 
 
 def embedding(policy: Policy) -> tuple[Doubles, Linear]:

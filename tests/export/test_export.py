@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from policies import ACTION, OBSERVATION, make_card, make_policy, save_run
 
 from aaren_rl import load_policy
@@ -192,3 +193,15 @@ def test_evaluates_choices_are_the_packages() -> None:
     """They are written out there, because what they come from imports torch."""
     assert evaluate_module.ROLLOUTS == ROLLOUTS
     assert evaluate_module.SAMPLERS == tuple(SAMPLERS)
+
+
+def test_saturated_actions_are_inside_the_bounds() -> None:
+    """As those of PyTorch, to the last bit; (0.9 - -0.1) / 2 in float32 beside 0.4 is below -0.1."""
+    bounds = {"action_low": torch.full((ACTION,), -0.1), "action_high": torch.full((ACTION,), 0.9)}
+    saturated = make_policy()
+    for parameter in saturated.model.head.parameters():
+        parameter.data.mul_(1e6)
+    policy = dataclasses.replace(saturated, **bounds)
+    acted = last_action(module.make_onnx_policy(module.make_model(policy, make_card(policy.model))))
+    np.testing.assert_array_equal(acted, last_action(policy))
+    assert acted.min() >= np.float32(-0.1) and acted.max() <= np.float32(0.9)
