@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from ..errors import CheckpointError, UsageError, one_line
-from ..evaluate.scores import Score
+from ..evaluate.scores import Score, describe_rollout
 from ..files import check_free, read_small
+from ..policies.card import Origin
 from ..policies.folder import load_policy, save_policy
 from ..typed import read
 
@@ -33,13 +34,18 @@ def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Sco
     check_free(folder)
     policy = load_policy(run)
     card = dataclasses.replace(policy.card, source_path=PurePath(policy.card.source_path).name)
-    own = (card.agent, card.env, card.updates, card.seed, card.weights)
+    own = (*_told(card), card.seed, describe_rollout(card.rollout, card.rollout_context))
     for score in scores:
-        if (found := (score.agent, score.env, score.updates, score.training_seed, score.weights)) != own:
+        acting = score.acting().removesuffix(f", {score.attention}")  # a tree is the policy's own
+        if (found := (*_told(score), score.training_seed, acting)) != own:
             raise CheckpointError(f"the score is of {found}, the policy is {own}; evaluate this policy")
     readme = model_card(card, scores, folder.resolve().name, license)
     save_policy(folder, card, {card.weights: policy.model.state_dict()}, readme)
     return folder
+
+
+def _told(origin: Origin) -> tuple[object, ...]:
+    return origin.agent, origin.env, origin.env_id, origin.updates, origin.weights
 
 
 def read_scores(file: Path) -> list[Score]:

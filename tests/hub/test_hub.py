@@ -96,9 +96,10 @@ def test_the_command_evaluates_or_takes_scores(
 def test_scores_of_another_policy_are_refused(trained_run: Path, scores_file: Path, tmp_path: Path) -> None:
     (score,) = json.loads(scores_file.read_text())
     other = tmp_path / "other.json"
-    other.write_text(json.dumps([{**score, "training_seed": 3}]))
-    with pytest.raises(CheckpointError, match="evaluate this policy"):
-        save_pretrained(trained_run, tmp_path / "a", scores=read_scores(other))
+    for change in ({"training_seed": 3}, {"env_id": "Hopper-v5"}, {"guidance": 3.0}, {"rollout": "window"}):
+        other.write_text(json.dumps([{**score, **change}]))
+        with pytest.raises(CheckpointError, match="evaluate this policy"):
+            save_pretrained(trained_run, tmp_path / "a", scores=read_scores(other))
     changed = ({"x": 1}, {"return_mean": float("inf")}, {"return_std": "1"})
     for tree in ({}, [], {"a": 1}, [[]], *([{**score, **change}] for change in changed)):
         other.write_text(json.dumps(tree))
