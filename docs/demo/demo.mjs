@@ -253,7 +253,7 @@ class Demo {
     this.debt = 0; // environment steps that are due
     this.rest = 0;
     this.part("start").onclick = () => this.load(this.part("robot").value);
-    this.part("robot").onchange = () => this.episode && this.load(this.part("robot").value);
+    this.part("robot").onchange = () => this.turn && this.load(this.part("robot").value);
     this.part("target").oninput = () => this.showTarget();
     this.part("left").onclick = () => this.push(-1);
     this.part("right").onclick = () => this.push(1);

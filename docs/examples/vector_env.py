@@ -6,28 +6,35 @@ import gymnasium as gym
 import numpy as np
 
 from aaren_rl import load_policy
+from aaren_rl.envs import make_env
 from aaren_rl.vector import VectorPolicy
 
 
 def play(run: str, episodes: int, n_envs: int = 4, seed: int = 0) -> list[float]:
-    """The returns of the first `episodes` episodes to end; environment i is first reset with seed + i."""
+    """The returns of at least `episodes` episodes; environment i is first reset with seed + i.
+
+    Every environment plays as many: those that end first are the short ones, and would bias the mean.
+    """
     policy = load_policy(run)
+    card, each = policy.card, -(-episodes // n_envs)
     # The observation that comes back from an episode's last step is the next episode's first.
-    same_step = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}
-    envs = gym.make_vec(policy.card.env_id, num_envs=n_envs, vectorization_mode="sync", vector_kwargs=same_step)
+    same_step = gym.vector.AutoresetMode.SAME_STEP
+    made = [lambda: make_env(card.env_id, **card.env_kwargs)] * n_envs
+    envs = gym.vector.SyncVectorEnv(made, autoreset_mode=same_step)
     agent = VectorPolicy(policy, n_envs=n_envs)  # the target return is the one on the policy's card
     observations, _ = envs.reset(seed=seed)
     rewards, started, state = np.zeros(n_envs), np.ones(n_envs, bool), None
-    returns, so_far = [], np.zeros(n_envs)
-    while len(returns) < episodes:
+    returns, so_far = [[] for _ in range(n_envs)], np.zeros(n_envs)
+    while min(map(len, returns)) < each:
         actions, state = agent.act(observations, rewards, started, state)
         observations, rewards, terminated, truncated, _ = envs.step(actions)
         started = terminated | truncated
         so_far += rewards
-        returns += so_far[started].tolist()
+        for i in np.flatnonzero(started):
+            returns[i].append(float(so_far[i]))
         so_far[started] = 0
     envs.close()
-    return returns[:episodes]
+    return [value for own in returns for value in own[:each]]
 
 
 if __name__ == "__main__":
