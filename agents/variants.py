@@ -33,13 +33,15 @@ if TYPE_CHECKING:
 
 
 def with_guidance(policy: Policy, guidance: float) -> Policy:
-    """A copy of the policy that acts with guidance W, without guidance for W = 1.
+    """The policy with guidance W; without guidance for W = 1.
 
     Raises:
         ValueError: the guidance is below 1 or not finite, or the model cannot estimate the expected return-to-go.
     """
     if not (math.isfinite(guidance) and guidance >= 1):
         raise ValueError(f"guidance must be a number from 1, not {guidance}")
+    if guidance == 1 and not isinstance(policy, GuidedPolicy):
+        return policy
     own = {part.name: getattr(policy, part.name) for part in fields(Policy) if part.init}
     return Policy(**own) if guidance == 1 else GuidedPolicy(**own, guidance=float(guidance))
 

@@ -46,7 +46,9 @@ class Evaluation:
 
 
 def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | None = None) -> Cell:
-    """Everything a comparison shows of a run; kept in its comparison.json, and read from there the next time here.
+    """Everything a comparison shows of a run; kept in its comparison.json, and read from there the next time.
+
+    It is measured again with other settings, on another processor, or with other versions of packages.
 
     Raises CheckpointError where the run has no policy or readable metrics, UsageError where its configuration cannot be
     read, DataError where its data cannot be, or are other ones by now, and SimulationError where the environment fails.

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
+from ..agents import tree_config
 from ..errors import CheckpointError, UsageError, one_line
 from ..evaluate.scores import Score, describe_rollout
 from ..files import check_free, read_small
@@ -34,10 +35,11 @@ def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Sco
     check_free(folder)
     policy = load_policy(run)
     card = dataclasses.replace(policy.card, source_path=PurePath(policy.card.source_path).name)
-    own = (*_told(card), card.seed, describe_rollout(card.rollout, card.rollout_context))
+    tree = tree_config(policy)
+    acting = ", ".join([describe_rollout(card.rollout, card.rollout_context), *([str(tree)] if tree else [])])
+    own = (*_told(card), card.seed, acting)
     for score in scores:
-        acting = score.acting().removesuffix(f", {score.attention}")  # a tree is the policy's own
-        if (found := (*_told(score), score.training_seed, acting)) != own:
+        if (found := (*_told(score), score.training_seed, score.acting())) != own:
             raise CheckpointError(f"the score is of {found}, the policy is {own}; evaluate this policy")
     readme = model_card(card, scores, folder.resolve().name, license)
     save_policy(folder, card, {card.weights: policy.model.state_dict()}, readme)

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     own, more = split_at_dashes(argv)
     parser = Parser("sweep", DESCRIPTION, "GRID [options] [-- arguments of train for every run]")
     add = parser.add_argument
-    grids = "a YAML file; paper: the 120 runs of the paper's Table 1; local: its sets, made here, default preset"
+    grids = "a YAML file; paper: the 120 runs of the paper's Table 1; local: the same sets, made locally"
     add("grid", metavar="GRID", help=grids)
     add("--out", type=Path, metavar="DIR", default=Path("runs"), help="where runs go [runs]")
     add("--jobs", type=positive, metavar="N", help="runs at once (default: one a core; all Ray has)")

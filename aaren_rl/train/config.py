@@ -110,7 +110,8 @@ class RunConfig:
         if self.evaluation.target_return == AUTO and not able:
             raise ValueError("target_return: auto needs max_return_estimate and an agent conditioned on returns")
         if self.data.context == "tbptt" and not self.constant_state:
-            raise ValueError(f"context: tbptt requires a recurrent agent; {self.agent} is not one; use window")
+            problem = "is not one with --rem-max-power" if self.keeps_values else "is not one"
+            raise ValueError(f"context: tbptt requires a recurrent agent; {self.agent} {problem}; use window")
 
     def model(self, observation_dim: int, action_dim: int, horizon: int, *, discrete: bool = False) -> ModelConfig:
         """The model configuration for an environment."""
@@ -128,12 +129,15 @@ class RunConfig:
 
     @property
     def constant_state(self) -> bool:
-        """Whether the state of the mixer has a constant size, independent of episode length."""
+        """Whether the state of the mixer has a constant size, which truncated BPTT can carry."""
         from ..agents import CONSTANT, MIXERS
 
-        # Powers of the recurrence encoding keep the values of as many tokens.
-        keeps_values = self.mixer == "aaren-rsa" and self.network.rem_max_power
-        return MIXERS[self.mixer].state_size == CONSTANT and not keeps_values
+        return MIXERS[self.mixer].state_size == CONSTANT and not self.keeps_values
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether powers of the recurrence encoding keep the values of as many tokens."""
+        return self.mixer == "aaren-rsa" and bool(self.network.rem_max_power)
 
 
 SECTIONS = {"data": DataConfig, "network": ModelConfig, "optimizer": OptimizerConfig, "evaluation": EvaluationConfig}

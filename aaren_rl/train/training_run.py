@@ -159,8 +159,10 @@ def evaluate(run: Run) -> None:
 
 
 def save(run: Run) -> None:
-    """Add a checkpoint. Raises NumericsError if a loss since the last log is not finite."""
-    recent = finite_losses(run, saving=True)
+    """Add a checkpoint. Raises NumericsError if a loss since the last log is not finite and not to be skipped."""
+    if run.config.optimizer.non_finite == "stop":
+        finite_losses(run)
+    recent = torch.stack(run.recent) if run.recent else torch.zeros(0, 2)
     scores = {name: score and dataclasses.asdict(score) for name, score in (("last", run.last), ("best", run.best))}
     states = run.trainer.states() | {"recent": recent}
     add_checkpoint(run.path / "checkpoints", run.trainer.update, {**scores, "data": data_identity(run)}, states)
@@ -176,15 +178,15 @@ def find_checkpoint(folder: Path) -> Saved | None:
     return newest_whole(folder, STATES, lambda saved: saved)
 
 
-def finite_losses(run: Run, *, saving: bool = False) -> Tensor:
+def finite_losses(run: Run) -> Tensor:
     """Losses and gradient norms since the last log, (steps, 2), without skipped steps.
 
-    Raises NumericsError if one is not finite or, with skipping, if all up to a log are. The message names the first.
+    Raises NumericsError if one is not finite or, with skipping, if all are. The message names the first such step.
     """
     recent = torch.stack(run.recent) if run.recent else torch.zeros(0, 2)
     good = recent.isfinite().all(1)
     skip = run.config.optimizer.non_finite == "skip"
-    if bool(good.all()) or (skip and (saving or bool(good.any()))):
+    if bool(good.all()) or (skip and bool(good.any())):
         return recent[good]
     update = run.trainer.update - len(recent) + 1 + int(good.int().argmin())
     every = "is not finite at any gradient step from" if skip else "is not finite at gradient step"

@@ -62,7 +62,7 @@ class ReturnRange(NamedTuple):
 def middle_and_half(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """The middle and half the range of actions from `low` to `high`, each (A,) in float32.
 
-    Half is rounded down so that middle - half and middle + half are inside the bounds, for which environments check.
+    Half is rounded down so that middle - half and middle + half are inside the bounds, which environments check.
     """
     low, high = low.float(), high.float()
     middle = (high + low) / 2

@@ -260,7 +260,7 @@ def test_resume_goes_on_where_it_was(copied: Path) -> None:
     assert collect(arguments(copied, "--resume", "--steps", "800")) == 0
     after = load_run(run)
     assert after.steps == 800 and [e.steps for e in after.evaluations] == [200, 400, 600, 800]
-    assert after.evaluations[:3] == before.evaluations
+    assert after.evaluations[:3] == before.evaluations and (before.resumed, after.resumed) == ([], [150])
     for name, rows in before.experience.items():
         np.testing.assert_array_equal(rows, after.experience[name][:150])
     assert after.trainer["updates"] == before.trainer["updates"] + 10

@@ -303,6 +303,8 @@ def test_21_skipping_ends_where_nothing_is_left(
 ) -> None:
     nan_at(monkeypatch, *range(1, 21))
     assert train(arguments(hopper_file, tmp_path, "--non-finite", "skip")) == 6
+    the_error()
+    assert train(arguments(hopper_file, tmp_path, "--non-finite", "skip", "--resume")) == 6  # not a finished run
     assert "is not finite at any gradient step from 1; the last good checkpoint is kept in" in the_error()
 
 

@@ -96,7 +96,7 @@ def test_the_command_evaluates_or_takes_scores(
 def test_scores_of_another_policy_are_refused(trained_run: Path, scores_file: Path, tmp_path: Path) -> None:
     (score,) = json.loads(scores_file.read_text())
     other = tmp_path / "other.json"
-    for change in ({"training_seed": 3}, {"env_id": "Hopper-v5"}, {"guidance": 3.0}, {"rollout": "window"}):
+    for change in ({"training_seed": 3}, {"env_id": "Hopper-v5"}, {"guidance": 3.0}, {"attention": "tree"}):
         other.write_text(json.dumps([{**score, **change}]))
         with pytest.raises(CheckpointError, match="evaluate this policy"):
             save_pretrained(trained_run, tmp_path / "a", scores=read_scores(other))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ...agents.model.scaling import middle_and_half
 from ...envs.errors import DataError
 
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ class StepData:
         else:
             low, high = torch.tensor(action_low, device=device), torch.tensor(action_high, device=device)
             size = self.actions.shape[1]
-            self._action_middle = ((high + low) / 2).expand(size).contiguous()
-            self._action_half = ((high - low) / 2).expand(size).contiguous()
+            middle, half = middle_and_half(low.expand(size), high.expand(size))
+            self._action_middle, self._action_half = middle.contiguous(), half.contiguous()
         self.returns_to_go = torch.from_numpy(episodes.returns_to_go()).to(device) / return_scale
         largest = float(self.returns_to_go.abs().max())
         if not largest <= LARGEST_RETURN:  # also rejects NaN
