@@ -27,7 +27,7 @@ from aaren_rl.collect import run as collect_training
 from aaren_rl.collect.checkpoint import load_run
 from aaren_rl.collect.command import main as collect
 from aaren_rl.collect.config import CollectConfig, Evaluation, read_config
-from aaren_rl.collect.levels import LEVELS, choose_checkpoints, split_experience
+from aaren_rl.collect.levels import LEVELS, Choice, Source, choose_checkpoints, split_experience
 from aaren_rl.collect.run import CollectRun, TrainingEnv, rhythm, write_actor
 from aaren_rl.envs import load_task
 from aaren_rl.envs.behavior.policy import ActionUnits, BehaviorPolicy, WorkerPool
@@ -271,6 +271,12 @@ def test_resume_goes_on_where_it_was(copied: Path) -> None:
     seen = after.experience["observations"]
     assert not np.isin(seen[150], seen[0]).all(axis=1).any()
     assert (seen[150] != after.experience["next_observations"][149]).any(axis=1).all()
+    units = ActionUnits(gym.spaces.Box(-1, 1, (3,)))
+    parts = [split_experience(after.experience, units, "x", "X-v0", resumed) for resumed in ([150], [])]
+    assert parts[0].n_steps < parts[1].n_steps
+    choice = Choice(0.0, after.evaluations[-1], after.evaluations[-1])
+    source = Source(read_config(run / "config.yaml"), run, after, choice, 300, None)
+    assert source.write("medium-replay", run / "replay.hdf5", {})["total_steps"] == parts[0].n_steps
 
 
 def test_a_restored_run_is_the_saved_one(collected: Path) -> None:
