@@ -37,16 +37,16 @@ def save_pretrained(run: str | Path, folder: str | Path, *, scores: Sequence[Sco
     card = dataclasses.replace(policy.card, source_path=PurePath(policy.card.source_path).name)
     tree = tree_config(policy)
     acting = ", ".join([describe_rollout(card.rollout, card.rollout_context), *([str(tree)] if tree else [])])
-    own = (*_told(card), card.seed, acting)
+    own = (*_identity(card), card.seed, acting)
     for score in scores:
-        if (found := (*_told(score), score.training_seed, score.acting())) != own:
+        if (found := (*_identity(score), score.training_seed, score.acting())) != own:
             raise CheckpointError(f"the score is of {found}, the policy is {own}; evaluate this policy")
     readme = model_card(card, scores, folder.resolve().name, license)
     save_policy(folder, card, {card.weights: policy.model.state_dict()}, readme)
     return folder
 
 
-def _told(origin: Origin) -> tuple[object, ...]:
+def _identity(origin: Origin) -> tuple[object, ...]:
     return origin.agent, origin.env, origin.env_id, origin.updates, origin.weights
 
 

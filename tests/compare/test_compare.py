@@ -53,7 +53,7 @@ def test_again_trains_and_scores_nothing(compared: Path, hopper_file: Path, caps
     assert [p.stat().st_mtime_ns for p in files] == before
 
 
-def test_a_target_above_the_data_is_told(compared: Path, hopper_file: Path, tmp_path: Path, capsys) -> None:
+def test_a_target_above_the_data_is_noted(compared: Path, hopper_file: Path, tmp_path: Path, capsys) -> None:
     """Also where the first agent is fed no return."""
     out = shutil.copytree(compared, tmp_path / "out")
     assert compare(command(hopper_file, out, "--agents", "bc", "decision-aaren", "--seeds", "1")) == 0

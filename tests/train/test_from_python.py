@@ -124,7 +124,7 @@ def test_settings_from_a_file(hopper_file: Path, small: Path, tmp_path: Path) ->
 
 
 def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_path: Path) -> None:
-    """Its size, its agent and its scale follow; its normalization stays. Its estimates of returns are fitted anew."""
+    """Its size, its agent and its scale follow; its normalization stays. Its estimates of returns are fitted again."""
     card_file = shutil.copytree(small, tmp_path / "old") / "policy" / "config.json"
     card = json.loads(card_file.read_text())
     card["observation_mean"] = [mean + 1 for mean in card["observation_mean"]]
