@@ -86,8 +86,6 @@ def explain(error: Exception) -> tuple[str, int]:
     of_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and of_torch):
         return f"out of memory ({said}); {SMALLER}", ResourcesError.exit_code
-    if type(error).__module__.startswith(("torch._dynamo.", "torch._inductor.")):
-        return f"torch could not compile the model ({said}); train without --compile", ResourcesError.exit_code
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or said or type(error).__name__

@@ -43,6 +43,7 @@ MEAN_LENGTH = 457  # steps per episode, about those of hopper-medium in D4RL
 RETURN_SCALE = 1000.0
 PEAK_SIZE = 2048  # rows and columns of the matrix product for the peak
 PRODUCT = "product"  # name of the peak measurement
+TO_RECORD = 60  # gradient steps on a GPU before the first timed one: batches of every size are recorded
 UNTIMED = 1  # untimed gradient steps before every timed one, to fill the processor caches
 REPEATS = 7
 BASE = "decision-aaren, window"  # reference for the contexts and the peers
@@ -131,10 +132,10 @@ def _token_by_token(model: DecisionModel, batch: Batch) -> Tensor:
 
 
 class Measured:
-    """A gradient step and its masks, False for padding. `counted` is not compiled, for the FLOP counter of torch."""
+    """A gradient step and its masks, False for padding. `counted` is launched one by one, for the FLOP counter."""
 
-    def __init__(self, update: Callable[[], Tensor], counted: Callable[[], Tensor] | None = None) -> None:
-        self.update, self.counted, self.masks = update, counted or update, list[Tensor]()
+    def __init__(self, update: Callable[[], Tensor], counted: Callable[[], Tensor]) -> None:
+        self.update, self.counted, self.masks = update, counted, list[Tensor]()
 
     def __call__(self) -> None:
         self.masks.append(self.update().clone())  # the next gradient step may overwrite it
@@ -150,10 +151,18 @@ class Measured:
         return float(counter.get_total_flops()) / size * mean(mask.numel() for mask in self.masks)
 
 
-def own_update(trainer: Trainer) -> Tensor:
-    """A gradient step of this package, for `Measured`."""
-    trainer.step()
-    return trainer.mask
+def own_update(trainer: Trainer) -> Measured:
+    """The gradient steps of a trainer. The FLOP counter does not see into those that a GPU replays."""
+
+    def replayed() -> Tensor:
+        trainer.step()
+        return trainer.mask
+
+    if trainer.data.device.type == "cuda":
+        for _ in range(TO_RECORD):
+            trainer.step()
+
+    return Measured(replayed, lambda: trainer.learn(trainer.sampler.prepare(trainer.generator))[-1])
 
 
 def measure_size(width: int, layers: int, arguments: argparse.Namespace, data: StepData) -> tuple[Figures, list[str]]:
@@ -161,12 +170,12 @@ def measure_size(width: int, layers: int, arguments: argparse.Namespace, data: S
     asked = {"width": width, "layers": layers, "heads": arguments.heads}
     length, device = arguments.context_length, data.device
 
-    def trainer(agent: str, context: str, precision: str, *, compiled: bool = False) -> Trainer:
+    def trainer(agent: str, context: str, precision: str) -> Trainer:
         contexts = {"context": context, "context_length": length, "steps_per_update": arguments.batch * length}
         # The settings of the peers: AdamW, dropout and an embedding of the time step.
         peers = {"optimizer": "adamw", "dropout": 0.1, "timestep_embedding": True}
         config = make_config({"agent": f"decision-{agent}", "precision": precision, **peers, **contexts, **asked})
-        return Trainer(config, data, TASK.action_dim, TASK.horizon, compiled=compiled)
+        return Trainer(config, data, TASK.action_dim, TASK.horizon)
 
     plain = trainer("aaren", "window", "float32")
     native = uses_bfloat16(trainer("aaren", "window", "auto").config.optimizer, device)
@@ -175,16 +184,12 @@ def measure_size(width: int, layers: int, arguments: argparse.Namespace, data: S
     differences = check_gradients(plain.config, data, precisions)
     works: dict[Pair, Measured] = {}
     for agent, context in (("aaren", "window"), ("aaren", "episode"), ("aaren", "mixed"), ("transformer", "window")):
-        works[f"decision-{agent}, {context}", best] = Measured(partial(own_update, trainer(agent, context, best)))
-    for agent in ("aaren", "transformer") if arguments.compile else ():
-        name = f"decision-{agent}, window"
-        faster = partial(own_update, trainer(agent, "window", best, compiled=True))
-        works[f"{name}, compiled", best] = Measured(faster, works[name, best].update)
-    works.setdefault((BASE, "float32"), Measured(partial(own_update, plain)))
+        works[f"decision-{agent}, {context}", best] = own_update(trainer(agent, context, best))
+    works.setdefault((BASE, "float32"), own_update(plain))
     batches = [plain.sampler.sample(plain.generator) for _ in range(4)]
     dims = {"observation_dim": TASK.observation_dim, "action_dim": TASK.action_dim}
     made, notes = make_peers({**asked, **dims}, TASK.horizon, batches, precisions, device)
-    works |= {pair: Measured(update) for pair, update in made.items()}
+    works |= {pair: Measured(update, update) for pair, update in made.items()}
     calls: dict[Pair, Work] = {**works}
     for precision in precisions:
         a, b = (torch.randn(PEAK_SIZE, PEAK_SIZE, device=device).to(getattr(torch, precision)) for _ in range(2))
@@ -293,7 +298,4 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--batch", type=positive, default=64, help="windows per gradient step (default: %(default)s)")
     parser.add_argument("--context-length", type=positive, default=20, help="K, steps (default: %(default)s)")
     parser.add_argument("--repeats", type=positive, default=REPEATS, help="runs, in turns (default: %(default)s)")
-    parser.add_argument(
-        "--compile", action="store_true", help="also time the agents of this package with torch.compile"
-    )
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda (default: %(default)s)")

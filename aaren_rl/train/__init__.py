@@ -64,7 +64,6 @@ def train_policy(
     threads: int | None = None,
     device: str = "auto",
     register: str | None = None,
-    compile: bool = False,
     on_log: Callable[[int, dict[str, float]], object] | None = None,
     **settings: Any,  # noqa: ANN401  settings have many types
 ) -> TrainingResult:
@@ -85,7 +84,6 @@ def train_policy(
         threads: CPU threads of torch in this process; the setting stays after the call. None: unchanged.
         device: "auto", "cpu" or "cuda".
         register: a module to import that registers environments. Environments of this process are always available.
-        compile: torch.compile the model.
         on_log: called for every line of metrics.jsonl with the gradient step and the scalars, tag -> value. An
             exception that it raises ends the training; `resume` continues the run.
         settings: any other setting by its name on the command line, with underscores: `updates=200`,
@@ -105,7 +103,7 @@ def train_policy(
     named = {"env": env, "agent": agent, "seed": seed}
     typed = {name: value for name, value in named.items() if value is not None} | settings
     typed = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in typed.items()}
-    job = Job(typed, config, preset, register, Path(out), device, threads, compile, resume, save_every, on_log)
+    job = Job(typed, config, preset, register, Path(out), device, threads, resume, save_every, on_log)
     made = job.make_config()
     if run_training(job, made) > 128:
         raise KeyboardInterrupt(f"stopped by {signal.SIGINT.name} or {signal.SIGTERM.name}; resume=True continues")

@@ -12,13 +12,10 @@ import torch
 from torch import Tensor
 
 from ..agents.kernels.cuda_graphs import call_aside, capture
-from ..errors import UsageError
 from .config import OptimizerConfig
 from .optimizers import Rates, rates_at
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from malloc.h of glibc
-# The oldest version tested with --compile. The compiler of 2.10 gave a wrong gradient of the key weights.
-MIN_TORCH_TO_COMPILE = "2.13"
 KEPT = 1 << 30  # bytes
 
 EAGER = 2  # eager calls per size before recording: they compile kernels and allocate optimizer moments
@@ -43,13 +40,6 @@ def uses_bfloat16(config: OptimizerConfig, device: torch.device) -> bool:
         return bool(torch.cuda.is_bf16_supported())
     # The oneDNN test also accepts emulated bfloat16, which is slower than float32, so check the instructions.
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-
-
-def check_compiler() -> None:
-    """Raise UsageError if torch is older than the oldest version tested with --compile."""
-    if torch.__version__ < MIN_TORCH_TO_COMPILE:
-        needed = f"--compile needs torch {MIN_TORCH_TO_COMPILE} or newer, here is {torch.__version__}"
-        raise UsageError(f"{needed}; upgrade it, or train without --compile")
 
 
 class DeviceRates:

@@ -104,7 +104,7 @@ def prepare(
     # A run with a checkpoint no longer needs the policy that it started from.
     source = None if job.resume and has_checkpoint(path) else config.data.start_from
     start = None if source is None else load_policy(source)  # before torch is seeded
-    trainer = Trainer(config, data, task.action_dim, task.data_horizon, ranks, compiled=job.compile)
+    trainer = Trainer(config, data, task.action_dim, task.data_horizon, ranks)
     if start is not None:
         start_from(trainer, start, config)
     run = Run(config, task, training, held_out, data_returns(episodes), path, trainer, job.on_log)

@@ -53,7 +53,6 @@ def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> P
     add("--seed", type=SEED.integer, metavar="N", default=argparse.SUPPRESS, help=training)
     add("--out", type=Path, metavar="DIR", default=Path("runs"), help="parent folder of runs [runs]")
     add("--threads", type=THREADS.integer, metavar="N", help="CPU threads (default: all cores)")
-    add("--compile", action="store_true", help="torch.compile the model (for GPUs; takes minutes at the start)")
     add("--resume", action="store_true", help="resume this run; a larger --updates extends it")
     add(
         "--save-every",

@@ -14,7 +14,6 @@ from ..errors import SMALLER, CheckpointError
 from ..evaluate.held_out import READING
 from ..files import write_text
 from ..runs.folder import RunFolder, holds_training
-from .acceleration import check_compiler
 from .config import DataConfig, RunConfig
 from .loop import prepare, train
 from .options import remarks
@@ -32,8 +31,6 @@ def _train_together(job: Job, asked: RunConfig, ranks: Ranks) -> int:
     if ranks.is_writer:
         for remark in remarks(asked, job.typed):
             print(remark, file=sys.stderr)
-    if job.compile:
-        ranks.in_turn(check_compiler)
     device = ranks.in_turn(lambda: ranks.device(choose_device(job.device)))
     ranks.in_turn(lambda: require_room(asked, device))
     if job.threads is not None:

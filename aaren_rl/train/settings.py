@@ -160,7 +160,6 @@ class Job:
     out: Path = Path("runs")
     device: str = "auto"
     threads: int | None = field(default=None, metadata={"limits": THREADS})
-    compile: bool = False
     resume: bool = False
     save_every: int | None = field(default=None, metadata={"limits": COUNT})
     on_log: OnLog | None = None

@@ -58,9 +58,8 @@ class Trainer:
         horizon: the environment's time limit, in steps.
         ranks: the processes that share every batch, on GPUs of one type. Without dropout the weights are those of one
             process, up to rounding. With dropout each process draws its own masks.
-        compiled: run the model through torch.compile: same numbers up to rounding, other masks.
         on_device: gradient steps never synchronize with the device; a GPU replays them as CUDA graphs. True by default
-            for one process on a GPU and a model that is not `compiled` and never synchronizes. On a CPU, for tests.
+            for one process on a GPU and a model that never synchronizes. On a CPU, for tests.
     """
 
     def __init__(
@@ -71,7 +70,6 @@ class Trainer:
         horizon: int,
         ranks: Ranks = ALONE,
         *,
-        compiled: bool = False,
         on_device: bool | None = None,
     ) -> None:
         self.config, self.data, self.ranks = config, data, ranks
@@ -86,15 +84,12 @@ class Trainer:
         self._parameters: list[Tensor] = list(self.model.parameters())
         self._ema: list[Tensor] = list(self.ema.parameters())
         self._forward: Any = ranks.wrap(self.model, data.device)
-        if compiled:  # replayed as CUDA graphs on a GPU
-            mode = "reduce-overhead" if data.device.type == "cuda" else "default"
-            self._forward = torch.compile(self._forward, mode=mode)
         self._bfloat16 = uses_bfloat16(config.optimizer, data.device)
         self.optimizers = Optimizers(self.model, config.optimizer, torch.bfloat16 if self._bfloat16 else torch.float32)
         self.sampler = make_sampler(config.data, data, horizon)
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
         if on_device is None:
-            alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1 and not compiled
+            alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1
             on_device = alone_on_a_gpu and self.model.trunk.mixer.recordable and gpu_is_right(data.device)
         self._on_device = on_device
         self.carried: Carried | None = None
@@ -109,7 +104,7 @@ class Trainer:
         config, device, on_device = self.config.optimizer, self.data.device, self._on_device
         self._rates = DeviceRates(config, device, self.update) if on_device else None
         recorded = on_device and device.type == "cuda"
-        self._learn: Callable[[int], Found] = Graphs(self._update, self.generator) if recorded else self._update
+        self._learn: Callable[[int], Found] = Graphs(self.learn, self.generator) if recorded else self.learn
 
     @property
     def skipped(self) -> int:
@@ -128,7 +123,8 @@ class Trainer:
         self.update += 1
         return loss, norm
 
-    def _update(self, size: int) -> Found:
+    def learn(self, size: int) -> Found:
+        """A gradient step on a batch of `size`, launch by launch, which `step` counts. Returns loss, norm and mask."""
         # On the device, it reads only tensors that are there. Samples do not depend on the number of processes.
         whole = self.sampler.draw(self.generator, size)
         rates = rates_at(self.update, self.config.optimizer) if self._rates is None else self._rates.take()

@@ -20,7 +20,6 @@ from aaren_rl.bench import rollout as bench_rollout
 from aaren_rl.bench import scan as bench_scan
 from aaren_rl.bench import train as bench_train
 from aaren_rl.errors import NumericsError
-from aaren_rl.train.acceleration import MIN_TORCH_TO_COMPILE
 from aaren_rl.train.trainer import masked_mse
 
 ROLLOUT = "rollout --steps 300 --width 16 --layers 1 --heads 2".split()
@@ -163,20 +162,6 @@ def test_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert checked.get("bfloat16", 0) < 5e-2
     out = capsys.readouterr().out
     assert out.count("is left out") == 2 and out.count("pip install 'aaren-rl[bench]'") == 2
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's tracing uses what torch deprecates
-@pytest.mark.skipif(torch.__version__ < MIN_TORCH_TO_COMPILE, reason="torch is too old for --compile")
-def test_train_compiled_beside_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.compiler.reset()
-    make = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda model, mode: make(model, backend="aot_eager"))
-    (size,) = measured([*TRAIN, "--compile"], tmp_path)["sizes"]
-    updates = {update["name"]: update for update in size["updates"]}
-    for agent in ("decision-aaren, window", "decision-transformer, window"):
-        compiled = updates[f"{agent}, compiled"]
-        assert compiled["gflop"] == updates[agent]["gflop"] and compiled["milliseconds"] > 0
 
 
 @pytest.mark.parametrize(("precision", "factor"), [("float32", 1.001), ("bfloat16", 1.2)])

@@ -18,12 +18,12 @@ from aaren_rl.agents import ScanState, kernels, prefix_scan
 from aaren_rl.agents.kernels import scan_numba as cpu
 from aaren_rl.agents.kernels.compiled import compiled
 from aaren_rl.agents.scan.fused import OPERATORS
-from aaren_rl.train.acceleration import MIN_TORCH_TO_COMPILE
 
 interpreter.prepare()
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 traces = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's tracing uses what torch deprecates
-compiles = pytest.mark.skipif(torch.__version__ < MIN_TORCH_TO_COMPILE, reason="torch is too old for --compile")
+# The compiler of torch 2.10 gave a wrong gradient of the key weights.
+compiles = pytest.mark.skipif(torch.__version__ < "2.13", reason="an older compiler")
 numba_scan = partial(prefix_scan, method="numba")
 
 
