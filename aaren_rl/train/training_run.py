@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import sys
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from ..agents import DecisionModel, Policy
+from ..agents.fast.rollout_step import can_compile
 from ..envs import D4RLTask, Episodes, Task, get_task
 from ..envs.behavior.noise import mode_returns
 from ..errors import NumericsError
@@ -136,9 +139,11 @@ def evaluate(run: Run) -> None:
     if at_end:
         run.data_returns |= behavior_mode(run.episodes, config.eval_seed)
     card = make_card(run)
-    policy, episodes = make_policy(trainer.ema, card), config.final_episodes if at_end else config.eval_episodes
-    (score,) = score_policy(policy, card, EpisodePlan("ema", episodes, [card.target_return], config.eval_seed))
-    bounds = card.action_low, card.action_high
+    plan = EpisodePlan(
+        "ema", config.final_episodes if at_end else config.eval_episodes, [card.target_return], config.eval_seed
+    )
+    (score,) = score_policy(acting_policy(trainer.ema, card), card, plan)
+    bounds, policy = (card.action_low, card.action_high), make_policy(trainer.ema, card)
     imitation = None if run.held_out is None else action_error(policy, run.held_out, *bounds)
     run.last = last = dataclasses.replace(score, action_error=imitation)
     run.tell(last.scalars())
@@ -156,6 +161,15 @@ def evaluate(run: Run) -> None:
         save_policy(run.path / "policy_best", card, states)
     elif at_end:  # it was saved before the return of the behavior policy was known
         amend_card(run.path / "policy_best", data_returns=run.data_returns)
+
+
+def acting_policy(model: DecisionModel, card: PolicyCard) -> Policy:
+    """A policy that acts on the CPU if the model has a compiled step there, otherwise on the model's device.
+
+    A GPU launches an action operation by operation: 9 ms for 20 environments on an H100, against 0.5 ms on a core.
+    """
+    copied = copy.deepcopy(model).cpu()
+    return make_policy(copied if can_compile(copied) else model, card)
 
 
 def save(run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from policies import make_card, make_model
 from torch import Tensor
 from windows import SCALE, make_episodes
 
@@ -14,6 +15,7 @@ from aaren_rl.train import trainer as module
 from aaren_rl.train.contexts.batches import StepData
 from aaren_rl.train.settings import build_config
 from aaren_rl.train.trainer import Trainer
+from aaren_rl.train.training_run import acting_policy
 
 UPDATES = 8  # more of a size than are made before it is recorded
 SETTINGS = {
@@ -106,6 +108,7 @@ def test_it_goes_on_where_it_was(context: str, changes: dict[str, object]) -> No
 
 
 @on_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # not every operation that waits is detected
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("non_finite", ["stop", "skip"])
 def test_an_update_does_not_wait_for_the_device(
@@ -146,3 +149,12 @@ def test_it_acts_as_on_a_cpu(changes: dict[str, object]) -> None:
             action, state = policy.act(observation, np.ones(3, np.float32), state)
             actions.append(action)
     np.testing.assert_allclose(actions[:10], actions[10:], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+@pytest.mark.parametrize(("mixer", "there"), [("aaren", "cpu"), ("attention", None)])
+def test_training_plays_on_the_cpu_if_a_step_is_compiled_there(mixer: str, there: str | None, device: str) -> None:
+    model = make_model(mixer).to(device)
+    policy = acting_policy(model, make_card(model))
+    assert policy.model.head.weight.device.type == (there or device)
+    assert (policy.model is model) == (there is None)
