@@ -58,7 +58,8 @@ steps between half of them and all. --plot draws both."""
 EPILOG = """\
 example:
   aaren-rl bench rollout --steps 100000 --plot rollout.png
-  aaren-rl bench rollout --steps 1000 --modes decision-{aaren,transformer}:recurrent --plot figure5.png"""
+  aaren-rl bench rollout --steps 1000 --modes decision-{aaren,transformer}:recurrent --plot figure5.png
+  aaren-rl bench rollout --steps 1000 --modes decision-aaren:recurrent:plain decision-transformer:window"""
 
 
 def step(t: int) -> tuple[Array, Array]:
@@ -75,13 +76,16 @@ def play(policy: Policy, state: PolicyState, steps: int) -> PolicyState:
 
 
 def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
-    """The policy of "agent:rollout" as `train` builds it, with random weights. Raises ValueError if it is invalid."""
-    agent, rollout = name.split(":")
+    """The policy of "agent:rollout" as `train` builds it, with random weights. Raises ValueError if it is invalid.
+
+    With ":plain" behind it, the policy acts in PyTorch where the model has a compiled step.
+    """
+    agent, rollout, *plain = name.split(":")
     tokens = make_config({"agent": agent}).network.tokens_per_step
     config = ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[agent], width, layers, heads, tokens_per_step=tokens)
     torch.manual_seed(0)
     mean, std = torch.zeros(OBSERVATION_DIM), torch.ones(OBSERVATION_DIM)
-    return Policy(DecisionModel(config), mean, std, RETURN_SCALE, rollout, CONTEXT)
+    return Policy(DecisionModel(config), mean, std, RETURN_SCALE, rollout, CONTEXT, compiled=not plain)
 
 
 def check(policy: Policy) -> float:
@@ -206,9 +210,9 @@ def plot(figures: Figures) -> Figure:
     for k, mode in enumerate(figures["modes"]):
         costs, growth, color = mode["costs"], mode["growth"], f"C{k}"
         at = [cost["step"] for cost in costs]
-        agent, _, rollout = mode["name"].partition(":")
+        agent, *rollout = mode["name"].split(":")
         line: dict[str, Any] = {"color": color, "marker": "o", "markersize": 4}
-        elapsed.plot(at, [cost["microseconds"] for cost in costs], label=f"{label(agent)}, {rollout}", **line)
+        elapsed.plot(at, [cost["microseconds"] for cost in costs], label=", ".join((label(agent), *rollout)), **line)
         memory.plot(at, [cost["state_bytes"] for cost in costs], **line)
         since.plot(growth["steps"], growth["seconds"], color=color)
         size.plot(growth["steps"], [bytes_ / 2**20 for bytes_ in growth["state_bytes"]], color=color)
@@ -230,10 +234,13 @@ def plot(figures: Figures) -> Figure:
 
 def add_arguments(parser: Parser) -> None:
     """The options of this benchmark."""
-    every = [f"{agent}:{rollout}" for agent in AGENTS for rollout in ("recurrent", "staggered", "window")]
-    parser.add_argument(
-        "--modes", nargs="+", choices=every, metavar="AGENT:ROLLOUT", default=list(MODES), help="(default: %(default)s)"
-    )
+    every = [
+        f"{agent}:{rollout}"
+        for agent in AGENTS
+        for rollout in ("recurrent", "recurrent:plain", "staggered", "staggered:plain", "window")
+    ]
+    modes = "with :plain, without the compiled step of the model (default: %(default)s)"
+    parser.add_argument("--modes", nargs="+", choices=every, metavar="AGENT:ROLLOUT", default=list(MODES), help=modes)
     parser.add_argument("--steps", type=positive, default=100_000, help="the last step (default: %(default)s)")
     for name, default, what in (("width", 128, "channels of a token"), ("layers", 3, "number of blocks")):
         parser.add_argument(f"--{name}", type=positive, default=default, help=f"{what} (default: %(default)s)")

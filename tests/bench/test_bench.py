@@ -88,6 +88,14 @@ def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert sizes["decision-transformer:window"] == [20 * (4 * (11 + 3 + 1) + 8) + rest] * 4
 
 
+def test_a_plain_mode_acts_without_the_compiled_step(tmp_path: Path) -> None:
+    names = ["decision-aaren:recurrent:plain", "decision-aaren:recurrent"]
+    plain, own = (bench_rollout.make_policy(name, 16, 1, 2) for name in names)
+    assert isinstance(own._stepper, CompiledStep) and not isinstance(plain._stepper, CompiledStep)
+    modes = measured([*ROLLOUT, "--modes", *names], tmp_path)["modes"]
+    assert [mode["name"] for mode in modes] == names and modes[0]["share"] > 1
+
+
 @pytest.mark.parametrize("wrong", ["a cache that forgets", "a little off", "no number"])
 def test_a_wrong_policy_gets_no_figures(
     wrong: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
