@@ -20,7 +20,6 @@ from .discrete import choose, next_seeds, one_hot
 from .errors import NonFiniteActionError
 from .fast.rollout import Stepper, for_rollout
 from .fast.rollout_step import CompiledStep
-from .mixers import CONSTANT
 from .model.decision import DecisionModel, ReturnEstimate
 from .model.scaling import ReturnRange, Scaling, Step, middle_and_half
 from .policy_state import CHECK, MEMORIES, Memory, PolicyState, Recurrent, Staggered, Window
@@ -118,7 +117,7 @@ class Policy:
     @property
     def supports_reset(self) -> bool:
         """Whether `reset` can begin episodes in some environments: not where the memory grows, as a cache does."""
-        return self.model.trunk.mixer.state_size == CONSTANT or self.rollout == "window"
+        return self.model.trunk.mixer.constant_state or self.rollout == "window"
 
     def initial_state(self, batch_size: int, target_return: Numbers | None = None, *, seed: Numbers = 0) -> PolicyState:
         """The state at the begin of an episode with this target return.

@@ -1,7 +1,7 @@
 """The public names of `agents`."""
 
 from .errors import NonFiniteActionError
-from .mixers import CONSTANT, GROWING, MIXERS, RSA, Aaren, AarenRSA, Attention, Encoded, Mixer
+from .mixers import MIXERS, RSA, Aaren, AarenRSA, Attention, Encoded, Mixer
 from .mixers.rsa.encoding import RemConfig
 from .mixers.tree.mixer import TreeAttention, TreeConfig
 from .mixers.tree.samplers import SAMPLERS
@@ -17,8 +17,6 @@ from .scan.state import ScanState, combine
 from .variants import GuidedPolicy, tree_config, with_guidance, with_softmax_attention, with_tree_attention
 
 __all__ = [
-    "CONSTANT",
-    "GROWING",
     "MIXERS",
     "ROLLOUTS",
     "RSA",

@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 
 from .._version import __version__
-from ..agents import CONSTANT, Aaren, Encoded, Policy
+from ..agents import Aaren, Encoded, Policy
 from ..errors import UsageError
 from .onnx_layers import GATED, NOTHING, Layers, Sizes, inner
 from .onnx_weights import action_range, embedding, encoding_maps, exact, layer
@@ -46,7 +46,7 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     config, mixer = policy.model.config, policy.model.trunk.mixer
     if not mixer.exported:
         raise UsageError(f"the mixer {config.mixer} has no ONNX graph yet")
-    constant = mixer.state_size == CONSTANT
+    constant = mixer.constant_state
     if isinstance(mixer, GATED) and (policy.rollout == "window" or config.tokens_per_step == 3):
         raise UsageError(
             f"the mixer {config.mixer} has an ONNX graph in the rollouts recurrent and staggered, with "

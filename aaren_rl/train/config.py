@@ -130,9 +130,9 @@ class RunConfig:
     @property
     def constant_state(self) -> bool:
         """Whether the state of the mixer has a constant size, which truncated BPTT can carry."""
-        from ..agents import CONSTANT, MIXERS
+        from ..agents import MIXERS
 
-        return MIXERS[self.mixer].state_size == CONSTANT and not self.keeps_values
+        return MIXERS[self.mixer].constant_state and not self.keeps_values
 
     @property
     def keeps_values(self) -> bool:

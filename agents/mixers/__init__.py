@@ -21,7 +21,7 @@ dimension of all its tensors; it is passed in and returned, never kept on the mo
 
 from .aaren import Aaren
 from .attention import Attention, AttentionState
-from .base import CONSTANT, GROWING, HeadMixer, Mixer
+from .base import HeadMixer, Mixer
 from .gru import GRU
 from .mingru import MinGRU
 from .rsa.mixer import RSA, AarenRSA, Encoded, EncodedState
@@ -37,8 +37,6 @@ MIXERS: dict[str, type[Mixer]] = {
 }
 
 __all__ = [
-    "CONSTANT",
-    "GROWING",
     "GRU",
     "MIXERS",
     "RSA",

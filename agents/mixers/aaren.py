@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..scan.prefix import prefix_scan, scan_step
 from ..scan.state import ScanState
-from .base import CONSTANT, HeadMixer
+from .base import HeadMixer
 
 
 class Aaren(HeadMixer):
@@ -28,7 +28,7 @@ class Aaren(HeadMixer):
         rems: likewise.
     """
 
-    state_size, compiled_step, recordable, exported = CONSTANT, True, True, True
+    constant_state, compiled_step, recordable, exported = True, True, True, True
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: object = None) -> None:
         query_token = torch.randn(width)  # as large as a layer-normalized token; drawn before the projections

@@ -9,25 +9,19 @@ from torch import Tensor, nn
 
 from ..scan.rows import RowModule, State
 
-CONSTANT = "constant"
-"""`Mixer.state_size` of a state whose size does not depend on the tokens seen."""
-
-GROWING = "growing"
-"""`Mixer.state_size` of a state that grows with the tokens seen."""
-
 
 class Mixer(RowModule):
     """A token mixer, and what it declares of itself. Nothing else in the package lists mixers by these properties.
 
     Attributes:
-        state_size: "constant" or "growing" with the tokens seen. A constant state can be carried through training and
-            begun again in some rows of a batch.
+        constant_state: whether the size of the state does not grow with the tokens seen. Such a state can be carried
+            through training and begun again in some rows of a batch.
         compiled_step: whether `kernels/step.py` computes its step.
         recordable: whether it launches the same for the same shapes and waits for nothing, as CUDA graphs need.
         exported: whether `aaren_rl.export` writes it as an ONNX graph.
     """
 
-    state_size: str = GROWING
+    constant_state: bool = False
     compiled_step: bool = False
     recordable: bool = False
     exported: bool = False

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
-from .base import CONSTANT, Mixer
+from .base import Mixer
 
 
 class GRU(Mixer):
@@ -24,7 +24,7 @@ class GRU(Mixer):
         rems: likewise.
     """
 
-    state_size, exported = CONSTANT, True
+    constant_state, exported = True, True
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: object = None) -> None:
         super().__init__()

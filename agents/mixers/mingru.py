@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from ..scan.prefix import prefix_scan
 from ..scan.state import STATE_DTYPE, ScanState
-from .base import CONSTANT, Mixer
+from .base import Mixer
 
 
 class MinGRU(Mixer):
@@ -32,7 +32,7 @@ class MinGRU(Mixer):
         rems: likewise.
     """
 
-    state_size, recordable, exported = CONSTANT, True, True
+    constant_state, recordable, exported = True, True, True
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: object = None) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...scan.state import ScanState
 from ..aaren import Aaren
 from ..attention import Attention, AttentionState
-from ..base import CONSTANT, GROWING, HeadMixer, Mixer
+from ..base import HeadMixer, Mixer
 from .encoding import EncodingState, GatedEncoding, RemConfig, parse_counts
 
 
@@ -43,7 +43,7 @@ class Encoded(Mixer):
         rems = rems if rems.max_power is not None else replace(rems, max_power=self.MAX_POWER)
         self.encoding = GatedEncoding(rems, inner.heads)
         if rems.max_power:  # the state has the values of as many tokens
-            self.state_size, self.compiled_step = GROWING, False
+            self.constant_state = self.compiled_step = False
 
     def run(
         self, x: Tensor, state: EncodedState | None, starts: Tensor | None, keep: slice | None
@@ -78,7 +78,7 @@ class AarenRSA(Encoded):
     By default no power is masked: that would take the last 200 values of every head, 600 of a dilated one, into it.
     """
 
-    state_size, compiled_step, exported, MAX_POWER = CONSTANT, True, True, 0
+    constant_state, compiled_step, exported, MAX_POWER = True, True, True, 0
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: RemConfig | None = None) -> None:
         super().__init__(Aaren(width, heads), rems)
