@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from matplotlib.figure import Figure
 
-from ..agents import DecisionModel, ModelConfig, Policy, PolicyState
+from ..agents import MIXERS, DecisionModel, ModelConfig, Policy, PolicyState
 from ..cli import Parser, positive
 from ..errors import UsageError
 from ..machine import state_bytes
@@ -78,7 +78,7 @@ def play(policy: Policy, state: PolicyState, steps: int) -> PolicyState:
 def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
     """The policy of "agent:rollout" as `train` builds it, with random weights. Raises ValueError if it is invalid.
 
-    With ":plain" behind it, the policy acts in PyTorch where the model has a compiled step.
+    With ":plain" appended, the policy acts without the compiled step of its model.
     """
     agent, rollout, *plain = name.split(":")
     tokens = make_config({"agent": agent}).network.tokens_per_step
@@ -234,13 +234,17 @@ def plot(figures: Figures) -> Figure:
 
 def add_arguments(parser: Parser) -> None:
     """The options of this benchmark."""
-    every = [
-        f"{agent}:{rollout}"
-        for agent in AGENTS
-        for rollout in ("recurrent", "recurrent:plain", "staggered", "staggered:plain", "window")
-    ]
-    modes = "with :plain, without the compiled step of the model (default: %(default)s)"
-    parser.add_argument("--modes", nargs="+", choices=every, metavar="AGENT:ROLLOUT", default=list(MODES), help=modes)
+    every = [f"{agent}:{rollout}" for agent in AGENTS for rollout in ("recurrent", "staggered", "window")]
+    compiled = [agent for agent, mixer in AGENTS.items() if MIXERS[mixer].compiled_step]
+    every += [f"{agent}:{rollout}:plain" for agent in compiled for rollout in ("recurrent", "staggered")]
+    parser.add_argument(
+        "--modes",
+        nargs="+",
+        choices=every,
+        metavar="AGENT:ROLLOUT[:plain]",
+        default=list(MODES),
+        help="plain: without the compiled step (default: %(default)s)",
+    )
     parser.add_argument("--steps", type=positive, default=100_000, help="the last step (default: %(default)s)")
     for name, default, what in (("width", 128, "channels of a token"), ("layers", 3, "number of blocks")):
         parser.add_argument(f"--{name}", type=positive, default=default, help=f"{what} (default: %(default)s)")

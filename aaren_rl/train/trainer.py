@@ -124,7 +124,7 @@ class Trainer:
         return loss, norm
 
     def learn(self, size: int) -> Found:
-        """A gradient step on a batch of `size`, launch by launch, which `step` counts. Returns loss, norm and mask."""
+        """The gradient step of `step` on a batch of `size`, launch by launch, not counted in `update`."""
         # On the device, it reads only tensors that are there. Samples do not depend on the number of processes.
         whole = self.sampler.draw(self.generator, size)
         rates = rates_at(self.update, self.config.optimizer) if self._rates is None else self._rates.take()

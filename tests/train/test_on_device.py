@@ -151,10 +151,15 @@ def test_it_acts_as_on_a_cpu(changes: dict[str, object]) -> None:
     np.testing.assert_allclose(actions[:10], actions[10:], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("mixer", "rollout", "there"),
+    [("aaren", "recurrent", "cpu"), ("aaren", "window", "cuda"), ("attention", "recurrent", "cuda")],
+)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
-@pytest.mark.parametrize(("mixer", "there"), [("aaren", "cpu"), ("attention", None)])
-def test_training_plays_on_the_cpu_if_a_step_is_compiled_there(mixer: str, there: str | None, device: str) -> None:
+def test_training_acts_on_the_cpu_if_a_step_is_compiled_there(
+    mixer: str, rollout: str, there: str, device: str
+) -> None:
     model = make_model(mixer).to(device)
-    policy = acting_policy(model, make_card(model))
-    assert policy.model.head.weight.device.type == (there or device)
-    assert (policy.model is model) == (there is None)
+    policy = acting_policy(model, make_card(model, rollout=rollout))
+    assert policy.model.head.weight.device.type == (there if device == "cuda" else "cpu")
+    assert (policy.model is model) == (policy.model.head.weight.device == model.head.weight.device)
