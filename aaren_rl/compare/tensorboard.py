@@ -55,8 +55,20 @@ def _held_out(tag: str) -> Points:
     return points
 
 
+def _steering(name: str) -> Points:
+    """Over targets in percent of the largest: TensorBoard's x is an integer, and returns can be small."""
+
+    def points(cell: Cell) -> list[tuple[int, float]]:
+        asked = [float(score.target_return) for score in cell.sweep]
+        largest = max(map(abs, asked), default=0.0) or 1.0
+        found = zip(asked, cell.sweep, strict=True)
+        return sorted((round(100 * target / largest), getattr(score, name)) for target, score in found)
+
+    return points
+
+
 _LAST = "Last weights; x: gradient steps"
-_ACHIEVED, _TARGETS = (_curve("sweep", "target_return", name) for name in ("return_mean", "target_return"))
+_ACHIEVED, _TARGETS = map(_steering, ("return_mean", "target_return"))
 _TIMES, _SIZES = (_curve("action_cost", "step", name) for name in ("microseconds", "state_bytes"))
 _STEERING, _STEP = "achieved return against target return", "x: step of the episode"
 # The first part of the tag: (title of its chart in the page of custom scalars, what it is, points of a cell)
@@ -72,8 +84,8 @@ QUANTITIES: dict[str, tuple[str, str, Points]] = {
     ),
     "model/parameters": ("parameters", "Number of weights of the model; x: gradient steps", _once("parameters")),
     "model/state_bytes": ("bytes of state", f"Memory that the policy keeps between actions; {_STEP}", _SIZES),
-    "steering/achieved_return": (_STEERING, "Mean return; x: target return, rounded", _ACHIEVED),
-    "steering/target_return": (_STEERING, "To compare with; x: target return, rounded", _TARGETS),
+    "steering/achieved_return": (_STEERING, "Mean return; x: target return in percent of the largest", _ACHIEVED),
+    "steering/target_return": (_STEERING, "To compare with; x: target return in percent of the largest", _TARGETS),
     "time/microseconds_per_action": ("microseconds per action", f"The policy alone, one thread; {_STEP}", _TIMES),
     "time/seconds_per_update": ("seconds per gradient step", "Median, on hparams' device", _once("seconds_per_update")),
     "train/loss": (

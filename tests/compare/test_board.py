@@ -88,8 +88,8 @@ def test_every_agent_has_the_same_curves_and_scores_come_first(get: Callable[...
     assert curve("eval/mean_return") == [[p.update, pytest.approx(p.headline)] for p in c.curve]
     assert curve("final_score/last") == [[1500, pytest.approx(c.last.headline)]]
     assert curve("model/state_bytes") == [[cost.step, cost.state_bytes] for cost in c.action_cost]
-    assert curve("steering/achieved_return") == [[s.target_return, pytest.approx(s.return_mean)] for s in c.sweep]
-    assert curve("steering/target_return") == [[s.target_return] * 2 for s in c.sweep]
+    assert curve("steering/achieved_return") == [[25, 17], [50, 34], [75, 51], [100, 68]]  # percent of the largest
+    assert curve("steering/target_return") == [[25, 1200], [50, 2400], [75, 3600], [100, 4800]]
 
 
 def test_custom_scalars_overlay_the_agents(get: Callable[..., Any]) -> None:
