@@ -50,7 +50,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints the message and leaves with exit code 2."""
-        if launched() == 1 or os.environ["RANK"] == "0":  # one of several processes prints it
+        # Of several processes of a training, one prints it.
+        if self.prog != "aaren-rl train" or launched() == 1 or os.environ["RANK"] == "0":
             said = one_line(f"{message}{self._suggestion(message)}", 600)
             print(f"error: {said}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
@@ -61,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         own = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         parsers = [self, *(parser for action in own for parser in action.choices.values())]
         known = [option for parser in parsers for option in parser._option_string_actions]
-        return did_you_mean(mistyped[0], known) if unknown and mistyped else ""
+        return did_you_mean(mistyped[0], known) if unknown and mistyped and mistyped[0] not in known else ""
 
     def add_shared(self, *, register: bool = True, device: str | None = None) -> None:
         """Adds the options that commands share: --debug, --register if wanted, --device with its default."""
@@ -175,4 +176,5 @@ class StopRequest:
 
 def launched() -> int:
     """The number of processes that torchrun started for this run."""
-    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+    size = os.environ.get("WORLD_SIZE", "1")
+    return int(size) if "RANK" in os.environ and size.isdecimal() else 1

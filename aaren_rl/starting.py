@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -16,6 +17,9 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
 def start(room: str, argv: Sequence[str] | None = None) -> int:
     """Imports the command of a package, "aaren_rl.train", and runs it; returns its exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as a daemon's
+            setattr(sys, name, open(os.devnull, "w"))
     try:
         return int(import_module(f"{room}.command").main(argv))
     except KeyboardInterrupt:

@@ -36,13 +36,13 @@ def make_parser() -> Parser:
     parser = Parser("datasets", DESCRIPTION, "COMMAND ...")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", prog=parser.prog)
 
-    def add(name: str, work: Callable[[argparse.Namespace], int], text: str, *, register: bool = True) -> Parser:
+    def add(name: str, work: Callable[[argparse.Namespace], int], text: str) -> Parser:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        command.add_shared(register=register)
+        command.add_shared()
         command.set_defaults(work=work)
         return command
 
-    add("list", _list, "what there is of every task, and Minari's data sets on this machine", register=False)
+    add("list", _list, "what there is of every task, and Minari's data sets on this machine")
     info = add("info", _info, "a data set in numbers: returns, lengths, ends, ranges, where it is from")
     info.add_argument("name", metavar="NAME", help="task, minari:ID or FILE.hdf5")
     sources = "of a task: auto, d4rl, local, minari, minari:ID or a path [auto]"
@@ -84,6 +84,7 @@ def _reading(arguments: argparse.Namespace) -> Reading:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    import_registering(arguments.register)
     print(f"D4RL's files: {d4rl_dataset_dir()}\nlocal sets:   {cache_dir()}\nMinari:       {minari_dataset_dir()}\n")
     print(f"{'task':<26}{'D4RL file':<20}{'local set':<16}Minari")
     for task in map(get_task, (*TASKS, *BUILT_IN)):
@@ -96,7 +97,7 @@ def _list(arguments: argparse.Namespace) -> int:
         minari = minari or ("can be fetched" if "minari" in files else "-")
         print(f"{task.name:<26}{d4rl or ('can be fetched' if 'd4rl' in files else '-'):<20}{local:<16}{minari}")
     root = minari_dataset_dir()
-    folders = sorted(data.parent for data in root.rglob("data") if data.is_dir())
+    folders = sorted(data.parent for data in root.rglob("data") if data.is_dir() and data.parent != root)
     shown = [folder for folder in folders if not any(part.startswith(".") for part in folder.relative_to(root).parts)]
     print("\nMinari data sets on this machine:" if shown else "\nno Minari data sets on this machine")
     for folder in shown:
@@ -124,6 +125,9 @@ def _info(arguments: argparse.Namespace) -> int:
     if arguments.picture is not None and arguments.picture.suffix != ".png":
         raise UsageError(f"--picture {arguments.picture}: only PNG is drawn; let the name end in .png")
     episodes, reference = load(name, arguments.source, _reading(arguments), arguments.env_id)
+    for option, path in (("--json", arguments.json), ("--picture", arguments.picture)):
+        if path is not None and path.exists() and path.samefile(episodes.path):
+            raise UsageError(f"{option} {path}: is the data set itself; choose another name")
     description = describe(episodes, reference)
     print(format_description(description, episodes))
     if arguments.json is not None:

@@ -81,7 +81,7 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
     actions = f"{d['action_dim']} columns in [{low:.4g}, {high:.4g}]"
     if shares := d["action_shares"]:
         actions = f"discrete, {len(shares)} taken: " + ", ".join(f"{a} ({of:.1%})" for a, of in shares.items())
-    counts, edges = np.histogram(episodes.returns, bins=_BINS)
+    counts, edges = np.histogram(episodes.returns, bins=_BINS, range=_span(episodes.returns))
     bars = ("#" * round(_BAR_WIDTH * count / counts.max()) for count in counts)
     bins = zip(edges[:-1], bars, counts, strict=True)
     columns = sorted(d["returns"], key="mean".__eq__)  # the mean last
@@ -100,12 +100,18 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
             f"mean score    {score}",
             "",
             f"{'':8}" + "".join(f"{f'{c[1:]} %' if c[0] == 'q' else c:>10}" for c in columns),
-            *(f"{name:8}" + "".join(f"{of[column]:>10.1f}" for column in columns) for name, of in spreads),
+            *(f"{name:8}" + "".join(f"{of[column]:>10.6g}" for column in columns) for name, of in spreads),
             "",
             "episodes by return",
-            *(f"{edge:>10.1f} |{bar:<{_BAR_WIDTH}} {count:,}" for edge, bar, count in bins),
+            *(f"{edge:>10.6g} |{bar:<{_BAR_WIDTH}} {count:,}" for edge, bar, count in bins),
         ]
     )
+
+
+def _span(values: npt.NDArray[Any]) -> tuple[float, float]:
+    """From the smallest of values (E,) to the largest; wider where they differ by rounding, too little for bins."""
+    low, high = float(values.min()), float(values.max())
+    return (low, high) if high - low > 1e-9 * max(1.0, abs(low), abs(high)) else (low - 0.5, high + 0.5)
 
 
 def draw(path: Path, episodes: Episodes) -> None:
@@ -114,11 +120,12 @@ def draw(path: Path, episodes: Episodes) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
-    figure.suptitle(f"{episodes.dataset}, from {SOURCES[episodes.source]}: {len(episodes):,} episodes")
+    title = f"{episodes.dataset}, from {SOURCES[episodes.source]}: {len(episodes):,} episodes"
+    figure.suptitle(title, parse_math=False)  # a $ in the name of a file
     columns = (("return", episodes.returns), ("length, steps", episodes.lengths))
     for axes, (name, values) in zip(figure.subplots(1, 2), columns, strict=True):
-        axes.hist(values, bins=4 * _BINS)
-        axes.axvline(values.mean(), color="black", linestyle="--", label=f"mean {values.mean():,.0f}")
+        axes.hist(values, bins=4 * _BINS, range=_span(values))
+        axes.axvline(values.mean(), color="black", linestyle="--", label=f"mean {values.mean():,.6g}")
         axes.set(xlabel=name, ylabel="episodes")
         axes.legend()
     image = io.BytesIO()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..envs import DataError, EnvsError, Episodes, Reference, get_task
+from ..envs import TASKS, DataError, EnvsError, Episodes, Reference, get_task
 from ..envs.data.hdf5.d4rl import read_env_id, read_hdf5, write_hdf5
 from ..envs.data.hdf5.opening import check_file
 from ..envs.data.load import Origin, Reading, data_files, is_own, load_of_table, resolve, sizes
@@ -54,6 +54,8 @@ def load(
             held = _bounds(path)
         options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **held}
         episodes = read_hdf5(path, **options)
+        if env_id is not None and episodes.env_id is not None and _unversioned(env_id) != _unversioned(episodes.env_id):
+            raise UsageError(f"--env-id {env_id}: {path} was recorded on {episodes.env_id}; leave --env-id out")
         return replace(episodes, env_id=episodes.env_id or env_id), None
     if env_id is not None:
         raise UsageError(f"--env-id {env_id} goes with the path of a file; leave it out")
@@ -65,6 +67,11 @@ def load(
     data = read_minari(origin.name, clip_actions=reading.clip_actions)
     returns = data.spec.reference_returns
     return data.episodes, None if returns is None else Reference("Minari", *returns)
+
+
+def _unversioned(env_id: str) -> str:
+    """The name of an environment without its version, of which files of one task name several."""
+    return env_id.rsplit("-v", 1)[0]
 
 
 def _bounds(path: Path) -> dict[str, Any]:
@@ -98,11 +105,16 @@ def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
         wanted = "local" if source == "auto" and reading.local_steps is not None else source
         files = data_files(get_task(name.name), reading.local_steps)
         places = {kind: path for kind, path in files.items() if wanted in (kind, "auto")}
+        if not places:
+            resolve(name.name, wanted)  # raises: there are no such data
     found = {kind: path for kind, path in places.items() if path.is_file()}
     if not found:
         searched = ", ".join(map(str, places.values()))
-        text = f"{name.name} --source minari" if name.kind == "minari" else name.name
-        raise DataError(f"{name}: not on this machine ({searched}); fetch it with aaren-rl datasets download {text}")
+        option = " --source minari" if list(places) == ["minari"] else ""
+        get = f"fetch it with aaren-rl datasets download {name.name}{option}"
+        if list(places) == ["local"] and name.name in TASKS:
+            get = f"make it with aaren-rl datasets info {name.name} --source local"
+        raise DataError(f"{name}: not on this machine ({searched}); {get}")
     return found
 
 
@@ -115,6 +127,8 @@ def convert(
     are one of each kind, the target is new and a file's environment known; EnvsError as the readers.
     """
     if source.kind == "minari" and target.kind == "file":
+        if env_id is not None or description is not None or reading.max_episode_steps is not None:
+            raise UsageError("--env-id, --description and --max-episode-steps are for files; leave them out")
         return _to_file(source.name, Path(target.name), reading)
     if source.kind == "minari" or target.kind != "minari":
         raise UsageError(f"cannot convert {source} to {target}; give FILE.hdf5 minari:ID, or minari:ID FILE.hdf5")

@@ -120,8 +120,10 @@ def _statistics(arguments: argparse.Namespace) -> tuple[Task, npt.NDArray[np.flo
         task = own_task(check_own_name(arguments.env), env_id, max_episode_steps=limit)
     try:
         found = read(_Statistics, json.loads(read_small(file)))
-        mean, std = np.array([found.mean, found.std], np.float32)
-        if len(mean) != task.observation_dim or not np.isfinite([mean, std]).all() or std.min() < LEAST:
+        with np.errstate(over="ignore"):  # infinity is an error below
+            mean, std = np.array(found.mean, np.float32), np.array(found.std, np.float32)
+        sizes = {len(mean), len(std)}
+        if sizes != {task.observation_dim} or not np.isfinite([mean, std]).all() or std.min() < LEAST:
             raise ValueError(f"needs {task.observation_dim} finite numbers each, and std of at least {LEAST:g}")
     except (OSError, ValueError, RecursionError) as error:
         reason = one_line(error)

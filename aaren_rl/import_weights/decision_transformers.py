@@ -197,6 +197,7 @@ def _read(file: Path) -> dict[str, Tensor]:
         # What torch says of others' files is how to execute them all the same.
         reason = f" ({one_line(error)})" if isinstance(error, OSError) else ""
         raise CheckpointError(f"{file}: not readable as tensors alone{reason}; nothing was executed") from error
-    if not isinstance(tree, dict) or not all(isinstance(tensor, Tensor) for tensor in tree.values()):
+    tensors = tree.items() if isinstance(tree, dict) else [(None, None)]
+    if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors):
         raise CheckpointError(f"{file}: not a state dictionary; save it with torch.save(model.state_dict(), FILE)")
     return tree

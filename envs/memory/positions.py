@@ -16,10 +16,11 @@ from ..tasks.table import TASKS
 Array = npt.NDArray[Any]
 
 
-class Positions(gym.ObservationWrapper[Array, Array, Array]):
+class Positions(gym.ObservationWrapper[Array, Array, Array], gym.utils.RecordConstructorArgs):
     """Shows the first `count` numbers of an observation, which in MuJoCo's robots are positions and angles."""
 
     def __init__(self, env: gym.Env[Array, Array], count: int) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self, count=count)  # for `gym.make(env.spec)`
         super().__init__(env)
         space = env.observation_space
         assert isinstance(space, gym.spaces.Box)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 
@@ -106,9 +107,37 @@ def test_info_numbers(folder, capsys):
     assert values["lengths"]["q25"] == 7 and values["lengths"]["max"] == 60  # 1, 9, 30, 60
     assert values["score_mean"] == pytest.approx(normalized_score("hopper", np.mean(returns)))
     assert values["action_range"] == [data.actions.min(), data.actions.max()]
-    for shown in ("D4RL's file", "75.0% terminated", "constant: 5", "7.0", "D4RL v2", "Hopper-v2"):
+    for shown in ("D4RL's file", "75.0% terminated", "constant: 5", "D4RL v2", "Hopper-v2"):
         assert shown in out
     assert (folder / "picture.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_info_of_small_returns(folder, capsys):
+    """Also of such that differ by rounding alone, in a file whose name is no formula."""
+    data = episodes()
+    data.rewards[:] = 0
+    data.rewards[data.offsets[1:] - 1] = 0.0125
+    data.rewards[data.offsets[:-1]] += np.float32(1e-17)
+    write_hdf5(folder / "cost$x^$.hdf5", data, {})
+    assert main(["info", "cost$x^$.hdf5", "--picture", "small.png"]) == 0
+    assert capsys.readouterr().out.count("0.0125") >= 3 and (folder / "small.png").exists()
+    before = (folder / "cost$x^$.hdf5").read_bytes()
+    refused(capsys, 2, "info cost$x^$.hdf5 --json cost$x^$.hdf5", "is the data set itself")
+    assert (folder / "cost$x^$.hdf5").read_bytes() == before
+
+
+def test_list_registers_environments(folder, capsys):
+    (folder / "named_here.py").write_text("raise ValueError('was imported')")
+    assert main(["list", "--register", "named_here"]) == 2 and "was imported" in capsys.readouterr().err
+
+
+def test_a_closed_output(folder):
+    command = f"{sys.executable} -m aaren_rl.datasets list"
+    closed = subprocess.run(f"{command} >&- 2>&-", shell=True, cwd=folder)
+    assert closed.returncode == 0
+    ranks = {**os.environ, "RANK": "1", "WORLD_SIZE": "x"}
+    done = subprocess.run(f"{command} --bogus", shell=True, cwd=folder, env=ranks, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("error: unrecognized arguments: --bogus")
 
 
 @pytest.mark.defect(25)
@@ -159,6 +188,8 @@ def test_2_options_that_do_not_fit(folder, capsys):
         ("info hopper-medium --env-id Hopper-v4", ["--env-id", "path of a file"]),
         ("info minari:my/set-v0 --max-episode-steps 9", ["--max-episode-steps"]),
         ("download minari:my/set-v0", ["--source minari"]),
+        ("verify tmaze --source d4rl", ["tmaze"]),
+        ("convert minari:my/set-v0 out.hdf5 --env-id Hopper-v4", ["--env-id"]),
     ):
         refused(capsys, 2, command, *parts)
     assert files(folder) == set()
@@ -188,6 +219,10 @@ def test_verify(folder, capsys):
     parts = ("SHA-256", "NaN", "none.hdf5: does not exist", "not on this", "not on")
     for line, part in zip(errors, parts, strict=True):
         assert line.startswith("error: ") and part in line
+    refused(capsys, 3, "verify hopper-expert --source minari", "download hopper-expert --source minari")
+    refused(
+        capsys, 3, "verify hopper-expert --source local", "make it with aaren-rl datasets info hopper-expert --source"
+    )
     assert errors[3].endswith("download hopper-expert") and errors[4].endswith("download a-v0 --source minari")
 
 
@@ -202,6 +237,9 @@ def test_verify_holds_files_to_bounds_and_an_environment(folder, capsys):
     assert main("convert named.hdf5 minari:my/named-v0 --clip-actions".split()) == 0
     assert same(read_minari("my/named-v0").episodes, data)
     refused(capsys, 3, "verify named.hdf5 --env-id Hopper-v4", "3 columns, the environment has 11")
+    write_hdf5(folder / "walker.hdf5", episodes(17, 6), {"env_id": "Walker2d-v2"})
+    refused(capsys, 2, "convert walker.hdf5 minari:my/w-v0 --env-id HalfCheetah-v4", "was recorded on Walker2d-v2")
+    assert main("verify walker.hdf5 --env-id Walker2d-v4".split()) == 0
     write_hdf5(folder / "old.hdf5", episodes(3, 1), {"env_id": "Hopper-v3"})  # which this Gymnasium cannot make
     capsys.readouterr()
     assert main("verify old.hdf5".split()) == 0

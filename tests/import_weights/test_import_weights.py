@@ -181,6 +181,10 @@ def test_the_command(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFi
     own = ["--env-id", "Hopper-v5", "--env", "mine", "--max-episode-steps", "9", "--target-return", "20"]
     assert main([*arguments, *own]) == 0 and read_card(tmp_path / "b").horizon == 9
     shutil.rmtree(tmp_path / "b")
+    for mean_, std in ((11, 10), (10, 11)):
+        (tmp_path / "statistics.json").write_text(json.dumps({"mean": [1e300] * mean_, "std": [1] * std}))
+        capsys.readouterr()
+        assert main(arguments) == 2 and "(needs 11 finite numbers each" in capsys.readouterr().err
     (tmp_path / "statistics.json").write_text(json.dumps({"mean": [0] * 11, "std": [1e-40] * 11}))
     assert main(arguments) == 2  # no policy loads with that, nor with a context of one step
     with pytest.raises(SystemExit):
@@ -211,6 +215,7 @@ def test_nothing_is_executed_and_bad_files_are_one_line(tmp_path: Path, monkeypa
     assert not Path("owned").exists()
     refused("not readable as tensors alone", content=b"0")  # torch's reader: an IndexError
     refused("not a state dictionary", content=torch.zeros(3))
+    refused("not a state dictionary", content={0: torch.zeros(3)})
     refused("weights of neither", content={"a": torch.zeros(3)})
     refused(r"Missing key.*trunk\.blocks\.1\.norm2\.bias", content=missing)
     refused(r"Unexpected key.*\.0\.adapter", content={**tensors, "transformer.0.adapter.weight": torch.zeros(1)})

@@ -146,6 +146,7 @@ def test_position_only_tasks_leave_the_velocities_out(family, velocities, monkey
     data = env.unwrapped.data
     assert observation.tolist() == data.qpos[1:].tolist() and len(data.qvel) == velocities
     assert env.spec.max_episode_steps == task.horizon
+    assert gym.make(gym.make(task.env_id).spec).observation_space == env.observation_space
 
 
 @pytest.mark.parametrize("source", ["d4rl", "minari"])
