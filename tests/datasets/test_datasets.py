@@ -135,8 +135,13 @@ def test_a_closed_output(folder):
     command = f"{sys.executable} -m aaren_rl.datasets list"
     closed = subprocess.run(f"{command} >&- 2>&-", shell=True, cwd=folder)
     assert closed.returncode == 0
-    ranks = {**os.environ, "RANK": "1", "WORLD_SIZE": "x"}
-    done = subprocess.run(f"{command} --bogus", shell=True, cwd=folder, env=ranks, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(("command", "size"), [("datasets list", "4"), ("train", "x")])
+def test_an_error_is_told_where_a_cluster_sets_variables(command, size, folder):
+    ranks = {**os.environ, "RANK": "1", "WORLD_SIZE": size}
+    asked = [sys.executable, "-m", *f"aaren_rl.{command} --bogus".split()]
+    done = subprocess.run(asked, cwd=folder, env=ranks, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("error: unrecognized arguments: --bogus")
 
 
