@@ -197,7 +197,6 @@ def _read(file: Path) -> dict[str, Tensor]:
         # What torch says of others' files is how to execute them all the same.
         reason = f" ({one_line(error)})" if isinstance(error, OSError) else ""
         raise CheckpointError(f"{file}: not readable as tensors alone{reason}; nothing was executed") from error
-    tensors = tree.items() if isinstance(tree, dict) else [(None, None)]
-    if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors):
+    if not isinstance(tree, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in tree.items()):
         raise CheckpointError(f"{file}: not a state dictionary; save it with torch.save(model.state_dict(), FILE)")
     return tree
