@@ -50,8 +50,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints the message and leaves with exit code 2."""
-        # Of several processes of a training, one prints it.
-        if self.prog != "aaren-rl train" or launched() == 1 or os.environ["RANK"] == "0":
+        # Of several processes of a training, the first prints it.
+        if self.prog != "aaren-rl train" or "RANK" not in os.environ or os.environ["RANK"] == "0":
             said = one_line(f"{message}{self._suggestion(message)}", 600)
             print(f"error: {said}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
@@ -175,6 +175,8 @@ class StopRequest:
 
 
 def launched() -> int:
-    """The number of processes that torchrun started for this run."""
-    size = os.environ.get("WORLD_SIZE", "1")
-    return int(size) if "RANK" in os.environ and size.isdecimal() else 1
+    """The number of processes that torchrun started for this run. UsageError where WORLD_SIZE is not a number."""
+    size = os.environ.get("WORLD_SIZE", "1") if "RANK" in os.environ else "1"
+    if not size.isdecimal():
+        raise UsageError(f"WORLD_SIZE={size}: not a number of processes; unset RANK and WORLD_SIZE, or use torchrun")
+    return int(size)

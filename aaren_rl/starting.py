@@ -18,7 +18,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 def start(room: str, argv: Sequence[str] | None = None) -> int:
     """Imports the command of a package, "aaren_rl.train", and runs it; returns its exit code."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed, as a daemon's
+        if getattr(sys, name) is None:  # the shell closed it
             setattr(sys, name, open(os.devnull, "w"))
     try:
         return int(import_module(f"{room}.command").main(argv))

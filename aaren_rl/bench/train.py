@@ -158,10 +158,8 @@ def own_update(trainer: Trainer) -> Measured:
         trainer.step()
         return trainer.mask
 
-    if trainer.data.device.type == "cuda":
-        for _ in range(TO_RECORD):
-            trainer.step()
-
+    for _ in range(TO_RECORD if trainer.data.device.type == "cuda" else 0):
+        trainer.step()
     return Measured(replayed, lambda: trainer.learn(trainer.sampler.prepare(trainer.generator))[-1])
 
 

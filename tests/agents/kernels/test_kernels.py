@@ -23,7 +23,7 @@ interpreter.prepare()
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 traces = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's tracing uses what torch deprecates
 # The compiler of torch 2.10 gave a wrong gradient of the key weights.
-compiles = pytest.mark.skipif(torch.__version__ < "2.13", reason="an older compiler")
+compiles = pytest.mark.skipif(torch.__version__ < "2.13", reason="a compiler with a wrong gradient of the keys")
 numba_scan = partial(prefix_scan, method="numba")
 
 
