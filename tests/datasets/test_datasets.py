@@ -198,6 +198,7 @@ def test_2_options_that_do_not_fit(folder, capsys):
         ("download minari:my/set-v0", ["--source minari"]),
         ("verify tmaze --source d4rl", ["tmaze"]),
         ("convert minari:my/set-v0 out.hdf5 --env-id Hopper-v4", ["--env-id"]),
+        ("convert minari:my/set-v0 out.hdf5 --description x", ["--description"]),
     ):
         refused(capsys, 2, command, *parts)
     assert files(folder) == set()
