@@ -19,7 +19,7 @@ from torch import Tensor
 from ..agents import DecisionModel, ModelConfig
 from ..errors import CheckpointError, one_line
 from ..files import read_small
-from ..policies.folder import load_tensors
+from ..policies.folder import load_tensors, make_model
 from ..typed import read
 
 HUGGING_FACE, MIN_DT = "Hugging Face's DecisionTransformerModel", "min-decision-transformer"
@@ -174,8 +174,7 @@ def _build(
             tokens_per_step=3,
             **made,
         )
-        built = DecisionModel(model)
-        built.load_state_dict(ours)
+        built = make_model(model, ours)
     except KeyError as error:
         raise CheckpointError(f"{file}: {error.args[0]} is missing") from error
     except (IndexError, ValueError, RuntimeError) as error:

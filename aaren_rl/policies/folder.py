@@ -115,7 +115,7 @@ def load_policy(
             )
         tensors = load_tensors(file, digests.get(file.name))
         try:
-            model = _make_model(read(ModelConfig, card.model, "model"), tensors)
+            model = make_model(read(ModelConfig, card.model, "model"), tensors)
             return make_policy(model.to(device), card, rollout=rollout, rollout_context=rollout_context)
         except (TypeError, ValueError, RuntimeError, OverflowError, AssertionError) as error:  # torch asserts CUDA
             raise CheckpointError(f"{folder}: {one_line(error)}") from error
@@ -183,8 +183,11 @@ def _read_json(folder: Path) -> tuple[PolicyCard, dict[str, Any]]:
         raise CheckpointError(f"{file}: not readable: {one_line(error)}") from error
 
 
-def _make_model(config: ModelConfig, tensors: dict[str, Tensor]) -> DecisionModel:
-    # A model that the weights do not fit is rejected before memory is allocated for it.
+def make_model(config: ModelConfig, tensors: Mapping[str, Tensor]) -> DecisionModel:
+    """The model with these weights, in float32; ValueError or RuntimeError where they do not fit it.
+
+    That is found before memory is allocated for the model.
+    """
     if config.layers > len(tensors):
         raise ValueError(f"the model has {config.layers} layers, its weights are {len(tensors)} tensors")
     with torch.device("meta"):
