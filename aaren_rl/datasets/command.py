@@ -46,7 +46,7 @@ def make_parser() -> Parser:
     info = add("info", _info, "a data set in numbers: returns, lengths, ends, ranges, where it is from")
     info.add_argument("name", metavar="NAME", help="task, minari:ID or FILE.hdf5")
     sources = "of a task: auto, d4rl, local, minari, minari:ID or a path [auto]"
-    info.add_argument("--source", metavar="S", default="auto", help=sources)
+    info.add_argument("--source", metavar="S", help=sources)
     info.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
     info.add_argument("--picture", type=Path, metavar="FILE.png", help="draw returns and lengths")
     _add_reading(info)
@@ -120,11 +120,13 @@ def _size(path: Path | None) -> str:
 
 def _info(arguments: argparse.Namespace) -> int:
     name = parse_name(arguments.name)
+    if arguments.source is not None and name.kind != "auto":
+        raise UsageError(f"--source {arguments.source} is for a task, and {name} is a data set; leave it out")
     for option, path in (("--json", arguments.json), ("--picture", arguments.picture)):
         check_writable(option, path)
     if arguments.picture is not None and arguments.picture.suffix != ".png":
         raise UsageError(f"--picture {arguments.picture}: only PNG is drawn; let the name end in .png")
-    episodes, reference = load(name, arguments.source, _reading(arguments), arguments.env_id)
+    episodes, reference = load(name, arguments.source or "auto", _reading(arguments), arguments.env_id)
     for option, path in (("--json", arguments.json), ("--picture", arguments.picture)):
         if path is not None and path.exists() and path.samefile(episodes.path):
             raise UsageError(f"{option} {path}: is the data set itself; choose another name")

@@ -46,7 +46,7 @@ def make_parser() -> Parser:
     add("weights", type=Path, metavar="SOURCE", help="file or folder with the weights")
     add("folder", type=Path, metavar="FOLDER", help="policy folder to write; must not exist, or be empty")
     add("--env", metavar="NAME", default="hopper-medium", help="task it was trained for [hopper-medium]")
-    add("--source", metavar="NAME", default="auto", help="data of the statistics, as in train [auto]")
+    add("--source", metavar="NAME", help="data of the statistics, as in train [auto]")
     add("--statistics", type=Path, metavar="FILE", help='JSON {"mean": [...], "std": [...]} instead')
     add("--env-id", metavar="ID", help="your own Gymnasium environment; --env then names the data")
     add("--max-episode-steps", type=positive, metavar="N", help="length of an episode, where none is known")
@@ -67,6 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def take_over(arguments: argparse.Namespace) -> int:
     """Converts the weights and writes the policy folder; returns the exit code."""
     check_free(arguments.folder)
+    if arguments.statistics is not None and arguments.source is not None:
+        raise UsageError(f"--source {arguments.source}: --statistics has the statistics already; leave one out")
+    if arguments.heads is not None and arguments.weights.is_dir():
+        raise UsageError(f"--heads {arguments.heads}: the config.json of Hugging Face's folder has it; leave it out")
     import_registering(arguments.register)
     imported = import_model(arguments.weights, heads=arguments.heads)
     task, mean, std = _statistics(arguments)
@@ -110,7 +114,7 @@ def _statistics(arguments: argparse.Namespace) -> tuple[Task, npt.NDArray[np.flo
     # And mean and standard deviation of its observations, (O,) each.
     file, env_id, limit = arguments.statistics, arguments.env_id, arguments.max_episode_steps
     if file is None:
-        task, episodes = load_task(arguments.env, arguments.source, env_id=env_id, max_episode_steps=limit)
+        task, episodes = load_task(arguments.env, arguments.source or "auto", env_id=env_id, max_episode_steps=limit)
         return task, *episodes.observation_statistics()
     if env_id is None:
         if limit is not None:

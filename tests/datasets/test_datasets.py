@@ -194,6 +194,7 @@ def test_2_options_that_do_not_fit(folder, capsys):
         ("info hopper-medium --json no/such.json", ["--json", "folder does not exist"]),
         ("info hopper-medium --picture x.pdf", ["only PNG"]),
         ("info hopper-medium --env-id Hopper-v4", ["--env-id", "path of a file"]),
+        ("info minari:my/set-v0 --source local", ["--source local", "leave it out"]),
         ("info minari:my/set-v0 --max-episode-steps 9", ["--max-episode-steps"]),
         ("download minari:my/set-v0", ["--source minari"]),
         ("verify tmaze --source d4rl", ["tmaze"]),

@@ -140,6 +140,7 @@ def test_an_imported_policy_plays_as_the_original_would(tmp_path: Path) -> None:
         "--context-length",
         str(K),
     ]
+    assert main([*arguments, "--heads", "2"]) == 2  # config.json says how many
     assert main(arguments) == 0
     policy = load_policy(tmp_path / "ours")
     state, reward, to_go = policy.initial_state(1, 3600.0), 0.0, 3600.0
@@ -175,6 +176,7 @@ def test_the_command(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFi
         (["--env-id", "Hopper-v5"], "hopper-medium is simulated on Hopper-v4"),
         (["--env-id", "Hopper-v5", "--env", "my hopper"], "name 'my hopper'"),
         (["--max-episode-steps", "9"], "goes with --env-id"),
+        (["--source", "local"], "--statistics has the statistics"),
     ):
         capsys.readouterr()
         assert main([*arguments, *more]) == 2 and said in capsys.readouterr().err
@@ -219,7 +221,8 @@ def test_nothing_is_executed_and_bad_files_are_one_line(tmp_path: Path, monkeypa
     refused("weights of neither", content={"a": torch.zeros(3)})
     refused(r"Missing key.*trunk\.blocks\.1\.norm2\.bias", content=missing)
     refused(r"Unexpected key.*\.0\.adapter", content={**tensors, "transformer.0.adapter.weight": torch.zeros(1)})
-    refused("multiple of heads|size mismatch", content={**tensors, "embed_ln.weight": torch.zeros(7)})
+    for width in (7, 2**20):  # the second does not fit into memory
+        refused("multiple of heads|size mismatch", content={**tensors, "embed_ln.weight": torch.zeros(1).expand(width)})
     refused("not readable", tmp_path / "nowhere.pt")
     refused("config.json: not readable", tmp_path)
 
