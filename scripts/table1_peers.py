@@ -30,7 +30,7 @@ def read(folder: Path) -> list[Run]:
 
 
 def peers(cells: Sequence[Cell], runs: Sequence[Run]) -> str:
-    """One row per dataset: Decision-Aaren's mean score, and the last and best scores of the peers; then the seconds."""
+    """A row per dataset: Decision-Aaren's mean score, and the peers' last and best of every seed; then the seconds."""
     if not (sets := _sets(cells, runs)):
         return "No peer was run yet."
     found = [name for name in LABELS if any(run["algorithm"] == name for run in runs)]
@@ -60,7 +60,7 @@ def _sets(cells: Sequence[Cell], runs: Sequence[Run]) -> dict[str, list[float]]:
 def _last_and_best(runs: Sequence[Run]) -> str:
     if not runs:
         return "-"
-    last, best = (number(fmean(run[key]["score"] for run in runs)) for key in ("last", "best"))
+    last, best = (", ".join(number(run[key]["score"]) for run in runs) for key in ("last", "best"))  # of every seed
     return f"{last} ({best})"
 
 

@@ -131,7 +131,7 @@ def test_the_target_auto_and_the_peers(tmp_path: Path, cells: list[Cell]) -> Non
     page = write(tmp_path, cells)
     scores, *_, peers = rows(page, "hopper-medium")
     assert scores[3] == "71.5" and rows(page, "walker2d-medium")[0][3] == "-"
-    assert peers == ["70.0", "19.5 (30.5)"]
+    assert peers == ["70.0", "19.0, 20.0 (30.0, 31.0)"]
     assert "one thread: Decision-Aaren 158, IQL 90. Peers: 300 gradient steps, a." in page
     assert (tmp_path / "results" / "table1" / "peers.svg").exists()
     other = run | {"dataset": "walker2d-medium", "algorithm": "td3+bc"}
