@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..cli import Parser, choose_device, import_registering, positive, run, target_return
-from ..envs import LocalTask, get_task
+from ..envs import DataError, LocalTask, get_task
 from ..envs.data.hdf5.d4rl import read_hdf5
 from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.simulation.rollout import Recorder
+from ..envs.tasks.environment import unversioned
 from ..errors import CheckpointError, UsageError
 from ..files import check_writable, write_json
 from ..policies.card import PolicyCard, card_from_json, task_fields
-from ..policies.names import ROLLOUTS, WEIGHTS, target_words
+from ..policies.names import ROLLOUTS, UNCONDITIONED, WEIGHTS, target_words
 from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED, TEMPERATURE
 from ..runtime import load_policy
 from .held_out import HeldOut, action_error, kept_episodes
@@ -74,10 +75,11 @@ def make_parser() -> Parser:
     add("--env-id", metavar="ID", help="evaluate in another environment, such as Hopper-v5: raw returns")
     held_out = "action error on the held-out episodes of the run, or on those of an HDF5 file"
     add("--held-out", nargs="?", const="", metavar="FILE", help=held_out)
+    add("--clip-actions", action="store_true", help="clip actions of that file that are out of bounds")
     add("--json", type=Path, metavar="FILE", help="write a list, one object per target return")
     add("--csv", type=Path, metavar="FILE", help="write one row per episode")
     add("--video", type=Path, metavar="FILE", help="film an episode, as .mp4 or .gif")
-    add("--video-episode", choices=list(EPISODES), metavar="E", default="first", help="first, best or worst [first]")
+    add("--video-episode", choices=list(EPISODES), metavar="E", help="first, best or worst [first]")
     add("--record-minari", metavar="ID", help="write the episodes as a Minari dataset, me/hopper/run-v0")
     parser.add_shared(device="cpu")
     return parser
@@ -90,12 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Evaluate every policy, print the tables and write the files. Returns the exit code."""
-    for option in ("json", "csv", "video"):
-        check_writable(f"--{option}", getattr(arguments, option))
-    runs = arguments.runs
-    for option, asked in (("--video", arguments.video), ("--record-minari", arguments.record_minari)):
-        if asked is not None and len(runs) > 1:
-            raise UsageError(f"{option}: takes one policy, not {len(runs)}")
+    _check(arguments)
     if arguments.record_minari is not None:
         new_minari_folder(arguments.record_minari)
     import_registering(arguments.register)
@@ -110,11 +107,24 @@ def evaluate(arguments: argparse.Namespace) -> int:
         if arguments.csv is not None:
             write_episodes(arguments.csv, scores)
 
-    for path in runs:
+    for path in arguments.runs:
         _evaluate_one(path, arguments, task, keep)
-    if len(runs) > 1:
+    if len(arguments.runs) > 1:
         print(format_overview(scores))
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise UsageError where options do not go together, or a file to write cannot be written."""
+    for option in ("json", "csv", "video"):
+        check_writable(f"--{option}", getattr(arguments, option))
+    for option, asked in (("--video", arguments.video), ("--record-minari", arguments.record_minari)):
+        if asked is not None and len(arguments.runs) > 1:
+            raise UsageError(f"{option}: takes one policy, not {len(arguments.runs)}")
+    if arguments.video_episode is not None and arguments.video is None:
+        raise UsageError(f"--video-episode {arguments.video_episode} needs --video FILE")
+    if arguments.clip_actions and not arguments.held_out:
+        raise UsageError("--clip-actions goes with --held-out FILE; leave it out")
 
 
 def _built_in(name: str, env_id: str | None) -> LocalTask:
@@ -131,7 +141,7 @@ def _evaluate_one(
     path: Path, arguments: argparse.Namespace, task: LocalTask | None, keep: Callable[[Path, Sequence[Score]], None]
 ) -> None:
     policy, card, weights = _open(path, arguments)
-    held_out = None if arguments.held_out is None else _held_out(path, arguments.held_out, card)
+    held_out = None if arguments.held_out is None else _held_out(path, arguments.held_out, card, arguments.clip_actions)
     if arguments.env_id is not None and arguments.env_id != card.env_id:
         # Reference returns and dataset returns are valid in one environment only.
         unknown: dict[str, Any] = {"reference": None, "reference_returns": None, "data_returns": {}}
@@ -142,10 +152,14 @@ def _evaluate_one(
         fields |= {name: getattr(card, name) for name in ("n_actions", "action_start")}  # the default of the policy
         card = dataclasses.replace(card, **fields)
     asked, seed = arguments.target_return or [card.target_return], arguments.eval_seed
+    if arguments.target_return and card.agent in UNCONDITIONED:
+        print(f"note: --target-return has no effect with {card.agent}", file=sys.stderr)
+    if arguments.rollout_context is not None and policy.rollout == "recurrent":
+        print("note: --rollout-context has no effect with the rollout recurrent", file=sys.stderr)
     if note := mismatch(card.context, card.context_length, policy.rollout, policy.context_length):
         print(note, file=sys.stderr)
     recorder = None if arguments.record_minari is None else Recorder()
-    filmed = card.env_id, card.env_kwargs, seed, arguments.video_episode
+    filmed = card.env_id, card.env_kwargs, seed, arguments.video_episode or "first"
     with nullcontext() if arguments.video is None else closing(Video(arguments.video, *filmed)) as video:
         on_action = None if video is None else video.note
         plan = EpisodePlan(weights, arguments.episodes, asked, seed, on_action=on_action, recorder=recorder)
@@ -204,12 +218,21 @@ def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPol
     return policy, card, card.weights if precision == "float32" else f"{card.weights} {precision}"
 
 
-def _held_out(run: Path, file: str, card: PolicyCard) -> HeldOut:
-    """The episodes of a file, or the held-out episodes of the run. Raises the errors of `kept_episodes`."""
+def _held_out(run: Path, file: str, card: PolicyCard, clip_actions: bool) -> HeldOut:
+    """The episodes of a file, or the held-out episodes of the run.
+
+    Raises the errors of `kept_episodes` and `read_hdf5`, and DataError if the file is of another environment.
+    """
     if file:
         held: dict[str, Any] = {name: card.model[name] for name in ("observation_dim", "action_dim")}
         held |= {name: getattr(card, name) for name in ("action_low", "action_high", "n_actions", "action_start")}
-        return HeldOut(read_hdf5(file, **held))
+        # No episode in this environment is longer than its horizon.
+        episodes = read_hdf5(file, clip_actions=clip_actions, max_episode_steps=card.horizon, **held)
+        if episodes.env_id is not None and unversioned(episodes.env_id) != unversioned(card.env_id):
+            raise DataError(f"{file}: is of {episodes.env_id}, and {run} of {card.env_id}; give episodes of that")
+        for note in episodes.notes:
+            print(f"note: {note}", file=sys.stderr)
+        return HeldOut(episodes)
     try:
         if (held_out := kept_episodes(run, card)) is None:
             raise UsageError(f"{run} has no held-out episodes")

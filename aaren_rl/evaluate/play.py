@@ -16,7 +16,7 @@ from ..envs.simulation.rollout import AT_ONCE, OnAction, Recorder
 from ..envs.tasks.environment import close_env
 from ..errors import CheckpointError, UsageError
 from ..policies.card import Origin, PolicyCard
-from ..policies.names import AUTO, target_number
+from ..policies.names import AUTO, UNCONDITIONED, target_number
 from .scores import Score
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePla
     """
     check_fits(card)
     if AUTO in plan.target_returns and not card.model.get("max_return_estimate"):
+        hint = _trained_with("--max-return-estimate", card, "give a number, or ")
         raise UsageError(
-            f"target return {AUTO}: this policy holds no estimate of the maximum achievable return; give a number, or "
-            "train it with --max-return-estimate"
+            f"target return {AUTO}: this policy holds no estimate of the maximum achievable return; {hint}"
         )
     asked = [target_number(target) for target in plan.target_returns]
     watchers: dict[str, Any] = {name: getattr(plan, name) for name in ("on_step", "on_action", "recorder")}
@@ -130,7 +130,13 @@ def guided(policy: Policy, guidance: float) -> Policy:
     try:
         return with_guidance(policy, guidance)
     except ValueError as error:
-        raise UsageError(f"--guidance: {error}; train it with --mean-return-estimate") from error
+        raise UsageError(f"--guidance: {error}; {_trained_with('--mean-return-estimate', policy.card)}") from error
+
+
+def _trained_with(option: str, card: PolicyCard, otherwise: str = "") -> str:
+    if card.agent in UNCONDITIONED:
+        return f"{card.agent} is not conditioned on returns; leave it out"
+    return f"{otherwise}train it with {option}"
 
 
 def check_fits(card: PolicyCard) -> None:

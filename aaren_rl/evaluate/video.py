@@ -82,7 +82,7 @@ class Video:
             self._renderer.close()
             self._renderer = open_renderer(*self._played, score.seed + index)
         # The run folder that `run` is or is in: TensorBoard shows the video with its logs.
-        board = next((folder for folder in (run, run.resolve().parent) if (folder / "config.yaml").is_file()), None)
+        board = next((folder for folder in (run, run.resolve().parent) if (folder / "metrics.jsonl").is_file()), None)
         noted, earned = self._noted[index], score.returns[index]
         caption = (
             f"{score.env}, {score.agent}, training seed {score.training_seed}, {score.updates} gradient steps, "

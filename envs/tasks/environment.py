@@ -175,6 +175,11 @@ def check_own_name(name: str) -> str:
     return name
 
 
+def unversioned(env_id: str) -> str:
+    """The name of an environment without its version, of which data of one task name several."""
+    return env_id.rsplit("-v", 1)[0]
+
+
 def own_task(
     name: str,
     env_id: str,

@@ -1,0 +1,67 @@
+"""Options of `evaluate` that do not fit the policy or the data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from policies import save_run
+
+from aaren_rl.evaluate.command import main as evaluate
+
+STEPS = 2500
+
+
+def recorded(file: Path, env_id: str = "Hopper-v2", action: float = 0.5) -> Path:
+    """A file of one Hopper: 2,500 steps in which only the last is marked as an end."""
+    rng = np.random.default_rng(0)
+    with h5py.File(file, "w") as data:
+        data["observations"] = rng.normal(size=(STEPS, 11)).astype(np.float32)
+        data["actions"] = np.full((STEPS, 3), action, np.float32)
+        data["rewards"] = np.ones(STEPS, np.float32)
+        data["terminals"] = np.arange(STEPS) == STEPS - 1
+        data.attrs["env_id"] = env_id
+    return file
+
+
+def run_with(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = evaluate([*map(str, arguments), "--episodes", "1"])
+    return code, *capsys.readouterr()
+
+
+def test_episodes_of_a_file_are_those_of_the_policys_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = save_run(tmp_path / "run", horizon=1000)
+    code, out, _ = run_with(capsys, run, "--held-out", recorded(tmp_path / "a.hdf5"))
+    assert code == 0 and "over 3 episodes, 2,500 steps" in out
+    code, _, error = run_with(capsys, run, "--held-out", recorded(tmp_path / "b.hdf5", "Walker2d-v2"))
+    assert code == 3 and "b.hdf5: is of Walker2d-v2" in error
+    too_large = recorded(tmp_path / "c.hdf5", action=1.5)
+    code, _, error = run_with(capsys, run, "--held-out", too_large)
+    assert code == 3 and "--clip-actions" in error
+    code, out, error = run_with(capsys, run, "--held-out", too_large, "--clip-actions")
+    assert code == 0 and "held-out action MSE" in out and "note: clipped actions from " in error
+
+
+def test_options_without_effect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, cloned = save_run(tmp_path / "run"), save_run(tmp_path / "bc", agent="bc")
+    for arguments, note in (
+        ([run, "--rollout-context", 7], "--rollout-context has no effect with the rollout recurrent"),
+        ([cloned, "--target-return", 9], "--target-return has no effect with bc"),
+    ):
+        code, _, error = run_with(capsys, *arguments)
+        assert code == 0 and f"note: {note}\n" in error
+        assert "note: " not in run_with(capsys, arguments[0])[2]
+    for arguments, message in (
+        ([run, "--video-episode", "worst"], "needs --video FILE"),
+        ([run, "--clip-actions", "--held-out"], "goes with --held-out FILE"),
+        ([cloned, "--target-return", "auto"], "bc is not conditioned on returns; leave it out"),
+        ([cloned, "--guidance", 2], "bc is not conditioned on returns; leave it out"),
+        ([run, "--target-return", "auto"], "give a number, or train it with --max-return-estimate"),
+        ([run, "--guidance", 2], "train it with --mean-return-estimate"),
+    ):
+        code, _, error = run_with(capsys, *arguments)
+        assert code == 2 and message in error
