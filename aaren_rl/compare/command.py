@@ -105,7 +105,7 @@ def compare(arguments: argparse.Namespace) -> int:
             print(f"{env}: {note}", file=sys.stderr)
     settings = {
         "command": arguments.line,
-        "preset": arguments.preset,
+        "preset": jobs[0].preset,
         "episodes": arguments.episodes,
         "eval_seed": arguments.eval_seed,
         **({"train": arguments.settings} if arguments.settings else {}),

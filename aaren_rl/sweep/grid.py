@@ -45,7 +45,7 @@ class Grid:
     data: dict[str, dict[str, Any]] = field(default_factory=dict)  # the same, for the runs of one of `envs`
 
     def __post_init__(self) -> None:
-        known = sorted(SETTINGS)
+        known = sorted(set(SETTINGS) - {"env"})  # which names the folder
         for what, given, allowed in (
             ("preset", [self.preset], list(presets())),
             ("agents", self.agents, list(AGENTS)),

@@ -29,6 +29,7 @@ class CellJob:
     config: RunConfig  # all its settings
     out: Path  # the folder of all runs
     run: Path  # the run's own in it
+    preset: str  # that it started from
     options: tuple[str, ...] = ()  # further arguments of `aaren_rl.train`, which decide nothing of the result
 
     @property
@@ -48,7 +49,7 @@ def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), pres
     run, meant = run_folder(config, asked.out), out / given["env"] / given["agent"] / f"seed{given['seed']}"
     if run != meant or asked.resume:
         raise UsageError(f"{meant}: the arguments {' '.join(more)} lead to {run}; leave them to the sweep")
-    return CellJob(config, out, run, ("--threads", "1", *more))
+    return CellJob(config, out, run, asked.preset, ("--threads", "1", *more))
 
 
 def launch(job: CellJob, resume: bool, gpu: str | None = None, *, saves: bool = True) -> subprocess.Popen[bytes]:
@@ -65,6 +66,7 @@ def launch(job: CellJob, resume: bool, gpu: str | None = None, *, saves: bool = 
         return start_child(
             _TRAIN,
             [*job.arguments, *(["--resume"] if resume else [])],
+            flags=["-P"],  # no module of the current folder in the place of another
             saves=saves,
             apart=True,  # Ctrl-C goes to the sweep alone, which passes it on once
             stdout=log,

@@ -128,6 +128,7 @@ class _Task:
     problem: str | None = None
     code: int = 0
     gpu: str | None = None
+    log_from: int = 0  # bytes of train.log that an earlier start wrote
     process: Any = None  # has `poll` and `terminate`
 
 
@@ -153,6 +154,7 @@ def _play(
             task = waiting.popleft()
             task.tries += 1
             task.gpu = min(gpus, key=[other.gpu for other in running].count, default=None)
+            task.log_from = log.stat().st_size if (log := task.job.run / "train.log").exists() else 0
             task.process = start(task.job, holds_training(task.job.run), task.gpu)
             running.append(task)
         time.sleep(POLL)
@@ -160,7 +162,7 @@ def _play(
             if (code := task.process.poll()) is not None:
                 running.remove(task)
                 task.process = None  # with the pipe that it holds
-                if not asked or code == 0:
+                if not asked or not _by_signal(code):
                     _note_end(task, code, waiting, bar)
         if time.monotonic() - shown > SHOW or not running:
             bar.set_postfix_str(f"{sum(task.done for task in tasks)}/{len(tasks)} runs", refresh=False)
@@ -172,13 +174,13 @@ def _play(
 def _note_end(task: _Task, code: int, waiting: deque[_Task], bar: tqdm[Any]) -> None:
     run = task.job.run
     task.done = code == 0
-    if (code < 0 or code in STOPPED) and task.tries <= RETRIES:
+    if _by_signal(code) and task.tries <= RETRIES:
         name = signal.Signals(-code if code < 0 else code - 128).name
         bar.write(f"{run}: ended by {name}; trying again from its last checkpoint", file=sys.stderr)
         waiting.append(task)
     elif code != 0:
         task.code = code
-        task.problem = _last_error(run) if code > 0 and code not in STOPPED else f"ended by a signal {task.tries} times"
+        task.problem = f"ended by a signal {task.tries} times" if _by_signal(code) else _last_error(task)
         bar.write(f"{run}: {task.problem}", file=sys.stderr)
 
 
@@ -195,7 +197,12 @@ def _logged(run: Path) -> int:
         return 0  # nothing there yet, or a line half written
 
 
-def _last_error(run: Path) -> str:
-    lines = [line for line in (run / "train.log").read_text(errors="replace").splitlines() if line.strip()]
+def _by_signal(code: int) -> bool:
+    return code < 0 or code in STOPPED
+
+
+def _last_error(task: _Task) -> str:
+    log = (task.job.run / "train.log").read_bytes()[task.log_from :].decode(errors="replace")
+    lines = [line for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error: ")]
     return (errors or lines or ["no output"])[-1].removeprefix("error: ").strip()

@@ -25,6 +25,7 @@ from aaren_rl.errors import CheckpointError, UsageError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.sweep import schedule
 from aaren_rl.sweep.command import main as sweep
+from aaren_rl.sweep.grid import Grid
 from aaren_rl.sweep.processes import CellJob, make_job
 from aaren_rl.sweep.schedule import SweepError, run_cells
 from aaren_rl.train.options import make_job as make_train_job
@@ -125,6 +126,44 @@ def test_a_run_that_is_killed_again_and_again_fails(hopper_file: Path, tmp_path:
     assert len(started) == 6
 
 
+def test_a_failure_is_told_in_the_words_of_this_sweep(hopper_file: Path, tmp_path: Path) -> None:
+    """Its output may hold no line of ours, such as a traceback of an import."""
+    cell = job(hopper_file, tmp_path, 0)
+    cell.run.mkdir(parents=True)
+    (cell.run / "train.log").write_text("error: of an earlier sweep\n")
+
+    def failing(job: CellJob, *_: object) -> subprocess.Popen[bytes]:
+        with (job.run / "train.log").open("a") as log:
+            return subprocess.Popen([sys.executable, "-c", "import nothing_such"], stderr=log)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SweepError, match="No module named 'nothing_such'"):
+        patch.setattr(schedule, "launch", failing)
+        run_cells([cell], jobs=1)
+
+
+def test_a_run_that_fails_to_save_while_the_sweep_stops_is_told(
+    hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fails = (
+        "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit('error: disk full'))\nprint(); time.sleep(60)"
+    )
+
+    def stopped(job: CellJob, *_: object) -> subprocess.Popen[bytes]:
+        job.run.mkdir(parents=True)
+        with (job.run / "train.log").open("w") as log:
+            child = subprocess.Popen([sys.executable, "-uc", fails], stdout=subprocess.PIPE, stderr=log)
+        assert child.stdout is not None
+        with child.stdout:
+            child.stdout.readline()  # it is ready
+        os.kill(os.getpid(), signal.SIGINT)
+        return child
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedule, "launch", stopped)
+        assert run_cells([job(hopper_file, tmp_path, 0)], jobs=1) == 130
+    assert "seed0: disk full" in capsys.readouterr().err
+
+
 def started(out: Path, runs: int, *more: str) -> tuple[list[Path], subprocess.Popen[str]]:
     """The folders of a sweep, and the process that is its command."""
     grid = f"{{preset: default, envs: [hopper-medium], agents: [decision-aaren], seeds: {list(range(runs))}}}"
@@ -165,6 +204,7 @@ def test_an_environment_of_ones_own(hopper_file: Path, tmp_path: Path, monkeypat
     """With a module that registers it; the grid names no code."""
     (tmp_path / "swept.py").write_text(ENVIRONMENT)
     (tmp_path / "grid.yaml").write_text(GRID.replace("DATA", str(hopper_file)))
+    (tmp_path / "random.py").write_text("raise RuntimeError")  # which the runs do not import
     monkeypatch.chdir(tmp_path)
     assert sweep(["grid.yaml", "--register", "swept", "--jobs", "1", "--out", "runs"]) == 0
     assert read_card(tmp_path / "runs" / "mine" / "bc" / "seed0").env_id == "Swept-v0"
@@ -182,6 +222,13 @@ def test_no_run_outlives_a_sweep_that_is_killed(hopper_file: Path, tmp_path: Pat
     process.communicate()
     time.sleep(2)
     assert None not in runs and [process_of(run) for run in folders] == [None, None]
+
+
+def test_the_task_of_a_run_is_its_folders(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="data: small: env is not one of"):
+        Grid("default", ["small"], ["bc"], [0], data={"small": {"env": "hopper-medium"}})
+    hopper = {"env": "hopper-medium", "agent": "bc", "seed": 0}
+    assert make_job(hopper, tmp_path, ("--preset", "paper")).preset == "paper"
 
 
 def test_what_is_not_there_is_refused_at_once(
