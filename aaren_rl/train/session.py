@@ -15,7 +15,7 @@ from ..evaluate.held_out import READING
 from ..files import write_text
 from ..runs.folder import RunFolder, holds_training
 from .config import DataConfig, RunConfig
-from .loop import prepare, train
+from .loop import FIT_UPDATES, prepare, train
 from .options import remarks
 from .ranks import Ranks, join_ranks
 from .settings import Job, build_config, differences, preset_settings, read_config, run_folder, settings_of, to_dict
@@ -71,6 +71,13 @@ def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:
     folder.require_run()
     config = read_config(folder.config_file)
     if job.given.get("updates", 0) > config.optimizer.updates:  # resuming may extend a run
+        fitted, network = config.optimizer.updates, config.network
+        if fitted < FIT_UPDATES and (network.max_return_estimate or network.mean_return_estimate):
+            print(
+                f"note: the return estimates of this run, for auto and --guidance, were fitted for {fitted} steps, not "
+                f"{FIT_UPDATES:,}; a new run of so many updates fits them better",
+                file=sys.stderr,
+            )
         config = build_config({**settings_of(config), "updates": job.given["updates"]})
     preset = {} if job.preset == "default" else preset_settings(job.preset, asked.agent)
     if differing := "; ".join(differences(config, preset | job.given)):

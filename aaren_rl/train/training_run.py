@@ -23,9 +23,10 @@ from ..errors import NumericsError
 from ..evaluate.held_out import HeldOut, action_error
 from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score
+from ..files import is_there
 from ..machine import device_name
 from ..policies.card import PolicyCard, ReturnBounds, task_fields, versions
-from ..policies.folder import amend_card, make_policy, save_policy
+from ..policies.folder import CARD, amend_card, make_policy, save_policy
 from ..runs.checkpoints import Saved, add_checkpoint, newest_whole
 from ..runs.folder import holds_training
 from ..runs.metrics import Metrics
@@ -143,21 +144,22 @@ def evaluate(run: Run) -> None:
     bounds = card.action_low, card.action_high
     imitation = None if run.held_out is None else action_error(policy, run.held_out, *bounds)
     run.last = last = dataclasses.replace(score, action_error=imitation)
-    run.tell(last.scalars())
-    if at_end and (data := last.data()) is not None:
-        run.metrics.text("data", data)
-    held_out = "" if last.action_error is None else f", held-out {last.action_error.short()}"
-    run.bar.write(f"gradient step {trainer.update}: {run.headline} {last.headline:.1f}{held_out}")
     if (error := last.action_error) is not None:
         fields: Any = error.on_card()
         card = dataclasses.replace(card, **fields)
     states = {"ema": trainer.ema.state_dict(), "raw": trainer.model.state_dict()}
     save_policy(run.path / "policy", card, states)
-    if run.best is None or last.headline > run.best.headline:
+    lost = not is_there(run.path / "policy_best" / CARD)  # a user may have deleted it
+    if run.best is None or last.headline > run.best.headline or lost:
         run.best = last
         save_policy(run.path / "policy_best", card, states)
     elif at_end:  # it was saved before the return of the behavior policy was known
         amend_card(run.path / "policy_best", data_returns=run.data_returns)
+    if at_end and (data := last.data()) is not None:
+        run.metrics.text("data", data)
+    held_out = "" if last.action_error is None else f", held-out {last.action_error.short()}"
+    run.bar.write(f"gradient step {trainer.update}: {run.headline} {last.headline:.1f}{held_out}")
+    run.tell(last.scalars())  # at the end: a callback that stops at this score finds its policy saved
 
 
 def acting_policy(model: DecisionModel, card: PolicyCard) -> Policy:

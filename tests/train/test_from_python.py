@@ -72,6 +72,8 @@ def test_what_a_callback_raises_ends_the_training(hopper_file: Path, tmp_path: P
     settings = {**SMALL, "source": str(hopper_file), "out": tmp_path}
     with pytest.raises(LookupError, match="at 2"):
         train_policy(**settings, on_log=enough)
+    run = tmp_path / "hopper-medium" / "decision-aaren" / "seed0"
+    assert [read_card(run / name).updates for name in ("policy", "policy_best")] == [2, 2]  # what scored so is kept
     found: list[Path] = []
     thread = Thread(target=lambda: found.append(train_policy(**settings, resume=True).folder))  # no signals there
     thread.start()

@@ -193,6 +193,10 @@ def test_what_a_local_set_returns(
     assert (best.updates, best.data_returns) == (3, card.data_returns)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "deterministic behavior policy" in line]
     assert line.startswith(f"data: mean {returns.mean():.0f} (")
+    shutil.rmtree(run / "policy_best")
+    quick(tmp_path, "local", "--local-steps 3000 --best-fraction 0.5 --resume --updates 9")
+    assert read_card(run / "policy_best").updates == 9  # the best that is still there
+    assert "return estimates of this run, for auto and --guidance, were fitted for 6 steps" in capsys.readouterr().err
 
 
 def test_what_a_file_returns(hopper_file: Path, trained: Path) -> None:
