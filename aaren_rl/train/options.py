@@ -113,6 +113,7 @@ def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
         "context_length": config.data.context not in windows and contexts,
         "tbptt_length": config.data.context not in ("tbptt", *([AUTO] if config.constant_state else [])) and contexts,
         **dict.fromkeys(RETURNS, config.agent in UNCONDITIONED and config.agent),
+        "heads": config.mixer in ("gru", "mingru") and config.agent,
         "timestep_std": not config.network.timestep_embedding and "--no-timestep-embedding",
         "muon_learning_rate": config.optimizer.optimizer != "muon" and "--optimizer adamw",
         **dict.fromkeys(("tree_budget", "tree_sampler"), config.mixer != "tree" and config.agent),

@@ -174,7 +174,26 @@ class Job:
     def settings(self) -> dict[str, Any]:
         """All given settings. Raises the errors of `import_registering` and `read_settings`."""
         import_registering(self.register)
-        return {**({} if self.config is None else read_settings(self.config)), **self.typed}
+        if self.config is None:
+            return dict(self.typed)
+        given = read_settings(self.config)
+        self._check_overrides(given)
+        return {**given, **self.typed}
+
+    def _check_overrides(self, given: Mapping[str, Any]) -> None:
+        """Raise UsageError where settings of a file leave an agent or a preset of the command line without effect."""
+        there = given.get("agent", RunConfig.agent)
+        agent = self.typed.get("agent", there)
+        own = preset_settings("default", agent) | preset_settings(self.preset, agent)
+        wanted = settings_of(build_config(own))
+        names = {*own, *preset_settings("default", there)} & given.keys() - self.typed.keys()
+        hidden = sorted(name for name in names if given[name] != wanted[name])
+        other = "agent" in given and agent != there
+        if hidden and (other or (self.preset != "default" and own.keys() <= given.keys())):
+            what = f"--agent {agent}" if other else f"--preset {self.preset}"
+            raise UsageError(
+                f"{what}: --config has other values of its {', '.join(hidden)}; delete them from a copy of the file"
+            )
 
     @cached_property
     def given(self) -> dict[str, Any]:

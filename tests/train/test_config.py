@@ -19,7 +19,7 @@ from aaren_rl.evaluate.scores import mismatch
 from aaren_rl.policies.names import AGENTS
 from aaren_rl.sweep.grid import read_grid
 from aaren_rl.train.command import main as train
-from aaren_rl.train.config import SETTINGS
+from aaren_rl.train.config import SETTINGS, RunConfig
 from aaren_rl.train.optimizers import schedule
 from aaren_rl.train.options import make_job
 from aaren_rl.train.options import make_parser as train_parser
@@ -32,6 +32,7 @@ from aaren_rl.train.settings import (
     read_settings,
     run_folder,
     settings_of,
+    to_dict,
 )
 
 CONFIGS = ROOT / "configs"
@@ -93,6 +94,28 @@ def test_a_file_that_does_not_fit_is_named(text: str, message: str, tmp_path: Pa
     (tmp_path / "c.yaml").write_text(text)
     with pytest.raises(UsageError, match=rf"--config .*c\.yaml: .*{message}"):
         read_settings(tmp_path / "c.yaml")
+
+
+def test_an_agent_or_a_preset_that_a_file_overrides_is_an_error(tmp_path: Path) -> None:
+    for agent in ("decision-aaren", "decision-transformer"):
+        config = make_config({"env": "hopper-medium", "agent": agent})
+        (tmp_path / agent).write_text(yaml.safe_dump(to_dict(config)))
+    (tmp_path / "part").write_text("{network: {width: 256}}")
+
+    def made(file: str, *more: str) -> RunConfig:
+        return make_job(train_parser().parse_args(["--config", str(tmp_path / file), *more])).make_config()
+
+    for file, more, hidden in (
+        ("decision-aaren", "--agent bc-top10", "--agent bc-top10: .* its best_fraction;"),
+        ("decision-aaren", "--agent decision-transformer", "its context, rollout, rollout_context, tokens_per_step;"),
+        ("decision-transformer", "--agent decision-aaren", "its context, rollout, rollout_context, tokens_per_step;"),
+        ("decision-aaren", "--preset paper", "--preset paper: --config has other values of its context, dropout"),
+    ):
+        with pytest.raises(UsageError, match=hidden):
+            made(file, *more.split())
+    assert made("decision-aaren", "--agent", "bc").agent == "bc"
+    assert made("decision-aaren", "--agent", "bc-top10", "--best-fraction", "0.2").data.best_fraction == 0.2
+    assert made("part", "--env", "hopper-medium", "--preset", "paper").network.width == 256
 
 
 @pytest.mark.parametrize(

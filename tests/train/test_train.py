@@ -108,6 +108,7 @@ def test_the_bar_shows_the_last_score_and_a_log_file_few_lines(
         ("--timestep-std 0.1", ["--timestep-std has no effect with --no-timestep-embedding"]),
         ("--agent decision-transformer --context auto --tbptt-length 10", ["--tbptt-length has no effect with auto"]),
         ("--context auto --tbptt-length 10", []),
+        ("--agent decision-gru --heads 8", ["--heads has no effect with decision-gru"]),
         ("--rem-gate 1 --context-length 9", ["--context-length has no", "--rem-gate has no effect with decision"]),
         ("--agent decision-transformer-tree --tree-budget 0.3 --rollout-context 10", []),
     ],
