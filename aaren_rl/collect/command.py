@@ -26,7 +26,7 @@ Train SAC (Stable-Baselines3; DQN for discrete actions) in a Gymnasium environme
 datasets like those of D4RL: random, medium, medium-replay, medium-expert and expert.
 
   aaren-rl collect --env-id Ant-v4 --steps 1000000
-  aaren-rl collect --env-id Pendulum-v1 --steps 20000 --stop-at-return -200
+  aaren-rl collect --env-id Pendulum-v1 --steps 20000 --checkpoint-every 2000 --stop-at-return -200
   aaren-rl collect --env-id CartPole-v1 --steps 50000 --checkpoint-every 2000
   aaren-rl train --env ant-medium --source collected/Ant-v4/seed0/datasets/ant-medium.hdf5
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class Choice:
             "random": (None,),
             "medium": (self.medium,),
             "medium-replay": (),
-            "medium-expert": (self.medium, self.expert),
+            "medium-expert": tuple(dict.fromkeys((self.medium, self.expert))),  # no episode twice
             "expert": (self.expert,),
         }[level]
 
@@ -127,10 +128,12 @@ class Source:
         }
 
     def made(self, level: str, path: Path) -> dict[str, float] | None:
-        """Statistics of a file of the same recipe; None if there is no such file."""
+        """Statistics of a file of the same recipe; None if there is no such file. One of another recipe is told of."""
         try:
             with h5py.File(path, "r") as file:
-                if any(file.attrs.get(name) != value for name, value in self.recipe(level).items()):
+                recipe, found = self.recipe(level), dict(file.attrs)
+                if other := [f"{name} {found.get(name)}" for name, value in recipe.items() if found.get(name) != value]:
+                    print(f"{path}: was made with {', '.join(other)}; it is replaced", file=sys.stderr)
                     return None
                 return {name: float(file.attrs[name]) for name in _STATISTICS}
         except (OSError, KeyError, ValueError, TypeError):

@@ -209,6 +209,7 @@ def test_medium_is_nearest_to_a_share_of_the_way(
     evaluations = [Evaluation(20 * (i + 1), value, 1.0, 10.0) for i, value in enumerate(returns)]
     choice = choose_checkpoints(evaluations, random, fraction)
     assert (choice.medium.return_mean, choice.expert.return_mean) == (medium, expert) and said in str(choice)
+    assert len(choice.policies("medium-expert")) == (1 if medium == expert else 2)  # no episode twice
 
 
 def test_the_actor_file_acts_as_the_trained_actor(tmp_path: Path) -> None:
@@ -319,6 +320,7 @@ def test_levels_of_a_run_that_is_there(
     assert changed == {"hopper-medium-replay.hdf5"}  # the other was kept, and nothing was trained
     assert collect(arguments(copied, "--levels", "random", "--dataset-steps", "100")) == 0
     assert len(dataset(run, "random")["rewards"]) < 130  # another recipe is made again
+    assert "hopper-random.hdf5: was made with steps 300; it is replaced" in capsys.readouterr().err
 
 
 @pytest.mark.faults(20)
