@@ -26,7 +26,8 @@ def load_policy(path: str | Path, **options: Any) -> Policy | Any:  # noqa: ANN4
     Raises:
         CheckpointError, ArgumentError, ResourcesError: as these two.
     """
-    if os.path.isfile(path):  # `Path.is_file` raises for a name that is too long
+    # `Path.is_file` raises for a name that is too long. Where an exported file is missing, torch may be, too.
+    if os.path.isfile(path) or os.fspath(path).endswith(".onnx"):
         from . import runtime
 
         return runtime.load_policy(path, **options)

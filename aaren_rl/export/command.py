@@ -59,9 +59,7 @@ def make_parser() -> Parser:
         default="float32",
         help="float64: slower, but the same episodes on every machine [float32]",
     )
-    parser.add_argument(
-        "--episodes", type=positive, metavar="N", default=20, help="evaluation episodes of --quantize [20]"
-    )
+    parser.add_argument("--episodes", type=positive, metavar="N", help="evaluation episodes of --quantize [20]")
     parser.add_argument(
         "--seed", type=SEEDS.integer, metavar="S", default=SEED, help=f"environment i is reset with S + i [{SEED}]"
     )
@@ -82,6 +80,8 @@ def export(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--out {out}: exists; --force replaces it")
     if arguments.quantize is not None and arguments.precision != "float32":
         raise UsageError("--quantize, --precision: give only one of them")
+    if arguments.episodes is not None and arguments.quantize is None:
+        raise UsageError(f"--episodes {arguments.episodes} goes with --quantize; leave it out")
     import_registering(arguments.register)
     asked = {name: getattr(arguments, name) for name in ("rollout", "rollout_context", "weights")}
     policy = load_policy(arguments.run, **asked)
@@ -92,12 +92,12 @@ def export(arguments: argparse.Namespace) -> int:
     check_fits(card)
     model, difference = checked_model(policy, card, arguments.precision, seed)
     print(
-        f"checked against PyTorch over {policy_model.CHECKED_STEPS:,} steps of {card.env_id}: "
-        f"the {'probabilities' if policy.discrete else 'actions'} differ by at most {difference:.1e}"
+        f"{arguments.precision} model checked against PyTorch over {policy_model.CHECKED_STEPS:,} steps of "
+        f"{card.env_id}: the {'probabilities' if policy.discrete else 'actions'} differ by at most {difference:.1e}"
     )
     if arguments.quantize is not None:
         small = make_model(policy, card, arguments.quantize)
-        plan = EpisodePlan(weights, arguments.episodes, [card.target_return], seed)
+        plan = EpisodePlan(weights, arguments.episodes or 20, [card.target_return], seed)
         kinds = {"float32": model, arguments.quantize: small}
         played = ((name, play(make_onnx_policy(each), card, plan, name=name)[0]) for name, each in kinds.items())
         print(format_overview([*played]))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..cli import Parser, import_registering, positive, run, target_return
+from ..errors import UsageError
 from ..evaluate.play import EpisodePlan, play
 from ..files import check_free
 from ..policies.folder import load_policy, read_card
@@ -36,11 +37,11 @@ def make_parser() -> Parser:
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="what to write; must not exist, or be empty")
     parser.add_argument("--license", metavar="NAME", default="mit", help="licence of the weights [mit]")
     parser.add_argument("--scores", type=Path, metavar="FILE", help="of evaluate --json, instead of evaluating now")
-    parser.add_argument("--episodes", type=positive, metavar="N", default=20, help="episodes a target return [20]")
+    parser.add_argument("--episodes", type=positive, metavar="N", help="episodes a target return [20]")
     parser.add_argument(
         "--target-return", type=target_return, metavar="R", nargs="+", help="asked for (as in training)"
     )
-    parser.add_argument("--seed", type=SEED.integer, metavar="S", default=1000, help="of the first episode [1000]")
+    parser.add_argument("--seed", type=SEED.integer, metavar="S", help="of the first episode [1000]")
     parser.add_shared()
     return parser
 
@@ -53,13 +54,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def publish(arguments: argparse.Namespace) -> int:
     """Scores the policy where no scores were given, and writes the folder; returns the exit code."""
     check_free(arguments.folder)
+    given = {"--episodes": arguments.episodes, "--target-return": arguments.target_return, "--seed": arguments.seed}
+    if arguments.scores is not None and (idle := [name for name, value in given.items() if value is not None]):
+        raise UsageError(f"{', '.join(idle)}: --scores has the scores already; leave one out")
     import_registering(arguments.register)
     card = read_card(arguments.run)
     if arguments.scores is not None:
         scores = read_scores(arguments.scores)
     else:
         targets = arguments.target_return or [card.target_return]
-        plan = EpisodePlan(card.weights, arguments.episodes, targets, arguments.seed)
+        seed = 1000 if arguments.seed is None else arguments.seed
+        plan = EpisodePlan(card.weights, arguments.episodes or 20, targets, seed)
         scores = play(load_policy(arguments.run), card, plan)
     save_pretrained(arguments.run, arguments.folder, scores=scores, license=arguments.license)
     print(f"{arguments.folder}: {', '.join(sorted(file.name for file in arguments.folder.iterdir()))}")

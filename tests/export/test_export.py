@@ -101,7 +101,7 @@ def test_int8_is_smaller_and_says_what_it_costs(run: Path, file: Path, tmp_path:
     small = tmp_path / "small.onnx"
     assert export([str(run), "--out", str(small), "--quantize", "int8", "--episodes", "2"]) == 0
     out = capsys.readouterr().out
-    assert "checked against PyTorch over 50 steps of Hopper-v4" in out and "rollout recurrent" in out
+    assert "float32 model checked against PyTorch over 50 steps of Hopper-v4" in out and "rollout recurrent" in out
     assert [line.split()[0] for line in out.splitlines()[1:4]] == ["policy", "float32", "int8"]
     assert load_policy(small).export["precision"] == "int8"
     assert small.stat().st_size < 0.75 * file.stat().st_size  # a model of this size has much that is no weight
@@ -173,6 +173,8 @@ def test_what_cannot_be_exported_is_one_clear_line(run: Path, tmp_path: Path, ca
     for out, message in ((tmp_path / "absent" / "p.onnx", "its folder does not exist"), (tmp_path, "is a folder")):
         code, err = refused(capsys, str(run), "--out", str(out))
         assert code == 2 and message in err
+    code, err = refused(capsys, str(run), "--out", str(tmp_path / "p.onnx"), "--episodes", "2")
+    assert code == 2 and "--episodes 2 goes with --quantize" in err
     code, err = refused(capsys, str(tmp_path), "--out", str(tmp_path / "p.onnx"))
     assert code == 4 and "no policy here" in err
     other = save_run(tmp_path / "seed0", env_id="HalfCheetah-v4")

@@ -87,6 +87,8 @@ def test_the_command_evaluates_or_takes_scores(
     assert main([str(trained_run), str(played), "--episodes", "2", "--seed", "7"]) == 0
     assert main([str(trained_run), str(given), "--scores", str(scores_file)]) == 0
     assert "hf upload" in capsys.readouterr().out
+    assert main([str(trained_run), str(tmp_path / "a"), "--scores", str(scores_file), "--episodes", "9"]) == 2
+    assert "--episodes: --scores has the scores already" in capsys.readouterr().err
     assert main([str(trained_run), str(given)]) == 2
     assert f"error: {given}: already exists; " in capsys.readouterr().err
     texts = [(folder / "README.md").read_text().replace(folder.name, "NAME") for folder in (played, given)]

@@ -25,6 +25,7 @@ from policies import (
     make_policy,
 )
 
+import aaren_rl
 from aaren_rl.agents import DecisionModel, ModelConfig, NonFiniteActionError, Policy
 from aaren_rl.envs import rollout
 from aaren_rl.errors import AarenRLError, CheckpointError, ResourcesError, UsageError
@@ -271,8 +272,9 @@ def foreign(content: bytes | None = None) -> bytes:
 def test_files_that_are_no_policy_are_refused(exported: Path, tmp_path: Path, spoil, message: str) -> None:
     file = tmp_path / "spoiled.onnx"
     file.write_bytes(spoil(exported.read_bytes()))
-    with pytest.raises(CheckpointError, match="No such file"):
-        load_policy(tmp_path / "absent.onnx")
+    for load in (load_policy, aaren_rl.load_policy):
+        with pytest.raises(CheckpointError, match="No such file"):
+            load(tmp_path / "absent.onnx")
     with pytest.raises(CheckpointError, match=message) as raised:
         load_policy(file)
     assert str(file) in str(raised.value) and "\n" not in str(raised.value)
