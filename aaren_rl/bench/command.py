@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from ..cli import Parser, run
+from ..cli import Parser, import_registering, run
 from ..envs.files import write_whole
 from ..errors import UsageError
 from ..files import check_writable, write_json
@@ -38,7 +38,7 @@ def _parser() -> Parser:
         own.add_argument("--threads", type=THREADS.integer, default=1, help="threads of torch (default: %(default)s)")
         own.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
         own.add_argument("--plot", type=Path, metavar="FILE", help="also draw the figures here: .png, .svg or .pdf")
-        own.add_shared(register=False)
+        own.add_shared(register=benchmark is steering)  # the others play the package's own environments
     return parser
 
 
@@ -48,6 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
     plot, form = arguments.plot, "" if arguments.plot is None else arguments.plot.suffix.lstrip(".").lower()
     if plot is not None and form not in Figure().canvas.get_supported_filetypes():  # fail before minutes of measuring
         raise UsageError(f"--plot {plot}: cannot draw a {form or 'file without an ending'}; use .png, .svg or .pdf")
+    import_registering(getattr(arguments, "register", None))
     benchmark = BENCHMARKS[arguments.benchmark]
     threads = torch.get_num_threads()
     torch.set_num_threads(arguments.threads)

@@ -18,7 +18,7 @@ from ..agents import Policy
 from ..cli import Parser, aligned, positive, progress_bar
 from ..envs import TASKS, Episodes, load_episodes
 from ..errors import UsageError
-from ..evaluate.held_out import HeldOut, action_error, hold_out
+from ..evaluate.held_out import READING, HeldOut, action_error, hold_out
 from ..policies.names import MARKS, label
 from ..ranges import POSITIVE, SEED
 from ..train.acceleration import keep_freed_memory
@@ -36,6 +36,20 @@ HELD_OUT = 0.05  # of the episodes
 TURN = 25  # gradient steps of a recipe in each turn, so that conditions are equal
 COSTS = {"seconds": "seconds", "updates": "gradient steps"}
 TOLERANCE = 1e-3  # relative difference of the error, step by step and in parallel
+
+# Settings that are options of this benchmark, or that it has no use for.
+OWN = (
+    *READING,
+    "env",
+    "source",
+    "ref_min_score",
+    "ref_max_score",
+    "held_out",
+    "start_from",
+    "updates",
+    "seed",
+    "agent",
+)
 
 HELP = "held-out action error against seconds and gradient steps, recipes compared"
 DESCRIPTION = """\
@@ -55,13 +69,27 @@ def read_recipe(recipe: str, updates: int, seed: int) -> RunConfig:
     name, *changes = recipe.split(",")
     preset, _, agent = name.partition(":")
     given = {"updates": updates, "seed": seed, "agent": agent}
-    for change in changes:
-        key, _, text = change.partition("=")
-        given[key.replace("-", "_")] = yaml.safe_load(text)
     try:
+        for change in changes:
+            key, _, text = change.partition("=")
+            if (setting := key.replace("-", "_")) in OWN:
+                raise UsageError(f"{key} is not part of a recipe; all have the same, by the options of this command")
+            given[setting] = _value(text)
         return make_config(given, preset)
     except UsageError as error:
         raise UsageError(f"{recipe}: {error}") from error
+
+
+def _value(text: str) -> object:
+    """YAML's value, and a number for 1e-3, which is text in YAML. Raises UsageError."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{text!r} is not a value") from error
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 class Learner:
@@ -116,7 +144,8 @@ def measure(arguments: argparse.Namespace) -> Figures:
         raise UsageError(f"{env}: {len(episodes)} episodes are too few to hold any out")
     keep_freed_memory()
     learners = [Learner(recipe, training, TASKS[env].horizon, updates, seed) for recipe in arguments.recipes]
-    _check(learners[0], held_out.episodes)
+    for learner in learners:
+        _check(learner, held_out.episodes)
     with progress_bar(total=updates * len(learners), desc=f"{env}, {len(learners)} recipes", unit="update") as bar:
         for until in checkpoints(updates):
             while (done := learners[0].trainer.update) < until:

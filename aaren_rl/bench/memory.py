@@ -28,16 +28,17 @@ from ..envs import rollout as play
 from ..envs.memory import reacher
 from ..envs.memory.reacher import SHOWN, target_distances
 from ..envs.simulation.rollout import Recorder
+from ..envs.tasks.built_in import LONGEST
 from ..errors import AarenRLError
 from ..files import write_json
 from ..policies.folder import load_policy
-from ..policies.names import AGENTS, label
-from ..ranges import COUNT_FROM_0
+from ..policies.names import label
+from ..ranges import COUNT_FROM_0, Range
 from ..sweep.processes import CellJob, make_job
 from ..sweep.schedule import run_cells
 from ..train.config import RunConfig
 from . import rollout
-from .harness import Figures, parallel_actions, require, table
+from .harness import COMPARABLE, Figures, parallel_actions, require, table
 
 Distances = npt.NDArray[np.float64]
 
@@ -78,8 +79,9 @@ example:
 def jobs(env: str, arguments: argparse.Namespace, seeds: int, settings: dict[str, Any]) -> list[CellJob]:
     """The runs of a task, ordered by seed, then agent."""
     own = {CACHE: {"context": "episode", "rollout": "recurrent", **ONCE}, "decision-transformer": ONCE}
+    threads = ("--threads", str(arguments.threads))
     return [
-        make_job({"env": env, "agent": agent, "seed": seed, **settings, **own.get(agent, {})}, arguments.out)
+        make_job({"env": env, "agent": agent, "seed": seed, **settings, **own.get(agent, {})}, arguments.out, threads)
         for seed in range(seeds)
         for agent in arguments.agents
         if agent != CACHE or env == LEARNED_AT
@@ -290,13 +292,13 @@ def _line(
 def add_arguments(parser: Parser) -> None:
     """The options of this benchmark."""
     add = parser.add_argument
-    choice: dict[str, Any] = {"choices": AGENTS, "metavar": "AGENT", "default": list(AGENTS_SHOWN)}
+    choice: dict[str, Any] = {"choices": COMPARABLE, "metavar": "AGENT", "default": list(AGENTS_SHOWN)}
     add("--agents", nargs="+", help="(default: %(default)s)", **choice)
     add("--seeds", type=positive, metavar="N", default=5, help="training seeds on tmaze (default: %(default)s)")
     few = "those on reacher-recall; 0: without it (default: %(default)s)"
     add("--reacher-seeds", type=COUNT_FROM_0.integer, metavar="N", default=3, help=few)
     lengths = "steps of corridors (default: %(default)s)"
-    add("--lengths", type=positive, nargs="+", metavar="N", default=list(LENGTHS), help=lengths)
+    add("--lengths", type=Range(2, LONGEST).integer, nargs="+", metavar="N", default=list(LENGTHS), help=lengths)
     add("--episodes", type=positive, metavar="N", default=20, help="episodes of Reacher-Recall (default: %(default)s)")
     add("--updates", type=positive, metavar="N", help="gradient steps of every run (default: those of the task)")
     add("--out", type=Path, metavar="DIR", default=Path("runs/memory"), help="folder of runs (default: %(default)s)")

@@ -24,7 +24,7 @@ from ..errors import UsageError
 from ..machine import state_bytes
 from ..policies.names import AGENTS, label
 from ..train.settings import make_config
-from .harness import CPU, Figures, in_turns, logarithmic, parallel_actions, ratio, require, seconds, table
+from .harness import COMPARABLE, CPU, Figures, in_turns, logarithmic, parallel_actions, ratio, require, seconds, table
 
 Array: TypeAlias = npt.NDArray[np.float32]
 
@@ -234,7 +234,7 @@ def plot(figures: Figures) -> Figure:
 
 def add_arguments(parser: Parser) -> None:
     """The options of this benchmark."""
-    every = [f"{agent}:{rollout}" for agent in AGENTS for rollout in ("recurrent", "staggered", "window")]
+    every = [f"{agent}:{rollout}" for agent in COMPARABLE for rollout in ("recurrent", "staggered", "window")]
     compiled = [agent for agent, mixer in AGENTS.items() if MIXERS[mixer].compiled_step]
     every += [f"{agent}:{rollout}:plain" for agent in compiled for rollout in ("recurrent", "staggered")]
     parser.add_argument(

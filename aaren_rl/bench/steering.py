@@ -51,6 +51,10 @@ def measure(arguments: argparse.Namespace) -> Figures:
     cards = [read_card(run) for run in runs]
     if len(of := {(card.env, card.env_id, card.source) for card in cards}) > 1:
         raise UsageError(f"the runs are of several environments or sources: {', '.join(sorted(env for env, *_ in of))}")
+    if len({card.source_path for card in cards}) > 1:
+        raise UsageError("the runs are of several files of data; give those of one")
+    if len(set(seeds := [(card.agent, card.seed) for card in cards])) < len(seeds):
+        raise UsageError("two of the runs are of one agent and one training seed; leave one out")
     returns = all_episodes(runs[0]).returns
     asked = np.linspace(np.quantile(returns, LOWEST), returns.max(), arguments.values).tolist()
     played: dict[str, list[tuple[PolicyCard, list[Score]]]] = {}
@@ -107,13 +111,14 @@ def show(figures: Figures) -> list[str]:
     def shown(value: float) -> str:
         return f"{value:,.0f} ({points(value):.1f})" if reference else f"{value:,.1f}"
 
+    span = "range" if reference is None else "score range in points"
     rows = [["target", *(agent["agent"] for agent in agents)]]
     rows += [[f"{asked:,.0f}", *(shown(mean[k]) for mean in means)] for k, asked in enumerate(figures["asked"])]
     rows += [
         [""] * len(rows[0]),
         ["auto", *("-" if agent["auto"] is None else shown(np.mean(agent["auto"])) for agent in agents)],
         ["best of targets", *(shown(max(mean)) for mean in means)],
-        ["score range in points", *(f"{points(mean[-1]) - points(mean[0]):.1f}" for mean in means)],
+        [span, *(f"{points(mean[-1]) - points(mean[0]):.1f}" for mean in means)],
         ["rank correlation", *(f"{agent['rank_correlation']:.3f}" for agent in agents)],
         ["|achieved - target|", *map(_difference, agents)],
         ["training seeds", *(", ".join(map(str, agent["seeds"])) for agent in agents)],

@@ -195,6 +195,9 @@ def test_a_wrong_gradient_gets_no_figures(
         ([*ROLLOUT, "--heads", "3"], "width 16 is not a multiple of heads 3"),
         ([*ROLLOUT, "--json", "/nowhere/all.json"], "--json /nowhere/all.json: its folder does not exist"),
         ([*ROLLOUT, "--json", "/proc/all.json"], "--json /proc/all.json: its folder is not writable"),
+        ([*ROLLOUT, "--modes", "decision-transformer-tree:recurrent"], "argument --modes: invalid choice"),
+        (["memory", "--agents", "decision-transformer-tree"], "argument --agents: invalid choice"),
+        (["memory", "--lengths", "1"], "argument --lengths: must be at least 2"),
         ([*SCAN, "--plot", "x.doc"], "--plot x.doc: cannot draw a doc; use .png, .svg or .pdf"),
         ([*TRAIN, "--sizes", "128"], "--sizes 128: not WIDTHxLAYERS, for example 128x3"),
         ([*TRAIN, "--heads", "3"], "configuration: width 16 is not a multiple of heads 3"),
@@ -207,6 +210,14 @@ def test_arguments_that_cannot_be(arguments: list[str], message: str, capsys: py
         code = stopped.code
     err = capsys.readouterr().err
     assert code == 2 and err.startswith(f"error: {message}") and err.count("\n") == 1
+
+
+def test_a_kernel_for_processors_is_not_timed_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_scan, "choose_device", torch.device)
+    assert bench.main([*SCAN, "--device", "cuda", "--methods", "numba"]) == 2
+    assert "--methods numba: its kernel is for processors; add --device cpu" in capsys.readouterr().err
 
 
 def test_works_take_turns() -> None:

@@ -71,6 +71,7 @@ def test_a_recipe_is_a_preset_with_changes() -> None:
     config = learning.read_recipe("paper:decision-aaren,dropout=0.25,optimizer=muon,timestep-embedding=false", 7, 3)
     assert (config.network.dropout, config.optimizer.optimizer) == (0.25, "muon")
     assert not config.network.timestep_embedding
+    assert learning.read_recipe("default:bc,learning-rate=1e-3", 7, 3).optimizer.learning_rate == 1e-3
     assert (config.optimizer.updates, config.seed, config.data.context) == (7, 3, "mixed")
 
 
@@ -81,6 +82,11 @@ def test_a_recipe_is_a_preset_with_changes() -> None:
         ("default:decision-aaren,dropout=high", "dropout"),
         ("default:gpt", "'gpt' is not one of"),
         ("defaults:bc", "preset 'defaults'"),
+        ("default:bc,dropout=[", "'[' is not a value"),
+        *(
+            (f"default:bc,{own}", f"{own.partition('=')[0]} is not part of a recipe")
+            for own in ("updates=9", "held-out=0")
+        ),
     ],
 )
 def test_what_is_no_recipe(recipe: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ SMALL = [
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the small form's run of tmaze."""
     out: Path = tmp_path_factory.mktemp("runs")
-    arguments = argparse.Namespace(agents=["decision-aaren"], out=out)
+    arguments = argparse.Namespace(agents=["decision-aaren"], threads=1, out=out)
     small = {"updates": 2, "eval_every": 1, "eval_episodes": 1, "final_episodes": 1, "width": 16, "layers": 1}
     assert memory.run_cells(memory.jobs(memory.LEARNED_AT, arguments, 1, small)) == 0
     return out
@@ -50,7 +50,7 @@ def test_a_wrong_policy_gets_no_figures(runs: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_success_is_that_of_evaluate_and_is_played_once(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = argparse.Namespace(agents=["decision-aaren"], out=runs)
+    arguments = argparse.Namespace(agents=["decision-aaren"], threads=1, out=runs)
     (job,) = memory.jobs(memory.LEARNED_AT, arguments, 1, {"width": 16, "layers": 1})
     policy = load_policy(job.run)
     monkeypatch.setattr(memory, "EPISODES", 8)

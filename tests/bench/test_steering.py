@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,3 +75,11 @@ def test_runs_of_two_environments_are_refused(trained_run: Path, tmp_path: Path,
     card.write_text(card.read_text().replace('"env": "hopper-medium"', '"env": "hopper-expert"'))
     assert bench(["steering", str(trained_run), str(other)]) == 2
     assert "several environments or sources: hopper-expert, hopper-medium" in capsys.readouterr().err
+    card.write_text(card.read_text().replace('"hopper-expert"', '"hopper-medium"'))
+    assert bench(["steering", str(trained_run), str(other)]) == 2
+    assert "two of the runs are of one agent and one training seed" in capsys.readouterr().err
+    card.write_text(re.sub(r'"source_path": ".*"', '"source_path": "/data/b.hdf5"', card.read_text()))
+    assert bench(["steering", str(trained_run), str(other)]) == 2
+    assert "the runs are of several files of data" in capsys.readouterr().err
+    assert bench(["steering", str(trained_run), "--register", "no_such_module"]) == 2
+    assert "no_such_module" in capsys.readouterr().err
