@@ -128,7 +128,7 @@ class Source:
         }
 
     def made(self, level: str, path: Path) -> dict[str, float] | None:
-        """Statistics of a file of the same recipe; None if there is no such file. One of another recipe is told of."""
+        """Statistics of a file of the same recipe; None if there is no such file. A line names what differs."""
         try:
             with h5py.File(path, "r") as file:
                 recipe, found = self.recipe(level), dict(file.attrs)
