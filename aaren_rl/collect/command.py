@@ -131,5 +131,6 @@ def _write_levels(
         name, horizon = f"collected-{file.stem}", config.horizon
         _, episodes = load_task(name, str(file), env_id=config.env_id, max_episode_steps=horizon)
         description = f"made by aaren-rl collect, not a D4RL dataset; {'; '.join(episodes.notes)}"
-        print(write_minari(dataset_id, episodes, env_id=config.env_id, description=description))
+        limit = {"max_episode_steps": horizon}
+        print(write_minari(dataset_id, episodes, env_id=config.env_id, env_kwargs=limit, description=description))
     return 0

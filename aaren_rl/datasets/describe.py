@@ -76,7 +76,8 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
     constant = ", ".join(map(str, d["constant_columns"])) or "none"
     score = "-"
     if d["reference"] is not None:
-        score = f"{d['score_mean']:.1f} ({d['reference']}: 100 (R - random) / (expert - random))"
+        formula = ": 100 (R - random) / (expert - random)" if d["reference"].startswith(("D4RL", "Minari")) else ""
+        score = f"{d['score_mean']:.1f} ({d['reference']}{formula})"
     low, high = d["action_range"]
     actions = f"{d['action_dim']} columns in [{low:.4g}, {high:.4g}]"
     if shares := d["action_shares"]:

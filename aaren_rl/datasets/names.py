@@ -129,12 +129,20 @@ def convert(
         raise UsageError(f"cannot convert {source} to {target}; give FILE.hdf5 minari:ID, or minari:ID FILE.hdf5")
     new_minari_folder(target.name)  # before a long read
     episodes, reference = load(source, "auto", reading, env_id)
-    env_id = env_id or (episodes.env_id if source.kind == "file" else get_task(source.name).env_id)
+    limit, env_kwargs = reading.max_episode_steps, dict[str, Any]()
+    if source.kind == "file":
+        env_id = env_id or episodes.env_id
+    else:
+        task = get_task(source.name)
+        env_id, env_kwargs, limit = task.env_id, dict(task.env_kwargs), limit or task.horizon
+    if limit is not None:
+        env_kwargs["max_episode_steps"] = limit
     if env_id is None:
         raise UsageError(f"{source}: does not name its environment; name it with --env-id, for example Hopper-v4")
     description = description or "; ".join([f"converted from {Path(episodes.path).name}", *episodes.notes])
     returns = None if reference is None else (reference.low, reference.high)
-    options: dict[str, Any] = {"env_id": env_id, "description": description, "reference_returns": returns}
+    options: dict[str, Any] = {"env_id": env_id, "env_kwargs": env_kwargs, "description": description}
+    options |= {"reference_returns": returns}
     return write_minari(target.name, episodes, **options), episodes
 
 

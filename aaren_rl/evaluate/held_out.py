@@ -30,6 +30,7 @@ from ..envs.errors import DataError, one_line
 from ..errors import UsageError
 from ..files import read_small
 from ..policies.card import PolicyCard
+from ..policies.folder import read_card
 from .play import ScoredPolicy
 from .scores import ActionError
 
@@ -87,7 +88,9 @@ def all_episodes(run: Path) -> Episodes:
     """The dataset of a run, split as in training. Arguments and errors are those of `kept_episodes`."""
     with _configuration(run) as config:
         data = config["data"]
-        return load_task(data["env"], data["source"], **{name: data[name] for name in READING})[1]
+        # "auto" may mean another file by now.
+        source = read_card(run).source if data["source"] == "auto" else data["source"]
+        return load_task(data["env"], source, **{name: data[name] for name in READING})[1]
 
 
 @contextmanager

@@ -247,7 +247,8 @@ def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
         lines.append(f"{returns} {normalized} {s.length_mean:>7.1f}" + speed * f" {s.actions_per_second:>10.0f}")
     legend = "no score: this environment has no reference returns (--ref-min-score, --ref-max-score)"
     if first.reference is not None:
-        legend = f"score: 100 (return - random) / (expert - random), {first.reference}"
+        formula = "100 (return - random) / (expert - random), "
+        legend = f"score: {formula if first.reference.startswith(('D4RL', 'Minari')) else ''}{first.reference}"
     data = first.data()
     return "\n".join([*lines, "", *([] if data is None else [data]), f"{legend}; +- over episodes"])
 

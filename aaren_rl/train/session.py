@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import torch
 import yaml
@@ -12,7 +13,8 @@ from ..envs import Episodes, Reference, Task, load_task
 from ..envs.system import require_memory
 from ..errors import SMALLER, CheckpointError
 from ..evaluate.held_out import READING
-from ..files import write_text
+from ..files import is_there, write_text
+from ..policies.folder import CARD, read_card
 from ..runs.folder import RunFolder, holds_training
 from .config import DataConfig, RunConfig
 from .loop import FIT_UPDATES, prepare, train
@@ -38,7 +40,10 @@ def _train_together(job: Job, asked: RunConfig, ranks: Ranks) -> int:
     path = run_folder(asked, job.out)
     with ranks.in_turn(lambda: RunFolder(path, held=ranks.is_writer)) as folder:
         config = ranks.share(lambda: _choose_config(folder, asked, job))
-        task, episodes = ranks.in_turn(lambda: load_data(config.data))
+        data = config.data
+        if job.resume and data.source == "auto" and is_there(path / "policy" / CARD):
+            data = replace(data, source=read_card(path).source)  # "auto" may mean another file by now
+        task, episodes = ranks.in_turn(lambda: load_data(data))
         # After reading the data, so that a mistyped path leaves no run folder.
         text = yaml.safe_dump(to_dict(config), sort_keys=False)
         ranks.share(lambda: write_text(folder.config_file, text))

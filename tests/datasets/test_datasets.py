@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from aaren_rl.datasets.command import main
-from aaren_rl.envs import Episodes, normalized_score
+from aaren_rl.envs import Episodes, load_task, normalized_score
 from aaren_rl.envs.behavior import local_sets as local_module
 from aaren_rl.envs.behavior.local_sets import Recipe
 from aaren_rl.envs.data.download import write_pin
@@ -161,6 +161,7 @@ def test_info_of_every_source(folder, capsys):
         ("info hopper-medium --source minari:my/set-v0", "my/set-v0, from Minari"),
         ("info minari:my/set-v0", f"{episodes().returns.mean() * 10:.1f} (Minari:"),
         ("info mine.hdf5", "a file of yours", "mean score    -", "[-2.9", "environment   not named"),
+        ("info tmaze", "(success in percent, chance is 50)"),
         ("info fits.hdf5 --env-id Hopper-v5", "environment   Hopper-v5"),
     ):
         assert main(command.split()) == 0
@@ -321,6 +322,17 @@ def test_there_and_back_is_the_same_bit_for_bit(folder, capsys):
     read = read_minari("my/medium-v0")
     assert read.episodes.env_id == "Hopper-v4" and read.spec.reference_returns == (-20.272305, 3234.3)
     assert read.episodes.notes[0].endswith("D4RL's")
+
+
+def test_the_time_limit_goes_with_the_data(folder):
+    write_hdf5(folder / "mine.hdf5", episodes(), {})
+    write_hdf5(folder / D4RL, episodes(), {})
+    short = ["--env-id", "Hopper-v4", "--max-episode-steps", "20"]
+    assert main(["convert", "mine.hdf5", "minari:my/short-v0", *short]) == 0
+    assert main(["convert", "hopper-medium", "minari:my/medium-v0"]) == 0
+    for name, horizon in (("short", 20), ("medium", 1000)):
+        task, data = load_task("mine", f"minari:my/{name}-v0")
+        assert task.horizon == horizon and data.lengths.max() == min(horizon, 60)
 
 
 def test_convert_refuses(folder, capsys):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from policies import save_run
 
+from aaren_rl.envs.data.download import write_pin
 from aaren_rl.evaluate.command import main as evaluate
 
 STEPS = 2500
@@ -35,10 +36,14 @@ def test_episodes_of_a_file_are_those_of_the_policys_environment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = save_run(tmp_path / "run", horizon=1000)
-    code, out, _ = run_with(capsys, run, "--held-out", recorded(tmp_path / "a.hdf5"))
+    code, out, error = run_with(capsys, run, "--held-out", recorded(tmp_path / "a.hdf5"))
     assert code == 0 and "over 3 episodes, 2,500 steps" in out
+    assert "note: ended 2 episodes after 1000 steps, where the file has no end\n" in error
     code, _, error = run_with(capsys, run, "--held-out", recorded(tmp_path / "b.hdf5", "Walker2d-v2"))
     assert code == 3 and "b.hdf5: is of Walker2d-v2" in error
+    write_pin(tmp_path / "a.hdf5", "0" * 64)
+    code, _, error = run_with(capsys, run, "--held-out", tmp_path / "a.hdf5")
+    assert code == 3 and "the file was changed or damaged" in error
     too_large = recorded(tmp_path / "c.hdf5", action=1.5)
     code, _, error = run_with(capsys, run, "--held-out", too_large)
     assert code == 3 and "--clip-actions" in error

@@ -109,7 +109,7 @@ def read_hdf5(
     elif actions.ndim > 1:
         bounds = np.asarray(action_low, dtype=np.float32), np.asarray(action_high, dtype=np.float32)
         hold_to_bounds(path, actions, bounds, clip_actions, notes)
-    ends = _episode_ends(path, terminals | timeouts, max_episode_steps)
+    ends = _episode_ends(path, terminals | timeouts, max_episode_steps, notes)
     n_steps = int(ends[-1])
     if n_steps < len(rewards):
         notes.append(f"dropped {len(rewards) - n_steps:,} steps of an unfinished last episode")
@@ -136,8 +136,10 @@ def _check_layout(found: Mapping[str, h5py.Dataset], steps: int) -> None:
     check_shapes(found.values(), shapes.values(), steps)
 
 
-def _episode_ends(path: Path, ended: npt.NDArray[np.bool_], max_episode_steps: int | None) -> npt.NDArray[np.int64]:
-    """One past the last row of each complete episode, (E,)."""
+def _episode_ends(
+    path: Path, ended: npt.NDArray[np.bool_], max_episode_steps: int | None, notes: list[str]
+) -> npt.NDArray[np.int64]:
+    """One past the last row of each complete episode, (E,); a note has the number of those that the file lacks."""
     ends = np.flatnonzero(ended).astype(np.int64) + 1
     if max_episode_steps is not None:
         starts = np.concatenate(([0], ends))
@@ -151,6 +153,8 @@ def _episode_ends(path: Path, ended: npt.NDArray[np.bool_], max_episode_steps: i
             f"{path}:terminals and timeouts are absent or never set: none of the {len(ended):,} steps ends an episode"
             f"{tried}; give the episodes' length with --max-episode-steps"
         )
+    if cut := int((~ended[ends - 1]).sum()):
+        notes.append(f"ended {cut:,} episodes after {max_episode_steps} steps, where the file has no end")
     return ends
 
 

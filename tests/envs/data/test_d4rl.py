@@ -149,7 +149,8 @@ def test_10_no_ends(save, ends):
     refused(path, "terminals", "timeouts", "--max-episode-steps")
     episodes = read_hdf5(path, max_episode_steps=25)
     assert episodes.lengths.tolist() == [25, 25] and not episodes.terminated.any()
-    assert episodes.notes == ("dropped 10 steps of an unfinished last episode",)
+    cut = "ended 2 episodes after 25 steps, where the file has no end"
+    assert episodes.notes == (cut, "dropped 10 steps of an unfinished last episode")
     assert read_hdf5(path, max_episode_steps=20).lengths.tolist() == [20, 20, 20]
     with pytest.raises(UsageError):
         read_hdf5(path, max_episode_steps=0)
