@@ -38,7 +38,6 @@ Play episodes with a trained policy and print its returns and D4RL-normalized sc
   aaren-rl evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
   aaren-rl evaluate runs/hopper-medium/*/seed0 --csv episodes.csv   # several, with intervals
   aaren-rl evaluate RUN --attention tree --tree-budget 0.5 --rollout recurrent   # a Transformer, l^0.5 terms
-  aaren-rl evaluate RUN --env tmaze-10000       # trained on tmaze, evaluated in a longer corridor
   aaren-rl evaluate RUN --video worst.gif --video-episode worst   # .mp4 needs ffmpeg
   aaren-rl evaluate policy.onnx                 # an exported policy, without PyTorch
 """
@@ -71,7 +70,7 @@ def make_parser() -> Parser:
     add(
         "--env",
         metavar="TASK",
-        help="evaluate in a built-in task of the same sizes, such as tmaze-10000",
+        help="evaluate in a built-in task of the same sizes, such as tmaze-10000, a longer corridor",
     )
     add("--env-id", metavar="ID", help="evaluate in another environment, such as Hopper-v5: raw returns")
     held_out = "action error on the held-out episodes of the run, or on those of an HDF5 file"
