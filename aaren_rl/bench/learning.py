@@ -38,18 +38,7 @@ COSTS = {"seconds": "seconds", "updates": "gradient steps"}
 TOLERANCE = 1e-3  # relative difference of the error, step by step and in parallel
 
 # Settings that are options of this benchmark, or that it has no use for.
-OWN = (
-    *READING,
-    "env",
-    "source",
-    "ref_min_score",
-    "ref_max_score",
-    "held_out",
-    "start_from",
-    "updates",
-    "seed",
-    "agent",
-)
+FIXED = {*READING, *"env source ref_min_score ref_max_score held_out start_from updates seed agent".split()}
 
 HELP = "held-out action error against seconds and gradient steps, recipes compared"
 DESCRIPTION = """\
@@ -72,8 +61,8 @@ def read_recipe(recipe: str, updates: int, seed: int) -> RunConfig:
     try:
         for change in changes:
             key, _, text = change.partition("=")
-            if (setting := key.replace("-", "_")) in OWN:
-                raise UsageError(f"{key} is not part of a recipe; all have the same, by the options of this command")
+            if (setting := key.replace("-", "_")) in FIXED:
+                raise UsageError(f"{key} is not part of a recipe; leave it out, or see bench learning --help")
             given[setting] = _value(text)
         return make_config(given, preset)
     except UsageError as error:

@@ -68,7 +68,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
         methods = list(dict.fromkeys((kernels.choose(torch.empty(0, device=device)), "blocked", ATTENTION)))
     for method in (method for method in methods if method in kernels.TYPES):
         if method == "numba" and device.type != "cpu":
-            raise UsageError("--methods numba: its kernel is for processors; add --device cpu")
+            raise UsageError("--methods numba: its kernel is for CPUs; add --device cpu")
         try:
             kernels.load(method)
         except ImportError as error:

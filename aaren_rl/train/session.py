@@ -79,8 +79,8 @@ def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:
         fitted, network = config.optimizer.updates, config.network
         if fitted < FIT_UPDATES and (network.max_return_estimate or network.mean_return_estimate):
             print(
-                f"note: the return estimates of this run, for auto and --guidance, were fitted for {fitted} steps, not "
-                f"{FIT_UPDATES:,}; a new run of so many updates fits them better",
+                f"note: the return estimates of this run, for auto and --guidance, were fitted for at most {fitted} "
+                f"steps, not {FIT_UPDATES:,}; a new run of so many updates fits them better",
                 file=sys.stderr,
             )
         config = build_config({**settings_of(config), "updates": job.given["updates"]})

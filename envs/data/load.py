@@ -165,8 +165,6 @@ def _first_source(task: D4RLTask, steps: int | None) -> str:
         raise UsageError(f"--local-steps {steps}: {path} exists and takes precedence; add --source local")
     if steps is None and (path.is_file() or task.level not in local_levels(task.family)):
         return "d4rl"
-    if task.level not in local_levels(task.family):
-        return "local"  # an error that says so
     print(
         f"{task.name}: using the local dataset of the shipped behavior policies; it is not D4RL's file "
         f"({path} does not exist; --source d4rl downloads it)",

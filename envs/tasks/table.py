@@ -27,6 +27,11 @@ class Reference(NamedTuple):
     high: float
 
 
+def is_of_policies(reference: str) -> bool:
+    """Whether 0 and 100 of a reference, by its name, are a random and an expert policy, as D4RL's and Minari's are."""
+    return reference.startswith(("D4RL", "Minari"))
+
+
 # Family: (random policy's, expert policy's) mean return, the `-v2` entries of `d4rl.infos`.
 REFERENCE_RETURNS: dict[str, tuple[float, float]] = {
     "halfcheetah": (-280.178953, 12135.0),

@@ -212,12 +212,12 @@ def test_arguments_that_cannot_be(arguments: list[str], message: str, capsys: py
     assert code == 2 and err.startswith(f"error: {message}") and err.count("\n") == 1
 
 
-def test_a_kernel_for_processors_is_not_timed_on_a_gpu(
+def test_a_kernel_for_cpus_is_not_timed_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench_scan, "choose_device", torch.device)
     assert bench.main([*SCAN, "--device", "cuda", "--methods", "numba"]) == 2
-    assert "--methods numba: its kernel is for processors; add --device cpu" in capsys.readouterr().err
+    assert "--methods numba: its kernel is for CPUs; add --device cpu" in capsys.readouterr().err
 
 
 def test_works_take_turns() -> None:

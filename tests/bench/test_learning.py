@@ -52,13 +52,14 @@ def test_a_wrong_error_is_not_printed(
 ) -> None:
     right = learning.action_error
 
-    def wrong(policy, held_out):
+    def wrong(policy, held_out):  # of the second recipe
         error = right(policy, held_out)
-        return type(error)([1.01 * one for one in error.sums], error.lengths)
+        return type(error)([(1 + 0.01 * (policy.rollout == "window")) * one for one in error.sums], error.lengths)
 
     monkeypatch.setattr(learning, "action_error", wrong)
-    assert main(["learning", "--env", "hopper-random", "--source", str(hopper_file), "--updates", "1"]) == 6
-    assert "in parallel" in capsys.readouterr().err
+    recipes = ["--recipes", "default:decision-aaren", "default:decision-transformer"]
+    assert main(["learning", "--env", "hopper-random", "--source", str(hopper_file), "--updates", "1", *recipes]) == 6
+    assert "decision-transformer: the error step by step differs from that in parallel" in capsys.readouterr().err
 
 
 def test_a_recipe_of_the_best_episodes_is_trained_on_them(hopper_file: Path) -> None:

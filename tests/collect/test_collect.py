@@ -161,7 +161,7 @@ def test_data_are_as_the_readers_want_them(collected: Path, monkeypatch: pytest.
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(collected / "minari"))
     _, from_file = load_task("mine", str(folder(collected) / "datasets" / "hopper-medium.hdf5"), env_id="Hopper-v4")
     task, from_minari = load_task("mine", f"minari:{ID}")
-    assert task.env_id == "Hopper-v4"
+    assert task.env_id == "Hopper-v4" and task.horizon == 20
     for key in ("observations", "actions", "rewards", "lengths", "terminated"):
         np.testing.assert_array_equal(getattr(from_minari, key), getattr(from_file, key))
 
