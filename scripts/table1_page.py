@@ -47,7 +47,7 @@ def write(docs: Path, grid: Grid) -> int:
         "over_all": over_all(cells),
         "steering": steering(cells),
         "peers": table1_peers.peers(cells, runs),
-        "cost": cost(cells, {run: f"{how['processor']}, {how['precision']}" for run, how in made.items()}),
+        "cost": cost(cells, made),
     }
     for page in (docs / "table1.md", docs / "index.md", docs.parent / "README.md"):
         if page.is_file():
@@ -83,7 +83,7 @@ def answer(cells: Sequence[Cell]) -> str:
     if not sets:
         return f"No dataset has runs of {label(OURS)} and of {label(THEIRS)} yet."
     ends = [d.difference.interval for d in of_pair(imitation_differences(cells))]
-    said = f"**Score of {label(OURS)} minus {label(THEIRS)}, {mean_difference(cells, THEIRS)}"
+    said = f"**Score of {label(OURS)} minus {label(THEIRS)}, {mean_over(sets)}: {mean_difference(cells, THEIRS)}"
     if ends:
         error = imitation_difference_over_tasks(cells, OURS, THEIRS).difference
         said += f"; difference of held-out action MSE: {interval(error, 4)}** (below 0 is better)."
@@ -100,17 +100,22 @@ def answer(cells: Sequence[Cell]) -> str:
     if ends:
         lower, higher = (sum(end is not None and sign * end[i] < 0 for end in ends) for sign, i in ((1, 1), (-1, 0)))
         said += f" Of {len(ends)} datasets, the error is lower on {lower} and higher on {higher} (intervals exclude 0)."
-    for other in [agent for agent in agents_of(on_all_sets(cells)) if agent not in (OURS, THEIRS)]:
-        said += f" Score minus that of {label(other)}, {mean_difference(cells, other)}."
+    others = [agent for agent in agents_of(on_all_sets(cells)) if agent not in (OURS, THEIRS)]
+    if others:
+        told = ", ".join(f"{label(other)} {mean_difference(cells, other)}" for other in others)
+        said += f" Score minus that of the other agents, {mean_over(sets)}: {told}."
     return textwrap.fill(said, 120, break_on_hyphens=False)
 
 
+def mean_over(sets: Sequence[str]) -> str:
+    """What a mean is over, in words."""
+    return f"on average over {len(sets)} datasets" if len(sets) > 1 else f"on {sets[0]}"
+
+
 def mean_difference(cells: Sequence[Cell], other: str) -> str:
-    """Decision-Aaren's score minus another agent's: datasets, the difference and the numbers of runs."""
-    found = of_pair(differences(cells), other)
-    *sets, whole = found if len(found) > 1 else found * 2
-    over = f"on {whole.env}" if whole.env else f"on average over {len(sets)} datasets"
-    return f"{over}: {interval(whole.estimate)} ({whole.runs[0]} and {whole.runs[1]} runs)"
+    """Decision-Aaren's score minus another agent's, over all their datasets, and the numbers of runs."""
+    whole = of_pair(differences(cells), other)[-1]
+    return f"{interval(whole.estimate)} ({whole.runs[0]} and {whole.runs[1]} runs)"
 
 
 def missing(cells: Sequence[Cell], grid: Grid) -> str:
@@ -172,15 +177,19 @@ def over_all(cells: Sequence[Cell]) -> str:
     """Means over datasets, and the probability of improvement."""
     if not (found := aggregate(on_all_sets(cells))):
         return "There are fewer than two datasets."
-    rows = [[label(a.agent), interval(a.mean), interval(a.iqm), str(a.runs)] for a in found]
-    better = [i for i in improvements(on_all_sets(cells)) if i.env is None and i.first == OURS]
-    told = [
-        f"A {label(OURS)} run scores above a {label(i.second)} run on the same dataset with probability "
-        f"{interval(i.estimate, 2)}."
-        for i in better
+    better = {i.second: i.estimate for i in improvements(on_all_sets(cells)) if i.env is None and i.first == OURS}
+    rows = [
+        [
+            label(a.agent),
+            interval(a.mean),
+            interval(a.iqm),
+            interval(better[a.agent], 2) if a.agent in better else "-",
+            str(a.runs),
+        ]
+        for a in found
     ]
-    shown = table(["agent", "mean of means [95%]", "IQM of all runs [95%]", "runs"], rows)
-    return "\n".join([shown, "", f"Over {len(found[0].envs)} datasets.", *told])
+    mean = f"mean over {len(found[0].envs)} datasets [95%]"
+    return table(["agent", mean, "IQM of all runs [95%]", f"P({label(OURS)} > agent) [95%]", "runs"], rows)
 
 
 def steering(cells: Sequence[Cell]) -> str:
@@ -193,11 +202,10 @@ def steering(cells: Sequence[Cell]) -> str:
             runs = by_agent.get(agent, [])
             columns = zip(*(cell.sweep for cell in runs), strict=True)  # one column per target
             points = [(column[0].target_return, fmean(score.return_mean for score in column)) for column in columns]
-            row += [number(spearmanr(points).statistic, 2), difference(runs)] if points else ["-", "-"]
+            row.append(f"{number(spearmanr(points).statistic, 2)}, {difference(runs)}" if points else "-")
         runs = [run for agent in agents for run in by_agent.get(agent, [])]
         rows.append([*row, difference(runs[:1], runs[0].last.data_returns["mean"]) if runs else "-"])
-    head = [text for agent in agents for text in (f"{label(agent)}: rank correlation", "difference")]
-    return table(["dataset", *head, "difference of the data's mean"], rows)
+    return table(["dataset", *map(label, agents), "difference of the data's mean"], rows)
 
 
 def difference(runs: Sequence[Cell], always: float | None = None) -> str:
@@ -208,9 +216,9 @@ def difference(runs: Sequence[Cell], always: float | None = None) -> str:
     return f"{100 * fmean(parts):.0f} %"
 
 
-def cost(cells: Sequence[Cell], machines: Mapping[str, str]) -> str:
+def cost(cells: Sequence[Cell], made: Mapping[str, Mapping[str, str]]) -> str:
     """One row per machine and agent: times of a gradient step and of early and late actions, size of the late state."""
-    rows = []
+    rows, machines = [], {cell.run: _trained_on(cell, made[cell.run]) for cell in cells}
     for machine, agent in product(sorted(set(machines.values())), agents_of(cells)):
         if runs := [cell for cell in cells if cell.agent == agent and machines[cell.run] == machine]:
             steps, sizes = costs(runs), [run.action_cost[-1].state_bytes for run in runs]
@@ -225,3 +233,8 @@ def cost(cells: Sequence[Cell], machines: Mapping[str, str]) -> str:
             rows.append(row)
     head = ["trained on", "agent", "runs", "ms per gradient step", "µs per action, step 10 to the last", "state"]
     return table(head, rows, words=2)
+
+
+def _trained_on(cell: Cell, how: Mapping[str, str]) -> str:
+    where = how["processor"] if cell.device == "cpu" else f"{cell.device}, scored on {how['processor']}"
+    return f"{where}, {how['precision']}"

@@ -38,7 +38,7 @@ LABELS = {
     "decision-aaren": "Decision-Aaren",
     "decision-transformer": "Decision Transformer",
     "decision-aaren-rsa": "Decision-Aaren-RSA",
-    "decision-transformer-1token": "Decision Transformer, one token per step",
+    "decision-transformer-1token": "Decision Transformer (1 token)",
     "decision-rsa": "Decision-RSA",
     "decision-transformer-tree": "Decision Transformer with a tree",
     "decision-gru": "Decision-GRU",
