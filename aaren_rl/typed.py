@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import reprlib
 import types
 import typing
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # a number to people and to YAML 1.2, text to PyYAML
 
 
 def read(cls: type[T], tree: object, where: str = "") -> T:
     """Makes a dataclass from a mapping of its fields: plain values, lists, mappings, unions and dataclasses.
 
     Types are strict: True is not an int and "3" is not a float. An int becomes a float if the field is a float and the
-    number stays the same. Floats must be finite. `where` is the name of the value in messages.
+    number stays the same, and so does 1e-3, which PyYAML reads as text. Floats must be finite. `where` is the name of the value in messages.
 
     Raises ValueError if a key or a value does not fit; the message is one line that names the field.
     """
@@ -57,6 +59,8 @@ def _as(kind: Any, value: Any) -> Any:  # noqa: ANN401
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
         return read(typing.cast("type[Any]", kind), value)
     if kind is float and type(value) is int and abs(value) < 2**53:
+        return float(value)
+    if kind is float and isinstance(value, str) and _EXPONENT.fullmatch(value) and math.isfinite(float(value)):
         return float(value)
     if kind is Any or (type(value) is kind and (kind is not float or math.isfinite(value))):
         return value

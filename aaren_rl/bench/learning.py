@@ -63,22 +63,13 @@ def read_recipe(recipe: str, updates: int, seed: int) -> RunConfig:
             key, _, text = change.partition("=")
             if (setting := key.replace("-", "_")) in FIXED:
                 raise UsageError(f"{key} is not part of a recipe; leave it out, or see bench learning --help")
-            given[setting] = _value(text)
+            try:
+                given[setting] = yaml.safe_load(text)
+            except yaml.YAMLError as error:
+                raise UsageError(f"{text!r} is not a value") from error
         return make_config(given, preset)
     except UsageError as error:
         raise UsageError(f"{recipe}: {error}") from error
-
-
-def _value(text: str) -> object:
-    """YAML's value, and a number for 1e-3, which is text in YAML. Raises UsageError."""
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"{text!r} is not a value") from error
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
 
 
 class Learner:

@@ -225,10 +225,12 @@ def test_arguments_for_all_runs_come_before_the_grids(tmp_path: Path) -> None:
     """As data of one's own come before the settings of all."""
     (tmp_path / "grid.yaml").write_text(
         "{preset: default, envs: [one, two, one], agents: [bc, bc], seeds: [0],"
-        " settings: {width: 16, clip_actions: true},"
+        " settings: {width: 16, clip_actions: true, learning_rate: 1e-4},"
         " data: {one: {env_id: A-v1, source: a.hdf5}, two: {source: 'minari:my/b-v0', clip_actions: false}}}"
     )
-    one, two = (cell.config.data for cell in read_grid(str(tmp_path / "grid.yaml")).cells(tmp_path))
+    cells = read_grid(str(tmp_path / "grid.yaml")).cells(tmp_path)
+    assert [cell.config.optimizer.learning_rate for cell in cells] == [1e-4, 1e-4]  # text to PyYAML
+    one, two = (cell.config.data for cell in cells)
     assert (one.env, one.env_id, one.source, one.clip_actions) == ("one", "A-v1", "a.hdf5", True)
     assert (two.env, two.env_id, two.source, two.clip_actions) == ("two", None, "minari:my/b-v0", False)
     cell = read_grid("local").cells(tmp_path, ["--width", "64", "--eval-every=7", "--threads", "2"])[0]
