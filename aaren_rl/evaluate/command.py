@@ -103,7 +103,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         # After every policy: the files keep its scores where its video or a later policy fails.
         scores.extend((str(path), score) for score in of_one)
         if arguments.json is not None:
-            write_json(arguments.json, [dataclasses.asdict(score) for _, score in scores])
+            write_json(arguments.json, [{"policy": policy, **dataclasses.asdict(score)} for policy, score in scores])
         if arguments.csv is not None:
             write_episodes(arguments.csv, scores)
 

@@ -54,7 +54,8 @@ def test_several_policies_and_a_row_an_episode(tmp_path: Path, capsys: pytest.Ca
     files = ["--json", str(tmp_path / "scores.json"), "--csv", str(tmp_path / "episodes.csv")]
     assert evaluate([*both, "--episodes", "5", "--eval-seed", "7", *files]) == 0
     scores = json.loads((tmp_path / "scores.json").read_text())
-    assert [(score["training_seed"], score["target_return"]) for score in scores] == [(0, 300.0), (3, 50.0)]
+    keys = ("policy", "training_seed", "target_return")
+    assert [[score[key] for key in keys] for score in scores] == [[both[0], 0, 300.0], [both[1], 3, 50.0]]
     with (tmp_path / "episodes.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["policy"] for row in rows] == [run for run in both for _ in range(5)]
