@@ -72,14 +72,16 @@ def test_what_fails_says_why(compared: Path, hopper_file: Path, tmp_path: Path, 
 
 @pytest.mark.defect(10)
 def test_data_of_ones_own(hopper_file: Path, tmp_path: Path) -> None:
-    """Two files, the second under its own name."""
+    """Two files, the second under its own name, and a preset among the settings of train."""
     reference = ["--ref-min-score", "0", "--ref-max-score", "150"]
-    own = f"--agents decision-aaren --seeds 1 --updates 2 --episodes 1 --jobs 1 -- {SMALL} --eval-every 2 --held-out 0"
+    settings = f"{SMALL} --preset paper --eval-every 2"
+    own = f"--agents decision-aaren --seeds 1 --updates 2 --episodes 1 --jobs 1 -- {settings}"
     shutil.copy(hopper_file, tmp_path / "again.hdf5")
     sources = ["--source", str(hopper_file), str(tmp_path / "again.hdf5"), "--env", "hop", "again"]
     out = tmp_path / "comparison"
     assert compare(["--env-id", "Hopper-v5", *sources, *reference, "--out", str(out), *own.split()]) == 0
-    cells, _ = read_results(out / "results.json")
+    cells, made = read_results(out / "results.json")
+    assert made["preset"] == "paper"
     found = [(cell.env, cell.last.source, cell.last.env_id) for cell in cells]
     assert found == [("hop", "file", "Hopper-v5"), ("again", "file", "Hopper-v5")]
     assert all(cell.last.normalized_score_mean is not None for cell in cells)
