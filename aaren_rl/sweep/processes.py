@@ -30,7 +30,7 @@ class CellJob:
     out: Path  # the folder of all runs
     run: Path  # the run's own in it
     preset: str  # that it started from
-    options: tuple[str, ...] = ()  # further arguments of `aaren_rl.train`, which decide nothing of the result
+    options: tuple[str, ...] = ()  # of `aaren_rl.train`, which are no settings
 
     @property
     def arguments(self) -> list[str]:
@@ -49,7 +49,9 @@ def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), pres
     run, meant = run_folder(config, asked.out), out / given["env"] / given["agent"] / f"seed{given['seed']}"
     if run != meant or asked.resume:
         raise UsageError(f"{meant}: the arguments {' '.join(more)} lead to {run}; leave them to the sweep")
-    return CellJob(config, out, run, asked.preset, ("--threads", "1", *more))
+    others = {"register": asked.register, "device": asked.device, "save-every": asked.save_every}
+    options = [f"--{name}={value}" for name, value in others.items() if value is not None]
+    return CellJob(config, out, run, asked.preset, (*options, f"--threads={asked.threads or 1}"))
 
 
 def launch(job: CellJob, resume: bool, gpu: str | None = None, *, saves: bool = True) -> subprocess.Popen[bytes]:

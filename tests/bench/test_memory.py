@@ -52,7 +52,7 @@ def test_a_wrong_policy_gets_no_figures(runs: Path, monkeypatch: pytest.MonkeyPa
 def test_success_is_that_of_evaluate_and_is_played_once(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = argparse.Namespace(agents=["decision-aaren"], threads=2, out=runs)
     (job,) = memory.jobs(memory.LEARNED_AT, arguments, 1, {"width": 16, "layers": 1})
-    assert job.arguments[: len(job.options)][-2:] == ["--threads", "2"]
+    assert job.arguments[: len(job.options)][-1] == "--threads=2"
     policy = load_policy(job.run)
     monkeypatch.setattr(memory, "EPISODES", 8)
     found = memory.corridors(job, policy, [20, 40])

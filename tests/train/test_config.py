@@ -233,10 +233,14 @@ def test_arguments_for_all_runs_come_before_the_grids(tmp_path: Path) -> None:
     one, two = (cell.config.data for cell in cells)
     assert (one.env, one.env_id, one.source, one.clip_actions) == ("one", "A-v1", "a.hdf5", True)
     assert (two.env, two.env_id, two.source, two.clip_actions) == ("two", None, "minari:my/b-v0", False)
-    cell = read_grid("local").cells(tmp_path, ["--width", "64", "--eval-every=7", "--threads", "2"])[0]
+    more = "--width 64 --eval-every=7 --preset paper --threads 2 --device cpu --save-every 5 --register json"
+    cell = read_grid("local").cells(tmp_path, more.split())[0]
     assert (cell.config.network.width, cell.config.evaluation.eval_every) == (64, 7)
     job = make_job(train_parser().parse_args(cell.arguments))
-    assert job.threads == 2 and job.make_config() == cell.config
+    assert job.make_config() == cell.config and job.preset == "default"  # paper's settings are in --config
+    assert (job.threads, job.device, job.save_every, job.register) == (2, "cpu", 5, "json")
+    one_core = read_grid("local").cells(tmp_path)[0]
+    assert make_job(train_parser().parse_args(one_core.arguments)).threads == 1
     for more in ("--seed 3", "--out elsewhere", "--resume", "--agent bc-top10"):  # which the sweep decides
         with pytest.raises(UsageError, match="leave them to the sweep"):
             read_grid("local").cells(tmp_path, more.split())
