@@ -18,8 +18,8 @@ def read(cls: type[T], tree: object, where: str = "") -> T:
     """Makes a dataclass from a mapping of its fields: plain values, lists, mappings, unions and dataclasses.
 
     Types are strict: True is not an int and "3" is not a float. An int becomes a float if the field is a float and the
-    number stays the same, and so does 1e-3, which PyYAML reads as text. Floats must be finite. `where` is the name of the
-    value in messages.
+    number stays the same, and so does 1e-3, which PyYAML reads as text. Floats must be finite. `where` is the value's
+    name in messages.
 
     Raises ValueError if a key or a value does not fit; the message is one line that names the field.
     """
