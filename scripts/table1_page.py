@@ -29,7 +29,7 @@ from aaren_rl.policies.names import label
 from aaren_rl.sweep.grid import Grid
 
 PART = re.compile(r"(<!-- table1: (\w+) -->\n).*?(<!-- /table1 -->)", re.DOTALL)
-MIN_SETS = 3  # of which one is left out
+MIN_SETS = 4  # of which two are left out
 
 
 def write(docs: Path, grid: Grid) -> int:
@@ -90,12 +90,12 @@ def answer(cells: Sequence[Cell]) -> str:
     else:
         said += ".**"
     if len(sets) >= MIN_SETS:
-        most = max(sets, key=lambda env: abs(scores[env].estimate.value))
-        others = of_pair(differences([cell for cell in cells if cell.env in sets and cell.env != most]))
+        *fewer, second, most = sorted(sets, key=lambda env: abs(scores[env].estimate.value))
+        others = of_pair(differences([cell for cell in cells if cell.env in fewer]))
         rest = next(d.estimate for d in others if d.env is None)
         said += (
-            f" Scores differ most on {most}, by {interval(scores[most].estimate)}, and on the others by "
-            f"{interval(rest)} on average."
+            f" Scores differ most on {most}, by {interval(scores[most].estimate)}, and {second}, by "
+            f"{interval(scores[second].estimate)}; on the others by {interval(rest)} on average."
         )
     if ends:
         lower, higher = (sum(end is not None and sign * end[i] < 0 for end in ends) for sign, i in ((1, 1), (-1, 0)))
@@ -170,7 +170,7 @@ def errors(cells: Sequence[Cell]) -> str:
         floor = next((i.error.value - i.above_floor.value for i in own if i is not None), None)
         above = ["-" if i is None else number(i.above_floor.value, 4) for i in own]
         rows.append([env, number(floor, 4), *above, interval(paired[env], 4) if env in paired else "-"])
-    return table(["dataset", "noise variance", *map(label, agents), "first minus second [95%]"], rows)
+    return table(["dataset", "noise variance", *map(label, agents), f"{label(OURS)} minus {label(THEIRS)} [95%]"], rows)
 
 
 def over_all(cells: Sequence[Cell]) -> str:
@@ -205,7 +205,7 @@ def steering(cells: Sequence[Cell]) -> str:
             row.append(f"{number(spearmanr(points).statistic, 2)}, {difference(runs)}" if points else "-")
         runs = [run for agent in agents for run in by_agent.get(agent, [])]
         rows.append([*row, difference(runs[:1], runs[0].last.data_returns["mean"]) if runs else "-"])
-    return table(["dataset", *map(label, agents), "difference of the data's mean"], rows)
+    return table(["dataset", *map(label, agents), "a policy that always achieves the data's mean"], rows)
 
 
 def difference(runs: Sequence[Cell], always: float | None = None) -> str:

@@ -146,12 +146,16 @@ def test_the_target_auto_and_the_peers(tmp_path: Path, cells: list[Cell]) -> Non
 
 
 def test_an_agent_under_way_does_not_take_the_average_away(tmp_path: Path, cells: list[Cell]) -> None:
-    """10 % BC has two of three sets; scores differ by +10, -10, +30, errors by -0.002, -0.004, +0.001."""
-    third = [run("ant-medium", AGENTS[0], 0, 90, 0.02), run("ant-medium", AGENTS[1], 0, 60, 0.019)]
-    page = write(tmp_path, [*cells, *third])
-    assert "mean over 3 datasets" in page and "| Decision-Aaren | 66.7 " in page and "| 10 % BC | 55.0 " not in page
+    """10 % BC has two of four sets; scores differ by +10, -10, +30, +1, errors by -0.002, -0.004, +0.001, 0."""
+    more = [run("ant-medium", AGENTS[0], 0, 90, 0.02), run("ant-medium", AGENTS[1], 0, 60, 0.019)]
+    more += [run("ant-medium-replay", AGENTS[i], 0, 51 - i, 0.02) for i in (0, 1)]
+    page = write(tmp_path, [*cells, *more])
+    assert "mean over 4 datasets" in page and "| Decision-Aaren | 62.8 " in page and "| 10 % BC | 55.0 " not in page
     assert "minus that of the other agents" not in page
     assert (tmp_path / "results" / "table1" / "profiles.svg").exists()
-    scores = "Scores differ most on ant-medium, by 30.0, and on the others by 0.0 [0.0, 0.0] on average."
-    errors = "Of 3 datasets, the error is lower on 2 and higher on 1 (intervals exclude 0)."
+    scores = (
+        "Scores differ most on ant-medium, by 30.0, and walker2d-medium, by -10.0 [-10.0, -10.0]; on the others by "
+        "5.5 on average."
+    )
+    errors = "Of 4 datasets, the error is lower on 2 and higher on 1 (intervals exclude 0)."
     assert f"{scores} {errors}" in " ".join(page.split())
