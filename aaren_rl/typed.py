@@ -59,10 +59,13 @@ def _as(kind: Any, value: Any) -> Any:  # noqa: ANN401
         return {_as(parts[0], key): _as(parts[1], item) for key, item in value.items()}
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
         return read(typing.cast("type[Any]", kind), value)
-    if kind is float and type(value) is int and abs(value) < 2**53:
-        return float(value)
-    if kind is float and isinstance(value, str) and _EXPONENT.fullmatch(value) and math.isfinite(float(value)):
-        return float(value)
+    if kind is float and (_EXPONENT.fullmatch(value) if isinstance(value, str) else _is_exact(value)):
+        value = float(value)
     if kind is Any or (type(value) is kind and (kind is not float or math.isfinite(value))):
         return value
     raise TypeError
+
+
+def _is_exact(value: object) -> bool:
+    """Whether it is an int that a float holds exactly."""
+    return type(value) is int and abs(value) < 2**53
