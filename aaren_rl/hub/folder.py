@@ -56,6 +56,9 @@ def read_scores(file: Path) -> list[Score]:
         trees = json.loads(read_small(file))
         if not isinstance(trees, list) or not trees:
             raise ValueError("not a list with a score in it")
-        return [read(Score, {key: value for key, value in tree.items() if key != "policy"}) for tree in trees]
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        for tree in trees:
+            if isinstance(tree, dict):
+                tree.pop("policy", None)  # the path it was evaluated at
+        return [read(Score, tree) for tree in trees]
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{file}: not what evaluate --json writes ({one_line(error)})") from error
