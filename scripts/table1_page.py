@@ -177,13 +177,13 @@ def over_all(cells: Sequence[Cell]) -> str:
     """Means over datasets, and the probability of improvement."""
     if not (found := aggregate(on_all_sets(cells))):
         return "There are fewer than two datasets."
-    better = {i.second: i.estimate for i in improvements(on_all_sets(cells)) if i.env is None and i.first == OURS}
+    probability = {i.second: i.estimate for i in improvements(on_all_sets(cells)) if i.env is None and i.first == OURS}
     rows = [
         [
             label(a.agent),
             interval(a.mean),
             interval(a.iqm),
-            interval(better[a.agent], 2) if a.agent in better else "-",
+            interval(probability[a.agent], 2) if a.agent in probability else "-",
             str(a.runs),
         ]
         for a in found

@@ -85,12 +85,9 @@ def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
         table1_page.write(tmp_path / "nowhere", read_grid("local"))
     page = write(tmp_path, cells)
     said = " ".join(page.split())
-    assert (
-        "on average over 2 datasets: 0.0 [0.0, 0.0] (6 and 6 runs)" in said and "Scores differ most" not in said
-    )  # +10, -10
-    assert (
-        "minus that of the other agents, on average over 2 datasets: 10 % BC 0.0 (6 and 2 runs)." in said
-    )  # 15 and -15
+    assert "over 2 datasets: 0.0 [0.0, 0.0] (6 and 6 runs)" in said and "Scores differ most" not in said  # +10, -10
+    # 15 and -15
+    assert "minus that of the other agents, on average over 2 datasets: 10 % BC 0.0 (6 and 2 runs)." in said
     assert "difference of held-out action MSE: -0.0030 [-0.0030, -0.0030]" in said
     scores, errors, steering = rows(page, "hopper-medium")
     assert scores == ["70.0 [70.0, 70.0]", "60.0 [60.0, 60.0]", "55.0", "25.0, 50.0; 37.5"]
@@ -109,6 +106,12 @@ def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
     assert f"* Decision-Aaren, seeds 0, 1, 2: {others}\n" in page and f"* 10 % BC, seed 0: {others}\n" in page
     assert "* 10 % BC, seeds 1, 2: all datasets\n* Behavioral cloning, seeds 0, 1, 2: all datasets\n" in page
     assert "* Decision-GRU, seeds 0, 1, 2: all datasets\n" in page
+
+
+def test_a_run_on_a_gpu_is_in_a_row_of_its_own(tmp_path: Path, cells: list[Cell]) -> None:
+    page = write(tmp_path, [dataclasses.replace(cells[0], device="H100"), *cells[1:]])
+    assert rows(page, "H100, scored on P0, float32")[0][:2] == ["Decision-Aaren", "1"]
+    assert rows(page, "P0, float32")[0][:2] == ["Decision-Aaren", "3"]
 
 
 def test_runs_without_held_out_episodes(tmp_path: Path, cells: list[Cell]) -> None:
