@@ -29,6 +29,7 @@ from aaren_rl.policies.names import label
 from aaren_rl.sweep.grid import Grid
 
 PART = re.compile(r"(<!-- table1: (\w+) -->\n).*?(<!-- /table1 -->)", re.DOTALL)
+ONE_TOKEN = "decision-transformer-1token"
 MIN_SETS = 4  # of which two are left out
 
 
@@ -104,7 +105,16 @@ def answer(cells: Sequence[Cell]) -> str:
     if others:
         told = ", ".join(f"{label(other)} {mean_difference(cells, other)}" for other in others)
         said += f" Score minus that of the other agents, {mean_over(sets)}: {told}."
-    return textwrap.fill(said, 120, break_on_hyphens=False)
+    return textwrap.fill(said + of_the_token(cells), 120, break_on_hyphens=False)
+
+
+def of_the_token(cells: Sequence[Cell]) -> str:
+    """The largest difference to Decision Transformer with one token per step, which tells what the token alone does."""
+    apart = [abs(d.estimate.value) for d in of_pair(differences(cells), ONE_TOKEN) if d.env is not None]
+    if not apart:
+        return ""
+    within = f"within {number(max(apart))} points of {label(OURS)} on each of its {len(apart)} datasets"
+    return f" {label(ONE_TOKEN)} scores {within}."
 
 
 def mean_over(sets: Sequence[str]) -> str:

@@ -84,7 +84,7 @@ class Pair:
 
 def group(cells: Sequence[Cell]) -> dict[str, dict[str, list[Cell]]]:
     """Task -> agent -> runs by training seed; tasks in order of appearance, the package's agents before others."""
-    known = [*AGENTS, *(cell.agent for cell in cells)]
+    known = agents_of(cells)
     groups: dict[str, dict[str, list[Cell]]] = {cell.env: {} for cell in cells}
     for cell in sorted(cells, key=lambda cell: (known.index(cell.agent), cell.seed)):
         groups[cell.env].setdefault(cell.agent, []).append(cell)
@@ -98,7 +98,8 @@ def rows_of(cells: Sequence[Cell]) -> list[tuple[str, str, list[Cell]]]:
 
 def agents_of(cells: Sequence[Cell]) -> list[str]:
     """The agents, the package's own first."""
-    return list(dict.fromkeys(agent for _, agent, _ in rows_of(cells)))
+    there = dict.fromkeys(cell.agent for cell in cells)
+    return [*(agent for agent in AGENTS if agent in there), *(agent for agent in there if agent not in AGENTS)]
 
 
 def summarize(cells: Sequence[Cell]) -> list[Summary]:

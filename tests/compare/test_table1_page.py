@@ -108,6 +108,15 @@ def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
     assert "* Decision-GRU, seeds 0, 1, 2: all datasets\n" in page
 
 
+def test_one_token_alone_and_the_order_of_agents(tmp_path: Path, cells: list[Cell]) -> None:
+    """Agents stand in the package's order, also where the first dataset lacks one. 40 and 43.5 on the second."""
+    assert "(1 token)" not in write(tmp_path / "without", cells).split("<!-- /table1 -->")[0]
+    page = write(tmp_path, [*cells, run("walker2d-medium", "decision-transformer-1token", 0, 43.5, 0.03)])
+    said = " ".join(page.split())
+    assert "Transformer (1 token) scores within 3.5 points of Decision-Aaren on each of its 1 datasets." in said
+    assert "| Decision-Aaren | Decision Transformer | Decision Transformer (1 token) | 10 % BC |" in page
+
+
 def test_a_run_on_a_gpu_is_in_a_row_of_its_own(tmp_path: Path, cells: list[Cell]) -> None:
     page = write(tmp_path, [dataclasses.replace(cells[0], device="H100"), *cells[1:]])
     assert rows(page, "H100, scored on P0, float32")[0][:2] == ["Decision-Aaren", "1"]
