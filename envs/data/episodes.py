@@ -49,11 +49,6 @@ class Episode:
     def __len__(self) -> int:
         return len(self.rewards)
 
-    @property
-    def total_return(self) -> float:
-        """Undiscounted sum of the rewards."""
-        return float(self.rewards.sum(dtype=np.float64))
-
 
 @dataclass(frozen=True, eq=False)
 class Episodes(Sequence[Episode]):

@@ -87,5 +87,5 @@ def test_who_ignores_the_target_scores_badly(env):
 def test_the_reference_returns_are_those_of_random_actions_and_of_the_controller(env):
     rng = np.random.default_rng(1)
     random = returns(env, lambda _: rng.uniform(-1, 1, 2), 200)
-    best = np.mean([play(env, rng, 0.0).total_return for _ in range(200)])
+    best = np.mean([play(env, rng, 0.0).rewards.sum() for _ in range(200)])
     assert (TASK.reference.low, TASK.reference.high) == (pytest.approx(random, abs=2), pytest.approx(best, abs=0.2))
