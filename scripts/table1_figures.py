@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.imitation import imitation
-from aaren_rl.compare.report.figures import DATA, INK, SOFT, Styles, paint, styles_of
+from aaren_rl.compare.report.figures import DATA, INK, SOFT, STYLES, paint
 from aaren_rl.compare.statistics import Estimate, aggregate, group, profiles, summarize
 from aaren_rl.policies.names import label
 
@@ -37,17 +37,17 @@ def on_all_sets(cells: Sequence[Cell]) -> list[Cell]:
 
 def scores(cells: Sequence[Cell]) -> Figure:
     """A row a set: scores with their intervals beside what the data return, and excess MSE."""
-    groups, styles = group(cells), styles_of(cells)
+    groups = group(cells)
     agents = list(dict.fromkeys(agent for by_agent in groups.values() for agent in by_agent))
     figure = Figure(figsize=(9.6, 1.5 + 0.62 * len(groups)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(1.5, 1))
     at = {agent: 0.6 * ((i + 0.5) / len(agents) - 0.5) for i, agent in enumerate(agents)}
     row = {env: i for i, env in enumerate(groups)}
     for s in summarize(cells):
-        _mark(left, s.mean, row[s.env] + at[s.agent], s.agent, styles)
+        _mark(left, s.mean, row[s.env] + at[s.agent], s.agent)
     errors = [(i, i.above_floor) for i in imitation(cells) if i.above_floor is not None]
     for i, above in errors:
-        _mark(right, above, row[i.env] + at[i.agent], i.agent, styles)
+        _mark(right, above, row[i.env] + at[i.agent], i.agent)
     for env, by_agent in groups.items():
         for name, value in next(iter(by_agent.values()))[0].last.data_headlines().items():
             if name in DATA:
@@ -63,7 +63,7 @@ def scores(cells: Sequence[Cell]) -> Figure:
     right.xaxis.set_major_formatter("{x:g}")
     for axes in (left, right):
         paint(axes)
-    handles = [_handle(agent, styles) for agent in agents]
+    handles = [_handle(agent) for agent in agents]
     handles += [Line2D([], [], color=SOFT, linestyle=line, linewidth=1.3, label=name) for name, line in DATA.values()]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9, labelcolor=INK)
     return figure
@@ -71,11 +71,10 @@ def scores(cells: Sequence[Cell]) -> Figure:
 
 def profile(cells: Sequence[Cell]) -> Figure:
     """The share of runs above every score."""
-    styles = styles_of(cells)
     figure = Figure(figsize=(7.6, 3.8), layout="constrained")
     axes = figure.add_subplot()
     for agent, (shares, low, high) in profiles(cells, THRESHOLDS).items():
-        color = styles[agent][0]
+        color = STYLES[agent][0]
         axes.plot(THRESHOLDS, shares, color=color, linewidth=2, label=label(agent))
         if (low != high).any():
             axes.fill_between(THRESHOLDS, low, high, color=color, alpha=0.15, linewidth=0)
@@ -87,32 +86,32 @@ def profile(cells: Sequence[Cell]) -> Figure:
 
 def steering(cells: Sequence[Cell]) -> Figure:
     """A panel a set."""
-    groups, styles = group(cells), styles_of(cells)
+    groups = group(cells)
     rows = -(-len(groups) // COLUMNS)
     figure = Figure(figsize=(9.6, 0.9 + 2.6 * rows), layout="constrained")
     panels = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
     shown: dict[str, None] = {}
     for axes, (env, runs) in zip(panels, groups.items(), strict=False):
-        shown |= dict.fromkeys(_steering(axes, runs, styles))
+        shown |= dict.fromkeys(_steering(axes, runs))
         axes.set_title(env, fontsize=10, color=INK)
         paint(axes)
     for axes in panels[len(groups) :]:
         axes.set_visible(False)
     figure.supxlabel("target return", fontsize=10, color=INK)
     figure.supylabel("achieved return", fontsize=10, color=INK)
-    handles = [_handle(agent, styles) for agent in shown]
+    handles = [_handle(agent) for agent in shown]
     handles.append(Line2D([], [], color=SOFT, linestyle=":", label="achieved = target"))
     figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
     return figure
 
 
-def _steering(axes: Axes, runs: Mapping[str, Sequence[Cell]], styles: Styles) -> list[str]:
+def _steering(axes: Axes, runs: Mapping[str, Sequence[Cell]]) -> list[str]:
     """The agents that are drawn: means over seeds, and thin lines of the seeds."""
     drawn = []
     for agent, found in runs.items():
         if not found[0].sweep:
             continue
-        color, marker = styles[agent]
+        color, marker = STYLES[agent]
         asked = [score.target_return for score in found[0].sweep]
         returns = np.array([[score.return_mean for score in cell.sweep] for cell in found])
         axes.plot(asked, returns.T, color=color, alpha=0.4, linewidth=0.7)
@@ -123,14 +122,14 @@ def _steering(axes: Axes, runs: Mapping[str, Sequence[Cell]], styles: Styles) ->
     return drawn
 
 
-def _mark(axes: Axes, estimate: Estimate, y: float, agent: str, styles: Styles) -> None:
-    color, marker = styles[agent]
+def _mark(axes: Axes, estimate: Estimate, y: float, agent: str) -> None:
+    color, marker = STYLES[agent]
     if estimate.interval is not None:
         axes.plot(estimate.interval, [y, y], color=color, linewidth=5, alpha=0.3, solid_capstyle="butt")
     axes.plot([estimate.value], [y], color=color, marker=marker, markersize=6, markeredgewidth=0, clip_on=False)
 
 
-def _handle(agent: str, styles: Styles) -> Line2D:
-    color, marker = styles[agent]
+def _handle(agent: str) -> Line2D:
+    color, marker = STYLES[agent]
     dots: dict[str, Any] = {"markersize": 6, "markeredgewidth": 0, "linewidth": 2}
     return Line2D([], [], color=color, marker=marker, label=label(agent), **dots)

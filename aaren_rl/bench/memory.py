@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from ..agents import Policy
 from ..cli import Parser, positive, progress_bar
-from ..compare.report.figures import INK, SOFT, paint, styles_of
+from ..compare.report.figures import INK, SOFT, STYLES, paint
 from ..envs import Episodes, get_task
 from ..envs import rollout as play
 from ..envs.memory import reacher
@@ -34,6 +34,7 @@ from ..files import write_json
 from ..policies.folder import load_policy
 from ..policies.names import label
 from ..ranges import COUNT_FROM_0, Range
+from ..runs.folder import read_metrics
 from ..sweep.processes import CellJob, make_job
 from ..sweep.schedule import run_cells
 from ..train.config import RunConfig
@@ -127,7 +128,7 @@ def corridors(job: CellJob, policy: Policy, lengths: Sequence[int]) -> dict[int,
 
 def learned(run: Path) -> float | None:
     """Seconds of training, without evaluations, until the success stays at ENOUGH or above; None: it does not."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = read_metrics(run)
     tag = "time/updates_per_second"
     logged = [(line["update"], line[tag]) for line in lines if tag in line]
     updates = np.array([0, *(update for update, _ in logged)])
@@ -250,22 +251,21 @@ def plot(figures: Figures) -> Figure:
     """Plot success against length, distance against time, and time of an action against the step."""
     figure = Figure(figsize=(10.4, 3.6), layout="constrained")
     panels = figure.subplots(1, 3 if figures["limits"] else 2)
-    styles = styles_of([])
     for agent, found in figures["agents"].items():
         lengths = [n for n in figures["lengths"] if n in found["success"][0]]
-        _line(panels[0], lengths, [[run[n] for n in lengths] for run in found["success"]], styles[agent], label(agent))
+        _line(panels[0], lengths, [[run[n] for n in lengths] for run in found["success"]], STYLES[agent], label(agent))
     panels[0].axhline(50, color=SOFT, linestyle=":", linewidth=1.3)
     panels[0].set(xlabel="steps of the corridor (trained on 20 to 200)", ylabel="success, %", ylim=(0, 105))
     for mode in figures["cost"]:
         agent = mode["name"].partition(":")[0]
         points = [(cost["step"], cost["microseconds"]) for cost in mode["costs"]]
-        _line(panels[-1], [step for step, _ in points], [[time for _, time in points]], styles[agent])
+        _line(panels[-1], [step for step, _ in points], [[time for _, time in points]], STYLES[agent])
     panels[-1].set(xlabel="step of the episode", ylabel="time per action, µs", yscale="log")
     if figures["limits"]:
         middle = [float(np.sqrt(a * b)) for a, b in pairwise(figures["bins"])]
         for agent, found in figures["agents"].items():
             if found["apart"]:
-                _line(panels[1], middle, found["apart"], styles[agent])
+                _line(panels[1], middle, found["apart"], STYLES[agent])
         for (name, bins), line in zip(figures["limits"].items(), (":", "--"), strict=True):
             panels[1].plot(middle, bins, color=SOFT, linestyle=line, linewidth=1.3)
             panels[1].annotate(name, (middle[-1], bins[-1]), ha="right", va="bottom", fontsize=8, color=SOFT)

@@ -50,12 +50,13 @@ def measure(arguments: argparse.Namespace) -> Figures:
     runs: list[Path] = arguments.runs
     cards = [read_card(run) for run in runs]
     if len(of := {(card.env, card.env_id, card.source) for card in cards}) > 1:
-        raise UsageError(f"the runs are of several environments or sources: {', '.join(sorted(env for env, *_ in of))}")
+        named = "; ".join(sorted(", ".join(each) for each in of))
+        raise UsageError(f"the runs are of several environments or sources: {named}")
     if len({card.source_path for card in cards}) > 1:
         raise UsageError("the runs are of several files of data; give those of one")
     if len(set(seeds := [(card.agent, card.seed) for card in cards])) < len(seeds):
         raise UsageError("two of the runs are of one agent and one training seed; leave one out")
-    returns = all_episodes(runs[0]).returns
+    returns = all_episodes(runs[0], cards[0]).returns
     asked = np.linspace(np.quantile(returns, LOWEST), returns.max(), arguments.values).tolist()
     played: dict[str, list[tuple[PolicyCard, list[Score]]]] = {}
     for run, card in zip(progress_bar(iterable=runs, desc=cards[0].env, unit="run"), cards, strict=True):

@@ -86,7 +86,7 @@ def collect(arguments: argparse.Namespace) -> int:
     horizon = inspect_env(arguments.env_id, arguments.max_episode_steps or (stored.horizon if stored else None))
     config = make_config(stored, arguments.env_id, arguments.seed, horizon, given, LATER if trains else set())
     with StopRequest() as stop, RunFolder(path) as folder:
-        if stored is None and arguments.resume:
+        if arguments.resume:
             folder.require_run()
         elif stored is None:
             folder.require_new()
@@ -95,6 +95,12 @@ def collect(arguments: argparse.Namespace) -> int:
             # Stable-Baselines3 takes seconds to import: not before all arguments are checked.
             from .run import CollectRun
 
+            if (
+                saved
+                and saved.steps < config.steps
+                and any(config.reached(e.return_mean) for e in saved.evaluations[-1:])
+            ):
+                print("note: --stop-at-return or --stop-at-score is reached; a higher one trains on", file=sys.stderr)
             training = CollectRun(config, path, saved, device)
             write_config(folder.config_file, config)
             print(f"run folder: {path}", file=sys.stderr)

@@ -23,6 +23,7 @@ from ..machine import Machine, state_bytes
 from ..policies.card import PolicyCard, versions
 from ..policies.folder import load_policy, read_card
 from ..policies.names import AUTO, UNCONDITIONED
+from ..runs.folder import is_finished, read_metrics
 from ..typed import read
 from .cells import ActionCost, Cell, CurvePoint
 
@@ -77,7 +78,8 @@ def measured_on() -> dict[str, Any]:
 def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[int, int], None] | None) -> Cell:
     held_out = kept_episodes(run, card)  # refused before minutes of scoring, not after
     policy = load_policy(run)
-    metrics = _metrics(run / "metrics.jsonl")
+    if not is_finished(metrics := read_metrics(run), card.updates):
+        raise CheckpointError(f"{run / 'metrics.jsonl'}: the last evaluation is missing; train the run again")
     curve = [
         CurvePoint(line["update"], float(line.get("eval/normalized_score", line["eval/mean_return"])))
         for line in metrics
@@ -115,13 +117,6 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
 def _best(run: Path, last: Score, plan: EpisodePlan) -> Score:
     card = read_card(run / "policy_best")
     return last if card.updates == last.updates else score_policy(load_policy(run / "policy_best"), card, plan)[0]
-
-
-def _metrics(file: Path) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file}: not readable: {error}; train the run again") from error
 
 
 def action_cost(policy: Policy, card: PolicyCard) -> list[ActionCost]:

@@ -83,7 +83,7 @@ class Pair:
 
 
 def group(cells: Sequence[Cell]) -> dict[str, dict[str, list[Cell]]]:
-    """Task -> agent -> runs by training seed; tasks in order of appearance, the package's agents before others."""
+    """Task -> agent -> runs by training seed; tasks in order of appearance."""
     known = agents_of(cells)
     groups: dict[str, dict[str, list[Cell]]] = {cell.env: {} for cell in cells}
     for cell in sorted(cells, key=lambda cell: (known.index(cell.agent), cell.seed)):
@@ -97,9 +97,9 @@ def rows_of(cells: Sequence[Cell]) -> list[tuple[str, str, list[Cell]]]:
 
 
 def agents_of(cells: Sequence[Cell]) -> list[str]:
-    """The agents, the package's own first."""
-    there = dict.fromkeys(cell.agent for cell in cells)
-    return [*(agent for agent in AGENTS if agent in there), *(agent for agent in there if agent not in AGENTS)]
+    """The agents, in the package's order."""
+    there = {cell.agent for cell in cells}
+    return [agent for agent in AGENTS if agent in there]
 
 
 def summarize(cells: Sequence[Cell]) -> list[Summary]:
@@ -164,7 +164,7 @@ def _shared_scores(cells: Sequence[Cell]) -> tuple[list[str], dict[str, list[Flo
 
 def _pairs(cells: Sequence[Cell], statistic: Statistic) -> list[Pair]:
     groups, agents, found = group(cells), agents_of(cells), []
-    for pair in combinations(sorted(agents, key=[*AGENTS, *agents].index), 2):
+    for pair in combinations(agents, 2):
         both = {env: of for env, of in groups.items() if set(pair) <= set(of)}
         # Scores of the first, of the second, of the first on the next task, ...
         strata: dict[str | None, list[Floats]] = {env: [_scores(of[a]) for a in pair] for env, of in both.items()}

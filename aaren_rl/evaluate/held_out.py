@@ -30,7 +30,6 @@ from ..envs.errors import DataError, one_line
 from ..errors import UsageError
 from ..files import read_small
 from ..policies.card import PolicyCard
-from ..policies.folder import read_card
 from .play import ScoredPolicy
 from .scores import ActionError
 
@@ -74,23 +73,23 @@ def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
         share, seed = float(config["data"].get("held_out", 0.0)), int(config["seed"])
     if not share:
         return None
-    episodes = all_episodes(run)
-    now, then = float(episodes.returns.mean()), card.data_returns.get("mean")
-    if then is not None and not math.isclose(now, then, rel_tol=SAME_MEAN):
-        raise DataError(
-            f"{run}: {episodes.dataset} differs from the training data (mean return {now:.2f}, then {then:.2f}), so "
-            "the held-out episodes are unknown; train the run again, or give a file: evaluate --held-out FILE.hdf5"
-        )
-    return hold_out(episodes, share, seed)[1]
+    return hold_out(all_episodes(run, card), share, seed)[1]
 
 
-def all_episodes(run: Path) -> Episodes:
-    """The dataset of a run, split as in training. Arguments and errors are those of `kept_episodes`."""
+def all_episodes(run: Path, card: PolicyCard) -> Episodes:
+    """The dataset of a run, as it was in training. Arguments and errors are those of `kept_episodes`."""
     with _configuration(run) as config:
         data = config["data"]
         # "auto" may mean another file by now.
-        source = read_card(run).source if data["source"] == "auto" else data["source"]
-        return load_task(data["env"], source, **{name: data[name] for name in READING})[1]
+        source = card.source if data["source"] == "auto" else data["source"]
+        episodes = load_task(data["env"], source, **{name: data[name] for name in READING})[1]
+    now, then = float(episodes.returns.mean()), card.data_returns.get("mean")
+    if then is not None and not math.isclose(now, then, rel_tol=SAME_MEAN):
+        raise DataError(
+            f"{run}: {episodes.dataset} differs from the training data (mean return {now:.2f}, then {then:.2f}); train "
+            "the run again, or give other held-out episodes: evaluate --held-out FILE.hdf5"
+        )
+    return episodes
 
 
 @contextmanager

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,8 @@ import yaml
 
 from ..cli import Parser, aligned, run
 from ..errors import UsageError
-from ..files import check_writable, is_there, read_small, write_json
-from .folder import is_held
+from ..files import check_writable, read_small, write_json
+from .folder import is_finished, is_held, read_metrics
 
 DESCRIPTION = """\
 List the training runs in folders and their subfolders, with their progress and scores.
@@ -71,32 +69,20 @@ def find_runs(folder: Path) -> Iterator[dict[str, Any]]:
         except (OSError, ValueError, RecursionError, LookupError, TypeError, yaml.YAMLError):
             continue  # not a run's file
         values: dict[str, list[float]] = defaultdict(list)
-        lines = list(_metrics(file.parent / "metrics.jsonl"))
+        lines = read_metrics(file.parent)
         for tag, value in (item for line in lines for item in line.items()):
             values[tag].append(value)
         normalized, update = values["eval/normalized_score"], int(max(values["update"], default=0))
         scores = normalized or values["eval/mean_return"]
-        finished = any("eval/mean_return" in line and line["update"] >= updates for line in lines)
         yield {
             "path": str(file.parent),
             **config,
             "update": update,  # of the last line of its metrics
             "updates": updates,  # planned
-            "state": "running" if is_held(file.parent) else "finished" if finished else "stopped",
+            "state": "running" if is_held(file.parent) else "finished" if is_finished(lines, updates) else "stopped",
             "score": scores[-1] if scores else None,  # of the last evaluation: normalized, else the mean return
             "normalized": bool(normalized),  # which of the two
             "best": max(scores, default=None),  # of the best evaluation
             # On held-out episodes: for continuous and for discrete actions.
             **{name: next(reversed(values[f"val/{name}"]), None) for name in ("action_mse", "nll")},
         }
-
-
-def _metrics(file: Path) -> Iterator[dict[str, Any]]:
-    """The complete lines of a run's metrics; the last line may be incomplete."""
-    if not is_there(file):
-        return
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError, RecursionError, AttributeError):
-            tree = json.loads(line)
-            if isinstance(tree.get("update"), int) and all(isinstance(value, int | float) for value in tree.values()):
-                yield tree

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from ..errors import CheckpointError, UsageError
-from ..files import clear_leftovers
+from ..files import clear_leftovers, is_there
 
 
 def holds_training(path: Path) -> bool:
-    """Whether a run's folder holds a checkpoint or a policy; settings alone may be overwritten."""
-    return has_checkpoint(path) or (path / "policy").exists()
+    """Whether a run's folder holds a checkpoint, a policy or experience; settings alone may be overwritten."""
+    return has_checkpoint(path) or any((path / name).exists() for name in ("policy", "replay"))
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a run's metrics.jsonl, without one that was cut short; none where it has no such file."""
+    if not is_there(file := path / "metrics.jsonl"):
+        return []
+    found = []
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError, RecursionError, AttributeError):
+            tree = json.loads(line)
+            if isinstance(tree.get("update"), int) and all(isinstance(value, int | float) for value in tree.values()):
+                found.append(tree)
+    return found
+
+
+def is_finished(metrics: list[dict[str, Any]], updates: int) -> bool:
+    """Whether the evaluation after the last update was logged, which is done after its policies were saved."""
+    return any("eval/mean_return" in line and line["update"] >= updates for line in metrics)
 
 
 def checkpoint_files(parent: Path) -> list[Path]:
@@ -92,7 +112,8 @@ class RunFolder:
         if not self.config_file.exists():
             raise UsageError(f"{self.path}: no run to resume; leave --resume out to start one")
         if holds_training(self.path) and not has_checkpoint(self.path):
+            start = "with --from this folder starts a new run from its policy"
             raise CheckpointError(
                 f"{self.path}: its checkpoints are gone, so it cannot be resumed; "
-                "another --out with --from this folder starts a new run from its policy"
+                f"another --out {start if (self.path / 'policy').exists() else 'starts a new run'}"
             )

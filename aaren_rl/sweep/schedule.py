@@ -19,7 +19,7 @@ from tqdm import tqdm
 from ..cli import StopRequest, progress_bar
 from ..envs.system import core_count
 from ..errors import AarenRLError, CheckpointError, UsageError
-from ..runs.folder import holds_training
+from ..runs.folder import holds_training, is_finished, read_metrics
 from ..train.settings import differences, read_config, settings_of
 from .processes import POLL, RETRIES, CellJob, launch
 
@@ -61,7 +61,7 @@ def run_cells(
         CheckpointError: a folder holds a run with other settings; the message names them.
         SweepError: a run failed; the message ends with its own last error line.
     """
-    tasks = [_Task(job, done=is_finished(job)) for job in cells]
+    tasks = [_Task(job, done=_is_done(job)) for job in cells]
     waiting = deque(task for task in tasks if not task.done)
     print(f"{len(tasks)} runs, {len(tasks) - len(waiting)} of them finished before")
     if not waiting:
@@ -105,19 +105,14 @@ def visible_gpus() -> list[str]:
     return [name.strip() for name in named.split(",")][: len(every)] if named else every
 
 
-def is_finished(job: CellJob) -> bool:
+def _is_done(job: CellJob) -> bool:
     """Whether the run is there with its last update; raises CheckpointError where its folder holds another run."""
     config_file = job.run / "config.yaml"
     if not (config_file.exists() and holds_training(job.run)):
         return False
     if differing := differences(read_config(config_file), settings_of(job.config)):
         raise CheckpointError(f"{job.run}: holds a run that differs in {'; '.join(differing)}; choose another --out")
-    from ..policies.folder import read_card  # with torch, which takes seconds to import
-
-    try:
-        return read_card(job.run).updates == job.config.optimizer.updates
-    except CheckpointError:
-        return False
+    return is_finished(read_metrics(job.run), job.config.optimizer.updates)
 
 
 @dataclass(eq=False)

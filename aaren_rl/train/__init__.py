@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections import defaultdict
@@ -11,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ..runs.folder import read_metrics
 
 if TYPE_CHECKING:
     from ..agents import Policy
@@ -43,8 +44,7 @@ class TrainingResult:
     def metrics(self) -> dict[str, list[tuple[int, float]]]:
         """Tag -> (update, value) of every line of metrics.jsonl that has the tag, in the order of updates."""
         found: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
-        for line in (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-            values = json.loads(line)
+        for values in read_metrics(self.folder):
             update = values.pop("update")
             for tag, value in values.items():
                 found[tag].append((update, value))

@@ -100,13 +100,13 @@ def prepare(
     config = settle_context(config, episodes.best(config.data.best_fraction))
     training, held_out = hold_out(episodes, config.data.held_out, config.seed)
     training = training.best(config.data.best_fraction)
-    data = StepData(training, config.data.return_scale, device, **actions)
+    data = ranks.in_turn(lambda: StepData(training, config.data.return_scale, device, **actions))
     # A run with a checkpoint no longer needs the policy that it started from.
     source = None if job.resume and has_checkpoint(path) else config.data.start_from
-    start = None if source is None else load_policy(source)  # before torch is seeded
+    start = None if source is None else ranks.in_turn(lambda: load_policy(source))  # before torch is seeded
     trainer = Trainer(config, data, task.action_dim, task.data_horizon, ranks)
     if start is not None:
-        start_from(trainer, start, config)
+        ranks.in_turn(lambda: start_from(trainer, start, config))
     run = Run(config, task, training, held_out, data_returns(episodes), path, trainer, job.on_log)
     if job.resume:
         restore(run)

@@ -76,7 +76,7 @@ def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:
     folder.require_run()
     config = read_config(folder.config_file)
     if job.given.get("updates", 0) > config.optimizer.updates:  # resuming may extend a run
-        fitted, network = config.optimizer.updates, config.network
+        fitted, network = config.optimizer.updates, config.model(1, 1, 1)
         if fitted < FIT_UPDATES and (network.max_return_estimate or network.mean_return_estimate):
             print(
                 f"note: the return estimates of this run, for auto and --guidance, were fitted for at most {fitted} "

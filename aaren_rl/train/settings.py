@@ -129,11 +129,11 @@ def read_settings(file: str | Path) -> dict[str, Any]:
     text = str(file)
     try:
         given = _by_name(yaml.safe_load(text if text.startswith("{") else read_small(Path(file))))
-        build_config(given)  # checks all types
+        read = settings_of(build_config(given))  # checks all types; 1e-3, a text in YAML, becomes a number
     # YAML numbers and dates can raise ValueError too.
     except (OSError, ValueError, RecursionError, yaml.YAMLError, UsageError) as error:
         raise UsageError(f"--config {text[:200]}: {one_line(error, 300)}") from error
-    return given
+    return {name: read[name] for name in given}
 
 
 def read_config(path: Path) -> RunConfig:

@@ -30,7 +30,7 @@ def test_it_plays_what_evaluate_plays(trained_run: Path, tmp_path: Path, capsys,
     out = capsys.readouterr().out
     assert "2 episodes per target return from seed 5" in out and ("; guidance 1.5\n" in out) == (guidance != "1")
     found = json.loads(figures.read_text())
-    returns = all_episodes(trained_run).returns
+    returns = all_episodes(trained_run, read_card(trained_run)).returns
     np.testing.assert_allclose(found["asked"], np.linspace(np.quantile(returns, 0.05), returns.max(), 3))
     asked = [*map(str, found["asked"]), "auto"]
     assert evaluate([str(trained_run), "--eval-seed", "5", *options, str(scores), "--target-return", *asked]) == 0
@@ -74,7 +74,7 @@ def test_runs_of_two_environments_are_refused(trained_run: Path, tmp_path: Path,
     card = other / "policy" / "config.json"
     card.write_text(card.read_text().replace('"env": "hopper-medium"', '"env": "hopper-expert"'))
     assert bench(["steering", str(trained_run), str(other)]) == 2
-    assert "several environments or sources: hopper-expert, hopper-medium" in capsys.readouterr().err
+    assert "several environments or sources: hopper-expert, Hopper-v4, " in capsys.readouterr().err
     card.write_text(card.read_text().replace('"hopper-expert"', '"hopper-medium"'))
     assert bench(["steering", str(trained_run), str(other)]) == 2
     assert "two of the runs are of one agent and one training seed" in capsys.readouterr().err

@@ -336,6 +336,20 @@ def test_resume_names_what_differs(collected: Path, capsys: pytest.CaptureFixtur
     assert before == {p: p.stat().st_mtime_ns for p in before}
 
 
+@pytest.mark.faults(45)
+@pytest.mark.parametrize(
+    ("more", "code", "said"), [("--resume", 4, "its checkpoints are gone"), ("", 2, "already holds")]
+)
+def test_experience_without_a_checkpoint_is_kept(
+    copied: Path, capsys: pytest.CaptureFixture[str], more: str, code: int, said: str
+) -> None:
+    shutil.rmtree(folder(copied) / "checkpoints")
+    before = {p: p.stat().st_mtime_ns for p in copied.rglob("*") if p.is_file() and p.name != ".lock"}
+    assert collect(arguments(copied, *more.split())) == code
+    assert said in capsys.readouterr().err
+    assert before == {p: p.stat().st_mtime_ns for p in before}
+
+
 @pytest.mark.faults(15, 16)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_leaves(
@@ -489,10 +503,14 @@ def test_an_action_that_is_not_finite_is_not_the_environments_fault() -> None:
         env.step(np.array([np.nan], np.float32))
 
 
-def test_training_stops_at_a_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_stops_at_a_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(collect_training, "evaluate_actor", lambda c, path, steps, _: Evaluation(steps, steps, 0, 1))
     assert collect(arguments(tmp_path, "--stop-at-return", "400", "--levels", "medium-replay")) == 0
     assert load_run(folder(tmp_path)).steps == 400
+    assert collect(arguments(tmp_path, "--resume", "--levels", "medium-replay")) == 0
+    assert "is reached; a higher one trains on" in capsys.readouterr().err
     # A Hopper that returns 600 has a D4RL score of 19.1.
     more = ["--resume", "--stop-at-return", "1e9", "--stop-at-score", "19.0", "--levels", "medium-replay"]
     assert collect(arguments(tmp_path, *more)) == 0

@@ -121,7 +121,7 @@ def test_returns_are_summarized_but_not_averaged_over_tasks():
 
 
 def test_groups_are_in_order_whatever_the_order_of_the_runs():
-    agents = ["decision-aaren", "decision-transformer", "another"]
+    agents = ["decision-aaren", "decision-transformer", "bc"]
     cells = [make_cell(agent=a, seed=seed, env=env) for env in ENVS[:2] for seed in (2, 0, 1) for a in agents[::-1]]
     found = {env: {a: [cell.seed for cell in runs] for a, runs in of.items()} for env, of in group(cells).items()}
     assert [(env, *of.items()) for env, of in found.items()] == [

@@ -75,3 +75,5 @@ def test_again_does_nothing_and_other_settings_are_not_mixed(made: Path, hopper_
         script.run(script.parse([*asked, "--updates", "3"]))
     with pytest.raises(UsageError, match="bc-top10: not an agent of the grid; it has decision-aaren, bc"):
         script.run(script.parse(line(made, hopper_file, "--agents", "bc-top10")))
+    with pytest.raises(UsageError, match="7: not a seed of the grid; it has 0, 1"):
+        script.run(script.parse(line(made, hopper_file, "--seeds", "7")))

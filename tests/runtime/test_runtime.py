@@ -314,6 +314,27 @@ def test_episodes_with_numpy_and_onnxruntime_alone_have_pytorchs_returns(exporte
     np.testing.assert_allclose(found["returns"], wanted.returns, rtol=1e-3)
 
 
+WITHOUT_TORCH = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class NoTorch(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, NoTorch())
+from aaren_rl.__main__ import main
+sys.exit(main(["evaluate", sys.argv[1], "--episodes", "2"]))
+"""
+
+
+def test_evaluate_plays_an_exported_policy_without_torch(exported: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, exported], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "2 episodes" in done.stdout
+
+
 @pytest.mark.slow
 def test_many_steps_do_not_drift() -> None:
     policy = make_policy()

@@ -44,6 +44,7 @@ LARGE = str(2**70)
 def test_every_preset_loads_and_comes_back(preset: str, agent: str) -> None:
     config = make_config({"agent": agent, "seed": 3}, preset)
     assert build_config(read_settings(as_text(config))) == config
+    assert read_settings("{optimizer: {learning_rate: 1e-3}}") == {"learning_rate": 0.001}  # a text in YAML
     # Roll out as you trained: windows break a carried state, without any message.
     prepared = (("auto", "recurrent"), ("mixed", "recurrent"), ("window", "window"), ("window", "staggered"))
     assert (config.data.context, config.evaluation.rollout) in prepared

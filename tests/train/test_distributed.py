@@ -126,6 +126,12 @@ def test_an_error_is_said_once(hopper_file: Path, tmp_path: Path, change: list[s
     assert errors.count(f"error: {said}") == 1
 
 
+@pytest.mark.slow
+def test_an_initial_policy_that_does_not_fit_is_said_once(trained_run: Path, hopper_file: Path, tmp_path: Path) -> None:
+    _, errors = two([*arguments(hopper_file, tmp_path), "--from", str(trained_run), "--width", "32"], code=1)
+    assert errors.count("error: --from") == 1
+
+
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_the_parts_hold_every_step_once(context: str, count: int) -> None:

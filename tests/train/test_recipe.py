@@ -200,7 +200,7 @@ def test_what_a_local_set_returns(
     monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path))
     (tmp_path / "hopper_medium-v2.hdf5").touch()  # "auto" would be this file now
     quick(tmp_path, "auto", "--local-steps 3000 --best-fraction 0.5 --resume --updates 9")
-    assert len(all_episodes(run)) == len(returns)
+    assert len(all_episodes(run / "policy.onnx", card)) == len(returns)  # an exported policy in the run's folder
     assert read_card(run / "policy_best").updates == 9  # the best that is still there
     assert "for auto and --guidance, were fitted for at most 6 steps" in capsys.readouterr().err
 
@@ -222,3 +222,9 @@ def test_range_that_a_model_is_fed(hopper_file: Path) -> None:
         there = np.sort(to_go[times // found.every == k].astype(np.float64))
         rank = 0.99 * (len(there) - 1)
         assert low == there[0] and there[math.floor(rank)] <= high <= there[math.ceil(rank)]
+
+
+def test_cloning_says_nothing_of_estimates(hopper_file: Path, tmp_path: Path, capsys) -> None:
+    quick(tmp_path, hopper_file, agent="bc")
+    quick(tmp_path, hopper_file, "--resume --updates 9", agent="bc")
+    assert "were fitted for at most" not in capsys.readouterr().err

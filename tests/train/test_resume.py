@@ -5,17 +5,22 @@ Dropout is on, one thread, and the kill is in the middle of what the samplers dr
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from run_differences import differences
-from small_run import arguments, folder
+from small_run import arguments, folder, records
 
 from aaren_rl.envs import SimulationError
+from aaren_rl.policies.folder import read_card
+from aaren_rl.sweep.processes import make_job
+from aaren_rl.sweep.schedule import _is_done
 from aaren_rl.train import training_run
 from aaren_rl.train.command import main as train
+from aaren_rl.train.settings import read_config, settings_of
 from aaren_rl.train.trainer import Trainer
 from aaren_rl.train.training_run import find_checkpoint
 
@@ -88,3 +93,26 @@ def test_24_an_evaluation_that_fails_costs_no_updates(
     monkeypatch.setattr(Trainer, "step", lambda _: pytest.fail("an update was done again"))
     assert train([*cut, "--resume"]) == 0
     assert differences(folder(tmp_path / "whole"), run) == []
+
+
+@pytest.mark.faults(24)
+def test_a_last_evaluation_whose_policies_are_not_saved_is_made_again(
+    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full when the best policy is saved; policy/ is already that of the last update."""
+    command, run = arguments(hopper_file, tmp_path), folder(tmp_path)
+    save = training_run.save_policy
+
+    def failing(path: Path, card: Any, states: Any) -> None:
+        if (path.name, card.updates) == ("policy_best", 20):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        save(path, card, states)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training_run, "save_policy", failing)
+        patch.setattr(training_run, "is_there", lambda _: False)  # any score is the best
+        assert train(command) == 7
+    job = make_job(settings_of(read_config(run / "config.yaml")), tmp_path)
+    assert read_card(run).updates == 20 and not _is_done(job)
+    assert train([*command, "--resume"]) == 0
+    assert _is_done(job) and records(run)[-1]["update"] == 20 and "eval/mean_return" in records(run)[-1]

@@ -20,7 +20,7 @@ INK, SOFT, LINE = "#1c1f23", "#5a6270", "#d9dde3"  # text, what stands behind it
 PAGE = "#fffffe"  # the page's own, around a text that lines run behind
 
 # Okabe and Ito's colours, which stay apart for the colour-blind; markers differ as well, for print in grey.
-_FIXED = {
+STYLES = {
     "decision-aaren": ("#0072b2", "o"),
     "decision-transformer": ("#d55e00", "s"),
     "decision-transformer-1token": ("#aa3377", "d"),
@@ -32,7 +32,6 @@ _FIXED = {
     "bc": ("#009e73", "^"),
     "bc-top10": ("#8f7700", "<"),
 }
-_OTHERS = [("#999999", "p"), ("#f0e442", ">"), ("#000000", "X")]
 
 # What each becomes on a dark page; the others are seen on both.
 DARK = {
@@ -66,14 +65,7 @@ _KINDS: dict[str, tuple[str, str, Callable[[Cell], list[tuple[float, float]]]]] 
     "time_per_action": (_STEP, "time per action (µs)", lambda run: [(c.step, c.microseconds) for c in run.action_cost]),
 }
 
-Styles = Mapping[str, tuple[str, str]]  # agent -> colour, marker
 Runs = Mapping[str, Sequence[Cell]]  # agent -> its training seeds
-
-
-def styles_of(cells: Sequence[Cell]) -> Styles:
-    """A colour and a marker for every agent, the same in all figures."""
-    others = sorted({cell.agent for cell in cells} - set(_FIXED))
-    return _FIXED | {agent: _OTHERS[i % len(_OTHERS)] for i, agent in enumerate(others)}
 
 
 def paint(axes: Axes) -> None:
@@ -89,14 +81,13 @@ def paint(axes: Axes) -> None:
 
 def figures(cells: Sequence[Cell]) -> dict[str, Figure]:
     """The figure of all scores, and every other that the cells have data for, named "<kind>/<task>"."""
-    styles = styles_of(cells)
-    drawn = {f"{kind}/{env}": _curves(kind, env, runs, styles) for kind in _KINDS for env, runs in group(cells).items()}
+    drawn = {f"{kind}/{env}": _curves(kind, env, runs) for kind in _KINDS for env, runs in group(cells).items()}
     return {OVERVIEW: overview(cells)} | {name: figure for name, figure in drawn.items() if figure is not None}
 
 
 def overview(cells: Sequence[Cell], width: float = WIDE) -> Figure:
     """A panel a task and a row an agent: a dot a training seed, their mean, and its interval where there is one."""
-    groups, summaries, styles = group(cells), summarize(cells), styles_of(cells)
+    groups, summaries = group(cells), summarize(cells)
     heights = [_PANEL + _ROW * len(runs) for runs in groups.values()]
     legend_rows = 1 if width > NARROW else 3
     # Not by way of pyplot, which would keep every figure and choose a window system.
@@ -108,7 +99,7 @@ def overview(cells: Sequence[Cell], width: float = WIDE) -> Figure:
         found = cell.last.data_headlines()
         data[cell.env] |= {name: found[name] for name in DATA if name in found}
     for axes, (env, runs) in zip(panels, groups.items(), strict=True):
-        _panel(axes, [s for s in summaries if s.env == env], styles, data[env])
+        _panel(axes, [s for s in summaries if s.env == env], data[env])
         mark = MARKS[next(iter(runs.values()))[0].last.source]
         axes.set_title(_plain(f"{env} ({mark})"), loc="left", fontsize=10, fontweight="bold", color=INK)
     if all(s.normalized for s in summaries):
@@ -122,11 +113,11 @@ def overview(cells: Sequence[Cell], width: float = WIDE) -> Figure:
     return figure
 
 
-def _panel(axes: Axes, summaries: Sequence[Summary], styles: Styles, data: Mapping[str, float]) -> None:
+def _panel(axes: Axes, summaries: Sequence[Summary], data: Mapping[str, float]) -> None:
     for name, value in data.items():
         axes.axvline(value, color=SOFT, linestyle=DATA[name][1], linewidth=1.4, zorder=1)
     for row, summary in enumerate(summaries):
-        _agent(axes, row, summary, *styles[summary.agent])
+        _agent(axes, row, summary, *STYLES[summary.agent])
     axes.set_ylim(len(summaries) - 0.6, -0.75)
     axes.set_yticks([])
     axes.margins(x=0.06)
@@ -168,7 +159,7 @@ def _legend(data: Mapping[str, Mapping[str, float]], intervals: bool) -> list[Li
     return handles
 
 
-def _curves(kind: str, env: str, runs: Runs, styles: Styles) -> Figure | None:
+def _curves(kind: str, env: str, runs: Runs) -> Figure | None:
     x_label, y_label, points = _KINDS[kind]
     data = {agent: curve for agent, cells in runs.items() if (curve := _shared([dict(points(c)) for c in cells]))}
     if not data:
@@ -176,7 +167,7 @@ def _curves(kind: str, env: str, runs: Runs, styles: Styles) -> Figure | None:
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot()
     for agent, curve in data.items():
-        (color, marker), y = styles[agent], np.array(list(curve.values()))
+        (color, marker), y = STYLES[agent], np.array(list(curve.values()))
         seeds = f"{y.shape[1]} {'seeds' if y.shape[1] > 1 else 'seed'}"
         mean = axes.plot(list(curve), y.mean(axis=1), color=color, marker=marker, markersize=4, linewidth=2.2, zorder=3)
         mean[0].set_label(f"{_plain(label(agent))} ({seeds})")
