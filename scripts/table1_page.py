@@ -109,12 +109,13 @@ def answer(cells: Sequence[Cell]) -> str:
 
 
 def of_the_token(cells: Sequence[Cell]) -> str:
-    """The largest difference to Decision Transformer with one token per step, which tells what the token alone does."""
-    apart = [abs(d.estimate.value) for d in of_pair(differences(cells), ONE_TOKEN) if d.env is not None]
-    if not apart:
+    """The differences to Decision Transformer with one token per step, which tell what the token alone does."""
+    of_sets = [d for d in of_pair(differences(cells), ONE_TOKEN) if d.env is not None]
+    if not of_sets:
         return ""
-    within = f"within {number(max(apart))} points of {label(OURS)} on each of its {len(apart)} datasets"
-    return f" {label(ONE_TOKEN)} scores {within}."
+    *others, most = sorted(of_sets, key=lambda d: abs(d.estimate.value))
+    rest = f"; on the others by at most {number(abs(others[-1].estimate.value))}" if others else ""
+    return f" {label(OURS)} differs from {label(ONE_TOKEN)} most on {most.env}, by {interval(most.estimate)}{rest}."
 
 
 def mean_over(sets: Sequence[str]) -> str:

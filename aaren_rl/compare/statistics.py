@@ -6,6 +6,7 @@ Reinforcement Learning at the Edge of the Statistical Precipice"; the tests hold
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -62,7 +63,10 @@ class Summary:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One agent over several tasks: the mean of the tasks' means, and the interquartile mean of all runs."""
+    """One agent over several tasks: the mean of the tasks' means, and the interquartile mean of all runs.
+
+    Tasks have equal weight in both.
+    """
 
     agent: str
     envs: tuple[str, ...]
@@ -227,7 +231,10 @@ def _mean_difference(strata: Sequence[Floats]) -> Floats:
 
 
 def _interquartile_mean(strata: Sequence[Floats]) -> Floats:
-    return np.asarray(stats.trim_mean(np.concatenate(strata, axis=-1), 0.25, axis=-1))
+    # Tasks have equal weight also where one has more runs: 1 and 3 runs count as 3 and 3.
+    count = math.lcm(*(stratum.shape[-1] for stratum in strata))
+    even = [np.repeat(stratum, count // stratum.shape[-1], axis=-1) for stratum in strata]
+    return np.asarray(stats.trim_mean(np.concatenate(even, axis=-1), 0.25, axis=-1))
 
 
 def _superiority(strata: Sequence[Floats]) -> Floats:

@@ -65,6 +65,13 @@ def test_means_as_rliable_has_them():
         assert_same(over.iqm, metrics.aggregate_iqm, matrices[over.agent])
 
 
+def test_tasks_have_equal_weight_whatever_their_numbers_of_runs():
+    """One run of 0 on a task weighs as much as three of 6, 7 and 8 on another: of 0, 0, 0, 6, 7, 8 the middle four."""
+    cells = make_cells({"bc": [0.0]}) + make_cells({"bc": [6.0, 7.0, 8.0]}, env=ENVS[1])
+    (over,) = aggregate(cells)
+    assert (over.mean.value, over.iqm.value, over.runs) == (3.5, 13 / 4, 4)
+
+
 BETTER, FURTHER = metrics.probability_of_improvement, lambda first, second: first.mean() - second.mean()
 
 
