@@ -62,8 +62,8 @@ class VectorPolicy:
         seed: int = 0,
     ) -> None:
         """Raises ArgumentError, a ValueError, if an argument is not what it should be."""
-        if not hasattr(policy, "act"):
-            raise ArgumentError(f"policy: must have initial_state, act and select; a {type(policy).__name__} has not")
+        if missing := [name for name in ("initial_state", "act", "select") if not hasattr(policy, name)]:
+            raise ArgumentError(f"policy: a {type(policy).__name__} has no {' and no '.join(missing)}")
         self._policy, self._multiple = policy, row_multiple(policy)
         supported = getattr(policy, "supports_reset", False)
         self._reset: Callable[..., Any] | None = getattr(policy, "reset", None) if supported else None

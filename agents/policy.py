@@ -91,8 +91,8 @@ class Policy:
 
     @cached_property
     def _scaling(self) -> Scaling:
-        limits = (torch.as_tensor(x, device=self.observation_mean.device) for x in (self.action_low, self.action_high))
-        low, high = (x.expand(self._sizes[1]) for x in limits)
+        exact: dict[str, Any] = {"dtype": torch.float64, "device": self.observation_mean.device}
+        low, high = (torch.as_tensor(x, **exact).expand(self._sizes[1]) for x in (self.action_low, self.action_high))
         statistics = self.observation_mean.float(), self.observation_std.float(), self.return_scale
         return Scaling(*statistics, *middle_and_half(low, high), self.return_range)
 

@@ -84,3 +84,11 @@ def test_auto_is_infinity_for_every_environment() -> None:
     for wrong in ("best", np.inf):
         with pytest.raises(ArgumentError, match=r'target_return: must be .*"auto"'):
             VectorPolicy(policy, n_envs=2, target_return=wrong)
+
+
+def test_a_policy_that_cannot_be_served_is_refused() -> None:
+    class WithoutSelect:
+        act = initial_state = None
+
+    with pytest.raises(ValueError, match="a WithoutSelect has no select"):
+        VectorPolicy(WithoutSelect(), n_envs=2, target_return=1.0)

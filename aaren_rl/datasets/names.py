@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..envs import TASKS, DataError, EnvsError, Episodes, Reference, get_task
+from ..envs import TASKS, DataError, EnvsError, Episodes, LocalTask, Reference, get_task
 from ..envs.data.hdf5.d4rl import read_env_id, read_hdf5, write_hdf5
 from ..envs.data.hdf5.opening import check_file
 from ..envs.data.load import Origin, Reading, data_files, is_own, load_of_table, resolve, sizes
@@ -134,6 +134,8 @@ def convert(
         env_id = env_id or episodes.env_id
     else:
         task = get_task(source.name)
+        if isinstance(task, LocalTask):  # whose data may be those of another
+            task = get_task(task.dataset)
         env_id, env_kwargs, limit = task.env_id, dict(task.env_kwargs), limit or task.horizon
     if limit is not None:
         env_kwargs["max_episode_steps"] = limit

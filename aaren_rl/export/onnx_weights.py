@@ -62,7 +62,9 @@ def beside(*layers: Linear) -> Linear:
 def action_range(policy: Policy) -> tuple[Doubles, Doubles]:
     """The middle and half the width of the action range, (A,) each."""
     size = policy.model.config.action_dim
-    low, high = (torch.as_tensor(bound).expand(size) for bound in (policy.action_low, policy.action_high))
+    low, high = (
+        torch.as_tensor(bound, dtype=torch.float64).expand(size) for bound in (policy.action_low, policy.action_high)
+    )
     middle, half = middle_and_half(low, high)
     return exact(middle), exact(half)
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from ..agents.mixers.rsa.encoding import Recurrence
 from ..agents.scan.rows import each, tensors
-from ..errors import NumericsError, ResourcesError
+from ..envs.files import write_whole
+from ..errors import NumericsError, ResourcesError, one_line
 
 TOLERANCE = 1e-5  # of an output, relative to the largest one
 GROWN = 3  # tokens after which a state shows which of its sizes grow
@@ -41,7 +42,7 @@ def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
         ResourcesError: onnxscript or onnxruntime is not installed.
     """
     try:
-        import onnxruntime
+        import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401  torch.onnx needs it
     except ImportError as error:
         raise ResourcesError(f"{error.name} is not installed: pip install onnxscript onnxruntime") from error
@@ -55,15 +56,26 @@ def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
     module.eval()
     try:
         model = _exported(module, x)
-        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        session = _session(module, model)
         difference = _difference(module, session, x)
     finally:
         for part in training:
             part.training = True
     if not difference <= TOLERANCE:
         raise NumericsError(f"the exported step differs from PyTorch's by {difference:.2g}; nothing was written")
-    Path(file).write_bytes(model)
+    write_whole(Path(file), model)
     return difference
+
+
+def _session(module: nn.Module, model: bytes) -> Any:  # noqa: ANN401  of an optional package
+    import onnxruntime
+
+    try:
+        return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    except Exception as error:  # one of its own, of which it exports no base
+        raise ValueError(
+            f"{type(module).__name__}.step has no ONNX graph that ONNX Runtime can run: {one_line(error)}"
+        ) from error
 
 
 class _Step(nn.Module):

@@ -134,14 +134,14 @@ def make_policy(
         kind = "discrete" if config.discrete else "continuous"
         raise ValueError(f"n_actions is {card.n_actions}, and the model has {config.action_dim} {kind} actions")
 
-    def vector(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=device)
+    def vector(values: list[float], dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=device)
 
     fed = None
     if bounds is not None:
         limits = torch.tensor([bounds.low, bounds.high], dtype=torch.float64, device=device).T
         fed = ReturnRange(bounds.every, limits)
-    span: dict[str, Any] = {"action_low": vector(card.action_low), "action_high": vector(card.action_high)}
+    span: dict[str, Any] = {name: vector(getattr(card, name), torch.float64) for name in ("action_low", "action_high")}
     return Policy(
         model,
         vector(card.observation_mean),

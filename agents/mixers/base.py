@@ -32,7 +32,7 @@ class HeadMixer(Mixer):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        if width % heads:
+        if heads < 1 or width % heads:
             raise ValueError(f"width {width} is not a multiple of heads {heads}")
         self.heads, self.head_dim = heads, width // heads
         self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)

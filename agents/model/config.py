@@ -65,19 +65,19 @@ class ModelConfig:
     mean_return_estimate: bool = setting(
         False, "also train an estimator of the expected return-to-go, for evaluate --guidance"
     )
-    tokens_per_step: int = setting(1, "1, or 3: return-to-go, observation and action apart (Decision Transformer)")
+    tokens_per_step: int = setting(
+        1, "1, or 3: return-to-go, observation and action apart (Decision Transformer)", Range(1, 3)
+    )
     discrete: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the field that does not fit."""
-        from ..mixers import MIXERS  # with torch
-        from .trunk import ACTIVATIONS, BLOCKS
+        from ..mixers import MIXERS, HeadMixer  # with torch
+        from .trunk import check_names
 
         check_limits(self)
-        for name, allowed in (("mixer", MIXERS), ("block", BLOCKS), ("activation", ACTIVATIONS)):
-            if (value := getattr(self, name)) not in allowed:
-                raise ValueError(f"{name} {value!r} is not one of {', '.join(allowed)}")
-        if self.width % self.heads:
+        check_names(self.mixer, self.block, self.activation)
+        if issubclass(MIXERS[self.mixer], HeadMixer) and self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         if self.tokens_per_step not in (1, 3):
             raise ValueError(f"tokens_per_step must be 1 or 3, not {self.tokens_per_step}")

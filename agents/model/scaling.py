@@ -64,7 +64,11 @@ def middle_and_half(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
 
     Half is rounded down so that middle - half and middle + half are inside the bounds, which environments check.
     """
-    low, high = low.float(), high.float()
+    # A bound in float64 may lie between two float32 numbers: the one inside.
+    inside_low, inside_high = low.float(), high.float()
+    up, down = (torch.full_like(inside_low, end) for end in (torch.inf, -torch.inf))
+    low = torch.where(inside_low < low, torch.nextafter(inside_low, up), inside_low)
+    high = torch.where(inside_high > high, torch.nextafter(inside_high, down), inside_high)
     middle = (high + low) / 2
     half = torch.minimum(high - middle, middle - low)
     outside = (middle + half > high) | (middle - half < low)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeAlias
 
@@ -86,6 +86,15 @@ class PreNormBlock(Block):
 BLOCKS: dict[str, type[Block]] = {"post-norm": Block, "pre-norm": PreNormBlock}
 
 
+def check_names(mixer: str, block: str, activation: str) -> None:
+    """Raises ValueError where one is not known."""
+    known: dict[str, tuple[str, Collection[str]]]
+    known = {"mixer": (mixer, MIXERS), "block": (block, BLOCKS), "activation": (activation, ACTIVATIONS)}
+    for what, (name, allowed) in known.items():
+        if name not in allowed:
+            raise ValueError(f"{what} {name!r} is not one of {', '.join(allowed)}")
+
+
 class Trunk(RowModule):
     """A stack of blocks with one state: a tuple of the mixers' states.
 
@@ -114,6 +123,7 @@ class Trunk(RowModule):
         mlp_width: int | None = None,
     ) -> None:
         super().__init__()
+        check_names(mixer, block, activation)
         of_blocks = mixer, width, heads, dropout, rems, activation, mlp_width
         self.blocks = nn.ModuleList(BLOCKS[block](*of_blocks) for _ in range(layers))
         self.norm = nn.LayerNorm(width) if block == "pre-norm" else nn.Identity()

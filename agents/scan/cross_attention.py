@@ -77,14 +77,18 @@ def _stretch(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -
     with torch.autocast(query.device.type, enabled=False):
         if mask is not None:
             # A masked token may be anything, even NaN, and 0 times NaN is NaN.
-            unseen = ~mask.any(-2).unsqueeze(-1)
-            keys, values = keys.masked_fill(unseen, 0.0), values.masked_fill(unseen, 0.0)
+            keys = keys.masked_fill(~mask.any(-2).unsqueeze(-1), 0.0)
+            ill = ~values.isfinite().all(-1)
+            values = values.masked_fill(ill.unsqueeze(-1), 0.0)
         scores = query @ keys.transpose(-2, -1)
         if mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf)
         m = scores.detach().amax(-1).clamp(min=torch.finfo(dtype).min)  # it cancels in w / u
         weights = torch.exp(scores - m.unsqueeze(-1))
-        return ScanState(m, weights.sum(-1), weights @ values).to(STATE_DTYPE)
+        w = weights @ values
+        if mask is not None:
+            w = w.masked_fill((mask & ill.unsqueeze(-2)).any(-1, keepdim=True), torch.nan)
+        return ScanState(m, weights.sum(-1), w).to(STATE_DTYPE)
 
 
 class CrossAttention(nn.Module):
@@ -99,7 +103,7 @@ class CrossAttention(nn.Module):
     def __init__(self, width: int, latents: int, heads: int = 1) -> None:
         """Builds the projections; raises ValueError if `heads` does not divide `width` or there are no latents."""
         super().__init__()
-        if width % heads:
+        if heads < 1 or width % heads:
             raise ValueError(f"width {width} is not a multiple of heads {heads}")
         if latents < 1:
             raise ValueError(f"latents must be at least 1, not {latents}")

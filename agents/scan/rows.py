@@ -131,12 +131,15 @@ def run_lengths(
         raise ValueError("give lengths or starts, not both: a row is one sequence or several")
     if state is not None and batch_size(state) != batch:
         raise ValueError(f"the state has {batch_size(state)} rows, and the batch {batch}")
+    if not batch:
+        return module(x, initial_state(0) if state is None else state, **options)
     held = state.rows if isinstance(state, Ragged) else (tuple(range(batch)),)
     part = {row: number for number, rows in enumerate(held) for row in rows}
-    whole = len(held) == 1 and len(set(counts)) == 1  # only padding that all rows share
+    # Only padding that all rows share; in float64 every row runs by itself, to have its own last bits.
+    whole = len(held) == 1 and len(set(counts)) == 1 and (batch == 1 or x.dtype != torch.float64)
     groups: dict[tuple[int, ...], list[int]] = {}  # rows of one count, and of one size of state; alone in float64
     for row, count in enumerate(counts):
-        groups.setdefault((count, part[row], row if x.dtype == torch.float64 and not whole else 0), []).append(row)
+        groups.setdefault((count, part[row], row if x.dtype == torch.float64 else 0), []).append(row)
     outputs, states = [], []
     for (count, *_), rows in groups.items():
         # Contiguous, as the sequences alone would be: a product takes another way otherwise, and rounds otherwise.

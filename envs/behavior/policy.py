@@ -139,7 +139,10 @@ class ActionUnits:
         if self._start is not None:
             return
         assert isinstance(space, gym.spaces.Box)
-        self._low, self._high = space.low.astype(np.float32), space.high.astype(np.float32)
+        low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+        # A bound in float64 may lie between two float32 numbers: the one inside.
+        self._low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
+        self._high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
         self._same = bool(np.all(self._low == -1.0) and np.all(self._high == 1.0))
 
     def __call__(self, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:

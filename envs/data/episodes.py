@@ -134,6 +134,8 @@ class Episodes(Sequence[Episode]):
 
     def rows(self, indices: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """The rows of the flat arrays that belong to the episodes `indices`, one episode after another."""
+        if np.asarray(indices).dtype == bool:
+            raise ValueError("a mask is no index; np.flatnonzero makes indices of one")
         chosen = np.asarray(indices, dtype=np.int64)
         lengths = self.lengths[chosen]
         firsts = np.repeat(self.offsets[:-1][chosen] - np.cumsum(lengths) + lengths, lengths)
@@ -141,8 +143,7 @@ class Episodes(Sequence[Episode]):
 
     def take(self, indices: npt.ArrayLike) -> "Episodes":
         """Copies of the episodes `indices` (K,), in that order; IndexError: no such episode, ValueError: no index."""
-        chosen = np.asarray(indices, dtype=np.int64)
-        rows = self.rows(chosen)
+        rows, chosen = self.rows(indices), np.asarray(indices, dtype=np.int64)
         steps = {key: getattr(self, key)[rows] for key in _STEPS}
         offsets = np.cumsum([0, *self.lengths[chosen]], dtype=np.int64)
         return replace(self, **steps, offsets=offsets, terminated=self.terminated[chosen])

@@ -129,7 +129,7 @@ class LocalStepper:
     def send(self, which: Indices, actions: npt.NDArray[Any]) -> None:
         """Steps the environments `which` (n,), in rising order, with actions (n, A), or (n,)."""
         steps = []
-        for e, action in zip(which.tolist(), actions, strict=True):
+        for e, action in zip(which.tolist(), actions.copy(), strict=True):  # which an environment may write into
             self._steps[e] += 1
             observation, reward, terminated, truncated, _ = take(self._envs[e], action, self._where(e))
             steps.append((observation, reward, terminated or truncated, terminated))

@@ -17,6 +17,7 @@ from aaren_rl.envs.behavior.local_sets import Recipe
 from aaren_rl.envs.data.download import write_pin
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
 from aaren_rl.envs.data.minari.read import read_minari
+from aaren_rl.envs.data.minari.spec import minari_data_dir
 from aaren_rl.envs.data.minari.write import write_minari
 
 D4RL = "d4rl/hopper_medium-v2.hdf5"
@@ -381,3 +382,11 @@ def test_a_local_set_of_another_size(folder, monkeypatch, capsys):
     for name in ("mine.hdf5", "minari:my/set-v0"):
         for command in ("info", "verify"):
             refused(capsys, 2, f"{command} {name} {of_1000}", "--local-steps 1000")
+
+
+def test_a_built_in_task_is_converted_with_the_environment_of_its_data(folder):
+    """The data of tmaze-50 are those of tmaze, whose corridors are longer."""
+    assert main("convert tmaze-50 minari:my/maze-v0".split()) == 0
+    metadata = json.loads((minari_data_dir("my/maze-v0") / "metadata.json").read_text())
+    spec = json.loads(metadata["env_spec"])
+    assert (spec["id"], spec["max_episode_steps"], spec["kwargs"]) == ("aaren_rl/TMaze-v0", 200, {})

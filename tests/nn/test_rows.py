@@ -145,6 +145,23 @@ def test_no_rows_and_masks():
                 select(state, mask)
 
 
+def test_a_batch_of_none_and_rows_of_one_length():
+    trunk = Trunk("aaren", 8, 1, 2).double()
+    assert trunk(torch.zeros(0, 5, 8).double(), lengths=torch.tensor([], dtype=torch.long))[0].shape == (0, 5, 8)
+    x = torch.randn(3, 7, 8, dtype=torch.float64)
+    y, _ = trunk(x, lengths=torch.tensor([7, 7, 7]))
+    assert all(torch.equal(y[row], trunk(x[row : row + 1])[0][0]) for row in range(3))  # to the last bit
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [({"mixer": "foo"}, "mixer 'foo' is not one of"), ({"block": "x"}, "block 'x'"), ({"heads": 0}, "heads 0")],
+)
+def test_a_trunk_names_what_it_does_not_know(how, said):
+    with pytest.raises(ValueError, match=said):
+        Trunk(**{"mixer": "aaren", "width": 8, "layers": 1, "heads": 2, **how})
+
+
 @pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa", "gru", "mingru"])
 def test_states_of_constant_size_stay_tensors(mixer):
     _, state = made(lambda: trunk(mixer))(batch(), lengths=LENGTHS)

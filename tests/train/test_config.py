@@ -245,3 +245,14 @@ def test_arguments_for_all_runs_come_before_the_grids(tmp_path: Path) -> None:
     for more in ("--seed 3", "--out elsewhere", "--resume", "--agent bc-top10"):  # which the sweep decides
         with pytest.raises(UsageError, match="leave them to the sweep"):
             read_grid("local").cells(tmp_path, more.split())
+
+
+def test_every_setting_can_be_given_on_the_command_line() -> None:
+    """Its default, that is."""
+    config = RunConfig()
+    given = {name: value for name, value in settings_of(config).items() if value is not None}
+    words = [(f"--{name.replace('_', '-')}", value) for name, value in given.items()]  # --from has no default
+    switches = [word if value else f"--no-{word[2:]}" for word, value in words if isinstance(value, bool)]
+    others = [f"{word}={value}" for word, value in words if not isinstance(value, bool)]
+    job = make_job(train_parser().parse_args([*switches, *others]))
+    assert build_config(dict(job.typed)) == config and len(job.typed) == len(given) > 40

@@ -115,3 +115,11 @@ def test_module_learns_and_refuses() -> None:
         CrossAttention(8, 2, 3)
     with pytest.raises(ValueError, match="latents must be at least 1"):
         CrossAttention(8, 0)
+
+
+def test_a_query_that_does_not_see_nan_does_not_have_it() -> None:
+    """One query sees the token, the other does not: its output is that of the others alone."""
+    query, keys, values = torch.randn(2, 3), torch.randn(4, 3), torch.randn(4, 5)
+    values[3] = torch.nan
+    y, _ = attend(query, keys, values, mask=torch.tensor([[True, True, True, False], [True] * 4]))
+    assert torch.equal(y[0], attend(query, keys[:3], values[:3])[0][0]) and bool(y[1].isnan().all())
