@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from ..agents.mixers.rsa.encoding import Recurrence
 from ..agents.scan.rows import each, tensors
-from ..envs.files import write_whole
 from ..errors import NumericsError, ResourcesError, one_line
 
 TOLERANCE = 1e-5  # of an output, relative to the largest one
@@ -63,6 +62,8 @@ def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
             part.training = True
     if not difference <= TOLERANCE:
         raise NumericsError(f"the exported step differs from PyTorch's by {difference:.2g}; nothing was written")
+    from ..envs.files import write_whole  # with filelock, which the other modules need not
+
     write_whole(Path(file), model)
     return difference
 

@@ -204,7 +204,7 @@ def test_what_was_not_measured_is_said(tmp_path):
 
 def test_names_and_paths_are_shown_as_they_are(tmp_path):
     nasty = '<b>a|&"$x_{$</b>](javascript:1)\n`'
-    (cell,) = make_cells({nasty: [50.0]}, env=nasty, source="file", source_path=nasty, dataset=nasty)
+    (cell,) = make_cells({"bc": [50.0]}, env=nasty, source="file", source_path=nasty, dataset=nasty)
     cells = [dataclasses.replace(cell, run=nasty)]
     page, markdown = report(tmp_path, cells, {nasty: nasty, "command": nasty})
     assert not {"b", "a"} & {element.tag for element in page.root.iter()}
@@ -241,13 +241,13 @@ def test_the_opening_figure_has_a_dot_a_seed():
 
 
 def test_figures_show_the_mean_and_the_seeds_each_agent_in_its_colour():
-    first, second, other = make_cells({"decision-aaren": [30.0, 60.0], "an agent": [15.0]})
+    first, second, other = make_cells({"decision-aaren": [30.0, 60.0], "bc": [15.0]})
     second = dataclasses.replace(second, curve=second.curve[1:])  # the mean stays where all seeds are
     found = figures([first, second, other])
     assert list(found) == ["all_scores", *(f"{kind}/hopper-medium" for kind in KINDS)] == sorted(found)
     curves = found["learning_curves/hopper-medium"]
     means = [[1000, 1500], [30.5, 45.5]], [[500, 1000, 1500], [5, 10, 15]]
-    assert lines(curves) == dict(zip(("Decision-Aaren (2 seeds)", "an agent (1 seed)"), means, strict=True))
+    assert lines(curves) == dict(zip(("Decision-Aaren (2 seeds)", "Behavioral cloning (1 seed)"), means, strict=True))
     thin = [list(line.get_ydata()) for line in curves.axes[0].lines if line.get_linewidth() < 1]
     assert thin == [[20.0, 30.0], [41.0, 61.0]]
     assert curves.axes[0].get_ylim()[0] == 0

@@ -95,7 +95,7 @@ def test_24_an_evaluation_that_fails_costs_no_updates(
     assert differences(folder(tmp_path / "whole"), run) == []
 
 
-@pytest.mark.faults(24)
+@pytest.mark.faults(17)
 def test_a_last_evaluation_whose_policies_are_not_saved_is_made_again(
     hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
