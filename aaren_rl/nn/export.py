@@ -41,7 +41,7 @@ def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
         ResourcesError: onnxscript or onnxruntime is not installed.
     """
     try:
-        import onnxruntime  # noqa: F401
+        import onnxruntime
         import onnxscript  # noqa: F401  torch.onnx needs it
     except ImportError as error:
         raise ResourcesError(f"{error.name} is not installed: pip install onnxscript onnxruntime") from error
@@ -55,7 +55,12 @@ def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
     module.eval()
     try:
         model = _exported(module, x)
-        session = _session(module, model)
+        try:
+            session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        # ONNX Runtime raises a dozen classes of its own, derived from Exception.
+        except Exception as error:
+            name = type(module).__name__
+            raise ValueError(f"{name}.step has no ONNX graph that ONNX Runtime can run: {one_line(error)}") from error
         difference = _difference(module, session, x)
     finally:
         for part in training:
@@ -66,17 +71,6 @@ def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
 
     write_whole(Path(file), model)
     return difference
-
-
-def _session(module: nn.Module, model: bytes) -> Any:  # noqa: ANN401  of an optional package
-    import onnxruntime
-
-    try:
-        return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    except Exception as error:  # one of its own, of which it exports no base
-        raise ValueError(
-            f"{type(module).__name__}.step has no ONNX graph that ONNX Runtime can run: {one_line(error)}"
-        ) from error
 
 
 class _Step(nn.Module):

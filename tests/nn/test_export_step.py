@@ -90,4 +90,6 @@ def test_what_has_no_graph_is_refused(tmp_path):
             export_step(module, tmp_path / "a.onnx", x)
     with pytest.raises(ValueError, match="B from 2"):
         export_step(AarenRSA(WIDTH, HEADS), tmp_path / "a.onnx", x[:1])
+    with pytest.raises(ValueError, match=r"Trunk\.step has no ONNX graph that ONNX Runtime can run: .*Erf"):
+        export_step(Trunk("aaren", WIDTH, 1, HEADS).double(), tmp_path / "a.onnx", x.double())  # GELU in float64
     assert not any(tmp_path.iterdir())
