@@ -78,34 +78,31 @@ def of_pair(found: Sequence[Any], other: str = THEIRS) -> list[Any]:
 
 
 def answer(cells: Sequence[Cell]) -> str:
-    """The main differences, and what a mean over datasets hides."""
-    scores = {d.env: d for d in of_pair(differences(cells))}
-    sets = [env for env in scores if env is not None]
+    """The main differences, what a mean over datasets hides, and what the token alone does."""
+    scores = {d.env: d.estimate for d in of_pair(differences(cells))}
+    whole, sets = scores.pop(None, None), list(scores)
     if not sets:
         return f"No dataset has runs of {label(OURS)} and of {label(THEIRS)} yet."
-    ends = [d.difference.interval for d in of_pair(imitation_differences(cells))]
-    said = f"**Score of {label(OURS)} minus {label(THEIRS)}, {mean_over(sets)}: {mean_difference(cells, THEIRS)}"
-    if ends:
-        error = imitation_difference_over_tasks(cells, OURS, THEIRS).difference
-        said += f"; difference of held-out action MSE: {interval(error, 4)}** (below 0 is better)."
-    else:
-        said += ".**"
+    said = f"**Score of {label(OURS)} minus {label(THEIRS)}: {interval(whole or scores[sets[0]])} {mean_over(sets)}**"
     if len(sets) >= MIN_SETS:
-        *fewer, second, most = sorted(sets, key=lambda env: abs(scores[env].estimate.value))
+        *fewer, second, most = sorted(sets, key=lambda env: abs(scores[env].value))
         others = of_pair(differences([cell for cell in cells if cell.env in fewer]))
         rest = next(d.estimate for d in others if d.env is None)
         said += (
-            f" Scores differ most on {most}, by {interval(scores[most].estimate)}, and {second}, by "
-            f"{interval(scores[second].estimate)}; on the others by {interval(rest)} on average."
+            f", {interval(scores[most])} on {most}, {interval(scores[second])} on {second} and {interval(rest)} on "
+            "average on the others"
         )
-    if ends:
-        lower, higher = (sum(end is not None and sign * end[i] < 0 for end in ends) for sign, i in ((1, 1), (-1, 0)))
-        said += f" Of {len(ends)} datasets, the error is lower on {lower} and higher on {higher} (intervals exclude 0)."
-    others = [agent for agent in agents_of(on_all_sets(cells)) if agent not in (OURS, THEIRS)]
-    if others:
-        told = ", ".join(f"{label(other)} {mean_difference(cells, other)}" for other in others)
-        said += f" Score minus that of the other agents, {mean_over(sets)}: {told}."
-    return textwrap.fill(said + of_the_token(cells), 120, break_on_hyphens=False)
+    if told := lower_and_higher(cells, THEIRS):
+        error = imitation_difference_over_tasks(cells, OURS, THEIRS).difference
+        said += f". **Difference of held-out action MSE: {interval(error, 4)}** on average (below 0 is better); {told}"
+    return textwrap.fill(f"{said}.{of_the_token(cells)}", 120, break_on_hyphens=False)
+
+
+def lower_and_higher(cells: Sequence[Cell], other: str) -> str:
+    """On how many datasets Decision-Aaren's held-out error is below and above another agent's, for certain."""
+    ends = [d.difference.interval for d in of_pair(imitation_differences(cells), other)]
+    lower, higher = (sum(end is not None and sign * end[i] < 0 for end in ends) for sign, i in ((1, 1), (-1, 0)))
+    return f"lower on {lower}, higher on {higher} of {len(ends)}" if ends else ""
 
 
 def of_the_token(cells: Sequence[Cell]) -> str:
@@ -121,12 +118,6 @@ def of_the_token(cells: Sequence[Cell]) -> str:
 def mean_over(sets: Sequence[str]) -> str:
     """What a mean is over, in words."""
     return f"on average over {len(sets)} datasets" if len(sets) > 1 else f"on {sets[0]}"
-
-
-def mean_difference(cells: Sequence[Cell], other: str) -> str:
-    """Decision-Aaren's score minus another agent's, over all their datasets, and the numbers of runs."""
-    whole = of_pair(differences(cells), other)[-1]
-    return f"{interval(whole.estimate)} ({whole.runs[0]} and {whole.runs[1]} runs)"
 
 
 def missing(cells: Sequence[Cell], grid: Grid) -> str:
@@ -185,22 +176,27 @@ def errors(cells: Sequence[Cell]) -> str:
 
 
 def over_all(cells: Sequence[Cell]) -> str:
-    """Means over datasets, and the probability of improvement."""
-    if not (found := aggregate(on_all_sets(cells))):
+    """One row per agent: means over datasets, and how Decision-Aaren differs."""
+    cells = on_all_sets(cells)
+    if not (found := aggregate(cells)):
         return "There are fewer than two datasets."
-    probability = {i.second: i.estimate for i in improvements(on_all_sets(cells)) if i.env is None and i.first == OURS}
+    less = {d.second: d.estimate for d in differences(cells) if d.env is None and d.first == OURS}
+    probability = {i.second: i.estimate for i in improvements(cells) if i.env is None and i.first == OURS}
     rows = [
         [
             label(a.agent),
+            str(a.runs),
             interval(a.mean),
             interval(a.iqm),
+            interval(less[a.agent]) if a.agent in less else "-",
             interval(probability[a.agent], 2) if a.agent in probability else "-",
-            str(a.runs),
+            lower_and_higher(cells, a.agent) or "-",
         ]
         for a in found
     ]
-    mean = f"mean over {len(found[0].envs)} datasets [95%]"
-    return table(["agent", mean, "IQM of all runs [95%]", f"P({label(OURS)} > agent) [95%]", "runs"], rows)
+    means = [f"mean over {len(found[0].envs)} datasets [95%]", "IQM [95%]"]
+    ours = [f"{label(OURS)} minus agent [95%]", f"P({label(OURS)} > agent) [95%]", f"held-out MSE of {label(OURS)}"]
+    return table(["agent", "runs", *means, *ours], rows)
 
 
 def steering(cells: Sequence[Cell]) -> str:

@@ -85,10 +85,8 @@ def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
         table1_page.write(tmp_path / "nowhere", read_grid("local"))
     page = write(tmp_path, cells)
     said = " ".join(page.split())
-    assert "over 2 datasets: 0.0 [0.0, 0.0] (6 and 6 runs)" in said and "Scores differ most" not in said  # +10, -10
-    # 15 and -15
-    assert "minus that of the other agents, on average over 2 datasets: 10 % BC 0.0 (6 and 2 runs)." in said
-    assert "difference of held-out action MSE: -0.0030 [-0.0030, -0.0030]" in said
+    assert "minus Decision Transformer: 0.0 [0.0, 0.0] on average over 2 datasets**." in said  # +10, -10
+    assert "held-out action MSE: -0.0030 [-0.0030, -0.0030]** on average (below 0 is better); lower on 2, hi" in said
     scores, errors, steering = rows(page, "hopper-medium")
     assert scores == ["70.0 [70.0, 70.0]", "60.0 [60.0, 60.0]", "55.0", "25.0, 50.0; 37.5"]
     assert errors == ["0.0200", "0.0100", "0.0120", "0.0200", "-0.0020 [-0.0020, -0.0020]"]
@@ -97,9 +95,11 @@ def test_every_number(tmp_path: Path, cells: list[Cell]) -> None:
     assert first[0] == ["Decision-Aaren", "4", "105", "1,500 to 1,500", "3.3 kB"]
     assert last[1:] == [["Decision Transformer", "2", "82", "2,090 to 11,000", "1,000.0 kB"]]
     assert rows(page, "walker2d-medium")[1][4] == "-0.0040 [-0.0040, -0.0040]"
-    assert "| agent | mean over 2 datasets [95%] |" in page
-    assert "| Decision Transformer | 55.0 [55.0, 55.0] | 55.0 [55.0, 55.0] | 0.50 [0.50, 0.50] | 6 |" in page
-    assert "| 10 % BC | 55.0 | 55.0 | 0.50 | 2 |" in page
+    assert "| agent | runs | mean over 2 datasets [95%] |" in page
+    assert rows(page, "Decision-Aaren") == [["6", "55.0 [55.0, 55.0]", "55.0 [55.0, 55.0]", "-", "-", "-"]]
+    means = ["55.0 [55.0, 55.0]", "55.0 [55.0, 55.0]", "0.0 [0.0, 0.0]", "0.50 [0.50, 0.50]"]
+    assert rows(page, "Decision Transformer") == [["6", *means, "lower on 2, higher on 0 of 2"]]
+    assert rows(page, "10 % BC") == [["2", "55.0", "55.0", "0.0", "0.50", "lower on 1, higher on 1 of 2"]]
     whole = len(grid := read_grid("local").envs) * 18
     assert f"Of {whole} runs 14 are here" in page and page.count("\n* ") - page.count("\n* **") == 7
     others = ", ".join(env for env in grid if env not in ("hopper-medium", "walker2d-medium"))
@@ -129,7 +129,7 @@ def test_a_run_on_a_gpu_is_in_a_row_of_its_own(tmp_path: Path, cells: list[Cell]
 def test_runs_without_held_out_episodes(tmp_path: Path, cells: list[Cell]) -> None:
     cells = [dataclasses.replace(cell, last=dataclasses.replace(cell.last, action_error=None)) for cell in cells]
     page = write(tmp_path, cells)
-    assert "on average over 2 datasets: 0.0" in page and "difference of held-out action MSE" not in page
+    assert "0.0] on average over 2 datasets" in " ".join(page.split()) and "held-out action MSE:" not in page
     assert rows(page, "hopper-medium")[1] == ["-"] * 5
 
 
@@ -164,14 +164,15 @@ def test_an_agent_under_way_does_not_take_the_average_away(tmp_path: Path, cells
     """10 % BC has two of four sets; scores differ by +10, -10, +30, +1, errors by -0.002, -0.004, +0.001, 0."""
     more = [run("ant-medium", AGENTS[0], 0, 90, 0.02), run("ant-medium", AGENTS[1], 0, 60, 0.019)]
     more += [run("ant-medium-replay", AGENTS[i], 0, 51 - i, 0.02) for i in (0, 1)]
-    assert "Scores differ most" not in write(tmp_path, [*cells, *more[:2]])  # two of three left out leave no mean
+    assert "on the others" not in write(tmp_path, [*cells, *more[:2]])  # two of three left out leave no mean
     page = write(tmp_path, [*cells, *more])
-    assert "mean over 4 datasets" in page and "| Decision-Aaren | 62.8 " in page and "| 10 % BC | 55.0 " not in page
-    assert "minus that of the other agents" not in page
-    assert (tmp_path / "results" / "table1" / "profiles.svg").exists()
-    scores = (
-        "Scores differ most on ant-medium, by 30.0, and walker2d-medium, by -10.0 [-10.0, -10.0]; on the others by "
-        "5.5 on average."
+    assert (
+        "mean over 4 datasets" in page
+        and "| Decision-Aaren | 8 | 62.8 " in page
+        and "| 10 % BC | 2 | 55.0 " not in page
     )
-    errors = "Of 4 datasets, the error is lower on 2 and higher on 1 (intervals exclude 0)."
-    assert f"{scores} {errors}" in " ".join(page.split())
+    assert (tmp_path / "results" / "table1" / "profiles.svg").exists()
+    said = " ".join(page.split())
+    scores = "30.0 on ant-medium, -10.0 [-10.0, -10.0] on walker2d-medium and 5.5 on average on the others."
+    assert f": 7.8 on average over 4 datasets**, {scores}" in said
+    assert "(below 0 is better); lower on 2, higher on 1 of 4." in said
