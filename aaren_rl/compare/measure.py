@@ -71,8 +71,7 @@ def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | Non
 def measured_on() -> dict[str, Any]:
     """The processor and the versions of packages, on which times and scores depend."""
     here = Machine.here()
-    found = {name: version for name, version in versions("").items() if name != "device"}
-    return {"processor": f"{here.processor}, {here.cores} cores", "versions": found}
+    return {"processor": f"{here.processor}, {here.cores} cores", "versions": versions()}
 
 
 def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[int, int], None] | None) -> Cell:

@@ -25,7 +25,7 @@ def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: st
         eval_results=[result for score in scores for result in _results(score, card)] or None,
     )
     table = f"```text\n{format_table(scores, speed=False)}\n```" if scores else "None were recorded."
-    versions = ", ".join(f"{package} {version}" for package, version in card.versions.items() if package != "device")
+    made_with = ", ".join(f"{name} {version}" for name, version in card.versions.items() if name != "device")
     windows = f"s of {card.context_length} steps" if card.context == "window" else ""
     shape, of = card.model, card.n_actions
     actions = (
@@ -57,7 +57,7 @@ Plays `{card.env_id}`. {trained}
 - Target return: {target_words(card.target_return)} by default, scaled by 1 / {card.return_scale:g}
 - Weights: {weights_words(card.weights)}
 - Model: {shape.get("layers")} layers of width {shape.get("width")}, {shape.get("heads")} heads
-- Made with: {versions}, on {card.versions.get("device", "an unknown device")}
+- Made with: {made_with}, on {card.versions.get("device", "an unknown device")}
 
 ## Use
 

@@ -100,7 +100,7 @@ def take_over(arguments: argparse.Namespace) -> int:
         updates=0,
         seed=0,
         weights="ema",
-        versions={**versions("cpu"), "weights": f"{imported.origin}, SHA-256 {sha256(imported.file)}"},
+        versions={**versions(), "device": "cpu", "weights": f"{imported.origin}, SHA-256 {sha256(imported.file)}"},
     )
     check_fits(card)
     save_policy(arguments.folder, card, {"ema": imported.model.state_dict()})

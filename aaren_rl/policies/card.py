@@ -89,7 +89,7 @@ class PolicyCard(Origin):
         action_low: (A,), the environment's smallest actions; action_high: its largest.
         return_scale: returns-to-go are divided by this.
         observation_mean: (O,); observation_std: (O,).
-        versions: packages that made it, and the device.
+        versions: packages that made it, and the device and the precision of training.
         n_actions: of a discrete environment, whose action bounds are empty; None: actions are continuous.
         action_start: the smallest of discrete actions.
         held_out: share of the episodes that it was not trained on, chosen by the seed.
@@ -175,7 +175,7 @@ def task_fields(task: Task) -> dict[str, Any]:
     }
 
 
-def versions(device: str) -> dict[str, str]:
-    """The packages in use, and the device named."""
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that scores depend on."""
     packages = {name: importlib.metadata.version(name) for name in ("aaren-rl", "torch", "gymnasium", "mujoco")}
-    return {"python": platform.python_version(), "device": device, **packages}
+    return {"python": platform.python_version(), **packages}

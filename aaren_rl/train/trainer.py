@@ -84,8 +84,8 @@ class Trainer:
         self._parameters: list[Tensor] = list(self.model.parameters())
         self._ema: list[Tensor] = list(self.ema.parameters())
         self._forward: Any = ranks.wrap(self.model, data.device)
-        self._bfloat16 = uses_bfloat16(config.optimizer, data.device)
-        self.optimizers = Optimizers(self.model, config.optimizer, torch.bfloat16 if self._bfloat16 else torch.float32)
+        self.dtype = torch.bfloat16 if uses_bfloat16(config.optimizer, data.device) else torch.float32
+        self.optimizers = Optimizers(self.model, config.optimizer, self.dtype)
         self.sampler = make_sampler(config.data, data, horizon)
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
         if on_device is None:
@@ -130,7 +130,7 @@ class Trainer:
         rates = rates_at(self.update, self.config.optimizer) if self._rates is None else self._rates.take()
         batch = part(whole, self.ranks.rank, self.ranks.size)
         before = None if self.carried is None else self.carried.state
-        with torch.autocast(self.data.device.type, torch.bfloat16, enabled=self._bfloat16):
+        with torch.autocast(self.data.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
             rows = batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
             begun = {"starts": batch.starts, "previous_action": batch.previous_action}
             actions, after = self._forward(*rows, before, **begun)

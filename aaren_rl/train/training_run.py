@@ -219,6 +219,7 @@ def make_card(run: Run) -> PolicyCard:
     """The card of the current policy of a run."""
     config, trainer, episodes = run.config, run.trainer, run.episodes
     data, target = config.data, config.evaluation.target_return
+    precision = str(trainer.dtype).removeprefix("torch.")
     return PolicyCard(
         **task_fields(run.task),
         agent=config.agent,
@@ -237,7 +238,7 @@ def make_card(run: Run) -> PolicyCard:
         updates=trainer.update,
         seed=config.seed,
         weights="ema",
-        versions=versions(device_name(trainer.data.device)),
+        versions={**versions(), "device": device_name(trainer.data.device), "precision": precision},
         held_out=data.held_out,
         data_returns=dict(run.data_returns),
         return_range=return_bounds(episodes) if trainer.model.config.return_conditioned else None,

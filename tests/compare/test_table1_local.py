@@ -11,6 +11,7 @@ from checkout import load_script
 
 from aaren_rl.compare.cells import Cell, read_results
 from aaren_rl.errors import UsageError
+from aaren_rl.policies.folder import amend_card, read_card
 
 script = load_script("table1")
 GRID = """
@@ -19,7 +20,8 @@ envs: [hopper-medium, hopper-medium-replay]
 agents: [decision-aaren, bc]
 seeds: [0]
 agent_seeds: {decision-aaren: [0, 1]}
-settings: {updates: 2, width: 16, layers: 1, heads: 2, eval_episodes: 1, final_episodes: 1, warmup_updates: 1}
+settings: {updates: 2, width: 16, layers: 1, heads: 2, eval_episodes: 1, final_episodes: 1, warmup_updates: 1,
+           precision: bfloat16}
 """
 
 
@@ -59,11 +61,20 @@ def test_it_says_how_it_was_made_and_not_where(made: Path, hopper_file: Path) ->
     text = (made / "results" / "hopper-medium.json").read_text()
     settings = json.loads(text)["settings"]
     assert settings["settings"]["updates"] == 2 and settings["evaluation"]["episodes"] == 2
-    assert set(settings["made"]["hopper-medium/bc/seed0"]) >= {"date", "processor", "recipe", "torch", "precision"}
+    assert set(settings["made"]["hopper-medium/bc/seed0"]) >= {"date", "processor", "recipe", "torch"}
+    assert {how["precision"] for how in settings["made"].values()} == {"bfloat16"}
     assert {cell.last.source_path for cell in cells(made)} == {hopper_file.name}
     body = text.replace(json.dumps(str(hopper_file)), "")  # the settings of train, as they were typed
     assert str(made) not in body and str(hopper_file.parent) not in body
     assert all(value == float(f"{value:.6g}") for cell in cells(made) for value in cell.last.returns)
+
+
+def test_the_precision_is_that_of_training(made: Path, tmp_path: Path) -> None:
+    """A run that was trained elsewhere and is scored here."""
+    shutil.copytree(made / "runs" / "hopper-medium" / "decision-aaren" / "seed0", tmp_path / "run")
+    card = read_card(tmp_path / "run")
+    amend_card(tmp_path / "run" / "policy", versions={**card.versions, "precision": "float32"})
+    assert script.here(tmp_path / "run")["precision"] == "float32"
 
 
 def test_again_does_nothing_and_other_settings_are_not_mixed(made: Path, hopper_file: Path) -> None:
