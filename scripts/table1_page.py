@@ -92,6 +92,9 @@ def answer(cells: Sequence[Cell]) -> str:
             f", {interval(scores[most])} on {most}, {interval(scores[second])} on {second} and {interval(rest)} on "
             "average on the others"
         )
+    if chance := [i.estimate for i in of_pair(improvements(cells)) if i.env is None]:
+        above = f"a run of {label(OURS)} scores above one of {label(THEIRS)}"
+        said += f". The probability that {above} is {interval(chance[0], 2)}"
     if told := lower_and_higher(cells, THEIRS):
         error = imitation_difference_over_tasks(cells, OURS, THEIRS).difference
         said += f". **Difference of held-out action MSE: {interval(error, 4)}** on average (below 0 is better); {told}"
