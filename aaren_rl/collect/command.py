@@ -129,7 +129,7 @@ def _write_levels(
         print("stopped; the same command with --levels writes the missing datasets", file=sys.stderr)
         return stop.exit_code
     for level, file in files.items() if arguments.minari else ():
-        dataset_id = f"collected/{env_name(config.env_id).lower()}/{level}-seed{config.seed}-v0"
+        dataset_id = minari_id_of(config, level)
         folder = minari_data_dir(dataset_id).parent
         if folder.exists():
             print(f"{folder}: already exists and is kept; delete it to write it again", file=sys.stderr)
@@ -140,3 +140,9 @@ def _write_levels(
         limit = {"max_episode_steps": horizon}
         print(write_minari(dataset_id, episodes, env_id=config.env_id, env_kwargs=limit, description=description))
     return 0
+
+
+def minari_id_of(config: CollectConfig, level: str) -> str:
+    """The id of a level's Minari dataset, in which Minari allows no dots."""
+    env = env_name(config.env_id).lower().replace(".", "-")
+    return f"collected/{env}/{level}-seed{config.seed}-v0"

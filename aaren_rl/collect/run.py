@@ -251,7 +251,6 @@ class CollectRun:
         metadata = {"env_id": self.config.env_id, "steps": str(steps), "algorithm": self._algorithm.__name__}
         write_actor(path, tensors, metadata)
         evaluation = evaluate_actor(self.config, path, steps, self._algorithm.__name__)
-        write_actor(path, tensors, {**metadata, "mean_return": f"{evaluation.return_mean:.6g}"})
         self.evaluations.append(evaluation)
         values = evaluation.scalars()
         if self.config.family is not None:

@@ -18,7 +18,7 @@ from ..envs.data.minari.read import minari_id, read_minari
 from ..envs.data.minari.spec import minari_data_dir
 from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.files import writing
-from ..envs.tasks.environment import own_task, unversioned
+from ..envs.tasks.environment import own_task, same_dynamics
 from ..errors import UsageError
 
 
@@ -54,7 +54,7 @@ def load(
             held = _bounds(path)
         options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **held}
         episodes = read_hdf5(path, **options)
-        if env_id is not None and episodes.env_id is not None and unversioned(env_id) != unversioned(episodes.env_id):
+        if env_id is not None and episodes.env_id not in (None, *same_dynamics(env_id)):
             raise UsageError(f"--env-id {env_id}: {path} was recorded on {episodes.env_id}; leave --env-id out")
         return replace(episodes, env_id=episodes.env_id or env_id), None
     if env_id is not None:

@@ -42,10 +42,9 @@ _FITTED = chebyshev.chebfit(_NODES, np.log(special.erfcx(2 / _T - 2) / _T), 28)
 ERFC = np.asarray(chebyshev.cheb2poly(_FITTED), np.float64)
 
 
-def exact(tensor: Tensor | float, size: int | None = None) -> Doubles:
-    """A tensor in float64; a number is repeated `size` times."""
-    array: Doubles = np.asarray(tensor.detach().cpu() if isinstance(tensor, Tensor) else tensor, np.float64)
-    return array if size is None else np.broadcast_to(array, size)
+def exact(tensor: Tensor) -> Doubles:
+    """A tensor in float64."""
+    return np.asarray(tensor.detach().cpu(), np.float64)
 
 
 def layer(module: nn.Linear) -> Linear:

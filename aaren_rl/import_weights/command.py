@@ -82,8 +82,9 @@ def take_over(arguments: argparse.Namespace) -> int:
     if problem := CONTEXT.problem(length):
         raise UsageError(f"--context-length: {problem}")
     target, config = arguments.target_return, imported.model.config
+    size = len(task.action_low)  # the original's tanh goes to the environment as it is, whatever its bounds
     card = PolicyCard(
-        **task_fields(task),
+        **task_fields(task) | {"action_low": [-1.0] * size, "action_high": [1.0] * size},
         agent="decision-transformer",
         dataset=task.name,
         source="imported",

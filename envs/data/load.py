@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..behavior.local_sets import LEAST_STEPS, local_levels, local_path, make_local
 from ..errors import DataError, UsageError
 from ..tasks.built_in import LocalTask
-from ..tasks.environment import check_own_name, own_task
+from ..tasks.environment import check_own_name, own_task, same_dynamics
 from ..tasks.names import get_task
 from ..tasks.table import TASKS, D4RLTask, Reference, Task
 from .download import fetch
@@ -23,9 +23,6 @@ from .minari.spec import check_minari_id, minari_data_dir
 
 OF_THE_TABLE = ("auto", "d4rl", "local")
 _MINARI = "minari:"
-
-# D4RL numbers the same dynamics -v2 (and -v3 where contact forces are reported otherwise); Gymnasium's are -v4.
-_SAME_DYNAMICS = (2, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -201,9 +198,8 @@ def _read(task: Task, path: Path, reading: Reading, *, made_here: bool = False) 
     options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **sizes(task)}
     dataset = task.dataset if isinstance(task, LocalTask) else task.name
     episodes = read_hdf5(path, dataset=dataset, **options)
-    numbers = _SAME_DYNAMICS if isinstance(task, D4RLTask) else ()
-    same = [f"{task.env_id.rsplit('-v', 1)[0]}-v{number}" for number in numbers]
-    if episodes.env_id not in (None, task.env_id, *same):
+    same = same_dynamics(task.env_id) if isinstance(task, D4RLTask) else [task.env_id]
+    if episodes.env_id not in (None, *same):
         raise DataError(
             f"{path}:env_id is {episodes.env_id}, {task.name} is simulated on {task.env_id}; choose the task the file "
             "was made for"

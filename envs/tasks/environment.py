@@ -180,6 +180,15 @@ def unversioned(env_id: str) -> str:
     return env_id.rsplit("-v", 1)[0]
 
 
+def same_dynamics(env_id: str) -> list[str]:
+    """The ids that data for this one may name: D4RL numbers the dynamics of Gymnasium's -v4 -v2, or -v3.
+
+    In -v3 contact forces are reported otherwise.
+    """
+    same = [f"{unversioned(env_id)}-v{number}" for number in (2, 3, 4)]
+    return same if env_id in same else [env_id]
+
+
 def own_task(
     name: str,
     env_id: str,

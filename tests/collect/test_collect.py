@@ -26,12 +26,14 @@ from aaren_rl.collect import levels as levels_module
 from aaren_rl.collect import run as collect_training
 from aaren_rl.collect.checkpoint import load_run
 from aaren_rl.collect.command import main as collect
+from aaren_rl.collect.command import minari_id_of
 from aaren_rl.collect.config import CollectConfig, Evaluation, read_config
 from aaren_rl.collect.levels import LEVELS, Choice, Source, choose_checkpoints, split_experience
 from aaren_rl.collect.run import CollectRun, TrainingEnv, rhythm, write_actor
 from aaren_rl.envs import load_task
 from aaren_rl.envs.behavior.policy import ActionUnits, BehaviorPolicy, WorkerPool
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
+from aaren_rl.envs.data.minari.spec import check_minari_id
 
 # An observation tells the time and the last action, so data can be checked line by line. Actions lie in [-2, 4]; one
 # above 3.4 ends the episode.
@@ -138,8 +140,12 @@ def test_a_run_folder_has_all_its_parts(collected: Path) -> None:
         with safe_open(run / "actors" / f"{record['step']}.safetensors", "np") as weights:
             metadata = weights.metadata()
         assert (metadata["env_id"], metadata["algorithm"]) == ("Hopper-v4", "SAC")
-        assert float(metadata["mean_return"]) == pytest.approx(record["eval/mean_return"], rel=1e-5)
     assert {"train/actor_loss", "rollout/ep_rew_mean", "rollout/ep_len_mean", "time/fps"} <= set(records(run)[-2])
+
+
+def test_the_minari_id_of_an_environment_with_a_dot() -> None:
+    assert minari_id_of(CollectConfig("Hopper-v4", 0, 9), "medium") == ID
+    check_minari_id(minari_id_of(CollectConfig("space/my.Dot-v0", 0, 9), "random"))
 
 
 def test_data_are_as_the_readers_want_them(collected: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,6 +251,7 @@ def test_verify_holds_files_to_bounds_and_an_environment(folder, capsys):
     refused(capsys, 3, "verify named.hdf5 --env-id Hopper-v4", "3 columns, the environment has 11")
     write_hdf5(folder / "walker.hdf5", episodes(17, 6), {"env_id": "Walker2d-v2"})
     refused(capsys, 2, "convert walker.hdf5 minari:my/w-v0 --env-id HalfCheetah-v4", "was recorded on Walker2d-v2")
+    refused(capsys, 2, "convert walker.hdf5 minari:my/w-v0 --env-id Walker2d-v5", "was recorded on Walker2d-v2")
     assert main("verify walker.hdf5 --env-id Walker2d-v4".split()) == 0
     write_hdf5(folder / "old.hdf5", episodes(3, 1), {"env_id": "Hopper-v3"})  # which this Gymnasium cannot make
     capsys.readouterr()

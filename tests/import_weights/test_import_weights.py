@@ -78,7 +78,7 @@ OTHERS |= {"norm": "ln"}
 class MinDecisionTransformer(nn.Module):
     """Its blocks are PyTorch's, by other names."""
 
-    def __init__(self, heads: int) -> None:
+    def __init__(self, heads: int, O: int = O, A: int = A) -> None:  # noqa: E741
         super().__init__()
         layer = nn.TransformerEncoderLayer(C, heads, 4 * C, 0.1, "gelu", batch_first=True)
         self.transformer = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
@@ -192,6 +192,24 @@ def test_the_command(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFi
     with pytest.raises(SystemExit):
         main([*arguments, "--context-length", "1"])
     assert not (tmp_path / "b").exists()
+
+
+@torch.no_grad()
+def test_actions_where_the_environment_has_other_bounds(tmp_path: Path) -> None:
+    """The original passes its tanh on as it is: Pendulum's bounds are [-2, 2]."""
+    scatter(model := MinDecisionTransformer(1, O=3, A=1).eval())
+    torch.save(model.their_state(), tmp_path / "dt.pt")
+    (tmp_path / "statistics.json").write_text(json.dumps({"mean": [0] * 3, "std": [1] * 3}))
+    own = ["--env", "pendulum", "--env-id", "Pendulum-v1", "--target-return", "-150", "--context-length", str(K)]
+    files = [tmp_path / "dt.pt", tmp_path / "ours", "--statistics", tmp_path / "statistics.json"]
+    assert main([*map(str, files), *own]) == 0
+    policy, seen = load_policy(tmp_path / "ours"), torch.tensor([[[1.0, 0.0, 0.5], [0.9, 0.1, 0.5]]])
+    state, taken = policy.initial_state(1, -150.0), torch.zeros(1, 2, 1)
+    for t in range(2):
+        expected = model(seen[:, : t + 1], taken[:, : t + 1], torch.full((1, t + 1), -0.15), torch.arange(t + 1)[None])
+        action, state = policy.act(seen[:, t].numpy(), np.zeros(1), state)
+        np.testing.assert_allclose(action[0], expected[0, -1], atol=1e-5)
+        taken[0, t] = expected[0, -1]
 
 
 class Touch:
