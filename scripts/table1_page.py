@@ -20,7 +20,12 @@ from scipy.stats import spearmanr
 from table1_figures import OURS, THEIRS, figures, on_all_sets
 
 from aaren_rl.compare.cells import Cell, read_results
-from aaren_rl.compare.imitation import imitation, imitation_difference_over_tasks, imitation_differences
+from aaren_rl.compare.imitation import (
+    ImitationDifference,
+    imitation,
+    imitation_difference_over_tasks,
+    imitation_differences,
+)
 from aaren_rl.compare.report.tables import costs, ends_of, interval, listed, memory, number
 from aaren_rl.compare.statistics import agents_of, aggregate, differences, group, improvements, summarize
 from aaren_rl.errors import UsageError
@@ -92,18 +97,18 @@ def answer(cells: Sequence[Cell]) -> str:
             f", {interval(scores[most])} on {most}, {interval(scores[second])} on {second} and {interval(rest)} on "
             "average on the others"
         )
-    if chance := [i.estimate for i in of_pair(improvements(cells)) if i.env is None]:
+    if over_sets := [i.estimate for i in of_pair(improvements(cells)) if i.env is None]:
         above = f"a run of {label(OURS)} scores above one of {label(THEIRS)}"
-        said += f". The probability that {above} is {interval(chance[0], 2)}"
-    if told := lower_and_higher(cells, THEIRS):
+        said += f". The probability that {above} is {interval(over_sets[0], 2)}"
+    if told := lower_and_higher(imitation_differences(cells), THEIRS):
         error = imitation_difference_over_tasks(cells, OURS, THEIRS).difference
         said += f". **Difference of held-out action MSE: {interval(error, 4)}** on average (below 0 is better); {told}"
     return textwrap.fill(f"{said}.{of_the_token(cells)}", 120, break_on_hyphens=False)
 
 
-def lower_and_higher(cells: Sequence[Cell], other: str) -> str:
-    """On how many datasets Decision-Aaren's held-out error is below and above another agent's, for certain."""
-    ends = [d.difference.interval for d in of_pair(imitation_differences(cells), other)]
+def lower_and_higher(found: Sequence[ImitationDifference], other: str) -> str:
+    """On how many datasets Decision-Aaren's held-out error is below and above another agent's: intervals without 0."""
+    ends = [d.difference.interval for d in of_pair(found, other)]
     lower, higher = (sum(end is not None and sign * end[i] < 0 for end in ends) for sign, i in ((1, 1), (-1, 0)))
     return f"lower on {lower}, higher on {higher} of {len(ends)}" if ends else ""
 
@@ -183,7 +188,8 @@ def over_all(cells: Sequence[Cell]) -> str:
     cells = on_all_sets(cells)
     if not (found := aggregate(cells)):
         return "There are fewer than two datasets."
-    less = {d.second: d.estimate for d in differences(cells) if d.env is None and d.first == OURS}
+    scores = {d.second: d.estimate for d in differences(cells) if d.env is None and d.first == OURS}
+    errors = imitation_differences(cells)
     probability = {i.second: i.estimate for i in improvements(cells) if i.env is None and i.first == OURS}
     rows = [
         [
@@ -191,9 +197,9 @@ def over_all(cells: Sequence[Cell]) -> str:
             str(a.runs),
             interval(a.mean),
             interval(a.iqm),
-            interval(less[a.agent]) if a.agent in less else "-",
+            interval(scores[a.agent]) if a.agent in scores else "-",
             interval(probability[a.agent], 2) if a.agent in probability else "-",
-            lower_and_higher(cells, a.agent) or "-",
+            lower_and_higher(errors, a.agent) or "-",
         ]
         for a in found
     ]

@@ -78,14 +78,19 @@ OTHERS |= {"norm": "ln"}
 class MinDecisionTransformer(nn.Module):
     """Its blocks are PyTorch's, by other names."""
 
-    def __init__(self, heads: int, O: int = O, A: int = A) -> None:  # noqa: E741
+    def __init__(self, heads: int, sizes: tuple[int, int] = (O, A)) -> None:
         super().__init__()
+        observation, action = sizes
         layer = nn.TransformerEncoderLayer(C, heads, 4 * C, 0.1, "gelu", batch_first=True)
         self.transformer = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
         self.embed_ln, self.embed_timestep = nn.LayerNorm(C), nn.Embedding(50, C)
-        self.embed_rtg, self.embed_state, self.embed_action = nn.Linear(1, C), nn.Linear(O, C), nn.Linear(A, C)
-        self.predict_rtg, self.predict_state = nn.Linear(C, 1), nn.Linear(C, O)
-        self.predict_action = nn.Sequential(nn.Linear(C, A), nn.Tanh())
+        self.embed_rtg, self.embed_state, self.embed_action = (
+            nn.Linear(1, C),
+            nn.Linear(observation, C),
+            nn.Linear(action, C),
+        )
+        self.predict_rtg, self.predict_state = nn.Linear(C, 1), nn.Linear(C, observation)
+        self.predict_action = nn.Sequential(nn.Linear(C, action), nn.Tanh())
 
     def forward(self, observations: Tensor, actions: Tensor, returns_to_go: Tensor, timesteps: Tensor) -> Tensor:
         time = self.embed_timestep(timesteps)
@@ -197,7 +202,7 @@ def test_the_command(hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFi
 @torch.no_grad()
 def test_actions_where_the_environment_has_other_bounds(tmp_path: Path) -> None:
     """The original passes its tanh on as it is: Pendulum's bounds are [-2, 2]."""
-    scatter(model := MinDecisionTransformer(1, O=3, A=1).eval())
+    scatter(model := MinDecisionTransformer(1, (3, 1)).eval())
     torch.save(model.their_state(), tmp_path / "dt.pt")
     (tmp_path / "statistics.json").write_text(json.dumps({"mean": [0] * 3, "std": [1] * 3}))
     own = ["--env", "pendulum", "--env-id", "Pendulum-v1", "--target-return", "-150", "--context-length", str(K)]
