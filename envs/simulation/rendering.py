@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..errors import ResourcesError, SimulationError, one_line
 from ..processes import Worker, serve
 from ..tasks.environment import load_mujoco, make_env
-from .stepping import begin, register, registered, take
+from .stepping import begin, pickled, take, unpickled
 
 Picture = npt.NDArray[np.uint8]  # (height, width, 3)
 
@@ -33,12 +33,15 @@ class Renderer:
     after the reset.
     """
 
-    def __init__(self, env_id: str, spec: bytes, env_kwargs: Mapping[str, Any], seed: int, backend: str) -> None:
-        """Resets the environment with `seed` and draws it; raises SimulationError if `backend` cannot draw here."""
+    def __init__(self, env_id: str, made: bytes, seed: int, backend: str) -> None:
+        """Resets the environment with `seed` and draws it; `made` is what `pickled` gives.
+
+        SimulationError: `backend` cannot draw here.
+        """
         self.backend = backend
         self._worker = Worker(__name__, f"draws {env_id}", {"MUJOCO_GL": backend} if backend else {}, quiet=True)
         try:
-            self._worker.send((spec, dict(env_kwargs), seed))
+            self._worker.send((made, seed))
             self.fps: float
             self.first: Picture
             self.fps, self.first = self._worker.receive()
@@ -68,15 +71,16 @@ def open_renderer(env_id: str, env_kwargs: Mapping[str, Any], seed: int) -> Rend
         raise SimulationError(
             f"environment {env_id!r} is not registered; --register imports the module that registers it"
         )
-    spec = registered(env_id)
-    if spec is None:
+    made = pickled(env_id, env_kwargs)
+    if made is None:
         raise ResourcesError(
-            f"{env_id} cannot be drawn: it is registered with a class; register it by name, 'module:Class'"
+            f"another process, which draws {env_id}, cannot make it; register it as module:Class, with arguments that "
+            "can be pickled"
         )
     reasons: dict[str, str] = {}
     for backend in _backends():
         try:
-            return Renderer(env_id, spec, env_kwargs, seed, backend)
+            return Renderer(env_id, made, seed, backend)
         except SimulationError as error:
             reasons[one_line(error)] = backend
     # A reason that all share does not depend on the renderer.
@@ -105,8 +109,8 @@ def serve_requests() -> None:
     def answer(request: Any) -> Any:  # noqa: ANN401  either kind of request
         nonlocal env
         if env is None:
-            spec, env_kwargs, seed = request
-            env = _make(register(spec), env_kwargs)
+            made, seed = request
+            env = _make(*unpickled(made))
             begin(env, seed=seed)
             return float(env.metadata.get("render_fps") or DEFAULT_FPS), _draw(env)
         action, draw = request

@@ -120,10 +120,11 @@ def rollout(
         on_action: called with every action, see `OnAction`.
         recorder: keeps the episodes.
 
-    SimulationError: the environment is unknown, or raised (the message is its own), or a worker process died.
+    Raises:
+        ValueError: no episode, or no target return.
+        SimulationError: the environment is unknown, or raised (the message is its own), or a worker process died.
     """
-    targets = np.repeat(np.atleast_1d(np.asarray(target_return, dtype=np.float64)), episodes)
-    seeds = [seed + i for i in range(episodes)] * (len(targets) // episodes)
+    targets, seeds = _asked(episodes, target_return, seed)
     returns, lengths = np.zeros(len(targets)), np.zeros(len(targets), np.int64)
     seconds = policy_seconds = 0.0
     for first in range(0, len(targets), AT_ONCE):
@@ -162,6 +163,13 @@ def rollout(
             seconds += time.perf_counter() - began
         policy_seconds += sum(group.seconds for group in groups)
     return Rollouts(returns, lengths, float(lengths.sum() / seconds), policy_seconds)
+
+
+def _asked(episodes: int, target_return: float | npt.ArrayLike, seed: int) -> tuple[npt.NDArray[np.float64], list[int]]:
+    returns = np.atleast_1d(np.asarray(target_return, dtype=np.float64))
+    if episodes < 1 or not returns.size:
+        raise ValueError(f"{episodes} episodes, {returns.size} target returns: ask for one at least")
+    return np.repeat(returns, episodes), [seed + i for i in range(episodes)] * returns.size
 
 
 class _Group(Generic[State]):

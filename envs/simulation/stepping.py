@@ -150,17 +150,16 @@ class LocalStepper:
 
 
 class ProcessStepper:
-    """As LocalStepper, spread over `workers` processes, neighbors together; `spec` is what `registered` gives."""
+    """As LocalStepper, spread over `workers` processes, neighbors together; `made` is what `pickled` gives."""
 
-    def __init__(self, spec: bytes, env_kwargs: Mapping[str, Any], seeds: list[int], workers: int) -> None:
+    def __init__(self, env_id: str, made: bytes, seeds: list[int], workers: int) -> None:
         self._bounds = np.linspace(0, len(seeds), workers + 1).astype(np.int64)
-        env_id = pickle.loads(spec).id
         self._workers: list[Worker] = []
         self._asked: list[list[int]] = []  # the workers of each pending step
         try:
             for first, last in zip(self._bounds[:-1], self._bounds[1:], strict=True):
                 self._workers.append(Worker(__name__, f"simulates {env_id}"))
-                self._workers[-1].send((spec, dict(env_kwargs), seeds[first:last]))
+                self._workers[-1].send((made, seeds[first:last]))
         except BaseException:
             self.close()
             raise
@@ -200,34 +199,34 @@ def make_stepper(env_id: str, env_kwargs: Mapping[str, Any], seeds: list[int], w
 
     SimulationError: the environment is unknown or cannot be made, or other processes cannot make it.
     """
-    spec = registered(env_id)
+    made = pickled(env_id, env_kwargs)
     if workers is None:
-        workers = 0 if spec is None or len(seeds) < 32 else core_count()
+        workers = 0 if made is None or len(seeds) < 32 else core_count()
     if workers == 0:
         return LocalStepper(env_id, env_kwargs, seeds)
-    if spec is None:
+    if made is None:
         raise SimulationError(
             f"other processes cannot make {env_id}; register it as module:Class, with arguments that can be pickled"
         )
-    return ProcessStepper(spec, env_kwargs, seeds, min(workers, len(seeds)))
+    return ProcessStepper(env_id, made, seeds, min(workers, len(seeds)))
 
 
-def registered(env_id: str) -> bytes | None:
-    """The spec of an environment in this process, for `register`; None if only this process can make it."""
+def pickled(env_id: str, env_kwargs: Mapping[str, Any]) -> bytes | None:
+    """A registered environment and its arguments, for `unpickled`; None if only this process can make it."""
     spec = gym.registry.get(env_id)
     if spec is None or not isinstance(spec.entry_point, str) or spec.entry_point.startswith("__main__:"):
         return None
     try:
-        return pickle.dumps(spec)
+        return pickle.dumps((spec, dict(env_kwargs)))
     except (pickle.PicklingError, TypeError, AttributeError):  # an argument such as a lambda
         return None
 
 
-def register(spec: bytes) -> str:
-    """Registers in a worker the spec that `registered` returned in its parent; returns the environment id."""
-    loaded = pickle.loads(spec)
-    gym.registry[loaded.id] = loaded
-    return str(loaded.id)
+def unpickled(made: bytes) -> tuple[str, dict[str, Any]]:
+    """What `pickled` returned in the parent: the environment id, now registered in this process, and its arguments."""
+    spec, env_kwargs = pickle.loads(made)
+    gym.registry[spec.id] = spec
+    return str(spec.id), env_kwargs
 
 
 def serve_requests() -> None:
@@ -237,8 +236,8 @@ def serve_requests() -> None:
     def answer(request: Any) -> Any:  # noqa: ANN401  either kind of request
         nonlocal stepper
         if stepper is None:
-            spec, env_kwargs, seeds = request
-            stepper = LocalStepper(register(spec), env_kwargs, seeds)
+            made, seeds = request
+            stepper = LocalStepper(*unpickled(made), seeds)
             return stepper.reset()
         stepper.send(*request)
         return tuple(stepper.receive())

@@ -135,6 +135,11 @@ def test_a_missing_package_is_no_matter_of_the_renderer(tmp_path: Path, monkeypa
         open_renderer("Pendulum-v1", {}, 0)
 
 
+def test_an_environment_that_no_other_process_can_make_is_not_drawn() -> None:
+    with pytest.raises(ResourcesError, match=r"draws Pendulum-v1, cannot make it; .* arguments that can be pickled"):
+        open_renderer("Pendulum-v1", {"g": lambda: 9.8}, 0)
+
+
 @pytest.mark.parametrize(
     ("file", "code", "message"),
     [

@@ -20,7 +20,7 @@ from aaren_rl.agents import Policy
 from aaren_rl.envs import SimulationError, make_env
 from aaren_rl.envs.simulation import rollout as simulation
 from aaren_rl.envs.simulation.rollout import Recorder, Rollouts, rollout
-from aaren_rl.envs.simulation.stepping import registered
+from aaren_rl.envs.simulation.stepping import pickled
 
 Register = Callable[..., str]
 
@@ -158,9 +158,24 @@ def test_rewards_of_every_kind_of_number(reward: object, register: Register) -> 
 def test_an_environment_of_the_users_script_is_made_in_its_process_alone() -> None:
     gym.register("Script-v0", "__main__:Env")
     try:
-        assert registered("Script-v0") is None and registered(HOPPER) is not None
+        assert pickled("Script-v0", {}) is None and pickled(HOPPER, {}) is not None
     finally:
         gym.registry.pop("Script-v0")
+
+
+def test_arguments_that_cannot_be_pickled_stay_in_this_process(register: Register) -> None:
+    register("test_rollout:Countdown")
+    unsent = {"reward": lambda: 1.0}
+    with pytest.raises(SimulationError, match="other processes cannot make Countdown-v0"):
+        play_own("Countdown-v0", env_kwargs=unsent, workers=2)
+    with pytest.raises(SimulationError, match=r"the reward <function.*not a number"):
+        play_own("Countdown-v0", env_kwargs=unsent, episodes=32)
+
+
+@pytest.mark.parametrize("asked", [{"episodes": 0}, {"target_return": []}])
+def test_no_episode_at_all_is_refused(asked: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="ask for one at least"):
+        play(**asked)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
