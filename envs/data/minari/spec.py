@@ -181,6 +181,9 @@ def _env_spec(path: Path, metadata: dict[str, Any], notes: list[str]) -> dict[st
         )
     if names:
         notes.append(f"left out wrappers that only watch: {', '.join(names)}")
+    # What the registry passes on itself is not the file's doing, and may name the environment's own files.
+    own = json.loads(json.dumps(gym.registry[env_id].kwargs, default=str))
+    kwargs = {key: value for key, value in kwargs.items() if key not in own or value != own[key]}
     if kwargs.pop("render_mode", None) is not None:
         notes.append("left out the environment's render_mode")
     for key, value in kwargs.items():

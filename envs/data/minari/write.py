@@ -21,7 +21,7 @@ from ...system import sync
 from ...tasks.environment import close_env, entry_point_name, make_env
 from ..episodes import Episodes
 from ..hdf5.opening import hold_to_bounds, hold_to_choices
-from .spec import WAY_OUT, minari_data_dir
+from .spec import WAY_OUT, minari_data_dir, read_spec
 
 _REPEATED = "the observation behind each episode's last step was not recorded: it repeats the one before"
 
@@ -86,9 +86,18 @@ def write_minari(
             data.mkdir(parents=True)
             write_whole(data / "main_data.hdf5", image)
             write_whole(data / "metadata.json", json.dumps(metadata).encode())
+            _check_readable(dataset_id, data / "metadata.json")
             os.rename(data.parent, new_minari_folder(dataset_id))
         sync(target.parent)
     return target
+
+
+def _check_readable(dataset_id: str, file: Path) -> None:
+    try:
+        read_spec(file)
+    except DataError as error:
+        told = str(error).replace(f"{file}:", "")
+        raise DataError(f"minari:{dataset_id}: not written, because it could not be read again: {told}") from error
 
 
 def new_minari_folder(dataset_id: str) -> Path:

@@ -98,11 +98,28 @@ def test_17_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     assert old.read_bytes() == b"old" and [path for path in tmp_path.rglob("*") if path.is_file()] == [old]
 
 
+def test_what_the_registry_passes_on_is_read_again(tmp_path, monkeypatch):
+    """A file and a dict, which a dataset must not name, are the registered environment's own."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    own = {"xml_file": "hopper.xml", "default_camera_config": {"distance": 3.0}, "reset_noise_scale": 0.01}
+    gym.register("OwnModel-v0", gym.spec("Hopper-v5").entry_point, kwargs=own)
+    try:
+        write_minari(ID, small(), env_id="OwnModel-v0", env_kwargs={"reset_noise_scale": 0.02})
+        assert read_minari(ID).spec.env_kwargs == {"reset_noise_scale": 0.02}
+        with minari_sets.spec(tmp_path / ID / "data") as described:
+            described["kwargs"]["xml_file"] = "walker2d.xml"
+        with pytest.raises(DataError, match="xml_file"):
+            read_minari(ID)
+    finally:
+        del gym.registry["OwnModel-v0"]
+
+
 @pytest.mark.parametrize(
     ("error", "message", "options"),
     [
         (DataError, "observations have 11 columns, those of HalfCheetah-v5", {"env_id": "HalfCheetah-v5"}),
         (UsageError, "JSON", {"env_kwargs": {"frame_skip": np.int64(4)}}),
+        (DataError, "not written, .*: env_spec.kwargs has 'reset_noise", {"env_kwargs": {"reset_noise_scale": np.nan}}),
         (SimulationError, "unexpected keyword argument 'x'", {"env_kwargs": {"x": 1}}),
         (UsageError, "final_observations", {"final_observations": np.zeros((2, 11))}),
     ],
@@ -111,4 +128,4 @@ def test_writing_checks_the_environment(tmp_path, monkeypatch, error, message, o
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     with pytest.raises(error, match=message):
         write_minari(ID, small(), **{"env_id": "Hopper-v5", **options})
-    assert list(tmp_path.iterdir()) == []
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
