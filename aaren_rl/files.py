@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,19 @@ def check_free(folder: Path) -> None:
         raise UsageError(f"{folder}: is the current folder; give the name of a new one")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: already exists; choose another folder, or empty it")
+    above = next(parent for parent in folder.absolute().parents if parent.exists())
+    if not above.is_dir():
+        raise UsageError(f"{folder}: {above} is not a folder; choose another place")
+    _check_folder(str(folder), above)
+
+
+def check_outputs(files: Mapping[str, Path | None]) -> None:
+    """`check_writable` of every option's output file; UsageError, too, where two options name the same file."""
+    options: dict[Path, str] = {}
+    for option, file in files.items():
+        check_writable(option, file)
+        if file is not None and (first := options.setdefault(file.resolve(), option)) != option:
+            raise UsageError(f"{first}, {option}: both name {file}; give each file a name of its own")
 
 
 def check_writable(option: str, file: Path | None) -> None:
@@ -81,10 +94,14 @@ def check_writable(option: str, file: Path | None) -> None:
         raise UsageError(f"{option} {file}: {what}; give a file's name")
     if not file.parent.is_dir():
         raise UsageError(f"{option} {file}: its folder does not exist; create it first")
+    _check_folder(f"{option} {file}", file.parent)
+
+
+def _check_folder(what: str, folder: Path) -> None:
     try:
-        tempfile.TemporaryFile(dir=file.parent).close()
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise UsageError(f"{option} {file}: its folder is not writable ({error.strerror}); choose another") from error
+        raise UsageError(f"{what}: its folder is not writable ({error.strerror}); choose another") from error
 
 
 def is_there(file: Path) -> bool:

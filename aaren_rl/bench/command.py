@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from ..cli import Parser, import_registering, run
 from ..envs.files import write_whole
 from ..errors import UsageError
-from ..files import check_writable, write_json
+from ..files import check_outputs, write_json
 from ..machine import Machine
 from ..ranges import THREADS
 from . import learning, memory, rollout, scan, steering, train
@@ -43,8 +43,7 @@ def _parser() -> Parser:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    check_writable("--json", arguments.json)
-    check_writable("--plot", arguments.plot)
+    check_outputs({"--json": arguments.json, "--plot": arguments.plot})
     plot, form = arguments.plot, "" if arguments.plot is None else arguments.plot.suffix.lstrip(".").lower()
     if plot is not None and form not in Figure().canvas.get_supported_filetypes():  # fail before minutes of measuring
         raise UsageError(f"--plot {plot}: cannot draw a {form or 'file without an ending'}; use .png, .svg or .pdf")

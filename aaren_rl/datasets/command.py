@@ -16,7 +16,7 @@ from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
 from ..envs.data.load import Origin, Reading, data_files, is_own, resolve
 from ..envs.data.minari.spec import check_minari_id, minari_dataset_dir, read_spec
 from ..errors import UsageError
-from ..files import check_writable, write_json
+from ..files import check_outputs, write_json
 from .describe import describe, draw, format_description, size_text
 from .names import convert, load, on_disk, parse_name
 
@@ -122,12 +122,12 @@ def _info(arguments: argparse.Namespace) -> int:
     name = parse_name(arguments.name)
     if arguments.source is not None and name.kind != "auto":
         raise UsageError(f"--source {arguments.source} is for a task, and {name} is a data set; leave it out")
-    for option, path in (("--json", arguments.json), ("--picture", arguments.picture)):
-        check_writable(option, path)
+    outputs = {"--json": arguments.json, "--picture": arguments.picture}
+    check_outputs(outputs)
     if arguments.picture is not None and arguments.picture.suffix != ".png":
         raise UsageError(f"--picture {arguments.picture}: only PNG is drawn; let the name end in .png")
     episodes, reference = load(name, arguments.source or "auto", _reading(arguments), arguments.env_id)
-    for option, path in (("--json", arguments.json), ("--picture", arguments.picture)):
+    for option, path in outputs.items():
         if path is not None and path.exists() and path.samefile(episodes.path):
             raise UsageError(f"{option} {path}: is the data set itself; choose another name")
     description = describe(episodes, reference)

@@ -18,7 +18,7 @@ from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.simulation.rollout import Recorder
 from ..envs.tasks.environment import unversioned
 from ..errors import CheckpointError, UsageError
-from ..files import check_writable, write_json
+from ..files import check_outputs, write_json
 from ..policies.card import PolicyCard, card_from_json, task_fields
 from ..policies.names import ROLLOUTS, UNCONDITIONED, WEIGHTS, target_words
 from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED, TEMPERATURE
@@ -116,8 +116,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raise UsageError where options do not go together, or a file to write cannot be written."""
-    for option in ("json", "csv", "video"):
-        check_writable(f"--{option}", getattr(arguments, option))
+    check_outputs({f"--{option}": getattr(arguments, option) for option in ("json", "csv", "video")})
     for option, asked in (("--video", arguments.video), ("--record-minari", arguments.record_minari)):
         if asked is not None and len(arguments.runs) > 1:
             raise UsageError(f"{option}: takes one policy, not {len(arguments.runs)}")

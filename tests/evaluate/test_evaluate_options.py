@@ -62,6 +62,7 @@ def test_options_without_effect(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert "note: " not in run_with(capsys, arguments[0])[2]
     for arguments, message in (
         ([run, "--video-episode", "worst"], "needs --video FILE"),
+        ([run, "--json", tmp_path / "x", "--csv", tmp_path / "x"], "--json, --csv: both name "),
         ([run, "--clip-actions", "--held-out"], "goes with --held-out FILE"),
         ([cloned, "--target-return", "auto"], "bc is not conditioned on returns; leave it out"),
         ([cloned, "--guidance", 2], "bc is not conditioned on returns; leave it out"),

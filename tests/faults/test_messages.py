@@ -124,3 +124,13 @@ def test_a_link_that_leads_nowhere_is_no_free_folder(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(UsageError, match="broken link"):
         check_free(tmp_path / "loop")
+
+
+def test_a_folder_that_cannot_be_made_is_not_free(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    check_free(tmp_path / "new" / "folder")
+    with pytest.raises(UsageError, match="file is not a folder; choose another place"):
+        check_free(tmp_path / "file" / "new" / "folder")
+    with pytest.raises(UsageError, match="/proc/new: its folder is not writable"):
+        check_free(Path("/proc/new"))
+    assert [*tmp_path.iterdir()] == [tmp_path / "file"]
