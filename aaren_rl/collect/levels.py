@@ -144,7 +144,7 @@ class Source:
         name, env_id = dataset_name(self.config, level), self.config.env_id
         if policies := self.choice.policies(level):
             joined = [track for policy in policies for track in tracks[policy]]
-            episodes = join(joined, dataset=name, source="file", env_id=env_id)
+            episodes = join(joined, dataset=name, env_id=env_id)
         else:
             rows = self.choice.medium.steps // self.config.envs
             experience = {key: array[:rows] for key, array in self.saved.experience.items()}

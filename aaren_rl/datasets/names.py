@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..envs import TASKS, DataError, EnvsError, Episodes, LocalTask, Reference, get_task
+from ..envs.behavior.local_sets import recipe_of
 from ..envs.data.hdf5.d4rl import read_env_id, read_hdf5, write_hdf5
 from ..envs.data.hdf5.opening import check_file
 from ..envs.data.load import Origin, Reading, data_files, is_own, load_of_table, resolve, sizes
@@ -108,7 +109,9 @@ def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
         option = " --source minari" if list(places) == ["minari"] else ""
         get = f"fetch it with aaren-rl datasets download {name.name}{option}"
         if list(places) == ["local"] and name.name in TASKS:
-            get = f"make it with aaren-rl datasets info {name.name} --source local"
+            recipe_of(TASKS[name.name])  # raises: no policy ships for the task
+            steps = "" if reading.local_steps is None else f" --local-steps {reading.local_steps}"
+            get = f"make it with aaren-rl datasets info {name.name} --source local{steps}"
         raise DataError(f"{name}: not on this machine ({searched}); {get}")
     return found
 

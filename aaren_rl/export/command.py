@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ..cli import Parser, import_registering, positive, run
 from ..envs.files import write_whole
 from ..errors import UsageError
 from ..evaluate.play import EpisodePlan, check_fits, play
-from ..evaluate.scores import describe_rollout, format_overview
+from ..evaluate.scores import describe_rollout, format_overview, mismatch
 from ..files import check_writable
 from ..policies.folder import load_policy
 from ..policies.names import WEIGHTS, weights_words
@@ -85,6 +86,12 @@ def export(arguments: argparse.Namespace) -> int:
     import_registering(arguments.register)
     asked = {name: getattr(arguments, name) for name in ("rollout", "rollout_context", "weights")}
     policy = load_policy(arguments.run, **asked)
+    if arguments.rollout_context is not None and policy.rollout == "recurrent":
+        raise UsageError(
+            f"--rollout-context {arguments.rollout_context}: has no effect with the rollout recurrent; leave it out"
+        )
+    if note := mismatch(policy.card.context, policy.card.context_length, policy.rollout, policy.context_length):
+        print(note, file=sys.stderr)
     weights = arguments.weights or policy.card.weights
     card = dataclasses.replace(
         policy.card, rollout=policy.rollout, rollout_context=policy.context_length, weights=weights

@@ -78,12 +78,12 @@ def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
     return Origin("file", text)
 
 
-def is_own(source: str, env_id: str | None) -> bool:
+def is_own(source: str | os.PathLike[str], env_id: str | None) -> bool:
     """Whether these arguments of `load_task` mean data outside the table."""
-    return env_id is not None or source.startswith(_MINARI)
+    return env_id is not None or os.fspath(source).startswith(_MINARI)
 
 
-def task_name(name: str, source: str, env_id: str | None) -> str:
+def task_name(name: str, source: str | os.PathLike[str], env_id: str | None) -> str:
     """The name to file a task under, which is safe as a part of a path; for the arguments of `load_task`.
 
     UsageError: a name that must be the table's is not, or one of your own is the table's or not fit for a path.
@@ -222,7 +222,7 @@ def _held_to_horizon(task: Task, episodes: Episodes) -> Episodes:
 
 def load_task(
     name: str,
-    source: str = "auto",
+    source: str | os.PathLike[str] = "auto",
     *,
     env_id: str | None = None,
     reference: Reference | None = None,

@@ -195,6 +195,7 @@ def test_2_options_that_do_not_fit(folder, capsys):
         ("info hopper-medium --json numbers", ["--json numbers: is a folder"]),
         ("info hopper-medium --json no/such.json", ["--json", "folder does not exist"]),
         ("info hopper-medium --picture x.pdf", ["only PNG"]),
+        ("info hopper-medium --json x.png --picture ./x.png", ["--json, --picture: both name x.png"]),
         ("info hopper-medium --env-id Hopper-v4", ["--env-id", "path of a file"]),
         ("info minari:my/set-v0 --source local", ["--source local", "leave it out"]),
         ("info minari:my/set-v0 --max-episode-steps 9", ["--max-episode-steps"]),
@@ -232,9 +233,10 @@ def test_verify(folder, capsys):
     for line, part in zip(errors, parts, strict=True):
         assert line.startswith("error: ") and part in line
     refused(capsys, 3, "verify hopper-expert --source minari", "download hopper-expert --source minari")
-    refused(
-        capsys, 3, "verify hopper-expert --source local", "make it with aaren-rl datasets info hopper-expert --source"
-    )
+    info = "make it with aaren-rl datasets info hopper-expert --source local"
+    refused(capsys, 3, "verify hopper-expert --source local", info)
+    refused(capsys, 3, "verify hopper-expert --local-steps 1234", f"{info} --local-steps 1234")
+    refused(capsys, 3, "verify hopper-full-replay --source local", "no behavior policy for it ships")
     assert errors[3].endswith("download hopper-expert") and errors[4].endswith("download a-v0 --source minari")
 
 

@@ -82,6 +82,15 @@ def test_other_weights_and_rollouts(run: Path, tmp_path: Path) -> None:
     assert not np.allclose(last_action(onnx_policy), last_action(load_policy(run)), rtol=0, atol=1e-3)
 
 
+def test_a_context_that_has_no_effect_or_was_not_trained_on_is_named(run: Path, tmp_path: Path, capsys) -> None:
+    file = str(tmp_path / "policy.onnx")
+    code, err = refused(capsys, str(run), "--out", file, "--rollout", "recurrent", "--rollout-context", "7")
+    assert code == 2 and "--rollout-context 7: has no effect with the rollout recurrent; leave it out" in err
+    windowed = save_run(tmp_path / "windowed", context="window", context_length=5, rollout="window", rollout_context=5)
+    assert export([str(windowed), "--out", file, "--rollout-context", "7"]) == 0
+    assert "note: trained on windows of 5 steps, but acts with K = 7" in capsys.readouterr().err
+
+
 def test_evaluate_scores_the_file_as_the_run(run: Path, file: Path, tmp_path: Path, capsys) -> None:
     scores = []
     for path in (run, file):

@@ -54,7 +54,7 @@ def fails(capsys, arguments, code, message):
 
 
 def test_the_task_is_the_environments(pendulum):
-    task, episodes = load_task("mine", str(pendulum), env_id="Pendulum-v1")
+    task, episodes = load_task("mine", pendulum, env_id="Pendulum-v1")
     assert (task.observation_dim, task.action_dim, task.horizon) == (3, 1, 200)
     assert (task.action_low, task.action_high) == ((-2.0,), (2.0,))
     assert len(episodes) == 10 and episodes.action_range()[1] > 1.5
