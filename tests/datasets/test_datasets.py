@@ -195,7 +195,7 @@ def test_2_options_that_do_not_fit(folder, capsys):
         ("info hopper-medium --json numbers", ["--json numbers: is a folder"]),
         ("info hopper-medium --json no/such.json", ["--json", "folder does not exist"]),
         ("info hopper-medium --picture x.pdf", ["only PNG"]),
-        ("info hopper-medium --json x.png --picture ./x.png", ["--json, --picture: both name x.png"]),
+        (f"info hopper-medium --json x.png --picture {folder / 'x.png'}", ["--json, --picture: both name"]),
         ("info hopper-medium --env-id Hopper-v4", ["--env-id", "path of a file"]),
         ("info minari:my/set-v0 --source local", ["--source local", "leave it out"]),
         ("info minari:my/set-v0 --max-episode-steps 9", ["--max-episode-steps"]),
