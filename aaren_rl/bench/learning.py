@@ -19,7 +19,7 @@ from ..cli import Parser, aligned, positive, progress_bar
 from ..envs import TASKS, Episodes, load_episodes
 from ..errors import UsageError
 from ..evaluate.held_out import READING, HeldOut, action_error, hold_out
-from ..policies.names import MARKS, label
+from ..policies.names import AGENTS, MARKS, label
 from ..ranges import POSITIVE, SEED
 from ..train.acceleration import keep_freed_memory
 from ..train.config import RunConfig
@@ -27,7 +27,7 @@ from ..train.contexts.batches import StepData
 from ..train.contexts.sampling import settle_context
 from ..train.settings import make_config
 from ..train.trainer import Stopwatch, Trainer
-from .harness import Figures, logarithmic, parallel_actions, require, table
+from .harness import COMPARABLE, Figures, logarithmic, parallel_actions, require, table
 
 RECIPES = ("default:decision-aaren", "default:decision-aaren-rsa", "default:decision-transformer")
 POINTS = 7  # evaluations per recipe, the last after all its gradient steps
@@ -59,6 +59,8 @@ def read_recipe(recipe: str, updates: int, seed: int) -> RunConfig:
     preset, _, agent = name.partition(":")
     given = {"updates": updates, "seed": seed, "agent": agent}
     try:
+        if agent in AGENTS and agent not in COMPARABLE:
+            raise UsageError(f"the actions of {agent} are approximate; use {', '.join(COMPARABLE)}")
         for change in changes:
             key, _, text = change.partition("=")
             if (setting := key.replace("-", "_")) in FIXED:

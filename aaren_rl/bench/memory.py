@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 
 from ..agents import Policy
 from ..cli import Parser, positive, progress_bar
+from ..compare.measure import measured_on
 from ..compare.report.figures import INK, SOFT, STYLES, paint
 from ..envs import Episodes, get_task
 from ..envs import rollout as play
@@ -31,7 +32,7 @@ from ..envs.simulation.rollout import Recorder
 from ..envs.tasks.built_in import LONGEST
 from ..errors import AarenRLError
 from ..files import write_json
-from ..policies.folder import load_policy
+from ..policies.folder import load_policy, read_card
 from ..policies.names import label
 from ..ranges import COUNT_FROM_0, Range
 from ..runs.folder import read_metrics
@@ -49,7 +50,7 @@ CACHE = "decision-transformer-1token"  # trained on whole episodes; acts with a 
 # no more after 100,000 steps than after 1,000.
 SHORT = 1_000
 LENGTHS = (20, 100, 1_000, 10_000, 100_000)  # of corridors
-EPISODES, FEW, LONG = 100, 20, 100_000  # episodes per corridor; FEW from a length of LONG on and with a cache
+EPISODES, FEW, LONG = 100, 20, 100_000  # episodes per corridor; FEW from a length of LONG on
 LEARNED_AT = "tmaze-1000"  # task of evaluations during training
 ENOUGH = 95.0  # percent of success there that stops the clock
 # Settings of train. For an agent that is not recurrent, evaluations would take longer than training.
@@ -113,16 +114,18 @@ def check(policy: Policy) -> float:
 
 
 def corridors(job: CellJob, policy: Policy, lengths: Sequence[int]) -> dict[int, float]:
-    """The success of a run by corridor length, in percent. Reads earlier results from the run folder."""
+    """The success of a run by corridor length, in percent. Reads what was played here with these weights."""
     file = job.run / "corridors.json"
-    known: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    made = {"updates": read_card(job.run).updates, **measured_on()}
+    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    known: dict[str, float] = found["success"] if found.get("made") == made else {}
     task, recurrent = get_task("tmaze"), is_recurrent(job.config)
     for length in lengths:
         if str(length) not in known and (recurrent or length <= SHORT):
             episodes = FEW if length >= LONG else EPISODES
             how: dict[str, Any] = {"target_return": 1.0, "seed": 1000, "env_kwargs": {"length": length}}
             known[str(length)] = 100 * float(play(policy, task.env_id, episodes=episodes, **how).returns.mean())
-            write_json(file, known)
+            write_json(file, {"made": made, "success": known})
     return {length: known[str(length)] for length in lengths if str(length) in known}
 
 
@@ -190,7 +193,8 @@ def measure(arguments: argparse.Namespace) -> Figures:
             checked.append(check(policy))
             found["parameters"] = sum(weight.numel() for weight in policy.model.parameters())
             found["success"].append(corridors(job, policy, arguments.lengths))
-            found["learned"].append(learned(job.run) if is_recurrent(job.config) else None)
+            if is_recurrent(job.config):
+                found["learned"].append(learned(job.run))
             bar.update()
         for job in arms:
             agents[job.config.agent]["apart"].append(binned(distances(load_policy(job.run), episodes)))
@@ -217,7 +221,8 @@ def show(figures: Figures) -> list[str]:
     rows = []
     for agent, found in agents.items():
         taken = [seconds for seconds in found["learned"] if seconds is not None]
-        at = "never" if not taken else f"{median(taken):.0f} ({len(taken)} of {len(found['learned'])})"
+        tried = "never" if found["learned"] else "-"  # those that are not recurrent are not evaluated during training
+        at = f"{median(taken):.0f} ({len(taken)} of {len(found['learned'])})" if taken else tried
         success = [[run[n] for run in found["success"] if n in run] for n in lengths]
         cells = "|".join(spread(values) if values else "-" for values in success)
         sizes = f"{found['parameters']:,}|{len(found['success'])}"

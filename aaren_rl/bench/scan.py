@@ -69,6 +69,8 @@ def measure(arguments: argparse.Namespace) -> Figures:
     for method in (method for method in methods if method in kernels.TYPES):
         if method == "numba" and device.type != "cpu":
             raise UsageError("--methods numba: its kernel is for CPUs; add --device cpu")
+        if method == "triton" and device.type != "cuda":
+            raise UsageError("--methods triton: its kernel is for CUDA devices; leave it out")
         try:
             kernels.load(method)
         except ImportError as error:

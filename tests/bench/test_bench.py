@@ -197,6 +197,7 @@ def test_a_wrong_gradient_gets_no_figures(
         ([*ROLLOUT, "--json", "/proc/all.json"], "--json /proc/all.json: its folder is not writable"),
         ([*ROLLOUT, "--modes", "decision-transformer-tree:recurrent"], "argument --modes: invalid choice"),
         (["memory", "--agents", "decision-transformer-tree"], "argument --agents: invalid choice"),
+        ([*SCAN, "--device", "cpu", "--methods", "triton"], "--methods triton: its kernel is for CUDA devices"),
         (["memory", "--lengths", "1"], "argument --lengths: must be at least 2"),
         ([*SCAN, "--plot", "x.doc"], "--plot x.doc: cannot draw a doc; use .png, .svg or .pdf"),
         ([*TRAIN, "--sizes", "128"], "--sizes 128: not WIDTHxLAYERS, for example 128x3"),

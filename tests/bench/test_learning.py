@@ -82,6 +82,7 @@ def test_a_recipe_is_a_preset_with_changes() -> None:
         ("default:decision-aaren,droput=0", "droput: unknown setting"),
         ("default:decision-aaren,dropout=high", "dropout"),
         ("default:gpt", "'gpt' is not one of"),
+        ("default:decision-transformer-tree", "the actions of decision-transformer-tree are approximate"),
         ("defaults:bc", "preset 'defaults'"),
         ("default:bc,dropout=[", "'[' is not a value"),
         *(

@@ -59,8 +59,22 @@ def test_success_is_that_of_evaluate_and_is_played_once(runs: Path, monkeypatch:
     played = memory.record(policy, "tmaze", 8, 1000, 40)
     assert found[40] == 100 * played.returns.mean()
     assert set(played.lengths) == {40}
-    (job.run / "corridors.json").write_text(json.dumps({"20": 12.5, "40": 25.0}))
+    kept = json.loads((job.run / "corridors.json").read_text())
+    (job.run / "corridors.json").write_text(json.dumps({**kept, "success": {"20": 12.5, "40": 25.0}}))
     assert memory.corridors(job, policy, [40]) == {40: 25.0}
+    stale = {**kept["made"], "updates": 1}  # the run was extended since
+    (job.run / "corridors.json").write_text(json.dumps({"made": stale, "success": {"40": 25.0}}))
+    assert memory.corridors(job, policy, [40]) == {40: found[40]}
+
+
+def test_what_was_not_evaluated_is_not_never() -> None:
+    agents = {name: {"success": [{20: 100.0}], "learned": took, "parameters": 9} for name, took in TAKEN.items()}
+    lines = memory.show({"agents": agents, "lengths": [20], "limits": {}, "cost": [], "checked_difference": 0.0})
+    shown = {line.split()[0]: line.split()[4:] for line in lines if line.split()[:1] and line.split()[0] in TAKEN}
+    assert shown == {"fast": ["4", "(1", "of", "2)"], "slow": ["never"], "unmeasured": ["-"]}
+
+
+TAKEN: dict[str, list[float | None]] = {"fast": [4.0, None], "slow": [None], "unmeasured": []}
 
 
 def test_seconds_count_from_where_success_stays(tmp_path: Path) -> None:
