@@ -161,6 +161,7 @@ def test_scores_stand_beside_what_the_data_return(tmp_path):
     line = "hopper-medium, data: mean 1383 (43.1), best tenth 2871 (88.8)"
     page, markdown = report(tmp_path, cells)
     assert line in page.text and line in markdown and line in format_comparison(cells).splitlines()
+    assert "Normalized scores are 100 (return - random)" in page.text
 
 
 def test_several_tasks_are_averaged_over(tmp_path):
@@ -183,6 +184,10 @@ def test_returns_where_there_is_no_reference(tmp_path):
     assert "Attention as an RNN" not in page.text and "scores are not D4RL results" in page.text
     assert any("mean [95%] your file" in row for row in page.rows)
     assert figures(cells)["learning_curves/hopper-medium"].axes[0].get_ylabel() == "return of an episode"
+    every = next(row for row in page.rows if "sd over episodes" in row)
+    runs = [row for row in page.rows if len(row) == len(every) and row[0] == "hopper-medium"]
+    assert [row[every.index("best")] for row in runs] == [f"{cell.best.return_mean:.1f}" for cell in cells]
+    assert "(return - random)" not in page.text and "Scores are those of the last gradient step" in markdown
     others = format_comparison(make_cells(README, reference="Minari's reference returns", source="minari"))
     assert "Attention as an RNN" not in others and "Minari's data, not D4RL's" in others
 

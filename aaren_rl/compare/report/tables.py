@@ -183,8 +183,7 @@ def seeds(cells: Sequence[Cell]) -> Table:
     rows = []
     for cell in (cell for _, _, runs in rows_of(cells) for cell in runs):
         last, error = cell.last, cell.last.action_error
-        best = None if cell.best is None else cell.best.normalized_score_mean
-        scored = map(number, (last.normalized_score_mean, last.normalized_score_std, best))
+        scored = map(number, (last.normalized_score_mean, last.normalized_score_std, cell.best_headline))
         returns = f"{number(last.return_mean)} ± {number(last.return_std)}"
         per_second, held_out = number(last.actions_per_second, 0), number(None if error is None else error.mean, 4)
         held_out += "" if error is None or error.accuracy is None else " (nll)"

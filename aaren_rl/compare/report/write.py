@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from ...envs.tasks.table import is_of_policies
 from ...files import write_text
 from ...policies.names import DATA, label
 from ..cells import Cell
@@ -65,6 +66,7 @@ def _content(cells: Sequence[Cell], settings: Mapping[str, Any]) -> dict[str, An
             for env, runs in group(cells).items()
         },
         "data_returns": data_returns(cells),
+        "formula": any(is_of_policies(cell.last.reference or "") for cell in cells),
         "published": [source for source in PUBLISHED if source in found],
         "command_line": settings.get("command"),
         "settings": Table("Settings of the comparison", tables.settings_of(shown)),
