@@ -70,10 +70,16 @@ def check_free(folder: Path) -> None:
         raise UsageError(f"{folder}: is the current folder; give the name of a new one")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: already exists; choose another folder, or empty it")
-    above = next(parent for parent in folder.absolute().parents if parent.exists())
-    if not above.is_dir():
-        raise UsageError(f"{folder}: {above} is not a folder; choose another place")
-    _check_folder(str(folder), above)
+    check_place(folder)
+
+
+def check_place(folder: Path) -> None:
+    """Raises UsageError unless a folder is there or can be made, and can be written to."""
+    place = folder.absolute()
+    found = next(path for path in (place, *place.parents) if path.exists())
+    if not found.is_dir():
+        raise UsageError(f"{folder}: {found} is not a folder; choose another place")
+    _check_folder(str(folder), found)
 
 
 def check_outputs(files: Mapping[str, Path | None]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ..errors import CheckpointError, UsageError
-from ..files import clear_leftovers, is_there
+from ..files import check_place, clear_leftovers, is_there
 
 
 def holds_training(path: Path) -> bool:
@@ -71,6 +71,7 @@ class RunFolder:
         self._made: list[Path] = []  # the folders created here, innermost first
         if held:
             self._made = [folder for folder in (path, *path.parents) if not folder.exists()]
+            check_place(path)
             path.mkdir(parents=True, exist_ok=True)
             # The system drops the lock with the process, however it ends: no stale lock is ever left.
             self._lock = FileLock(path / ".lock", thread_local=False)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..envs import LocalTask, find_task
+from ..envs.behavior.local_sets import local_path
 from ..envs.processes import start_child
 from ..errors import UsageError
 from ..train.config import RunConfig
@@ -49,6 +51,8 @@ def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), pres
     run, meant = run_folder(config, asked.out), out / given["env"] / given["agent"] / f"seed{given['seed']}"
     if run != meant or asked.resume:
         raise UsageError(f"{meant}: the arguments {' '.join(more)} lead to {run}; leave them to the sweep")
+    if isinstance(task := find_task(config.data.env), LocalTask):
+        local_path(task, config.data.local_steps)  # raises for a size that its data do not have
     others = {"register": asked.register, "device": asked.device, "save-every": asked.save_every}
     options = [f"--{name}={value}" for name, value in others.items() if value is not None]
     return CellJob(config, out, run, asked.preset, (*options, f"--threads={asked.threads or 1}"))

@@ -19,6 +19,7 @@ from tqdm import tqdm
 from ..cli import StopRequest, progress_bar
 from ..envs.system import core_count
 from ..errors import AarenRLError, CheckpointError, UsageError
+from ..files import check_place
 from ..runs.folder import holds_training, is_finished, read_metrics
 from ..train.settings import differences, read_config, settings_of
 from .processes import POLL, RETRIES, CellJob, launch
@@ -66,6 +67,8 @@ def run_cells(
     print(f"{len(tasks)} runs, {len(tasks) - len(waiting)} of them finished before")
     if not waiting:
         return 0
+    for task in waiting:
+        check_place(task.job.run)
     gpus: list[str] = []
     place: Any = nullcontext(launch)
     if ray_address is not None:

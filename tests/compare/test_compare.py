@@ -96,11 +96,18 @@ def test_data_of_ones_own(hopper_file: Path, tmp_path: Path) -> None:
         ("--env-id Pendulum-v1 --source a.hdf5 b.hdf5 --env one", r"1 names (one) for 2 sources"),
         ("--env-id Pendulum-v1 --source x/a.hdf5 y/a.hdf5", "2 names (a, a) for 2 sources"),
         ("--env-id Pendulum-v1 --source local", "--env-id Pendulum-v1 needs a dataset: --source PATH"),
+        ("--env hopper-medium tmaze -- --local-steps 2000", "the dataset of tmaze has a fixed size"),
         ("--env-id Pendulum-v1 --source a.hdf5 --env hopper-medium", "give data of another environment a name"),
     ],
 )
 def test_tasks_that_do_not_fit_are_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, message: str
 ) -> None:
-    code = compare([*arguments.split(), "--out", str(tmp_path / "comparison")])
+    code = compare(["--out", str(tmp_path / "comparison"), *arguments.split()])
     assert code == 2 and message in capsys.readouterr().err and not (tmp_path / "comparison").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused_at_once(hopper_file: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "out").touch()
+    assert compare(command(hopper_file, tmp_path / "out")) == 2
+    assert f"{tmp_path / 'out'} is not a folder; choose another place" in capsys.readouterr().err
