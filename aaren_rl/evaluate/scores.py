@@ -53,9 +53,9 @@ class ActionError:
         """The excess MSE: the error minus the noise variance; None if that is unknown."""
         return None if self.floor is None else self.mean - self.floor
 
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """A bootstrap interval of the mean, over episodes."""
-        return _interval(self.sums, self.lengths, level)
+    def interval(self) -> tuple[float, float]:
+        """A 95% bootstrap interval of the mean, over episodes."""
+        return _interval(self.sums, self.lengths)
 
     def scalars(self) -> dict[str, float]:
         """Tag -> value, as in metrics.jsonl; the same tags for every agent."""
@@ -108,9 +108,9 @@ class Score(Origin):
     guidance: float = 1.0  # W, as in `agents.variants`
     temperature: float | None = None  # for sampling discrete actions; None: no sampling
 
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """A bootstrap interval of the mean return, over episodes. For one episode, its return twice."""
-        return _interval(self.returns, [1] * len(self.returns), level)
+    def interval(self) -> tuple[float, float]:
+        """A 95% bootstrap interval of the mean return, over episodes. For one episode, its return twice."""
+        return _interval(self.returns, [1] * len(self.returns))
 
     def normalized(self, value: float) -> float | None:
         """A return as a normalized score; None without reference returns."""
@@ -162,11 +162,11 @@ class Score(Origin):
         }
 
 
-def _interval(sums: Sequence[float], counts: Sequence[int], level: float) -> tuple[float, float]:
+def _interval(sums: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:
     # Same resampling for the same number of episodes.
     chosen = np.random.default_rng(0).integers(len(sums), size=(2000, len(sums)))
     means = np.asarray(sums)[chosen].sum(1) / np.asarray(counts)[chosen].sum(1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)
 
 
@@ -218,7 +218,7 @@ def mismatch(context: str, context_length: int, rollout: str, rollout_context: i
         )
     if context == "mixed" or carried == (context != "window"):
         return None
-    trained, better = (windows, "staggered or window") if context == "window" else ("whole episodes only", "recurrent")
+    trained, better = (windows, "staggered or window") if context == "window" else (f"{context} contexts", "recurrent")
     return (
         f"note: trained on {trained}, which do not match the rollout {rollout}: scores are far below what "
         f"the policy can do; use {better}, or train on mixed contexts"
@@ -246,7 +246,7 @@ def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
         returns = f"{target_words(s.target_return):>8} {s.return_mean:>8.1f} {s.return_std:>7.1f}"
         normalized = f"{_cell(s.normalized_score_mean):>7} {_cell(s.normalized_score_std):>6}"
         lines.append(f"{returns} {normalized} {s.length_mean:>7.1f}" + speed * f" {s.actions_per_second:>10.0f}")
-    legend = "no score: this environment has no reference returns (--ref-min-score, --ref-max-score)"
+    legend = "no score: this environment has no reference returns (train takes --ref-min-score, --ref-max-score)"
     if first.reference is not None:
         formula = "100 (return - random) / (expert - random), " if is_of_policies(first.reference) else ""
         legend = f"score: {formula}{first.reference}"

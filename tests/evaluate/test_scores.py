@@ -46,7 +46,8 @@ def test_evaluate_needs_no_data_for_them(tmp_path: Path, capsys: pytest.CaptureF
     assert json.loads((tmp_path / "scores.json").read_text())[0]["data_returns"] == DATA
     # Of another environment the data say nothing.
     assert evaluate([str(run), "--episodes", "1", "--env-id", "Hopper-v5"]) == 0
-    assert "deterministic behavior policy" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "deterministic behavior policy" not in out and "no score: " in out and "(train takes --ref-min-" in out
 
 
 def test_several_policies_and_a_row_an_episode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

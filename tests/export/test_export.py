@@ -187,6 +187,8 @@ def test_what_cannot_be_exported_is_one_clear_line(run: Path, tmp_path: Path, ca
     assert code == 2 and "--episodes 2 goes with --quantize" in err
     code, err = refused(capsys, str(tmp_path), "--out", str(tmp_path / "p.onnx"))
     assert code == 4 and "no policy here" in err
+    assert evaluate([str(tmp_path / "none.onnx")]) == 4
+    assert "none.onnx: not readable" in capsys.readouterr().err
     other = save_run(tmp_path / "seed0", env_id="HalfCheetah-v4")
     code, err = refused(capsys, str(other), "--out", str(tmp_path / "p.onnx"))
     assert code == 4 and "choose another environment" in err

@@ -75,6 +75,8 @@ def test_a_policy_acts_on_as_many_steps_as_it_was_trained_on(given: str, acts_wi
     assert mismatch("window", 20, "window", 20) is None
     note = mismatch("window", 50, "staggered", 20)
     assert note is not None and "windows of 50 steps, but acts with K = 20" in note
+    note = mismatch("tbptt", 20, "staggered", 20)
+    assert note is not None and "trained on tbptt contexts, which do not match the rollout staggered" in note
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,8 @@ def test_runs_and_their_scores(small: Path, tmp_path: Path, capsys: pytest.Captu
     (stopped / "metrics.jsonl").write_text("\n".join([first, "{", '{"update": 1e']))
     other.mkdir()
     (other / "config.yaml").write_text("env: x")
-    assert runs([str(tmp_path / "runs"), "--json", str(tmp_path / "list.json")]) == 0
+    folders = [str(tmp_path / "runs"), str(tmp_path / "runs" / ".." / "runs")]  # the same
+    assert runs([*folders, "--json", str(tmp_path / "list.json")]) == 0
     evaluated = [record["eval/normalized_score"] for record in records(small) if "eval/mean_return" in record]
     shown = ("state", "update", "updates", "score", "best")
     assert [[one[name] for name in shown] for one in json.loads((tmp_path / "list.json").read_text())] == [
