@@ -78,6 +78,7 @@ class Arguments:
         found = self.array(name, value, np.int64)
         if found.shape == ():
             found = found + np.arange(batch)
+        found = found.copy()  # the caller's may change
         self.array(name, found, np.int64, (batch,))
         if (found < 0).any():
             raise self._error(f"{name}: must be at least 0, not {found.min()}")

@@ -35,8 +35,8 @@ def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
         The largest difference of a streamed output from PyTorch's, relative to the largest output.
 
     Raises:
-        ValueError: too few example tokens, or a module that has no ONNX graph: recurrence encoding that masks powers,
-            as RSA does by default, and tree attention.
+        ValueError: no such folder, too few example tokens, or a module that has no ONNX graph: recurrence encoding that
+            masks powers, as RSA does by default, and tree attention.
         NumericsError: the difference is above 1e-5; nothing is written.
         ResourcesError: onnxscript or onnxruntime is not installed.
     """
@@ -45,6 +45,8 @@ def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
         import onnxscript  # noqa: F401  torch.onnx needs it
     except ImportError as error:
         raise ResourcesError(f"{error.name} is not installed: pip install onnxscript onnxruntime") from error
+    if not Path(file).parent.is_dir():
+        raise ValueError(f"{file}: its folder does not exist")
     if x.dim() != 3 or len(x) < 2 or x.shape[1] <= GROWN:
         raise ValueError(
             f"x must be example tokens (B, N, C), B from 2 and N from {GROWN + 1} on, not {tuple(x.shape)}"

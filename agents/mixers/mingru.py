@@ -50,7 +50,7 @@ class MinGRU(Mixer):
         of_channels = None if starts is None else starts.unsqueeze(1)
         h, _ = prefix_scan(scores.mT, values.mT.unsqueeze(-1), before, starts=of_channels)
         h = h.squeeze(-1).mT
-        return (h if keep is None else h[:, keep]).to(self.gate.weight.dtype), h[:, -1]
+        return (h if keep is None else h[:, keep]).to(self.gate.weight.dtype), h[:, -1].clone()  # not all of h
 
     def run_one(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         gate, value = self._gate_and_candidate(x)

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .rows import run_lengths
+from .rows import check_rows, run_lengths
 from .state import STATE_DTYPE, ScanState, combine
 
 
@@ -139,6 +139,9 @@ class CrossAttention(nn.Module):
             if mask is not None:
                 raise ValueError("give lengths or mask, not both: both define padding")
             return run_lengths(self, x, state, lengths, self.initial_state, padded=False, block=block)
+        check_rows(x, state, 3)
+        if mask is not None:  # its gradient is zero times the token, and so NaN where that is NaN
+            x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
         keys, values = self._split(self.key(x)), self._split(self.value(x))
         seen = None if mask is None else mask[:, None, None, :]
         mixed, state = attend(self._split(self.query(self.latents)), keys, values, state, mask=seen, block=block)

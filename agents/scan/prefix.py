@@ -73,6 +73,8 @@ def prefix_scan(
         raise ValueError(f"method {method!r} is not one of {', '.join(METHODS)}")
     if scores.dim() == 0 or scores.shape != values.shape[:-1] or scores.shape[-1] == 0:
         raise ValueError(f"scores {tuple(scores.shape)} and values {tuple(values.shape)} must be (..., N), (..., N, D)")
+    if state is not None and state.w.shape != (*scores.shape[:-1], values.shape[-1]):
+        raise ValueError(f"the state is of values {tuple(state.w.shape)}, and there are {tuple(values.shape)}")
     # Only the last dimension: a copy for every head would waste memory.
     mask = None if mask is None else mask.expand(*mask.shape[:-1], scores.shape[-1])
     starts = None if starts is None else starts.expand(*starts.shape[:-1], scores.shape[-1])
@@ -85,7 +87,9 @@ def prefix_scan(
     leaves = make_leaves(scores, values, mask)
     segments = None if starts is None else starts.cumsum(-1).expand(scores.shape)
     prefixes, _ = PARALLEL[method](Stretches(leaves, segments))
-    last = ScanState(prefixes.m[..., -1], prefixes.u[..., -1], prefixes.w[..., -1, :]).to(STATE_DTYPE)
+    # Copies: a view would keep every prefix in memory, and in a saved file.
+    last = ScanState(prefixes.m[..., -1].clone(), prefixes.u[..., -1].clone(), prefixes.w[..., -1, :].clone())
+    last = last.to(STATE_DTYPE)
     if state is None:
         return prefixes.output().to(values.dtype), last
     earlier = without_gradient_in_m(state)

@@ -49,7 +49,15 @@ def batch_size(state: State) -> int:
         return sum(map(len, state.rows))
     while not isinstance(state, Tensor):  # policies call it at every step: faster than `tensors`, which visits all
         state = state[0]
-    return len(state)
+    return state.shape[0]  # len would make it a constant in an exported graph
+
+
+def check_rows(x: Tensor, state: State | None, dims: int) -> None:
+    """Raises ValueError unless tokens have `dims` dimensions, and a state as many rows as they."""
+    if x.dim() != dims:
+        raise ValueError(f"tokens have the shape {tuple(x.shape)}, not {'(B, N, C)' if dims == 3 else '(B, C)'}")
+    if state is not None and batch_size(state) != x.shape[0]:
+        raise ValueError(f"the state has {batch_size(state)} rows, and the batch {x.shape[0]}")
 
 
 def tensors(state: State) -> list[Tensor]:
@@ -121,16 +129,15 @@ def run_lengths(
         options: of the module.
 
     Raises:
-        ValueError: invalid lengths, or both `lengths` and `starts`.
+        ValueError: invalid lengths, `starts` beside them, or tokens or a state of other shapes.
     """
+    check_rows(x, state, 3)
     batch, most = x.shape[:2]
     counts = [most] * batch if lengths is None else _numbers(lengths)
     if len(counts) != batch or not all(0 <= n <= most for n in counts):
         raise ValueError(f"lengths, or a mask, must be {batch} numbers from 0 to {most}, not {counts}")
     if options.get("starts") is not None:
-        raise ValueError("give lengths or starts, not both: a row is one sequence or several")
-    if state is not None and batch_size(state) != batch:
-        raise ValueError(f"the state has {batch_size(state)} rows, and the batch {batch}")
+        raise ValueError("starts go with rows of one length, and with a state of one size")
     if not batch:
         return module(x, initial_state(0) if state is None else state, **options)
     held = state.rows if isinstance(state, Ragged) else (tuple(range(batch)),)
@@ -150,7 +157,7 @@ def run_lengths(
         outputs.append(here)
         states.append((tuple(rows), initial_state(len(rows)) if own is None else own))
     if padded:
-        longest = most if options.get("keep") is None else max(y.shape[1] for y in outputs)
+        longest = most if options.get("keep") is None else len(range(most)[options["keep"]])
         outputs = [nn.functional.pad(y, (0, 0, 0, longest - y.shape[1])) for y in outputs]
     order = torch.tensor([row for rows in groups.values() for row in rows], device=x.device).argsort()
     return torch.cat(outputs)[order], _in_order(states)
@@ -184,6 +191,7 @@ class RowModule(nn.Module):
         """
         if lengths is not None or isinstance(state, Ragged):
             return run_lengths(self, x, state, lengths, self.initial_state, starts=starts, keep=keep)
+        check_rows(x, state, 3)
         return self.run(x, state, starts, keep)
 
     def step(self, x: Tensor, state: State, *, mask: Tensor | None = None) -> tuple[Tensor, State]:
@@ -191,6 +199,7 @@ class RowModule(nn.Module):
 
         If `mask`, bool (B,), is False, the output of a row is zeros and its state is unchanged.
         """
+        check_rows(x, state, 2)
         if mask is None and not isinstance(state, Ragged):
             return self.run_one(x, state)
 

@@ -145,6 +145,9 @@ def test_an_episodes_draws_depend_on_its_seed_and_step_alone() -> None:
         action, state = policy.act(observations[t, [1]], rewards[t, [1]], state)
         assert action == together[t, 1]
     assert policy.initial_state(3, TARGET, seed=4).seeds.tolist() == [4, 5, 6]
+    seeds = np.array([5, 9])
+    state, seeds[:] = policy.initial_state(2, TARGET, seed=seeds), 0
+    assert state.seeds.tolist() == [5, 9]
     assert make().initial_state(3, TARGET, seed=4).seeds is None
 
 

@@ -88,6 +88,8 @@ def test_what_has_no_graph_is_refused(tmp_path):
     for module in (RSA(WIDTH, HEADS), masked, nn.Sequential(RSA(WIDTH, HEADS))):
         with pytest.raises(ValueError, match="mask powers"):
             export_step(module, tmp_path / "a.onnx", x)
+    with pytest.raises(ValueError, match="its folder does not exist"):
+        export_step(Aaren(8, 2), tmp_path / "none" / "step.onnx", torch.randn(2, 9, 8))
     with pytest.raises(ValueError, match="B from 2"):
         export_step(AarenRSA(WIDTH, HEADS), tmp_path / "a.onnx", x[:1])
     with pytest.raises(ValueError, match=r"Trunk\.step has no ONNX graph that ONNX Runtime can run: .*Erf"):

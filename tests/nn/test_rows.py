@@ -176,6 +176,34 @@ def test_the_last_position_of_every_row():
     torch.testing.assert_close(last, wanted.unsqueeze(1))
 
 
+@EVERY
+def test_tokens_and_states_of_other_shapes_are_refused(make):
+    """Unbatched tokens would attend over channels, and a state of one row would serve all."""
+    module, x = made(make), batch()
+    for shape in ((4, WIDTH), (4, WIDTH, 1, 1)):
+        with pytest.raises(ValueError, match=r"not \(B, N, C\)"):
+            module(torch.zeros(shape, dtype=x.dtype))
+    for rows in (1, 5):
+        with pytest.raises(ValueError, match=f"the state has {rows} rows, and the batch 6"):
+            module(x, module.initial_state(rows))
+        with pytest.raises(ValueError, match=f"the state has {rows} rows, and the batch 6"):
+            module.step(x[:, 0], module.initial_state(rows))
+
+
+def test_a_batch_of_empty_rows_has_as_many_outputs_as_another():
+    module, x = made(MODULES["Aaren"]), batch()
+    assert module(x, lengths=[0] * 6, keep=slice(-1, None))[0].shape == (6, 1, WIDTH)
+
+
+@pytest.mark.parametrize("mixer", ["aaren", "gru", "mingru"])
+def test_a_state_does_not_hold_the_sequence(mixer):
+    """Neither in memory nor in a file."""
+    _, state = made(lambda: trunk(mixer))(torch.randn(1, 500, WIDTH, dtype=torch.float64))
+    saved = io.BytesIO()
+    torch.save(state, saved)
+    assert saved.tell() < 500 * WIDTH * 8
+
+
 def test_what_cannot_be_meant_is_refused():
     module, x = made(MODULES["Aaren"]), batch()
     for lengths, message in (
@@ -186,7 +214,7 @@ def test_what_cannot_be_meant_is_refused():
     ):
         with pytest.raises(ValueError, match=message):
             module(x, lengths=lengths)
-    with pytest.raises(ValueError, match="not both"):
+    with pytest.raises(ValueError, match="starts go with rows of one length"):
         module(x, lengths=LENGTHS, starts=torch.zeros(x.shape[:2], dtype=torch.bool))
     with pytest.raises(ValueError, match="not both"):
         made(MODULES["CrossAttention"])(x, lengths=LENGTHS, mask=torch.ones(x.shape[:2], dtype=torch.bool))

@@ -117,6 +117,13 @@ def test_module_learns_and_refuses() -> None:
         CrossAttention(8, 0)
 
 
+def test_padding_may_be_nan_in_training_too() -> None:
+    module, x = CrossAttention(8, latents=2, heads=2), torch.randn(2, 5, 8)
+    x[0, 3:] = torch.nan
+    module(x, mask=~x.isnan().any(-1))[0].square().sum().backward()
+    assert all(bool(p.grad is not None and p.grad.isfinite().all()) for p in module.parameters())
+
+
 def test_a_query_that_does_not_see_nan_does_not_have_it() -> None:
     """One query sees the token, the other does not: its output is that of the others alone."""
     query, keys, values = torch.randn(2, 3), torch.randn(4, 3), torch.randn(4, 5)

@@ -154,3 +154,6 @@ def test_what_does_not_fit_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"scores .* and values .* must be"):
             prefix_scan(bad_scores, bad_values)
+    for shape, dim in ((scores.shape[:-1], 1), ((1,), values.shape[-1])):  # both would be broadcast
+        with pytest.raises(ValueError, match="the state is of values"):
+            prefix_scan(scores, values, ScanState.identity(tuple(shape), dim))
