@@ -103,14 +103,16 @@ class RunFolder:
 
     def require_new(self) -> None:
         """Raises UsageError if it holds a run; a run that ended before its first save is overwritten."""
-        if self.config_file.exists() and holds_training(self.path):
+        if holds_training(self.path):
             raise UsageError(
                 f"{self.path}: already holds a run; --resume continues it, another --seed or --out starts a new one"
             )
 
     def require_run(self) -> None:
-        """Raises UsageError if it holds no run, CheckpointError if it holds a policy without a checkpoint."""
+        """Raises UsageError if it holds no run, CheckpointError if its settings or its checkpoints are gone."""
         if not self.config_file.exists():
+            if holds_training(self.path):
+                raise CheckpointError(f"{self.path}: its config.yaml is missing; put it back, or choose another --out")
             raise UsageError(f"{self.path}: no run to resume; leave --resume out to start one")
         if holds_training(self.path) and not has_checkpoint(self.path):
             start = "with --from this folder starts a new run from its policy"

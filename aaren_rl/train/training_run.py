@@ -89,8 +89,9 @@ class Run:
 
     @property
     def owes_evaluation(self) -> bool:
-        """Whether the run ended between a checkpoint and the evaluation that was due."""
-        evaluated = self.last is not None and self.last.updates == self.trainer.update
+        """Whether the run ended between a checkpoint and the evaluation that was due, or lost its policy."""
+        made = is_there(self.path / "policy" / CARD)  # a user may have deleted it
+        evaluated = self.last is not None and self.last.updates == self.trainer.update and made
         return self.trainer.update > 0 and self.is_due(self.config.evaluation.eval_every) and not evaluated
 
 

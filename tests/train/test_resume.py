@@ -6,6 +6,7 @@ Dropout is on, one thread, and the kill is in the middle of what the samplers dr
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,26 @@ def test_24_an_evaluation_that_fails_costs_no_updates(
     monkeypatch.setattr(Trainer, "step", lambda _: pytest.fail("an update was done again"))
     assert train([*cut, "--resume"]) == 0
     assert differences(folder(tmp_path / "whole"), run) == []
+
+
+@pytest.mark.faults(17)
+def test_a_run_without_its_settings_is_kept(hopper_file: Path, tmp_path: Path, capfd) -> None:
+    command, run = arguments(hopper_file, tmp_path), folder(tmp_path)
+    assert train(command) == 0
+    (run / "config.yaml").unlink()
+    before = (run / "policy" / "model.safetensors").read_bytes()
+    assert train(command) == 2 and train([*command, "--resume"]) == 4
+    assert "already holds a run" in (error := capfd.readouterr().err) and "its config.yaml is missing" in error
+    assert (run / "policy" / "model.safetensors").read_bytes() == before
+
+
+def test_a_deleted_policy_is_made_again(hopper_file: Path, tmp_path: Path) -> None:
+    command, run = arguments(hopper_file, tmp_path), folder(tmp_path)
+    assert train(command) == 0
+    before = read_card(run).updates
+    shutil.rmtree(run / "policy")
+    assert train([*command, "--resume"]) == 0 and read_card(run).updates == before
+    assert [r["update"] for r in records(run) if "eval/mean_return" in r].count(before) == 1
 
 
 @pytest.mark.faults(17)
