@@ -13,7 +13,10 @@ __all__ = ["AarenRLError", "EnvsError", "ResourcesError", "UsageError", "one_lin
 __all__ += ["ArgumentError", "CheckpointError", "DamagedCheckpointError", "NonFiniteActionError", "NumericsError"]
 __all__ += ["PeerError", "explain", "run_command"]
 
-SMALLER = "use smaller batches: --steps-per-update or --width in training, --episodes in evaluation"
+SMALLER = (
+    "use smaller batches: --steps-per-update, --context-length, --tbptt-length or --width in training, --episodes in "
+    "evaluation"
+)
 
 
 class CheckpointError(AarenRLError):

@@ -120,7 +120,7 @@ def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
     """
     own, there = dataclasses.asdict(trainer.model.config), dataclasses.asdict(policy.model.config)
     # Settings that weights do not depend on may differ: dropout, and rollout settings of tree attention.
-    free = ("dropout", "timestep_std", "rem_gate", "tree_budget", "tree_sampler")
+    free = ("dropout", "tree_budget", "tree_sampler")
     differing = [name for name, value in there.items() if name not in free and own[name] != value]
     if differing := [f"{name} ({there[name]}, here {own[name]})" for name in differing]:
         raise CheckpointError(f"--from {config.data.start_from}: the policy's model has another {', '.join(differing)}")

@@ -108,6 +108,8 @@ def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
     """One line per given setting that has no effect for this agent."""
     windows = ("window",) if config.constant_state else ("window", AUTO)
     contexts = f"{config.data.context} contexts"
+    window = config.evaluation.rollout == "window" and "the rollout window"  # which computes exact attention
+    exact = window if config.mixer == "tree" else config.agent
     idle = {
         "rollout_context": config.evaluation.rollout == "recurrent" and "the rollout recurrent",
         "context_length": config.data.context not in windows and contexts,
@@ -116,7 +118,7 @@ def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
         "heads": config.mixer in ("gru", "mingru") and config.agent,
         "timestep_std": not config.network.timestep_embedding and "--no-timestep-embedding",
         "muon_learning_rate": config.optimizer.optimizer != "muon" and "--optimizer adamw",
-        **dict.fromkeys(("tree_budget", "tree_sampler"), config.mixer != "tree" and config.agent),
+        **dict.fromkeys(("tree_budget", "tree_sampler"), exact),
         **dict.fromkeys(REM, not config.mixer.endswith("rsa") and config.agent),
     }
     found = {name.replace("_", "-"): who for name, who in idle.items() if who and name in typed}

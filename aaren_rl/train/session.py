@@ -64,7 +64,9 @@ def needed_bytes(config: RunConfig) -> dict[str, int]:
     Activations kept for the backward pass: the input and the hidden MLP layer of every block, in bfloat16.
     """
     width, layers = config.network.width, config.network.layers
-    steps = max(config.data.steps_per_update, config.data.context_length if config.data.context == "window" else 0)
+    data = config.data
+    row = {"window": data.context_length, "tbptt": data.tbptt_length}.get(data.context, 0)
+    steps = max(data.steps_per_update, row)
     return {"the model": 4 * 4 * 10 * layers * width**2, "a batch": 2 * (1 + 4) * 3 * steps * layers * width}
 
 

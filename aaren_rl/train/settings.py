@@ -165,6 +165,14 @@ class Job:
     on_log: OnLog | None = None
 
     def __post_init__(self) -> None:
+        for name, kind in {"preset": str, "device": str, "register": str, "threads": int, "save_every": int}.items():
+            if type(value := getattr(self, name)) is not kind and (value is not None or name in ("preset", "device")):
+                raise UsageError(f"{name}: must be of the type {kind.__name__}, not {value!r}")
+        for name in ("env", "agent", "source", "env_id", "start_from"):  # used before the configuration is built
+            if not isinstance(value := self.typed.get(name), str | None):
+                raise UsageError(f"{name}: must be of the type str, not {value!r}")
+        if self.on_log is not None and not callable(self.on_log):
+            raise UsageError(f"on_log: must be a function, not {self.on_log!r}")
         try:
             check_limits(self)
         except ValueError as error:

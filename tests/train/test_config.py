@@ -158,6 +158,8 @@ def test_what_fits_is_let_through() -> None:
     model = DecisionModel(config.model(17, 6, 1000))
     needed = needed_bytes(config)
     assert needed["the model"] < 16 * sum(map(torch.numel, model.parameters())) < 1e9 > needed["a batch"]
+    long = needed_bytes(make_config({"context": "tbptt", "tbptt_length": 1_000_000}, "paper"))
+    assert long["a batch"] > 1e9
 
 
 @pytest.mark.defect(28)

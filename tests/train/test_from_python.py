@@ -90,6 +90,12 @@ def test_what_a_callback_raises_ends_the_training(hopper_file: Path, tmp_path: P
         ({"device": "tpu"}, "--device 'tpu'"),
         ({"config": "nothing.yaml"}, "--config nothing.yaml"),
         ({"start_from": "nothing"}, "no policy here"),
+        ({"save_every": 1.5}, "save_every: must be of the type int, not 1.5"),
+        ({"threads": True}, "threads: must be of the type int, not True"),
+        ({"device": None}, "device: must be of the type str, not None"),
+        ({"agent": ["bc"]}, "agent: must be of the type str"),
+        ({"env": 5}, "env: must be of the type str, not 5"),
+        ({"on_log": 3}, "on_log: must be a function, not 3"),
     ],
     ids=repr,
 )
@@ -148,6 +154,8 @@ def test_fine_tuning_starts_from_a_policy(hopper_file: Path, small: Path, tmp_pa
     assert read_card(tuned).updates == 2 and read_card(tuned).observation_mean == made.observation_mean
     with pytest.raises(AarenRLError, match=r"--from .*: the policy's model has another width \(16, here 32\)"):
         train_policy(**more, start_from=str(small), out=tmp_path / "wide", width=32)
+    with pytest.raises(AarenRLError, match=r"the policy's model has another rem_gate"):  # the weights have their own
+        train_policy(**more, start_from=str(small), out=tmp_path / "gate", rem_gate=3.0)
 
 
 def test_runs_and_their_scores(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

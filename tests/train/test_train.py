@@ -111,6 +111,10 @@ def test_the_bar_shows_the_last_score_and_a_log_file_few_lines(
         ("--agent decision-gru --heads 8", ["--heads has no effect with decision-gru"]),
         ("--rem-gate 1 --context-length 9", ["--context-length has no", "--rem-gate has no effect with decision"]),
         ("--agent decision-transformer-tree --tree-budget 0.3 --rollout-context 10", []),
+        (
+            "--agent decision-transformer-tree --tree-budget 0.3 --rollout window",
+            ["--tree-budget has no effect with the"],
+        ),
     ],
 )
 def test_a_setting_without_an_effect_is_remarked_on(given: str, notes: list[str]) -> None:
