@@ -31,6 +31,12 @@ def test_every_type(method: str, dtype: torch.dtype, length: int) -> None:
     check(partial(prefix_scan, method=method), scores, values, mask=random_mask(length))
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_the_state_does_not_hold_the_prefixes(method: str) -> None:
+    _, state = prefix_scan(*random_inputs(200, dtype=torch.float64), method=method)
+    assert [part.untyped_storage().nbytes() for part in state] == [part.nbytes for part in state]
+
+
 KINDS = ("+1e4", "-1e4", "+-1e4", "-95", "-110", "rising", "falling", "constant", "loud, then quiet")
 
 
