@@ -96,7 +96,6 @@ def test_24_an_evaluation_that_fails_costs_no_updates(
     assert differences(folder(tmp_path / "whole"), run) == []
 
 
-@pytest.mark.faults(17)
 def test_a_run_without_its_settings_is_kept(hopper_file: Path, tmp_path: Path, capfd) -> None:
     command, run = arguments(hopper_file, tmp_path), folder(tmp_path)
     assert train(command) == 0
