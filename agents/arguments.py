@@ -76,9 +76,7 @@ class Arguments:
     def seeds(self, name: str, value: Any, batch: int) -> npt.NDArray[np.int64]:  # noqa: ANN401
         """Seeds of a sampling policy: (B,), or one number s for s, s + 1, ..."""
         found = self.array(name, value, np.int64)
-        if found.shape == ():
-            found = found + np.arange(batch)
-        found = found.copy()  # the caller's may change
+        found = found + np.arange(batch) if found.shape == () else found.copy()  # the caller's may change
         self.array(name, found, np.int64, (batch,))
         if (found < 0).any():
             raise self._error(f"{name}: must be at least 0, not {found.min()}")

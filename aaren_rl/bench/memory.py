@@ -32,7 +32,7 @@ from ..envs.simulation.rollout import Recorder
 from ..envs.tasks.built_in import LONGEST
 from ..errors import AarenRLError
 from ..files import write_json
-from ..policies.folder import load_policy, read_card
+from ..policies.folder import load_policy
 from ..policies.names import label
 from ..ranges import COUNT_FROM_0, Range
 from ..runs.folder import read_metrics
@@ -116,7 +116,7 @@ def check(policy: Policy) -> float:
 def corridors(job: CellJob, policy: Policy, lengths: Sequence[int]) -> dict[int, float]:
     """The success of a run by corridor length, in percent. Reads what was played here with these weights."""
     file = job.run / "corridors.json"
-    made = {"updates": read_card(job.run).updates, **measured_on()}
+    made = {"updates": policy.card.updates, **measured_on()}
     found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     known: dict[str, float] = found["success"] if found.get("made") == made else {}
     task, recurrent = get_task("tmaze"), is_recurrent(job.config)

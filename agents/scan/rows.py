@@ -199,8 +199,8 @@ class RowModule(nn.Module):
 
         If `mask`, bool (B,), is False, the output of a row is zeros and its state is unchanged.
         """
-        check_rows(x, state, 2)
         if mask is None and not isinstance(state, Ragged):
+            check_rows(x, state, 2)
             return self.run_one(x, state)
 
         def run(x: Tensor, state: State) -> tuple[Tensor, State]:

@@ -67,14 +67,14 @@ def test_success_is_that_of_evaluate_and_is_played_once(runs: Path, monkeypatch:
     assert memory.corridors(job, policy, [40]) == {40: found[40]}
 
 
+TAKEN: dict[str, list[float | None]] = {"fast": [4.0, None], "slow": [None], "unmeasured": []}
+
+
 def test_what_was_not_evaluated_is_not_never() -> None:
     agents = {name: {"success": [{20: 100.0}], "learned": took, "parameters": 9} for name, took in TAKEN.items()}
     lines = memory.show({"agents": agents, "lengths": [20], "limits": {}, "cost": [], "checked_difference": 0.0})
     shown = {line.split()[0]: line.split()[4:] for line in lines if line.split()[:1] and line.split()[0] in TAKEN}
     assert shown == {"fast": ["4", "(1", "of", "2)"], "slow": ["never"], "unmeasured": ["-"]}
-
-
-TAKEN: dict[str, list[float | None]] = {"fast": [4.0, None], "slow": [None], "unmeasured": []}
 
 
 def test_seconds_count_from_where_success_stays(tmp_path: Path) -> None:

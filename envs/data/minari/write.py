@@ -45,7 +45,8 @@ def write_minari(
     Raises:
         UsageError: not a Minari id, the dataset already exists, or an argument does not fit.
         SimulationError: the environment cannot be made.
-        DataError: the episodes do not fit the environment, or the folder cannot be written; nothing is left behind.
+        DataError: the episodes do not fit the environment, the dataset could not be read again, or the folder cannot
+            be written; nothing is left behind.
     """
     from minari.serialization import serialize_space  # on demand, as it takes a quarter of a second
 
