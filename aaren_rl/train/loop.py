@@ -187,6 +187,9 @@ def checkpoint_of(run: Run) -> Saved | None:
             f"{run.path}: {run.episodes.dataset} has changed since the run was started: steps and mean return are "
             f"{now}, then {then}; resume with the data of the run, or start a new one with another --out"
         )
+    before, after = checkpoint.progress.get("precision"), run.trainer.precision
+    if before not in (None, after):
+        print(f"the run was in {before}; on this processor it goes on in {after} (--precision auto)", file=sys.stderr)
     return checkpoint
 
 

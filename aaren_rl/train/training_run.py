@@ -183,7 +183,8 @@ def save(run: Run) -> None:
     recent = torch.stack(run.recent) if run.recent else torch.zeros(0, 2)
     scores = {name: score and dataclasses.asdict(score) for name, score in (("last", run.last), ("best", run.best))}
     states = run.trainer.states() | {"recent": recent}
-    add_checkpoint(run.path / "checkpoints", run.trainer.update, {**scores, "data": data_identity(run)}, states)
+    progress = {**scores, "data": data_identity(run), "precision": run.trainer.precision}
+    add_checkpoint(run.path / "checkpoints", run.trainer.update, progress, states)
 
 
 def data_identity(run: Run) -> list[float]:
@@ -220,7 +221,6 @@ def make_card(run: Run) -> PolicyCard:
     """The card of the current policy of a run."""
     config, trainer, episodes = run.config, run.trainer, run.episodes
     data, target = config.data, config.evaluation.target_return
-    precision = str(trainer.dtype).removeprefix("torch.")
     return PolicyCard(
         **task_fields(run.task),
         agent=config.agent,
@@ -239,7 +239,7 @@ def make_card(run: Run) -> PolicyCard:
         updates=trainer.update,
         seed=config.seed,
         weights="ema",
-        versions={**versions(), "device": device_name(trainer.data.device), "precision": precision},
+        versions={**versions(), "device": device_name(trainer.data.device), "precision": trainer.precision},
         held_out=data.held_out,
         data_returns=dict(run.data_returns),
         return_range=return_bounds(episodes) if trainer.model.config.return_conditioned else None,

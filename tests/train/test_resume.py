@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 from run_differences import differences
-from small_run import arguments, folder, records
+from small_run import arguments, folder, quick, records
 
 from aaren_rl.envs import SimulationError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.sweep.processes import make_job
 from aaren_rl.sweep.schedule import _is_done
+from aaren_rl.train import trainer as trainer_module
 from aaren_rl.train import training_run
 from aaren_rl.train.command import main as train
 from aaren_rl.train.settings import read_config, settings_of
@@ -136,3 +137,19 @@ def test_a_last_evaluation_whose_policies_are_not_saved_is_made_again(
     assert read_card(run).updates == 20 and not _is_done(job)
     assert train([*command, "--resume"]) == 0
     assert _is_done(job) and records(run)[-1]["update"] == 20 and "eval/mean_return" in records(run)[-1]
+
+
+@pytest.mark.parametrize("after", ["float32", "bfloat16"])
+def test_a_resumed_run_names_another_precision(
+    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], after: str
+) -> None:
+    """--precision auto is bfloat16 on some processors only."""
+    monkeypatch.setattr(trainer_module, "uses_bfloat16", lambda *_: True)
+    run = quick(tmp_path, hopper_file)
+    assert read_card(run).versions["precision"] == "bfloat16"
+    monkeypatch.setattr(trainer_module, "uses_bfloat16", lambda *_: after == "bfloat16")
+    capsys.readouterr()
+    quick(tmp_path, hopper_file, "--resume --updates 9")
+    said = "the run was in bfloat16; on this processor it goes on in float32 (--precision auto)\n"
+    assert (said in capsys.readouterr().err) == (after == "float32")
+    assert read_card(run).versions["precision"] == after
