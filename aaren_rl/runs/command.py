@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _list(arguments: argparse.Namespace) -> int:
     check_writable("--json", arguments.json)
     every = [one for folder in arguments.folders for one in find_runs(folder)]
-    found = [*{Path(one["path"]).resolve(): one for one in reversed(every)}.values()][::-1]  # folders may overlap
+    found = [*{Path(one["path"]).resolve(): one for one in every}.values()]  # folders may overlap
     if arguments.sort == "score":
         found.sort(key=lambda one: (one["env"], -(one["score"] if one["score"] is not None else float("-inf"))))
     if not found:

@@ -161,7 +161,9 @@ def test_scores_stand_beside_what_the_data_return(tmp_path):
     line = "hopper-medium, data: mean 1383 (43.1), best tenth 2871 (88.8)"
     page, markdown = report(tmp_path, cells)
     assert line in page.text and line in markdown and line in format_comparison(cells).splitlines()
-    assert "Normalized scores are 100 (return - random)" in page.text
+    assert "Scores normalized by D4RL v2 are 100 (return - random) / (expert - random)." in page.text
+    page, _ = report(tmp_path, make_cells(README, reference="own"))
+    assert "(expert - random)" not in page.text
 
 
 def test_several_tasks_are_averaged_over(tmp_path):

@@ -213,7 +213,7 @@ def listed(items: Iterable[object]) -> str:
 
 
 def joined(items: Sequence[str]) -> str:
-    """Items as a sentence lists them: "a", "a and b", "a, b and c"."""
+    """Items as a sentence lists them: "", "a", "a and b", "a, b and c"."""
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
