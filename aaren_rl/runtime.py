@@ -109,7 +109,7 @@ class OnnxPolicy:
     def initial_state(
         self, batch_size: int, target_return: npt.ArrayLike | None = None, *, seed: npt.ArrayLike = 0
     ) -> PolicyState:
-        """The state at the begin of an episode with this target return, as `Policy.initial_state`.
+        """The state at the beginning of an episode with this target return, as `Policy.initial_state`.
 
         Raises:
             ArgumentError: the target return is no number, "auto" or (B,), or is "auto" and the policy holds no estimate

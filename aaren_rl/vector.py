@@ -1,4 +1,4 @@
-"""A policy for several environments whose episodes begin and end at different times, as in vectorised environments.
+"""A policy for several environments whose episodes begin and end at different times, as in vectorized environments.
 
     policy, state = VectorPolicy(load_policy(RUN), n_envs=8, target_return=3600), None
     actions, state = policy.act(observations, rewards, started, state)

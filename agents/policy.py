@@ -120,7 +120,7 @@ class Policy:
         return self.model.trunk.mixer.constant_state or self.rollout == "window"
 
     def initial_state(self, batch_size: int, target_return: Numbers | None = None, *, seed: Numbers = 0) -> PolicyState:
-        """The state at the begin of an episode with this target return.
+        """The state at the beginning of an episode with this target return.
 
         `target_return` is one number for all environments or one for each, (B,), in the environment's units; None: the
         policy's own. "auto" is, at every step, the maximum achievable return by the training data; in an array it is

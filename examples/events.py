@@ -63,17 +63,17 @@ def read(file: Path) -> dict[str, Events]:
 class Model(nn.Module):
     """A token is an event's mark and the logarithm of the gap before it; out come the next mark and the next gap."""
 
-    def __init__(self, mixer: str, marks: int, centre: float, scale: float) -> None:
+    def __init__(self, mixer: str, marks: int, center: float, scale: float) -> None:
         """Takes the mean and the deviation of the training's logarithmic gaps."""
         super().__init__()
         self.mark, self.gap = nn.Embedding(marks, WIDTH), nn.Linear(1, WIDTH)
         self.trunk = Trunk(mixer, WIDTH, 2, 1, 0.1)
         self.next_mark, self.next_gap = nn.Linear(WIDTH, marks), nn.Linear(WIDTH, 3 * COMPONENTS)
-        self.centre, self.scale = centre, scale
+        self.center, self.scale = center, scale
 
     def tokens(self, marks: Tensor, gaps: Tensor) -> Tensor:
         """(...) to (..., C)."""
-        return self.mark(marks) + self.gap(((gaps.log() - self.centre) / self.scale).unsqueeze(-1))
+        return self.mark(marks) + self.gap(((gaps.log() - self.center) / self.scale).unsqueeze(-1))
 
     def heads(self, y: Tensor) -> tuple[Tensor, MixtureSameFamily]:
         """Logits of the next mark, and the distribution of the next gap's scaled logarithm."""
@@ -89,10 +89,10 @@ class Model(nn.Module):
         """Of every known next event: NLL of mark and of gap (in days), whether the mark is right, days off."""
         logits, logs = self(events)
         known, marks, gaps = events.known, events.marks[:, 1:], events.gaps[:, 1:]
-        of_gap = (gaps * self.scale).log() - logs.log_prob((gaps.log() - self.centre) / self.scale)
+        of_gap = (gaps * self.scale).log() - logs.log_prob((gaps.log() - self.center) / self.scale)
         of_mark = nn.functional.cross_entropy(logits.transpose(1, 2), marks, reduction="none")
         with torch.no_grad():
-            off = ((median(logs) * self.scale + self.centre).exp() - gaps).abs() if not self.training else gaps
+            off = ((median(logs) * self.scale + self.center).exp() - gaps).abs() if not self.training else gaps
         return of_mark[known], of_gap[known], (logits.argmax(-1) == marks)[known], off[known]
 
 

@@ -46,20 +46,20 @@ class Model(nn.Module):
         self.place = nn.Parameter(0.02 * torch.randn(SEEN, width))
         self.head = nn.Linear(width, 7 * horizon)
 
-    def normalised(self, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def normalized(self, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A window (B, 96, 7), by its own mean and deviation, and these (Liu et al. 2022)."""
         mean, std = seen.mean(1, keepdim=True), seen.std(1, keepdim=True, correction=0) + 1e-5
         return (seen - mean) / std, mean, std
 
     def forward(self, seen: Tensor) -> Tensor:
         """(B, 96, 7) to the next hours (B, horizon, 7)."""
-        x, mean, std = self.normalised(seen)
+        x, mean, std = self.normalized(seen)
         y, _ = self.trunk(self.embed(x) + self.place, keep=slice(-1, None))
         return self.head(y[:, 0]).unflatten(1, (-1, 7)) * std + mean
 
     def stream(self, seen: Tensor) -> tuple[Tensor, int]:
         """The same an hour at a time, when the window's mean and deviation are known; bytes of state a window."""
-        x, mean, std = self.normalised(seen)
+        x, mean, std = self.normalized(seen)
         state = self.trunk.initial_state(len(x))
         for at in range(SEEN):
             y, state = self.trunk.step(self.embed(x[:, at]) + self.place[at], state)

@@ -49,6 +49,6 @@ def on_post_build(config: MkDocsConfig) -> None:
     for robot in ROBOTS:
         shutil.copy(assets / f"{robot}.xml", site / f"{robot}.xml")
     for name in ("mujoco", "gymnasium"):
-        licence = next(file for file in metadata.files(name) or () if file.name == "LICENSE")
-        shutil.copy(str(licence.locate()), vendor / f"{name}.LICENSE")
+        license = next(file for file in metadata.files(name) or () if file.name == "LICENSE")
+        shutil.copy(str(license.locate()), vendor / f"{name}.LICENSE")
     shutil.copy(DEMO / "onnxruntime.LICENSE", vendor / "onnxruntime.LICENSE")

@@ -209,7 +209,7 @@ def test_a_sampled_episode_does_not_depend_on_how_many_are_played(run: Path) -> 
 
 @pytest.mark.parametrize("temperature", [None, 1.5])
 @pytest.mark.parametrize("mixer", ["aaren", "attention"])
-def test_vectorised_environments_and_sb3(mixer: str, temperature: float | None) -> None:
+def test_vectorized_environments_and_sb3(mixer: str, temperature: float | None) -> None:
     """Cohorts where the memory grows, one batch where it does not; episodes are those of a rollout."""
     policy = dataclasses.replace(make_discrete(mixer), temperature=temperature)
     envs = gym.vector.SyncVectorEnv([lambda: gym.make(CARTPOLE)] * 3, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)

@@ -14,7 +14,8 @@ PLACES = (
     "README.md CHANGELOG.md CONTRIBUTING.md CITATION.cff mkdocs.yml docs configs agents envs aaren_rl scripts".split()
 )
 WORDS = "unasked|anew|sooner|as they come|stands? beside|at hand|(?:is|are) told|(?:is|are) refused|held against|a fall"
-WORDS += r"|the mode|behaviour\w*|(?:score|error|return|infinity) less(?! than)|less Decision"
+WORDS += r"|metres?|licence|centre|\w*(?:behaviour|neighbour|colour|labelled)\w*|(?:vector|normal|initial)is\w*"
+WORDS += r"|the mode|the begin of|(?:score|error|return|infinity) less(?! than)|less Decision"
 FORBIDDEN = re.compile(rf"(?<![\w./])(?:{WORDS})\b|'s less(?! than)".replace(" ", r"\s+"), re.IGNORECASE)
 NOT_PROSE = re.compile(r"<!-- table1: .*?<!-- /table1 -->|^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 SUFFIXES = {".md", ".py", ".yml", ".yaml", ".cff", ".html"}

@@ -29,7 +29,7 @@ from .cells import ActionCost, Cell, CurvePoint
 
 MEAN_OF = 3  # last evaluations that are averaged
 COST_STEPS = (10, 20, 50, 100, 200, 500, 1000)
-COST_NEIGHBOURS = 4  # on either side of a step, whose median is taken
+COST_NEIGHBORS = 4  # on either side of a step, whose median is taken
 SWEEP = (0.25, 0.5, 0.75, 1.0, 1.25)  # target returns, in parts of the best return in the training data
 FORMAT = 4
 
@@ -119,9 +119,9 @@ def _best(run: Path, last: Score, plan: EpisodePlan) -> Score:
 
 
 def action_cost(policy: Policy, card: PolicyCard) -> list[ActionCost]:
-    """Time of an action, median of a step and its neighbours, and size of the state; observations are random."""
+    """Time of an action, median of a step and its neighbors, and size of the state; observations are random."""
     probes = [step for step in COST_STEPS if step <= card.horizon]
-    shape = max(probes, default=0) + COST_NEIGHBOURS + 1, 1, policy.model.config.observation_dim
+    shape = max(probes, default=0) + COST_NEIGHBORS + 1, 1, policy.model.config.observation_dim
     observations = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     state, reward = policy.initial_state(1, card.target_return), np.zeros(1, np.float32)
     times, sizes = [], []
@@ -134,5 +134,5 @@ def action_cost(policy: Policy, card: PolicyCard) -> list[ActionCost]:
             sizes.append(state_bytes(state))
     finally:
         gc.enable()
-    near = {step: slice(step - 1 - COST_NEIGHBOURS, step + COST_NEIGHBOURS) for step in probes}
+    near = {step: slice(step - 1 - COST_NEIGHBORS, step + COST_NEIGHBORS) for step in probes}
     return [ActionCost(step, median(times[near[step]]), sizes[step - 1]) for step in probes]

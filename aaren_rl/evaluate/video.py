@@ -117,7 +117,7 @@ class Video:
         self, actions: Sequence[npt.NDArray[np.float32]], expected: float, strides: tuple[int, ...]
     ) -> Iterator[tuple[int, Picture]]:
         """The frames at multiples of a stride, with their steps."""
-        yield 0, _labelled(self._renderer.first, 0, 0.0)
+        yield 0, _labeled(self._renderer.first, 0, 0.0)
         total, ended = 0.0, False
         bar = progress_bar(iterable=actions, desc="video", unit="step", leave=False)
         for step, action in enumerate(bar, start=1):
@@ -125,7 +125,7 @@ class Video:
             reward, ended, picture = self._renderer.step(action, draw=draw)
             total += reward
             if picture is not None:
-                yield step, _labelled(picture, step, total)
+                yield step, _labeled(picture, step, total)
         if total != expected or not ended:
             raise SimulationError(
                 f"no video: the environment does not repeat an episode (return {expected:g}, then {total:g} with the "
@@ -133,7 +133,7 @@ class Video:
             )
 
 
-def _labelled(picture: Picture, step: int, total: float) -> Picture:
+def _labeled(picture: Picture, step: int, total: float) -> Picture:
     """A frame with the step and the return so far in its upper left corner."""
     from PIL import Image, ImageDraw, ImageFont
 

@@ -35,7 +35,7 @@ def make_parser() -> Parser:
     parser = Parser("hub", DESCRIPTION, "RUN FOLDER [options]")
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder or policy folder")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="what to write; must not exist, or be empty")
-    parser.add_argument("--license", metavar="NAME", default="mit", help="licence of the weights [mit]")
+    parser.add_argument("--license", metavar="NAME", default="mit", help="license of the weights [mit]")
     parser.add_argument("--scores", type=Path, metavar="FILE", help="of evaluate --json, instead of evaluating now")
     parser.add_argument("--episodes", type=positive, metavar="N", help="episodes a target return [20]")
     parser.add_argument(

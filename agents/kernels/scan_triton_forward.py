@@ -42,7 +42,7 @@ def row_of(pointer: Pointer, row: Block, heads: Block, stride_batch: Block, stri
 
 @triton.jit  # type: ignore[untyped-decorator]
 def channels_of(CHANNELS: tl.constexpr) -> Block:
-    """0, 1, ...: a lane takes CHANNELS / 32 neighbours, of which Triton would otherwise choose more for small types."""
+    """0, 1, ...: a lane takes CHANNELS / 32 neighbors, of which Triton would otherwise choose more for small types."""
     return tl.max_contiguous(tl.arange(0, CHANNELS), CHANNELS // LANES if CHANNELS > LANES else 1)
 
 
@@ -60,7 +60,7 @@ def kept(factor: Block, x: Block) -> Block:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _recurrence(keep_1: Block, x_1: Block, keep_2: Block, x_2: Block) -> tuple[Block, Block]:
-    """Two neighbouring stretches of x_k = added_k + keep_k x_{k-1}."""
+    """Two neighboring stretches of x_k = added_k + keep_k x_{k-1}."""
     return keep_1 * keep_2, tl.where(keep_2 == 0, x_2, keep_2 * x_1 + x_2)
 
 
@@ -91,7 +91,7 @@ def last_of(x: Block) -> Block:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _join(m_1: Block, u_1: Block, f_1: Block, m_2: Block, u_2: Block, f_2: Block) -> tuple[Block, Block, Block]:
-    """(m, u) of two neighbouring stretches, the second's alone if a sequence starts in it, and whether one does."""
+    """(m, u) of two neighboring stretches, the second's alone if a sequence starts in it, and whether one does."""
     m_1 = tl.where(f_2 != 0, m_2, m_1)
     m = tl.maximum(m_1, m_2)
     return m, u_2 * tl.exp(m_2 - m) + tl.where(f_2 != 0, 0.0, u_1 * tl.exp(m_1 - m)), f_1 | f_2

@@ -1,4 +1,4 @@
-"""Play a trained policy in Gymnasium's vectorised environments: python vector_env.py RUN [EPISODES]."""
+"""Play a trained policy in Gymnasium's vectorized environments: python vector_env.py RUN [EPISODES]."""
 
 import sys
 

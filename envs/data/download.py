@@ -51,6 +51,7 @@ def fetch(url: str, target: Path, *, check: Callable[[Path], object], progress: 
     with files.alone(target, "fetching", _WAY_OUT):
         if target.is_file():  # another process has fetched it meanwhile
             return
+        read_pin(pin_path(target))  # one that is damaged would cost the download
         _complete(url, target, part, note, progress)
         try:
             verify_pin(part, pin_path(target))
@@ -146,21 +147,32 @@ def write_pin(path: Path, digest: str) -> None:
     files.write_whole(pin_path(path), f"{digest}  {path.name}\n".encode())
 
 
+def read_pin(pin: Path) -> str | None:
+    """The SHA-256 (hex) that a pin holds, None where there is none; raises DataError where it cannot be read."""
+    try:
+        text = pin.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataError(f"{pin}: cannot be read ({error.strerror}); change its mode or delete it") from error
+    if not (match := re.match(r"([0-9a-fA-F]{64})\s", text)):
+        raise DataError(f"{pin}: does not begin with a SHA-256; write it with sha256sum, or delete it")
+    return match[1].lower()
+
+
 def verify_pin(path: Path, pin: Path | None = None) -> bool:
     """Compare a file with its pin, by default `FILE.sha256`; False where it has none.
 
     DataError: the file is not the one that was pinned, or one of both cannot be read.
     """
     pin = pin or pin_path(path)
-    if not pin.exists():
+    if (pinned := read_pin(pin)) is None:
         return False
     try:
-        text, found = pin.read_text(encoding="utf-8", errors="replace"), files.sha256(path)
+        found = files.sha256(path)
     except OSError as error:
-        raise DataError(f"{error.filename}: cannot be read ({error.strerror}); change its mode or delete it") from error
-    if not (match := re.match(r"([0-9a-fA-F]{64})\s", text)):
-        raise DataError(f"{pin}: does not begin with a SHA-256; write it with sha256sum, or delete it")
-    if found != (pinned := match[1].lower()):
+        raise DataError(f"{path}: cannot be read ({error.strerror}); change its mode or delete it") from error
+    if found != pinned:
         raise DataError(
             f"{path}: SHA-256 is {found[:16]}..., {pin} has {pinned[:16]}...: the file was changed or damaged; delete "
             f"it to fetch it again, or delete {pin.name} if the change is meant"

@@ -160,7 +160,9 @@ def _first_source(task: D4RLTask, steps: int | None) -> str:
     path = data_files(task)["d4rl"]
     if steps is not None and path.is_file():
         raise UsageError(f"--local-steps {steps}: {path} exists and takes precedence; add --source local")
-    if steps is None and (path.is_file() or task.level not in local_levels(task.family)):
+    if task.level not in local_levels(task.family):
+        return "d4rl" if steps is None else "local"  # which has no such set, and says so
+    if path.is_file():
         return "d4rl"
     print(
         f"{task.name}: using the local dataset of the shipped behavior policies; it is not D4RL's file "
@@ -204,13 +206,12 @@ def _read(task: Task, path: Path, reading: Reading, *, made_here: bool = False) 
             f"{path}:env_id is {episodes.env_id}, {task.name} is simulated on {task.env_id}; choose the task the file "
             "was made for"
         )
-    # The data of a built-in task may be longer than the episodes that it is evaluated on.
-    return episodes if made_here else _held_to_horizon(task, episodes)
+    return _held_to_horizon(task, episodes)
 
 
 def _held_to_horizon(task: Task, episodes: Episodes) -> Episodes:
     longest = int(episodes.lengths.max())
-    if longest > task.horizon:
+    if longest > max(task.horizon, task.data_horizon):  # data of a built-in task may be longer than its episodes
         # Minari's episodes are as they were recorded, and the option is the environment's time limit.
         steps = longest if episodes.source == "minari" else task.horizon
         raise DataError(

@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces, utils
-from gymnasium.envs.mujoco.reacher_v5 import ReacherEnv
 from tqdm import trange
 
 from ..data.episodes import Episode, Episodes, join
 from ..tasks.built_in import LocalTask
+from ..tasks.environment import load_mujoco
+
+load_mujoco()  # before Gymnasium would import it with MUJOCO_GL
+
+from gymnasium.envs.mujoco.reacher_v5 import ReacherEnv  # noqa: E402
 
 Array = npt.NDArray[np.float64]
 

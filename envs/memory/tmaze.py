@@ -69,7 +69,7 @@ class DiscreteTMaze(TMaze):
     action_space = gym.spaces.Discrete(2)  # type: ignore[assignment]
 
     def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:  # noqa: ANN401  an integer
-        return super().step(np.array([2 * action - 1], np.float32))
+        return super().step(np.array([2 * int(action) - 1], np.float32))
 
 
 def make_episodes(task: LocalTask, progress: bool) -> Episodes:

@@ -150,7 +150,7 @@ def _follow(env: gym.Env[Any, Any], mujoco: Any, model: Any) -> None:  # noqa: A
 
 
 def _extend_floor(mujoco: Any, model: Any) -> None:  # noqa: ANN401
-    """Draws planes without an end, as collisions have them; their pattern keeps its size in metres."""
+    """Draws planes without an end, as collisions have them; their pattern keeps its size in meters."""
     for plane in np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE):
         size, material = model.geom_size[plane, :2], model.geom_matid[plane]
         if material >= 0 and size.all() and not model.mat_texuniform[material]:

@@ -38,7 +38,7 @@ class SequencePolicy(Protocol[State]):
     """What a rollout needs of a policy; with `select(state, rows)` too, ended episodes cost nothing (see `ROWS`)."""
 
     def initial_state(self, batch_size: int, target_return: npt.NDArray[np.float64]) -> State:
-        """The state at the begin of episodes in which `target_return` (B,) is asked for."""
+        """The state at the beginning of episodes in which `target_return` (B,) is asked for."""
         ...
 
     def act(

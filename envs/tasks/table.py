@@ -28,8 +28,8 @@ class Reference(NamedTuple):
 
 
 def is_of_policies(reference: str) -> bool:
-    """Whether 0 and 100 of a reference, by its name, are a random and an expert policy, as D4RL's and Minari's are."""
-    return reference.startswith(("D4RL", "Minari"))
+    """Whether 0 and 100 of a reference, by its name, are a random and an expert policy, as D4RL's are."""
+    return reference.startswith("D4RL")
 
 
 # Family: (random policy's, expert policy's) mean return, the `-v2` entries of `d4rl.infos`.

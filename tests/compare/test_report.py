@@ -247,7 +247,7 @@ def test_the_opening_figure_has_a_dot_a_seed():
     assert axes.get_xlim()[0] < -1.5
 
 
-def test_figures_show_the_mean_and_the_seeds_each_agent_in_its_colour():
+def test_figures_show_the_mean_and_the_seeds_each_agent_in_its_color():
     first, second, other = make_cells({"decision-aaren": [30.0, 60.0], "bc": [15.0]})
     second = dataclasses.replace(second, curve=second.curve[1:])  # the mean stays where all seeds are
     found = figures([first, second, other])

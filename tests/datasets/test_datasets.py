@@ -160,7 +160,7 @@ def test_info_of_every_source(folder, capsys):
         ("info hopper-medium --source local", "a local set, not D4RL's"),
         ("info hopper-medium --source minari", "mujoco/hopper/medium-v0, from Minari"),
         ("info hopper-medium --source minari:my/set-v0", "my/set-v0, from Minari"),
-        ("info minari:my/set-v0", f"{episodes().returns.mean() * 10:.1f} (Minari:"),
+        ("info minari:my/set-v0", f"{episodes().returns.mean() * 10:.1f} (Minari's reference returns)"),
         ("info mine.hdf5", "a file of yours", "mean score    -", "[-2.9", "environment   not named"),
         ("info tmaze", "(success in percent, chance is 50)"),
         ("info fits.hdf5 --env-id Hopper-v5", "environment   Hopper-v5"),

@@ -24,7 +24,7 @@ from aaren_rl.envs.simulation.rendering import open_renderer
 from aaren_rl.envs.simulation.rollout import rollout
 from aaren_rl.errors import ResourcesError
 from aaren_rl.evaluate.command import main as evaluate
-from aaren_rl.evaluate.video import Gif, Video, _labelled
+from aaren_rl.evaluate.video import Gif, Video, _labeled
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_the_camera_follows_the_robot_from_where_all_of_it_fits(env_id: str) -> 
 
 def test_a_picture_says_the_step_and_the_return() -> None:
     plain = np.full((480, 480, 3), 128, np.uint8)
-    pictures = [_labelled(plain, step, total) for step, total in ((7, 3.5), (8, 3.5), (7, 3.6))]
+    pictures = [_labeled(plain, step, total) for step, total in ((7, 3.5), (8, 3.5), (7, 3.6))]
     assert all((picture != plain).any() and (picture[40:] == plain[40:]).all() for picture in pictures)
     assert len({picture.tobytes() for picture in pictures}) == 3
 

@@ -19,7 +19,7 @@ from .tables import interval, number
 INK, SOFT, LINE = "#1c1f23", "#5a6270", "#d9dde3"  # text, what stands behind it, grids
 PAGE = "#fffffe"  # the page's own, around a text that lines run behind
 
-# Okabe and Ito's colours, which stay apart for the colour-blind; markers differ as well, for print in grey.
+# Okabe and Ito's colors, which stay apart for the color-blind; markers differ as well, for print in gray.
 STYLES = {
     "decision-aaren": ("#0072b2", "o"),
     "decision-transformer": ("#d55e00", "s"),

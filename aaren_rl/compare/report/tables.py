@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from ...envs.tasks.table import is_of_policies
 from ...evaluate.scores import MEASURES, Score
 from ...policies.names import DATA, MARKS, SOURCES, label, target_words, weights_words
 from ..cells import Cell
@@ -85,7 +86,7 @@ def _scores(score: Score, summaries: Sequence[Summary]) -> Table:
 
 def published_beside(score: Score, agent: str) -> dict[str, str]:
     """By source. Only beside scores on D4RL's scale: of other references, 0 and 100 stand for something else."""
-    if score.reference is None or not score.reference.startswith("D4RL"):
+    if not is_of_policies(score.reference or ""):
         return {}
     return {
         source: f"{found.mean:g}" if found.std is None else f"{found.mean:g} ± {found.std:g}"

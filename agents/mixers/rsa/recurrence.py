@@ -29,7 +29,7 @@ def scan(
         inputs: u (B, R, d, M, Q, D).
         before: h + u of the token before the first, of segment 0, (B, R, d, P, D).
         segments: the sequence that a token belongs to, (B, 1, d, M); None: all to one.
-        stride: the power between neighbours.
+        stride: the power between neighbors.
 
     Returns:
         (B, R, d, M, P, D), in the inputs' type, or that of `before` if it is wider.

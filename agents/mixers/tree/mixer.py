@@ -2,7 +2,7 @@
 
 *High Attention Scores And Where To Find Them* (Menet, Choi, de Viragh, Chettata), algorithm 1, over keys and values in
 a binary tree of block sums (sections 2.1, 2.2 and 2.4), which `kernels/tree_attention.py` looks into. A node
-holds the sum of the keys and of the values of a block of neighbouring tokens (equation 1). Algorithm 1 keeps a set of
+holds the sum of the keys and of the values of a block of neighboring tokens (equation 1). Algorithm 1 keeps a set of
 disjoint blocks, the buds; it replaces one by its halves until there are T of them, and then gives every token of a bud
 the same score, the mean of their true ones (so the geometric mean of the attention weights). With as many buds as
 tokens this is softmax attention.

@@ -139,8 +139,9 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
         # No bar for what takes less than a second.
         every = range(len(file))
         for e in tqdm(every, dataset_id, unit="episode", delay=1, mininterval=1, leave=False, disable=not progress):
-            parts = _parts(opening.plain_entry(file, f"episode_{e}", h5py.Group, _LAYOUT), columns, discrete)
+            parts = _parts(opening.plain_entry(file, f"episode_{e}", h5py.Group, _LAYOUT))
             claimed = opening.check_size(parts, claimed)
+            _check_parts(parts, columns, discrete)
             episode, has_end = _read_episode(*parts)
             read.append(episode)
             ended.append(has_end)
@@ -165,17 +166,19 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     return MinariData(replace(episodes, notes=tuple(notes)), spec)
 
 
-def _parts(group: h5py.Group, columns: tuple[int | None, int | None], discrete: bool | None) -> list[h5py.Dataset]:
-    """The arrays of an episode, after all checks but those of their numbers; None: actions may be of either kind."""
+def _parts(group: h5py.Group) -> list[h5py.Dataset]:
     keys = ("rewards", "observations", "actions", "terminations", "truncations")
-    parts = [opening.plain_entry(group, key, h5py.Dataset, _LAYOUT) for key in keys]
+    return [opening.plain_entry(group, key, h5py.Dataset, _LAYOUT) for key in keys]
+
+
+def _check_parts(parts: list[h5py.Dataset], columns: tuple[int | None, int | None], discrete: bool | None) -> None:
+    """All checks of the arrays of an episode but those of their numbers; None: actions may be of either kind."""
     steps = parts[0].size
     if discrete is not None:
         opening.check_kind(parts[2], discrete)
     acted = opening.shape_of_actions(parts[2], steps, columns[1])
     shapes = ((steps,), (steps + 1, columns[0]), acted, (steps,), (steps,))
     opening.check_shapes(parts, shapes, steps)
-    return parts
 
 
 def _read_episode(*parts: h5py.Dataset) -> tuple[Episode, bool]:

@@ -94,7 +94,7 @@ def test_scan_of_many_blocks_of_blocks() -> None:
     torch.testing.assert_close(scan(group.powers, ones).flatten(), exact, rtol=1e-11, atol=0)
 
 
-def test_initialisation_is_the_papers() -> None:
+def test_initialization_is_the_papers() -> None:
     """Section 3: eta in [-2, -1] or [1, 2], nu in [1, 2], theta pi / 4, all spread out; mu as asked for."""
     encoding = GatedEncoding(RemConfig((4, 3, 3, 1, 0, 0), 5, gate=-1.0), 11)
     eta, nu = encoding.groups[0].eta, encoding.groups[1].nu

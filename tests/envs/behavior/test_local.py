@@ -20,8 +20,8 @@ from aaren_rl.envs.behavior.noise import policy_rows
 from aaren_rl.envs.behavior.policy import BehaviorPolicy, Job, WorkerPool, simulate
 from aaren_rl.envs.errors import SimulationError
 
-BEHAVIOUR = Path(local_module.__file__).parent
-MEDIUM = BEHAVIOUR / "hopper_380000.safetensors"
+BEHAVIOR = Path(local_module.__file__).parent
+MEDIUM = BEHAVIOR / "hopper_380000.safetensors"
 
 
 @pytest.fixture(autouse=True)

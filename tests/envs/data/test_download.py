@@ -169,6 +169,9 @@ def test_39_a_file_is_held_to_its_pin(server, folder):
     load()
     pin.write_text("nothing\n")
     refused(pin, "sha256sum")
+    (folder / NAME).unlink()
+    refused(pin, "sha256sum")
+    assert len(server.requests) == 2  # nothing is fetched only to be deleted
 
 
 def test_a_wrong_file_leaves_nothing(server, folder, tmp_path):

@@ -31,9 +31,9 @@ def save(path, n=20, **attrs):
     return path
 
 
-def refused(error, *parts, name="hopper-medium", source="auto"):
+def refused(error, *parts, name="hopper-medium", source="auto", **options):
     with pytest.raises(error) as caught:
-        load_episodes(name, source)
+        load_episodes(name, source, **options)
     message = str(caught.value)
     assert "\n" not in message and all(str(part) in message for part in parts), message
     return message
@@ -70,6 +70,11 @@ def test_paths(tmp_path):
     refused(DataError, "no/such", "does not exist", source="no/such")
     refused(UsageError, "'d4lr'", "auto, d4rl, local", source="d4lr")
     refused(DataError, "ant-full-replay", "hopper-medium", name="ant-full-replay", source="local")
+
+
+def test_no_local_set_is_announced_where_there_is_none(capsys):
+    refused(DataError, "no behavior policy", name="ant-full-replay", source="auto", local_steps=2000)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_the_same_dynamics_under_another_number(tmp_path):

@@ -90,6 +90,22 @@ def test_data_of_the_t_maze_are_the_same_everywhere_and_as_described(cache, caps
     assert load_task("tmaze")[1].path == episodes.path and Path(episodes.path).stat().st_mtime_ns == made
 
 
+def test_a_corridor_of_any_length_takes_a_file_of_the_data():
+    whole = load_episodes("tmaze")
+    by_path = load_episodes("tmaze-30", whole.path)
+    assert by_path.lengths.tolist() == whole.lengths.tolist() and max(whole.lengths) == 200
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, np.uint8])
+def test_the_discrete_walker_turns_as_it_is_asked(kind):
+    env = make_env("aaren_rl/TMazeDiscrete-v0", length=2)
+    for seed in range(4):
+        for action in (0, 1):
+            cue = env.reset(seed=seed)[0][0]
+            env.step(kind(action))
+            assert env.step(kind(action))[1] == (cue == 2 * action - 1)
+
+
 def test_the_environment_answers_as_in_the_data():
     episodes = load_episodes("tmaze")
     for episode in (episodes[0], episodes[-1]):

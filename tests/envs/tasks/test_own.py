@@ -199,11 +199,13 @@ env = make_env("Hopper-v4")
 env.reset(seed=0)
 print(env.step(env.action_space.sample())[1], os.environ["MUJOCO_GL"])
 """
+RECALL = SCRIPT.replace('"Hopper-v4"', '"aaren_rl/Reacher-Recall-v0"')
 
 
 @pytest.mark.defect(9)
-def test_simulation_runs_without_the_renderer_that_is_chosen():
+@pytest.mark.parametrize("script", [SCRIPT, RECALL, "import os, aaren_rl.bench.memory; print(os.environ['MUJOCO_GL'])"])
+def test_simulation_runs_without_the_renderer_that_is_chosen(script):
     """It cannot be imported here; the variable stays for whoever draws."""
     environment = {**os.environ, "MUJOCO_GL": "nonsense"}
-    ran = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True)
+    ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "") and "nonsense" in ran.stdout
