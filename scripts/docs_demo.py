@@ -17,7 +17,6 @@ VENDOR = {
     "@mujoco/mujoco": ("mujoco.js", "mujoco.wasm"),
     "onnxruntime-web/dist": ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"),
 }
-ROBOTS = ("hopper", "walker2d")
 MISSING = "The demo is not part of this site: it was built without `npm ci --prefix docs/demo`."
 
 log = get_plugin_logger(__name__)
@@ -46,8 +45,8 @@ def on_post_build(config: MkDocsConfig) -> None:
         for file in files:
             shutil.copy(MODULES / package / file, vendor / file)
     assets = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
-    for robot in ROBOTS:
-        shutil.copy(assets / f"{robot}.xml", site / f"{robot}.xml")
+    for policy in DEMO.glob("*.onnx"):  # of a robot each
+        shutil.copy(assets / f"{policy.stem}.xml", site)
     for name in ("mujoco", "gymnasium"):
         license = next(file for file in metadata.files(name) or () if file.name == "LICENSE")
         shutil.copy(str(license.locate()), vendor / f"{name}.LICENSE")

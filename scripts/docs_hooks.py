@@ -7,11 +7,13 @@ of it is drawn, and formulas between dollars become MathML.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import io
 import os
 import re
+import shutil
 import tempfile
 import textwrap
 import tomllib
@@ -66,6 +68,7 @@ def on_page_content(html: str, page: Page, **_: object) -> str:
 def _package() -> Path:
     """A folder in which aaren_rl has its sub-packages inside, as installed: the checkout keeps them beside it."""
     folder = Path(tempfile.mkdtemp(prefix="aaren-rl-docs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     mapping = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-dir"]
     package = folder / "aaren_rl"
     package.mkdir()

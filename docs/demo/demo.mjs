@@ -1,5 +1,5 @@
 // A trained policy drives MuJoCo in the page: one environment step is one call of the exported ONNX graph and four steps of
-// the simulation. Everything is loaded after a click, from this folder; scripts/docs_hooks.py copies vendor/ into the site.
+// the simulation. Everything is loaded after a click, from this folder; scripts/docs_demo.py copies vendor/ into the site.
 
 const DT = 0.008; // seconds of an environment step
 const FRAME_SKIP = 4; // simulation steps of an environment step
@@ -248,8 +248,6 @@ class Demo {
   constructor(root) {
     this.root = root;
     this.boards = Object.fromEntries(["view", "chart", "times"].map((name) => [name, new Board(this.part(name))]));
-    this.pushes = { steps: 0, force: 0 };
-    this.speed = 1;
     this.debt = 0; // environment steps that are due
     this.rest = 0;
     this.part("start").onclick = () => this.load(this.part("robot").value);
@@ -263,7 +261,9 @@ class Demo {
     const keys = { a: "left", d: "right", p: "pause", s: "slow", r: "restart" };
     root.addEventListener("keydown", (event) => {
       const name = !(event.ctrlKey || event.altKey || event.metaKey) && keys[event.key.toLowerCase()];
-      if (name && this.episode) this.part(name).click();
+      if (!name || !this.episode) return;
+      event.stopPropagation(); // the site has shortcuts of its own: P for the previous page, S for the search
+      this.part(name).click();
     });
   }
 
@@ -300,16 +300,20 @@ class Demo {
       this.episode = new Episode(robot, policy);
       this.part("panel").hidden = false;
       this.part("start").hidden = true;
+      this.part("target").focus({ preventScroll: true }); // a hidden button cannot keep the focus
       this.begin();
       this.run(turn);
     } catch (error) {
-      this.part("start").disabled = false;
+      if (turn !== this.turn) return;
+      this.part("panel").hidden = true;
+      Object.assign(this.part("start"), { hidden: false, disabled: false });
       this.fail(error);
     }
   }
 
   begin() {
     this.episode.begin(this.target);
+    this.pushes = { steps: 0, force: 0 };
     this.showTarget();
     this.rest = 0;
     this.say("");
@@ -326,7 +330,7 @@ class Demo {
 
   fail(error) {
     this.root.dataset.error = String(error);
-    this.say(`This browser cannot run the demo: ${error.message ?? error}`);
+    this.say(`The demo stopped: ${error.message ?? error}`);
   }
 
   run(turn) {

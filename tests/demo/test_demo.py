@@ -24,6 +24,7 @@ webdriver = pytest.importorskip("selenium.webdriver")
 from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.select import Select  # noqa: E402
 
 from aaren_rl.envs import make_env  # noqa: E402
 from aaren_rl.runtime import load_policy  # noqa: E402
@@ -143,6 +144,33 @@ def test_slider_push_and_pause(page: Any) -> None:
     until(START, lambda: "fell" in part(page, "said").text)
     fell = int(part(page, "said").text.rpartition(" ")[2].strip(".").replace(",", ""))
     assert fell < 250  # without a push it hops on beyond that
+
+
+def test_keys_are_the_demos_and_not_the_sites(page: Any, site: str) -> None:
+    part(page, "start").click()
+    until(START, lambda: steps(page) > 5)
+    for focus in (None, "#demo", '[data-part="left"]'):  # None: where the start leaves it
+        if focus is not None:
+            page.execute_script("document.querySelector(arguments[0]).focus()", focus)
+        for key, name in (("p", "pause"), ("s", "slow")):
+            before = part(page, name).get_attribute("aria-pressed")
+            ActionChains(page).send_keys(key).perform()
+            time.sleep(0.5)
+            assert page.current_url == site and part(page, name).get_attribute("aria-pressed") != before
+            assert not page.execute_script("return document.querySelector('#__search').checked")
+
+
+def test_a_robot_that_does_not_load_leaves_a_way_back(page: Any, site: str) -> None:
+    part(page, "start").click()
+    until(START, lambda: steps(page) > 5)
+    page.execute_cdp_cmd("Network.enable", {})
+    page.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*walker2d.json"]})
+    Select(part(page, "robot")).select_by_value("walker2d")
+    until(START, lambda: part(page, "said").text.startswith("The demo stopped:"))
+    assert part(page, "start").is_enabled() and not part(page, "pause").is_displayed()
+    page.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+    part(page, "start").click()
+    until(START, lambda: part(page, "pause").is_displayed() and steps(page) > 5)
 
 
 @pytest.mark.parametrize("robot", ENVS)
