@@ -2,7 +2,8 @@
 
 ETTh1, from its own file (`--data ETTh1.csv`, https://github.com/zhouhaoyi/ETDataset): 8,640 hours to train on, 2,880 to
 select by, 2,880 to test, 7 channels scaled by the training's mean and deviation, errors on that scale. 96 hours are
-seen. Other than the paper's: a direct head on the last position instead of a decoder, and a width of 128.
+seen. Other than the paper's: a direct head on the last position instead of a decoder, a width of 128, and
+a learning rate of 0.0003 instead of 0.0001.
 
     python examples/forecast.py --data ETTh1.csv --horizons 192 24
 """
@@ -29,6 +30,7 @@ def windows(file: Path, horizon: int) -> list[Tensor]:
     values = torch.from_numpy(np.loadtxt(file, delimiter=",", skiprows=1, usecols=range(1, 8), dtype=np.float32))
     if len(values) < sum(HOURS):  # a small file of the same layout: the same shares
         ends = [len(values) * 3 // 5, len(values) * 4 // 5, len(values)]
+        print(f"{file}: has {len(values):,} hours, ETTh1 {sum(HOURS):,} or more; split in shares of 60, 20 and 20 %")
     else:
         ends = [sum(HOURS[: i + 1]) for i in range(3)]
     scaled = (values - values[: ends[0]].mean(0)) / values[: ends[0]].std(0, correction=0)
@@ -146,7 +148,7 @@ def main() -> None:
     parser.add_argument("--patience", type=int, default=3)
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--picture", type=Path, default=Path("forecast.png"))
+    parser.add_argument("--picture", type=Path, default=Path("forecast.png"), help="one for each horizon, _24.png")
     parser.add_argument("--quick", action="store_true", help="one epoch of few windows: shows that it runs, no result")
     args = parser.parse_args()
     if args.quick:

@@ -139,8 +139,9 @@ def main() -> None:
     text = args.train.read_text(encoding="utf-8")
     coder = Text(text)
     known, read = coder.encode(text), coder.encode(args.test.read_text(encoding="utf-8"))[: args.characters]
-    if len(read) <= args.context:
-        parser.error(f"--test and --characters: {len(read)} characters; give more than --context, {args.context}")
+    if min(len(known), len(read)) <= args.context:
+        counts = f"{len(known)} and {len(read)} characters"
+        parser.error(f"--train, --test and --characters: {counts}; give more than --context, {args.context}")
     exact: dict[str, float] = {}
     for mixer in ("aaren-rsa", "attention"):
         began = time.perf_counter()
