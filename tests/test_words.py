@@ -10,9 +10,8 @@ import pytest
 from checkout import ROOT
 
 # Of Python, comments and strings are read: docstrings, help texts, errors.
-PLACES = (
-    "README.md CHANGELOG.md CONTRIBUTING.md CITATION.cff mkdocs.yml docs configs agents envs aaren_rl examples scripts".split()
-)
+PLACES = "README.md CHANGELOG.md CONTRIBUTING.md CITATION.cff mkdocs.yml docs configs examples scripts".split()
+PLACES += ["aaren_rl", "agents", "envs"]
 WORDS = "unasked|anew|sooner|as they come|stands? beside|at hand|(?:is|are) told|(?:is|are) refused|held against|a fall"
 WORDS += r"|metres?|licence|centre|\w*(?:behaviour|neighbour|colour|labelled)\w*|(?:vector|normal|initial)is\w*"
 WORDS += r"|the mode|the begin of|(?:score|error|return|infinity) less(?! than)|less Decision"
