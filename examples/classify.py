@@ -2,8 +2,8 @@
 
 JapaneseVowels: 270 utterances to train on and 370 to test on, 12 cepstral coefficients, 7 to 29 frames. The files come
 in the wheel of aeon (`pip install --no-deps aeon` is enough), or lie in a folder of yours. Settings are those of the
-Time-Series-Library, which the paper took; it selects the epoch by the accuracy on the test set. Here that is printed beside
-an honest selection, on a fifth of the training set that is then not trained on.
+Time-Series-Library, which the paper took; it selects the epoch by the accuracy on the test set. Here that is printed
+beside an honest selection, on a fifth of the training set that is then not trained on.
 
     python examples/classify.py --seeds 5
 """
