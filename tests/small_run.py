@@ -11,7 +11,7 @@ from pathlib import Path
 def arguments(data: Path, out: Path, *more: str) -> list[str]:
     """A run of 20 updates on one thread, with dropout."""
     small = "--env hopper-medium --width 16 --layers 2 --heads 2 --updates 20 --warmup-updates 5 --steps-per-update 160"
-    scored = "--eval-every 10 --eval-episodes 2 --final-episodes 2 --threads 1"
+    scored = "--eval-every 10 --eval-episodes 2 --final-episodes 2 --threads 1 --dropout 0.1"
     return [*small.split(), *scored.split(), "--source", str(data), "--out", str(out), *more]
 
 

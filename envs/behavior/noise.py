@@ -33,8 +33,8 @@ def squashed_moments(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Mean and variance of tanh(m + s z), z standard normal, for arrays of m and s of one shape.
 
-    The variance is exact to 1e-13 for s up to 1, to 1e-5 up to 2.5 (the shipped policies' is seldom above 2) and to 1e-3
-    up to 4.
+    The variance is exact to 1e-13 for s up to 1, to 1e-5 up to 2.5 (the shipped policies' is seldom above 2) and to
+    1e-3 up to 4.
     """
     values = np.tanh(np.asarray(mean, np.float64)[..., None] + np.asarray(std, np.float64)[..., None] * _NODES)
     first = values @ _WEIGHTS

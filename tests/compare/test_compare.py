@@ -16,7 +16,7 @@ SMALL = "--width 16 --layers 1 --heads 2 --warmup-updates 1 --steps-per-update 1
 
 
 def command(data: Path, out: Path, *more: str) -> list[str]:
-    asked = "--env hopper-medium --seeds 2 --updates 8 --episodes 2 --target-returns 100 3600".split()
+    asked = "--env hopper-medium --seeds 2 --updates 8 --episodes 2 --eval-seed 7 --target-returns 100 3600".split()
     return [*asked, "--source", str(data), "--out", str(out), *more, "--", *SMALL.split(), "--eval-every", "4"]
 
 
@@ -32,14 +32,15 @@ def test_it_writes_everything(compared: Path) -> None:
     agents = ("decision-aaren", "decision-transformer")
     assert [(cell.agent, cell.seed) for cell in cells] == [(agent, seed) for seed in (0, 1) for agent in agents]
     assert all(cell.updates == 8 and len(cell.curve) == 2 and cell.last.episodes == 2 for cell in cells)
-    assert [score.target_return for score in cells[0].sweep] == [100.0, 3600.0]
+    assert {cell.last.seed for cell in cells} == {7}
+    assert [(score.target_return, score.episodes) for score in cells[0].sweep] == [(100.0, 1), (3600.0, 1)]
     assert settings["episodes"] == 2 and settings["train"][:2] == ["--width", "16"]
     assert datetime.fromisoformat(settings["date"]).tzinfo and "cores" in settings["processor"]
     statistics = json.loads((compared / "results.json").read_text())["statistics"]
     assert [i["seeds"] for i in statistics["imitation"]] == [[0, 1]] * 2
     assert [d["seeds"] for d in statistics["imitation_differences"]] == [[0, 1]]
     page = (compared / "report.html").read_text()
-    asked = "--env hopper-medium --seeds 2 --updates 8 --episodes 2 --target-returns 100 3600"
+    asked = "--env hopper-medium --seeds 2 --updates 8 --episodes 2 --eval-seed 7 --target-returns 100 3600"
     assert f"<pre>aaren-rl compare {asked} --source " in page and f" -- {SMALL} --eval-every 4</pre>" in page
     assert list((compared / "tensorboard").rglob("events.out.tfevents.*"))
 

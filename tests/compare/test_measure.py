@@ -70,6 +70,19 @@ def test_it_is_kept_until_the_question_changes(run: Path, monkeypatch: pytest.Mo
             gather(run, HOW)
 
 
+def test_the_best_score_is_of_the_best_weights(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("comparison.json"))
+    amend_card(copied / "policy_best", updates=10)
+    load, loaded = gather_module.load_policy, list[Path]()
+
+    def seen(folder: Path) -> Policy:
+        loaded.append(folder)
+        return load(folder)
+
+    monkeypatch.setattr(gather_module, "load_policy", seen)
+    assert gather(copied, HOW).best.updates == 10 and loaded == [copied, copied / "policy_best"]
+
+
 def test_a_run_that_kept_no_episodes_has_no_action_error(run: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("comparison.json"))
     config = copied / "config.yaml"

@@ -76,3 +76,7 @@ def test_floor_and_interval() -> None:
     assert 0.1 <= low < error.mean < high <= 0.3
     assert "0.2250" in str(error) and "excess MSE 0.1250" in str(error)
     assert ActionError([1.0], [10]).above_floor is None
+    many = np.random.default_rng(1).exponential(size=400)
+    low, high = ActionError(many.tolist(), [1] * 400).interval()
+    half = 1.96 * many.std() / 20  # of the normal distribution
+    assert (many.mean() - low, high - many.mean()) == pytest.approx((half, half), rel=0.15)

@@ -64,8 +64,10 @@ def test_several_policies_and_a_row_an_episode(tmp_path: Path, capsys: pytest.Ca
     for score, part in ((scores[0], rows[:5]), (scores[1], rows[5:])):
         assert [float(row["return"]) for row in part] == score["returns"]
         assert np.mean([int(row["length"]) for row in part]) == pytest.approx(score["length_mean"])
-        normalized = np.mean([float(row["normalized_score"]) for row in part])
-        assert normalized == pytest.approx(score["normalized_score_mean"])
+        normalized = [float(row["normalized_score"]) for row in part]
+        assert np.mean(normalized) == pytest.approx(score["normalized_score_mean"])
+        assert np.std(normalized) == pytest.approx(score["normalized_score_std"])
+        assert np.std(score["returns"]) == pytest.approx(score["return_std"]) and score["return_std"] > 0
         assert {float(row["target_return"]) for row in part} == {score["target_return"]}
     *_, table, legend = capsys.readouterr().out.rstrip().split("\n\n")
     assert "95% interval" in table and "do not cover other training seeds" in legend

@@ -214,7 +214,7 @@ def test_what_a_file_returns(hopper_file: Path, trained: Path) -> None:
     assert behavior_mode(dataclasses.replace(episodes, source="local", dataset="hopper-random"), 1000) == {}
 
 
-def test_range_that_a_model_is_fed(hopper_file: Path) -> None:
+def test_range_that_a_model_is_fed(hopper_file: Path, trained: Path) -> None:
     """From the minimum to the 99 % quantile of every interval."""
     episodes = read_hdf5(hopper_file)
     found, to_go, times = return_bounds(episodes), episodes.returns_to_go(), episodes.timesteps()
@@ -222,6 +222,10 @@ def test_range_that_a_model_is_fed(hopper_file: Path) -> None:
         there = np.sort(to_go[times // found.every == k].astype(np.float64))
         rank = 0.99 * (len(there) - 1)
         assert low == there[0] and there[math.floor(rank)] <= high <= there[math.ceil(rank)]
+    assert found.every == math.ceil(episodes.lengths.max() / 50) > 1
+    fed = load_policy(trained).return_range  # of the run's own episodes, without those that it holds out
+    kept = return_bounds(hold_out(episodes, 0.05, 0)[0])
+    assert fed is not None and fed.every == kept.every and fed.bounds.T.tolist() == [kept.low, kept.high]
 
 
 def test_cloning_says_nothing_of_estimates(hopper_file: Path, tmp_path: Path, capsys) -> None:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from aaren_rl.agents import MIXERS, Aaren, Attention, Block, Encoded, RemConfig, ScanState, Trunk
 from aaren_rl.agents.mixers import GRU, MinGRU
+from aaren_rl.agents.model.trunk import BLOCKS
 
 WIDTH, HEADS = 16, 4
 every_mixer = pytest.mark.parametrize("name", MIXERS)
@@ -162,6 +163,16 @@ def test_aaren_under_bfloat16_autocast(way: str) -> None:
     torch.testing.assert_close(state.m + state.u.log(), exact.m + exact.u.log(), rtol=0, atol=1e-5)
     largest = float(make("aaren", torch.float64).value(x.double()).abs().max())
     torch.testing.assert_close(state.output(), exact.output(), rtol=0, atol=3 * 2**-9 * largest)
+
+
+@pytest.mark.parametrize("block", BLOCKS.values())
+@pytest.mark.parametrize("silent", ["mixer", "mlp"])
+def test_dropout_after_the_mixer_and_after_the_mlp(block: type[Block], silent: str) -> None:
+    torch.manual_seed(0)
+    module, x = block("gru", WIDTH, HEADS, 0.5), tokens(5)
+    for weight in getattr(module, silent).parameters():
+        torch.nn.init.zeros_(weight)  # what is left to drop is the other's
+    assert not torch.equal(module(x, None)[0], module(x, None)[0])
 
 
 @pytest.mark.parametrize("name", [*MIXERS, "its weights alone"])

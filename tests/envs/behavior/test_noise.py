@@ -10,6 +10,7 @@ from aaren_rl.envs.behavior.local_sets import RECIPES, Recipe, weights_path
 from aaren_rl.envs.behavior.noise import action_noise_variance, mode_returns, policy_rows, squashed_moments
 from aaren_rl.envs.behavior.policy import BehaviorPolicy
 from aaren_rl.envs.data.episodes import held_out, split
+from aaren_rl.evaluate.held_out import hold_out
 
 TASK = get_task("hopper-medium-expert")
 POLICIES = (40_000, None, 380_000)
@@ -28,7 +29,15 @@ def test_moments_against_a_fine_grid():
     """The variance of tanh of a Gaussian, from no variance worth mentioning to the largest a policy has."""
     z = np.linspace(-12, 12, 100_001)
     weights = np.exp(-(z**2) / 2) / np.exp(-(z**2) / 2).sum()
-    for std, within in ((1e-9, 1e-15), (0.3, 1e-12), (1.0, 1e-12), (2.0, 1e-6), (2.5, 1e-5), (4.0, 1e-3), (np.exp(2), 2e-2)):
+    for std, within in (
+        (1e-9, 1e-15),
+        (0.3, 1e-12),
+        (1.0, 1e-12),
+        (2.0, 1e-6),
+        (2.5, 1e-5),
+        (4.0, 1e-3),
+        (np.exp(2), 2e-2),
+    ):
         for mean in (-3.0, -0.4, 0.0, 1.7):
             values = np.tanh(mean + std * z)
             first = weights @ values
@@ -51,6 +60,11 @@ def test_variance_is_that_of_the_data_about_the_mean_action(episodes):
             mean = squashed_moments(*behavior.gaussian(episodes.observations[first:last]))[0]
         residuals = np.square(episodes.actions[first:last] - mean)
         assert residuals.mean() == pytest.approx(variance[first:last].mean(), rel=0.05)
+
+
+def test_the_floor_of_the_held_out_error_is_that_of_the_held_out_steps(episodes):
+    variance, rows = action_noise_variance(episodes), episodes.rows(held_out(len(episodes), 0.2, 0))
+    assert hold_out(episodes, 0.2, 0)[1].floor == variance[rows].mean() != pytest.approx(variance.mean(), rel=1e-3)
 
 
 def test_only_a_whole_local_set_is_told_apart(episodes):

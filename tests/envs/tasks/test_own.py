@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 import torch
 
+from aaren_rl import load_policy
 from aaren_rl.agents import DecisionModel, ModelConfig, Policy
 from aaren_rl.envs import DataError, Reference, UsageError, load_task, make_env, normalized_score
 from aaren_rl.envs.tasks.environment import own_task
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.policies.folder import read_card
+from aaren_rl.train import loop
 from aaren_rl.train.command import main as train
 from aaren_rl.train.contexts.batches import StepData
 
@@ -86,12 +88,21 @@ def score_of(run, tmp_path):
     return json.loads(scores.read_text())[0]
 
 
-def test_train_and_evaluate(pendulum, tmp_path, capsys):
+def test_train_and_evaluate(pendulum, tmp_path, capsys, monkeypatch):
+    trained_on = []
+
+    def made(*given, **more):
+        trained_on.append(StepData(*given, **more))
+        return trained_on[-1]
+
+    monkeypatch.setattr(loop, "StepData", made)
     own = ["--env-id", "Pendulum-v1", "--source", str(pendulum), "--out", str(tmp_path), "--target-return", "-200"]
     assert train([*own, *SMALL, *SCORED]) == 0
     printed = capsys.readouterr().out
     assert "no score" in printed and "a file of yours" in printed and "Pendulum-v1" in printed
+    assert 0.75 < trained_on[0].scaled_actions(torch.arange(400)).abs().max() <= 1
     run = tmp_path / "pendulum_random" / "decision-aaren" / "seed0"
+    assert load_policy(run).action_high.tolist() == [2.0] and load_policy(run).action_low.tolist() == [-2.0]
     card = read_card(run)
     assert (card.horizon, card.action_high, card.reference, card.target_return) == (200, [2.0], None, -200.0)
     assert "normalized" not in (run / "metrics.jsonl").read_text()

@@ -1,0 +1,142 @@
+"""What a user sets has its effect: in the loss, the model, the optimizers, the batches, the logs and the scores."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_run import quick, records
+from torch import Tensor, nn
+from windows import SCALE, generator, make_data, make_episodes
+
+from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.train import training_run
+from aaren_rl.train.config import DataConfig
+from aaren_rl.train.contexts.batches import StepData
+from aaren_rl.train.contexts.sampling import make_sampler
+from aaren_rl.train.optimizers import rates_at
+from aaren_rl.train.settings import build_config
+from aaren_rl.train.trainer import Trainer, masked_mse
+from aaren_rl.train.training_run import find_checkpoint
+
+SMALL = {
+    "context": "mixed", "width": 16, "layers": 2, "heads": 2, "steps_per_update": 64, "updates": 8,
+    "warmup_updates": 1, "precision": "float32",
+}  # fmt: skip
+
+
+def make(**changes: object) -> Trainer:
+    return Trainer(build_config({**SMALL, **changes}), StepData(make_episodes(), SCALE), 2, 60)
+
+
+def weights(trainer: Trainer) -> list[Tensor]:
+    return [p.detach().clone() for p in trainer.model.parameters()]
+
+
+def by_muon(trainer: Trainer) -> list[bool | None]:
+    """Of every parameter after a step whether it is Muon's or AdamW's; None: the step does not use it."""
+    assert trainer.optimizers.muon is not None
+    matrices = {id(matrix) for matrix in trainer.optimizers.muon.matrices}
+    return [None if p.grad is None else id(p) in matrices for p in trainer.model.parameters()]
+
+
+def test_the_loss_is_the_squared_error_over_real_steps() -> None:
+    rng = np.random.default_rng(0)
+    predicted, actions = rng.normal(size=(2, 2, 5, 3))
+    mask = np.array([[True] * 5, [True, True, False, False, False]])
+    found = masked_mse(*map(torch.from_numpy, (predicted, actions, mask)))
+    assert float(found) == pytest.approx(np.square(predicted - actions).mean(-1)[mask].mean(), rel=1e-6)
+
+
+def test_the_seed_draws_the_weights_and_the_batches() -> None:
+    first, again, other = make(seed=0), make(seed=0), make(seed=1)
+    drawn = [torch.cat([p.flatten() for p in weights(trainer)]) for trainer in (first, again, other)]
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    batches = [trainer.sampler.sample(trainer.generator).observations for trainer in (first, again, other)]
+    assert torch.equal(batches[0], batches[1]) and not torch.equal(batches[0], batches[2])
+
+
+def test_weights_decay_at_the_rate_of_their_optimizer() -> None:
+    plain, decayed = (make(weight_decay=decay) for decay in (0.0, 0.5))
+    rates, before = rates_at(0, plain.config.optimizer), weights(plain)
+    assert rates.adamw != rates.muon
+    plain.step()
+    decayed.step()
+    for muon, old, mine, less in zip(by_muon(plain), before, weights(plain), weights(decayed), strict=True):
+        rate = {None: 0.0, True: rates.muon, False: rates.adamw}[muon]
+        torch.testing.assert_close(mine - less, 0.5 * rate * old, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("still", ["learning_rate", "muon_learning_rate"])
+def test_either_optimizer_has_its_own_rate(still: str) -> None:
+    trainer = make(weight_decay=0.0, **{still: 1e-12})
+    before = weights(trainer)
+    trainer.step()
+    for muon, old, new in zip(by_muon(trainer), before, weights(trainer), strict=True):
+        moves = muon is not None and muon == (still == "learning_rate")
+        assert (float((new - old).abs().max()) > 1e-6) == moves
+
+
+def test_gradients_are_clipped_and_their_norm_before_is_returned() -> None:
+    trainer = make(max_grad_norm=1e-3)
+    _, norm = trainer.step()
+    clipped = torch.stack([p.grad.norm() for p in trainer.model.parameters() if p.grad is not None]).norm()
+    assert float(norm) > 0.01 and float(clipped) == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_the_averages_decay() -> None:
+    assert rates_at(10**6, build_config({"ema_decay": 0.9}).optimizer).ema == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+def test_the_trunk_computes_in_the_precision(precision: str) -> None:
+    trainer, seen = make(precision=precision), list[torch.dtype]()
+    for layer in trainer.model.trunk.modules():
+        if isinstance(layer, nn.Linear):
+            layer.register_forward_hook(lambda _layer, _given, out: seen.append(out.dtype))
+    trainer.step()
+    assert {*seen} == {getattr(torch, precision)}
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_the_model_has_the_dropout(dropout: float) -> None:
+    trainer = make(dropout=dropout)
+    trainer.model.train()
+    batch = trainer.sampler.sample(trainer.generator)
+    rows = batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
+    first, second = (trainer.model(*rows, starts=batch.starts)[0] for _ in range(2))
+    assert torch.equal(first, second) == (dropout == 0)
+
+
+def test_windows_have_the_context_length() -> None:
+    config = DataConfig(context="window", context_length=12, steps_per_update=240)
+    assert make_sampler(config, make_data(), 50).sample(generator()).mask.shape == (20, 12)
+
+
+def test_a_logged_loss_is_that_of_the_steps_since_the_last(
+    hopper_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses, step = list[float](), Trainer.step
+
+    def seen(self: Trainer) -> tuple[Tensor, Tensor]:
+        loss, norm = step(self)
+        losses.append(float(loss))
+        return loss, norm
+
+    monkeypatch.setattr(Trainer, "step", seen)
+    monkeypatch.setattr(training_run, "LOG_EVERY", 3)
+    run = quick(tmp_path, hopper_file, "--precision float32")
+    logged = [line["train/loss"] for line in records(run) if "train/loss" in line]
+    assert logged == pytest.approx([np.mean(losses[:3]), np.mean(losses[3:])], rel=1e-5)
+
+
+def test_the_last_score_is_of_its_episodes_and_seed(hopper_file: Path, tmp_path: Path) -> None:
+    run, file = quick(tmp_path, hopper_file, "--final-episodes 2 --eval-seed 7"), tmp_path / "scores.json"
+    saved = find_checkpoint(run / "checkpoints")
+    assert saved is not None and evaluate([str(run), "--episodes", "2", "--eval-seed", "7", "--json", str(file)]) == 0
+    (score,) = json.loads(file.read_text())
+    assert (saved.progress["last"]["episodes"], saved.progress["last"]["seed"]) == (2, 7)
+    assert saved.progress["last"]["returns"] == pytest.approx(score["returns"], rel=1e-6)
