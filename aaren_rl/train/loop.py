@@ -189,7 +189,7 @@ def checkpoint_of(run: Run) -> Saved | None:
         )
     before, after = checkpoint.progress.get("precision"), run.trainer.precision
     if before not in (None, after):
-        print(f"the run was in {before}; on this processor it goes on in {after} (--precision auto)", file=sys.stderr)
+        print(f"note: the run was in {before}, this processor continues in {after} (--precision auto)", file=sys.stderr)
     return checkpoint
 
 

@@ -150,6 +150,6 @@ def test_a_resumed_run_names_another_precision(
     monkeypatch.setattr(trainer_module, "uses_bfloat16", lambda *_: after == "bfloat16")
     capsys.readouterr()
     quick(tmp_path, hopper_file, "--resume --updates 9")
-    said = "the run was in bfloat16; on this processor it goes on in float32 (--precision auto)\n"
+    said = "note: the run was in bfloat16, this processor continues in float32 (--precision auto)\n"
     assert (said in capsys.readouterr().err) == (after == "float32")
     assert read_card(run).versions["precision"] == after

@@ -1,4 +1,4 @@
-"""What a user sets has its effect: in the loss, the model, the optimizers, the batches, the logs and the scores."""
+"""Settings take effect: in the loss, the model, the optimizers, the batches, the logs and the scores."""
 
 from __future__ import annotations
 

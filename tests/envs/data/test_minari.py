@@ -216,13 +216,13 @@ def test_37_links(data):
 
 
 @pytest.mark.faults(38)
-@pytest.mark.parametrize("n_actions", [None, 2])
-def test_38_bombs(data, n_actions):
+@pytest.mark.parametrize(("number", "n_actions"), [(1, None), (0, 2)])
+def test_38_bombs(data, number, n_actions):
     """Arrays of more steps than the file can hold, whatever kind of actions the metadata promise."""
     if n_actions is not None:
         with sets.metadata(data) as values:
             values["action_space"] = json.dumps({"type": "Discrete", "dtype": "int64", "start": 0, "n": n_actions})
-    with sets.episode(data, 0) as group:
+    with sets.episode(data, number) as group:
         for key in group.keys() - {"infos"}:
             shape = (10**11 + (key == "observations"), *group[key].shape[1:])
             options = {"maxshape": (None, *shape[1:]), "chunks": (10**6, *shape[1:]), "compression": "gzip"}
