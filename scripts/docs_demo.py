@@ -45,9 +45,9 @@ def on_post_build(config: MkDocsConfig) -> None:
         for file in files:
             shutil.copy(MODULES / package / file, vendor / file)
     assets = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
-    for policy in DEMO.glob("*.onnx"):  # of a robot each
+    for policy in DEMO.glob("*.onnx"):  # each is named after its robot
         shutil.copy(assets / f"{policy.stem}.xml", site)
     for name in ("mujoco", "gymnasium"):
-        license = next(file for file in metadata.files(name) or () if file.name == "LICENSE")
-        shutil.copy(str(license.locate()), vendor / f"{name}.LICENSE")
+        terms = next(file for file in metadata.files(name) or () if file.name == "LICENSE")
+        shutil.copy(str(terms.locate()), vendor / f"{name}.LICENSE")
     shutil.copy(DEMO / "onnxruntime.LICENSE", vendor / "onnxruntime.LICENSE")

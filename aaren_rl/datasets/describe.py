@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..envs import Episodes, Reference, normalized_score
 from ..envs.files import sha256, write_whole
-from ..envs.tasks.table import is_of_policies
+from ..envs.tasks.table import is_d4rl_scale
 from ..policies.names import SOURCES
 
 _QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # percent
@@ -77,7 +77,7 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
     constant = ", ".join(map(str, d["constant_columns"])) or "none"
     score = "-"
     if d["reference"] is not None:
-        formula = ": 100 (R - random) / (expert - random)" if is_of_policies(d["reference"]) else ""
+        formula = ": 100 (R - random) / (expert - random)" if is_d4rl_scale(d["reference"]) else ""
         score = f"{d['score_mean']:.1f} ({d['reference']}{formula})"
     low, high = d["action_range"]
     actions = f"{d['action_dim']} columns in [{low:.4g}, {high:.4g}]"

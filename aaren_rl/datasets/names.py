@@ -66,8 +66,7 @@ def load(
     if reading.max_episode_steps is not None:
         raise UsageError("--max-episode-steps is for HDF5 files; Minari's data sets have their episodes apart")
     data = read_minari(origin.name, clip_actions=reading.clip_actions)
-    returns = data.spec.reference_returns
-    return data.episodes, None if returns is None else Reference("Minari's reference returns", *returns)
+    return data.episodes, data.spec.reference
 
 
 def _bounds(path: Path) -> dict[str, Any]:

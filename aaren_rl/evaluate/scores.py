@@ -13,7 +13,7 @@ import numpy as np
 
 from ..cli import aligned
 from ..envs import Reference, normalized_score
-from ..envs.tasks.table import is_of_policies
+from ..envs.tasks.table import is_d4rl_scale
 from ..files import write_text
 from ..policies.card import Origin, PolicyCard
 from ..policies.names import SOURCES, target_words, weights_words
@@ -248,7 +248,7 @@ def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
         lines.append(f"{returns} {normalized} {s.length_mean:>7.1f}" + speed * f" {s.actions_per_second:>10.0f}")
     legend = "no score: this environment has no reference returns (train takes --ref-min-score, --ref-max-score)"
     if first.reference is not None:
-        formula = "100 (return - random) / (expert - random), " if is_of_policies(first.reference) else ""
+        formula = "100 (return - random) / (expert - random), " if is_d4rl_scale(first.reference) else ""
         legend = f"score: {formula}{first.reference}"
     data = first.data()
     return "\n".join([*lines, "", *([] if data is None else [data]), f"{legend}; +- over episodes"])

@@ -51,7 +51,7 @@ def fetch(url: str, target: Path, *, check: Callable[[Path], object], progress: 
     with files.alone(target, "fetching", _WAY_OUT):
         if target.is_file():  # another process has fetched it meanwhile
             return
-        read_pin(pin_path(target))  # one that is damaged would cost the download
+        read_pin(pin_path(target))  # before the download, which a damaged pin would waste
         _complete(url, target, part, note, progress)
         try:
             verify_pin(part, pin_path(target))
@@ -148,7 +148,7 @@ def write_pin(path: Path, digest: str) -> None:
 
 
 def read_pin(pin: Path) -> str | None:
-    """The SHA-256 (hex) that a pin holds, None where there is none; raises DataError where it cannot be read."""
+    """The SHA-256 (hex) in a pin file; None if there is no such file. Raises DataError if it cannot be read."""
     try:
         text = pin.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

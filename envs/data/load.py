@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from ..behavior.local_sets import LEAST_STEPS, local_levels, local_path, make_local
+from ..behavior.local_sets import LEAST_STEPS, local_levels, local_path, make_local, recipe_of
 from ..errors import DataError, UsageError
 from ..tasks.built_in import LocalTask
 from ..tasks.environment import check_own_name, own_task, same_dynamics
@@ -160,10 +160,9 @@ def _first_source(task: D4RLTask, steps: int | None) -> str:
     path = data_files(task)["d4rl"]
     if steps is not None and path.is_file():
         raise UsageError(f"--local-steps {steps}: {path} exists and takes precedence; add --source local")
-    if task.level not in local_levels(task.family):
-        return "d4rl" if steps is None else "local"  # which has no such set, and says so
-    if path.is_file():
+    if steps is None and (path.is_file() or task.level not in local_levels(task.family)):
         return "d4rl"
+    recipe_of(task)  # raises DataError if no behavior policy ships for the task
     print(
         f"{task.name}: using the local dataset of the shipped behavior policies; it is not D4RL's file "
         f"({path} does not exist; --source d4rl downloads it)",
@@ -271,10 +270,10 @@ def _load_minari(
         raise UsageError(f"{dataset_id} does not name the environment it was recorded on; give it with --env-id")
     if env_id not in (None, recorded):
         raise UsageError(f"--env-id {env_id}: {dataset_id} was recorded on {recorded}; leave --env-id out")
-    if reference is None and spec.reference_returns is not None:
-        reference = Reference("Minari's reference returns", *spec.reference_returns)
     limit = reading.max_episode_steps or spec.max_episode_steps
-    own = own_task(name, recorded, env_kwargs=spec.env_kwargs, reference=reference, max_episode_steps=limit)
+    own = own_task(
+        name, recorded, env_kwargs=spec.env_kwargs, reference=reference or spec.reference, max_episode_steps=limit
+    )
     found = episodes.observation_dim, episodes.action_dim
     wanted = own.observation_dim, 1 if own.n_actions else own.action_dim
     if found != wanted or episodes.discrete != bool(own.n_actions):

@@ -27,9 +27,9 @@ class Reference(NamedTuple):
     high: float
 
 
-def is_of_policies(reference: str) -> bool:
-    """Whether 0 and 100 of a reference, by its name, are a random and an expert policy, as D4RL's are."""
-    return reference.startswith("D4RL")
+def is_d4rl_scale(reference: str | None) -> bool:
+    """Whether a reference, by its name, is D4RL's: a random policy scores 0, an expert policy 100."""
+    return reference is not None and reference.startswith("D4RL")
 
 
 # Family: (random policy's, expert policy's) mean return, the `-v2` entries of `d4rl.infos`.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from ...envs.tasks.table import is_of_policies
+from ...envs.tasks.table import is_d4rl_scale
 from ...evaluate.scores import MEASURES, Score
 from ...policies.names import DATA, MARKS, SOURCES, label, target_words, weights_words
 from ..cells import Cell
@@ -86,7 +86,7 @@ def _scores(score: Score, summaries: Sequence[Summary]) -> Table:
 
 def published_beside(score: Score, agent: str) -> dict[str, str]:
     """By source. Only beside scores on D4RL's scale: of other references, 0 and 100 stand for something else."""
-    if not is_of_policies(score.reference or ""):
+    if not is_d4rl_scale(score.reference):
         return {}
     return {
         source: f"{found.mean:g}" if found.std is None else f"{found.mean:g} ± {found.std:g}"
@@ -214,7 +214,7 @@ def listed(items: Iterable[object]) -> str:
 
 
 def joined(items: Sequence[str]) -> str:
-    """Items as a sentence lists them: "", "a", "a and b", "a, b and c"."""
+    """Items as a sentence lists them: "a", "a and b", "a, b and c"."""
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from ...envs.tasks.table import is_of_policies
+from ...envs.tasks.table import is_d4rl_scale
 from ...files import write_text
 from ...policies.names import DATA, label
 from ..cells import Cell
@@ -54,7 +54,6 @@ def _content(cells: Sequence[Cell], settings: Mapping[str, Any]) -> dict[str, An
     found = {source for cell in cells for source in tables.published_beside(cell.last, cell.agent)}
     # What stands behind the command's -- is in the command.
     shown = {key: value for key, value in settings.items() if key not in ("command", "train")}
-    references = [cell.last.reference or "" for cell in cells]
     names = ("scores", "improvement", "errors", "error_differences", "cost", "made", "seeds")
     return {
         "page": PAGE,
@@ -67,7 +66,7 @@ def _content(cells: Sequence[Cell], settings: Mapping[str, Any]) -> dict[str, An
             for env, runs in group(cells).items()
         },
         "data_returns": data_returns(cells),
-        "of_policies": joined([name for name in dict.fromkeys(references) if is_of_policies(name)]),
+        "d4rl_scale": next((c.last.reference for c in cells if is_d4rl_scale(c.last.reference)), None),
         "published": [source for source in PUBLISHED if source in found],
         "command_line": settings.get("command"),
         "settings": Table("Settings of the comparison", tables.settings_of(shown)),

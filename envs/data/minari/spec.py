@@ -17,6 +17,7 @@ from gymnasium.envs.registration import WrapperSpec
 
 from ...errors import DataError, UsageError, one_line
 from ...tasks.environment import entry_point_name, is_plain_argument
+from ...tasks.table import Reference
 
 # Where the folder of datasets cannot be written.
 WAY_OUT = "set MINARI_DATASETS_PATH to another folder"
@@ -51,6 +52,12 @@ class MinariSpec:
     total_episodes: int
     total_steps: int
     notes: tuple[str, ...]
+
+    @property
+    def reference(self) -> Reference | None:
+        """The returns that score 0 and 100, under a name."""
+        returns = self.reference_returns
+        return None if returns is None else Reference("Minari's reference returns", *returns)
 
 
 def minari_dataset_dir() -> Path:
