@@ -84,17 +84,17 @@ def of_pair(found: Sequence[Any], other: str = THEIRS) -> list[Any]:
 
 def answer(cells: Sequence[Cell]) -> str:
     """The main differences, what a mean over datasets hides, and what the token alone does."""
-    scores = {d.env: d.estimate for d in of_pair(differences(cells))}
-    whole, sets = scores.pop(None, None), list(scores)
+    by_set = {d.env: d.estimate for d in of_pair(differences(cells))}
+    whole, sets = by_set.pop(None, None), list(by_set)
     if not sets:
         return f"No dataset has runs of {label(OURS)} and of {label(THEIRS)} yet."
-    said = f"**Score of {label(OURS)} minus {label(THEIRS)}: {interval(whole or scores[sets[0]])} {mean_over(sets)}**"
+    said = f"**Score of {label(OURS)} minus {label(THEIRS)}: {interval(whole or by_set[sets[0]])} {mean_over(sets)}**"
     if len(sets) >= MIN_SETS:
-        *fewer, second, most = sorted(sets, key=lambda env: abs(scores[env].value))
+        *fewer, second, most = sorted(sets, key=lambda env: abs(by_set[env].value))
         others = of_pair(differences([cell for cell in cells if cell.env in fewer]))
         rest = next(d.estimate for d in others if d.env is None)
         said += (
-            f", {interval(scores[most])} on {most}, {interval(scores[second])} on {second} and {interval(rest)} on "
+            f", {interval(by_set[most])} on {most}, {interval(by_set[second])} on {second} and {interval(rest)} on "
             "average on the others"
         )
     if over_sets := [i.estimate for i in of_pair(improvements(cells)) if i.env is None]:
@@ -188,8 +188,8 @@ def over_all(cells: Sequence[Cell]) -> str:
     cells = on_all_sets(cells)
     if not (found := aggregate(cells)):
         return "There are fewer than two datasets."
-    scores = {d.second: d.estimate for d in differences(cells) if d.env is None and d.first == OURS}
-    errors = imitation_differences(cells)
+    in_score = {d.second: d.estimate for d in differences(cells) if d.env is None and d.first == OURS}
+    in_error = imitation_differences(cells)
     probability = {i.second: i.estimate for i in improvements(cells) if i.env is None and i.first == OURS}
     rows = [
         [
@@ -197,9 +197,9 @@ def over_all(cells: Sequence[Cell]) -> str:
             str(a.runs),
             interval(a.mean),
             interval(a.iqm),
-            interval(scores[a.agent]) if a.agent in scores else "-",
+            interval(in_score[a.agent]) if a.agent in in_score else "-",
             interval(probability[a.agent], 2) if a.agent in probability else "-",
-            lower_and_higher(errors, a.agent) or "-",
+            lower_and_higher(in_error, a.agent) or "-",
         ]
         for a in found
     ]
@@ -226,9 +226,9 @@ def steering(cells: Sequence[Cell]) -> str:
 
 def difference(runs: Sequence[Cell], always: float | None = None) -> str:
     """The mean of |achieved - target| / target over targets and seeds, in percent; of a return that is `always` it."""
-    scores = [score for cell in runs for score in cell.sweep]
-    achieved = [score.return_mean if always is None else always for score in scores]
-    parts = [abs(a / float(score.target_return) - 1) for a, score in zip(achieved, scores, strict=True)]
+    tried = [score for cell in runs for score in cell.sweep]
+    achieved = [score.return_mean if always is None else always for score in tried]
+    parts = [abs(a / float(score.target_return) - 1) for a, score in zip(achieved, tried, strict=True)]
     return f"{100 * fmean(parts):.0f} %"
 
 
