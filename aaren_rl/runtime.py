@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from .agents.arguments import Arguments, blame
 from .agents.discrete import choose, next_seeds
+from .agents.ranges import AUTO
 from .errors import ArgumentError, CheckpointError, NonFiniteActionError, ResourcesError, one_line
 from .ranges import ENVS, THREADS
 
@@ -78,6 +79,7 @@ class OnnxPolicy:
         acts = outputs["logits"] if self.discrete else inputs["previous_action"]
         self._outputs = ("logits" if self.discrete else "action", *_OUTPUTS[1:])
         self.action_start = operator.index(card.get("action_start", 0))
+        _check_card(card)
         shapes = [of.shape[1:] for of in (inputs["memory"], inputs["observation"], acts)]
         if not all(isinstance(size, int) and 0 <= size < 2**31 for shape in shapes for size in shape):
             raise ValueError(f"inputs of the sizes {shapes}")
@@ -217,6 +219,8 @@ class OnnxPolicy:
                 previous = CHECK.choices("previous_action", previous, batch, self.action_start, self._action_dim)
             else:
                 previous = CHECK.array("previous_action", previous, np.float32, (batch, self._action_dim))
+        elif np.any(timestep):
+            raise ArgumentError("previous_action: is None, and an action has been handed out before")
         if seeds is not None or self.temperature is not None:
             seeds = CHECK.seeds("state: seeds", seeds, batch)
         return PolicyState(CHECK.timestep(timestep, batch), return_to_go, previous, memory, seeds)
@@ -227,11 +231,24 @@ class OnnxPolicy:
         return CHECK.targets(wanted, count, self.card["return_scale"], infinite=infinite)
 
 
+def _check_card(card: dict[str, Any]) -> None:
+    """Raises LookupError, ValueError or TypeError where an entry that acting reads cannot be."""
+    target, scale = card["target_return"], card["return_scale"]
+    if target != AUTO and not math.isfinite(target):
+        raise ValueError(f"target_return {target}")
+    if not (math.isfinite(scale) and scale > 0):
+        raise ValueError(f"return_scale {scale}")
+    if not isinstance(card["rollout"], str) or not isinstance(card["model"], dict):
+        raise TypeError("rollout must be a text, and model a mapping")
+    operator.index(card["rollout_context"])
+
+
 def load_policy(path: str | Path, *, threads: int = 1, temperature: float | None = None) -> OnnxPolicy:
     """An exported policy, ready to act.
 
     Args:
-        path: the file that `aaren-rl export` wrote. Nothing in it is executed and no other file is read.
+        path: the file that `aaren-rl export` wrote. ONNX Runtime runs its graph, which may ask for
+            any memory and time. No other code in it is executed and no other file is read.
         threads: that ONNX Runtime computes on; one is fastest for a policy of the default size.
         temperature: discrete actions are sampled from softmax(logits / temperature); None: the most likely one.
 
@@ -271,7 +288,7 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1, temperature: floa
         raise CheckpointError(f"{name}: not a policy that `aaren-rl export` of this version wrote")
     try:
         policy = OnnxPolicy(session, json.loads(found["policy"]), json.loads(found["export"]))
-    except (LookupError, ValueError, TypeError, RecursionError) as error:
+    except (LookupError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"{name}: the description of the policy in it is damaged: {error}") from error
     CHECK.temperature(temperature, discrete=policy.discrete)
     policy.temperature = temperature

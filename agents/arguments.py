@@ -94,7 +94,10 @@ class Arguments:
     def timestep(self, value: Any, batch: int) -> int | npt.NDArray[np.int64]:  # noqa: ANN401
         """Steps taken so far: one number, or (B,)."""
         if isinstance(value, np.ndarray) and value.ndim:
-            return self.array("state: timestep", value, np.int64, (batch,))
+            found = self.array("state: timestep", value, np.int64, (batch,))
+            if (found < 0).any():
+                raise self._error(f"state: timestep: must be at least 0, not {found.min()}")
+            return found
         return self.integer("state: timestep", value, COUNT_FROM_0)
 
     def targets(self, value: Any, batch: int, scale: float = 1.0, *, infinite: bool = True) -> npt.NDArray[np.float64]:  # noqa: ANN401

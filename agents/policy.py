@@ -77,7 +77,9 @@ class Policy:
         if self.rollout not in ROLLOUTS:
             raise ValueError(f"rollout {self.rollout!r} is not one of {', '.join(ROLLOUTS)}")
         if not isinstance(self.context_length, int) or CONTEXT.problem(self.context_length):
-            raise ValueError(f"context_length must be an integer from 2 to {CONTEXT.high:,}, not {self.context_length}")
+            raise ValueError(
+                f"context_length must be an integer from 2 to {CONTEXT.high:,}, not {self.context_length!r}"
+            )
         size = (self.model.config.observation_dim,)
         if self.observation_mean.shape != size or self.observation_std.shape != size:
             raise ValueError(f"observation statistics must have shape {size}")

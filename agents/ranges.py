@@ -72,5 +72,6 @@ COUNT = Range(1, LARGE)
 COUNT_FROM_0 = Range(0, LARGE)
 ENVS = Range(1, 2**31)
 TEMPERATURE = Range(0, 1e30, above=True)
+DILATION = 1000  # in environment steps: a recurrence encoding keeps a sum for each
 CONTEXT = Range(2, 2**20)  # a rollout window allocates all steps at the start
 BELOW_1 = Range(0, 1, below=True)

@@ -144,8 +144,10 @@ class _Graph(Layers):  # the whole step, for both rollout modes
         rows = self.add("Concat", "memory", self.add("Unsqueeze", self._features(), np.array([1])), axis=1)
         times = self.add("Add", self.reshape("timestep", -1, 1), np.arange(1 - length, 1))
         first = self.add("Or", self.add("Equal", times, np.array(0)), np.arange(length) == 0)
-        x = self._embed(self.reshape(rows, -1, self.features), first, self.reshape(times, -1, 1))
         seen = self.reshape(self.add("GreaterOrEqual", times, np.array(0)), -1, length, 1)
+        # Rows of an earlier episode would overflow to NaN, which no weight of 0 takes out.
+        rows = self.add("Where", seen, rows, np.array(0, np.float32))
+        x = self._embed(self.reshape(rows, -1, self.features), first, self.reshape(times, -1, 1))
         if self.tokens == 3:
             # Without the action before the first step of the window or episode.
             action = self.add("And", self.reshape(first, -1, length, 1), np.array([True, False, False]))

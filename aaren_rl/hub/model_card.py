@@ -34,7 +34,7 @@ def model_card(card: PolicyCard, scores: Sequence[Score], name: str, license: st
     trained = f"Trained offline for {card.updates:,} updates (seed {card.seed})."
     if card.source == "imported":
         trained = "Its weights were trained elsewhere."
-    target = f'"{AUTO}"' if card.target_return == AUTO else target_words(card.target_return)
+    target = f'"{AUTO}"' if card.target_return == AUTO else target_words(card.target_return, ".15g")
     return f"""\
 ---
 {header.to_yaml()}

@@ -29,7 +29,7 @@ def export_step(module: nn.Module, file: str | Path, x: Tensor) -> float:
         module: Aaren, AarenRSA, Attention, CrossAttention, a trunk of these, or a module of your own whose `step(x,
             state)` calls theirs, with `initial_state(batch_size)`; its weights of now are written, without dropout.
         file: is replaced.
-        x: example tokens (B, N, C), at least 2 rows of at least 4.
+        x: example tokens (B, N, C) in float32, as the module, at least 2 rows of at least 4.
 
     Returns:
         The largest difference of a streamed output from PyTorch's, relative to the largest output.
@@ -146,7 +146,7 @@ def _named(state: Any, name: str, *, empty: bool = False) -> dict[str, Tensor]: 
     if isinstance(state, Tensor):
         return {name: state} if state.numel() or empty else {}
     if not isinstance(state, tuple):
-        raise ValueError(f"a state with {type(state).__name__} in it has no ONNX graph")
+        raise ValueError(f"a state with {type(state).__name__} in it, as tree attention's, has no ONNX graph")
     fields = getattr(state, "_fields", range(len(state)))
     inner = [_named(part, f"{name}_{field}", empty=empty) for field, part in zip(fields, state, strict=True)]
     return {key: part for parts in inner for key, part in parts.items()}

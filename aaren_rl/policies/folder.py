@@ -103,22 +103,21 @@ def load_policy(
         CheckpointError: the folder is missing, damaged or does not fit together, or an argument is unknown.
     """
     folder = policy_folder(path)
+    if weights not in (None, *WEIGHTS):
+        raise CheckpointError(f"weights {weights!r} is not one of {', '.join(WEIGHTS)}")
     with _naming_the_other(folder):
         card, digests = _read_json(folder)
         weights = weights or card.weights
         file = folder / _weights_file(card, weights)
-        if weights not in WEIGHTS:
-            raise CheckpointError(f"weights {weights!r} is not one of {', '.join(WEIGHTS)}")
         if weights != card.weights and not file.exists():
             raise CheckpointError(
                 f"{folder}: holds the {weights_words(card.weights)} only; the {weights_words(weights)} are in its run"
             )
         tensors = load_tensors(file, digests.get(file.name))
-        try:
+        with _as_checkpoint_errors(folder):
             model = make_model(read(ModelConfig, card.model, "model"), tensors)
-            return make_policy(model.to(device), card, rollout=rollout, rollout_context=rollout_context)
-        except (TypeError, ValueError, RuntimeError, OverflowError, AssertionError) as error:  # torch asserts CUDA
-            raise CheckpointError(f"{folder}: {one_line(error)}") from error
+    with _as_checkpoint_errors(folder):
+        return make_policy(model.to(device), card, rollout=rollout, rollout_context=rollout_context)
 
 
 def make_policy(
@@ -160,6 +159,8 @@ def make_policy(
 def load_tensors(file: Path, digest: str | None = None) -> dict[str, Tensor]:
     """Reads safetensors, with the SHA-256 `digest` if that is given; raises CheckpointError where this cannot be."""
     try:
+        if file.exists() and not file.is_file():
+            raise ValueError("is not a file")  # a pipe would never end
         content = file.read_bytes()
         tensors = load(content)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
@@ -190,11 +191,21 @@ def make_model(config: ModelConfig, tensors: Mapping[str, Tensor]) -> DecisionMo
     """
     if config.layers > len(tensors):
         raise ValueError(f"the model has {config.layers} layers, its weights are {len(tensors)} tensors")
+    if config.width > (widest := max((size for tensor in tensors.values() for size in tensor.shape), default=0)):
+        raise ValueError(f"the model's width is {config.width}, and no size of its weights is above {widest}")
     with torch.device("meta"):
         model = DecisionModel(config)
     copies = {name: tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}
     model.load_state_dict(copies, assign=True)
     return model
+
+
+@contextmanager
+def _as_checkpoint_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, ValueError, RuntimeError, OverflowError, AssertionError) as error:  # torch asserts CUDA
+        raise CheckpointError(f"{folder}: {one_line(error)}") from error
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..ranges import BELOW_1, COUNT, COUNT_FROM_0, Range, check_limits, setting
+from ..ranges import BELOW_1, COUNT, COUNT_FROM_0, DILATION, Range, check_limits, setting
 
 if TYPE_CHECKING:
     from ..mixers.rsa.encoding import RemConfig
@@ -46,7 +46,7 @@ class ModelConfig:
     rem_counts: str = setting(
         "auto", "of the -rsa agents: heads with each recurrence encoding, k1,...,k6 (RSA, section 3)"
     )
-    rem_dilation: int = setting(2, "dilation of k4 to k6, in environment steps", COUNT)
+    rem_dilation: int = setting(2, "dilation of k4 to k6, in environment steps", Range(1, DILATION))
     rem_max_power: int | None = setting(
         None, "mask larger powers; 0: none (default: 200 for decision-rsa, else 0)", COUNT_FROM_0
     )

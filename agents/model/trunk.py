@@ -137,6 +137,7 @@ class Trunk(RowModule):
         self, x: Tensor, state: TrunkState | None, starts: Tensor | None, keep: slice | None
     ) -> tuple[Tensor, TrunkState]:
         states = []
+        self._check_state(state)
         for i, block in enumerate(self.blocks):
             last = i == len(self.blocks) - 1  # which computes no positions but the kept past its mixer
             x, new = block(x, None if state is None else state[i], starts, keep if last else None)
@@ -145,10 +146,15 @@ class Trunk(RowModule):
 
     def run_one(self, x: Tensor, state: TrunkState) -> tuple[Tensor, TrunkState]:
         states = []
+        self._check_state(state)
         for block, old in zip(self.blocks, state, strict=True):
             x, new = block.step(x, old)  # type: ignore[operator]
             states.append(new)
         return self.norm(x), tuple(states)
+
+    def _check_state(self, state: TrunkState | None) -> None:
+        if state is not None and len(state) != len(self.blocks):
+            raise ValueError(f"the state is of {len(state)} blocks, and the trunk has {len(self.blocks)}")
 
     def initial_state(self, batch_size: int) -> TrunkState:
         """The state before any token."""

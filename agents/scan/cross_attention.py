@@ -59,6 +59,8 @@ def attend(
     batch = torch.broadcast_shapes(query.shape[:-2], keys.shape[:-2])
     if state is None:
         state = ScanState.identity((*batch, query.shape[-2]), values.shape[-1], device=values.device)
+    elif state.w.shape != (size := (*batch, query.shape[-2], values.shape[-1])):
+        raise ValueError(f"the state has w of shape {tuple(state.w.shape)}, and these tokens {size}")
     state = state.to(STATE_DTYPE)
     if mask is not None:
         mask = mask.expand(torch.broadcast_shapes(mask.shape, (1, count)))

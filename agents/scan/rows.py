@@ -76,29 +76,34 @@ def select(state: State, rows: Sequence[int] | Tensor) -> State:
 
     Raises:
         IndexError: there is no such row.
-        ValueError: a mask, which would be read as rows 0 and 1; give `mask.nonzero()[:, 0]`.
+        ValueError: a mask, which would be read as rows 0 and 1; give `mask.nonzero()[:, 0]`. Or no integers.
     """
     if torch.as_tensor(rows).dtype == torch.bool:
         raise ValueError("rows must be row numbers, not a mask; mask.nonzero()[:, 0] has the numbers")
-    wanted = _numbers(rows)
+    wanted, count = _numbers(rows), batch_size(state)
+    if missing := [row for row in wanted if not 0 <= row < count]:
+        raise IndexError(f"the state has {count} rows, none of them number {missing[0]}")
     if not isinstance(state, Ragged):
         return each(lambda parts: parts[0][wanted], [state])
     places = {row: (part, held.index(row)) for held, part in zip(*state, strict=True) for row in held}
-    if missing := [row for row in wanted if row not in places]:
-        raise IndexError(f"the state has {len(places)} rows, none of them number {missing[0]}")
     if not wanted:
         return select(state.parts[0], [])
     return join(select(part, [place]) for part, place in (places[row] for row in wanted))
 
 
 def join(states: Iterable[State]) -> State:
-    """The states of several batches of one module as that of a single one, in their order: undoes `select`."""
+    """The states of several batches of one module as that of a single one, in their order: undoes `select`.
+
+    Raises ValueError if there are none.
+    """
     parts, first = [], 0
     for state in states:
         whole = Ragged((tuple(range(batch_size(state))),), (state,))
         for rows, part in zip(*(state if isinstance(state, Ragged) else whole), strict=True):
             parts.append((tuple(first + row for row in rows), part))
         first += batch_size(state)
+    if not parts:
+        raise ValueError("there are no states to join")
     return _in_order(parts)
 
 
@@ -246,7 +251,9 @@ def _size(state: State) -> Any:  # noqa: ANN401  whatever can be compared
 
 
 def _numbers(values: Tensor | Sequence[int]) -> list[int]:
-    found = torch.as_tensor(values, dtype=torch.long)
+    found = torch.as_tensor(values)
+    if found.is_floating_point() and found.numel():  # an empty list is one of floats
+        raise ValueError(f"expected integers, not {found.dtype}")
     if found.dim() != 1:
         raise ValueError(f"expected one number per row, a shape (B,), not {tuple(found.shape)}")
-    return found.tolist()
+    return found.long().tolist()

@@ -114,6 +114,9 @@ def test_a_state_that_was_changed_into_nonsense_is_refused() -> None:
         policy.act(*zeros, state._replace(previous_action=None))
     with pytest.raises(ValueError, match=r"state: timestep: must have shape \(2,\) .*, not \(1,\)"):
         policy.act(*zeros, state._replace(timestep=np.ones(1, np.int64)))
+    for negative in (-1, np.array([0, -1])):
+        with pytest.raises(ValueError, match="state: timestep: must be at least 0, not -1"):
+            policy.act(*zeros, state._replace(timestep=negative))
     with pytest.raises(ValueError, match=r"target_return: .*shape \(1,\)"):
         policy.reset(state, [0], [1.0, 2.0])
 

@@ -103,6 +103,21 @@ def test_a_card_whose_numbers_cannot_be_is_refused(tmp_path: Path, change: dict[
         load_policy(run)
 
 
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ({"mixer": "aaren-rsa", "width": 2**40, "heads": 2**40}, f"the model's width is {2**40}"),
+        ({"mixer": "aaren-rsa", "rem_dilation": 2**40}, "rem_dilation: must be at most 1,000"),
+    ],
+)
+def test_a_card_of_a_huge_model_costs_no_memory(tmp_path: Path, shape: dict[str, object], message: str) -> None:
+    file = save_run(tmp_path / "run") / "policy" / "config.json"
+    card = json.loads(file.read_text())
+    file.write_text(json.dumps(card | {"model": card["model"] | shape}))
+    with pytest.raises(CheckpointError, match=message):
+        load_policy(tmp_path / "run")
+
+
 @pytest.mark.parametrize("written", ["auto", "best", None])
 def test_the_target_return_of_a_card_is_a_number_or_auto(tmp_path: Path, written: str | None) -> None:
     file = save_run(tmp_path / "run") / "policy" / "config.json"

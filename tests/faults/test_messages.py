@@ -19,9 +19,10 @@ from aaren_rl.envs.errors import one_line
 from aaren_rl.envs.files import write_whole
 from aaren_rl.envs.simulation.stepping import LocalStepper, take
 from aaren_rl.envs.tasks.environment import close_env, inspect_spaces
-from aaren_rl.errors import AarenRLError, UsageError
+from aaren_rl.errors import AarenRLError, CheckpointError, UsageError
 from aaren_rl.evaluate.command import main as evaluate
 from aaren_rl.files import check_free, read_small, write_folder, write_text
+from aaren_rl.policies.folder import load_tensors
 
 
 @pytest.mark.parametrize("kind", odd_environments.RAISING)
@@ -75,6 +76,8 @@ def test_only_files_are_read_and_small_ones(tmp_path: Path) -> None:
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
         with pytest.raises(ValueError, match="is not a file"):
             read_small(path)
+        with pytest.raises(CheckpointError, match="is not a file"):
+            load_tensors(path)
     (tmp_path / "large").write_bytes(b"")
     os.truncate(tmp_path / "large", 2**26 + 1)
     with pytest.raises(ValueError, match="larger than 64 MiB"):

@@ -82,7 +82,7 @@ def test_a_nan_writes_nothing(tmp_path):
 
 def test_what_has_no_graph_is_refused(tmp_path):
     x = torch.randn(2, 5, WIDTH)
-    with pytest.raises(ValueError, match="no ONNX graph"):
+    with pytest.raises(ValueError, match="as tree attention's, has no ONNX graph"):
         export_step(Trunk("attention", WIDTH, 1, HEADS).with_trees(TreeConfig()), tmp_path / "a.onnx", x)
     masked = AarenRSA(WIDTH, HEADS, rems=RemConfig((2, 0, 0, 0, 0, 0), max_power=3))
     for module in (RSA(WIDTH, HEADS), masked, nn.Sequential(RSA(WIDTH, HEADS))):

@@ -211,6 +211,7 @@ def test_what_cannot_be_meant_is_refused():
         ([16] * 6, "from 0 to 15"),
         ([-1] * 6, "from 0"),
         ([[1] * 6], "shape"),
+        ([2.5] * 6, r"expected integers, not torch\.float32"),
     ):
         with pytest.raises(ValueError, match=message):
             module(x, lengths=lengths)
@@ -222,7 +223,16 @@ def test_what_cannot_be_meant_is_refused():
         module.step(x[:, 0], module.initial_state(6), mask=[True])
     with pytest.raises(ValueError, match="rows"):
         module(x, module.initial_state(5), lengths=LENGTHS)
-    with pytest.raises(IndexError):
-        select(made(MODULES["Attention"])(x, lengths=LENGTHS)[1], [6])
+    for state in (made(MODULES["Attention"])(x, lengths=LENGTHS)[1], module.initial_state(6)):
+        for row in (6, -1):
+            with pytest.raises(IndexError, match=f"the state has 6 rows, none of them number {row}"):
+                select(state, [row])
+    with pytest.raises(ValueError, match="no states to join"):
+        join([])
+    two = made(MODULES["Trunk of Aaren"])
+    state = Trunk("aaren", WIDTH, 3, HEADS).initial_state(6)
+    for run in (two, lambda x, state: two.step(x[:, 0], state)):
+        with pytest.raises(ValueError, match="the state is of 3 blocks, and the trunk has 2"):
+            run(x, state)
     with pytest.raises(ValueError, match="none"):
         trunk("aaren").with_trees(TreeConfig())

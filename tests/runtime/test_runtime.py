@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -183,6 +184,33 @@ def test_some_environments_begin_anew(mixer: str, rollout: str, context_length: 
     np.testing.assert_array_equal(some, mixed[13][rows])
 
 
+@every_mode
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_reset_ignores_what_the_memory_holds(mixer: str, rollout: str, context_length: int, sign: int) -> None:
+    onnx_policy = onnx_policy_of(make_policy(mixer, rollout, context_length))
+    observations, rewards = episode(2)
+    fresh = onnx_policy.initial_state(2, TARGET)
+    largest = sign * np.finfo(fresh.memory.dtype).max
+    state = fresh._replace(
+        memory=np.full_like(fresh.memory, largest),
+        previous_action=np.full((2, ACTION), sign * np.finfo(np.float32).max, np.float32),
+    )
+    for seen, reward in zip(observations, rewards, strict=True):
+        wanted, fresh = onnx_policy.act(seen, reward, fresh)
+        action, state = onnx_policy.act(seen, reward, state)
+        np.testing.assert_array_equal(action, wanted)
+
+
+def test_a_state_that_was_changed_into_nonsense_is_refused() -> None:
+    onnx_policy, (first, second), (zero, reward) = onnx_policy_of(make_policy()), *episode(2, 2)
+    begun = onnx_policy.reset(onnx_policy.initial_state(2, TARGET), [1], TARGET)  # no action was handed out
+    _, state = onnx_policy.act(first, zero, begun)
+    with pytest.raises(UsageError, match="previous_action: is None"):
+        onnx_policy.act(second, reward, state._replace(previous_action=None))
+    with pytest.raises(UsageError, match="state: timestep: must be at least 0, not -5"):
+        onnx_policy.act(second, reward, state._replace(timestep=np.array([1, -5])))
+
+
 def test_an_infinite_reward_does_not_ask_for_the_best() -> None:
     onnx_policy = onnx_policy_of(make_policy(max_return_estimate=True))
     (first, second), (zero, _) = episode(2, 2)
@@ -238,6 +266,17 @@ def described(content: bytes, **props: str) -> bytes:
     return model.SerializeToString()
 
 
+def with_entry(name: str, value: object) -> Callable[[bytes], bytes]:
+    """Another value of an entry of the card; without it, if the value is None."""
+
+    def changed(content: bytes) -> bytes:
+        card = {p.key: p.value for p in onnx.load_from_string(content).metadata_props}["policy"]
+        entries = {key: old for key, old in json.loads(card).items() if key != name}
+        return described(content, policy=json.dumps(entries | ({} if value is None else {name: value})))
+
+    return changed
+
+
 def elsewhere(content: bytes) -> bytes:
     """Weights that are another file's."""
     model = onnx.load_from_string(content)
@@ -267,6 +306,14 @@ def foreign(content: bytes | None = None) -> bytes:
         (lambda content: described(content, policy="{"), "description of the policy in it is damaged"),
         (lambda content: described(content, export="[]"), "description of the policy in it is damaged"),
         (foreign, "description of the policy in it is damaged"),
+        (with_entry("target_return", None), "description of the policy in it is damaged: 'target_return'"),
+        (with_entry("target_return", "best"), "description of the policy in it is damaged"),
+        (with_entry("target_return", 10**400), "description of the policy in it is damaged"),
+        (with_entry("return_scale", 0), "description of the policy in it is damaged: return_scale 0"),
+        (with_entry("return_scale", "x"), "description of the policy in it is damaged"),
+        (with_entry("rollout", []), "description of the policy in it is damaged"),
+        (with_entry("rollout_context", 2.5), "description of the policy in it is damaged"),
+        (with_entry("model", []), "description of the policy in it is damaged"),
     ],
 )
 def test_files_that_are_no_policy_are_refused(exported: Path, tmp_path: Path, spoil, message: str) -> None:

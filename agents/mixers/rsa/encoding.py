@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...ranges import COUNT_FROM_0, LARGE, Range, check_limits, setting
+from ...ranges import COUNT_FROM_0, DILATION, Range, check_limits, setting
 from ...scan.state import STATE_DTYPE
 from .recurrence import fold, latest, scan, unfold, with_inputs
 
@@ -47,7 +47,7 @@ class RemConfig:
     """
 
     counts: tuple[int, int, int, int, int, int]
-    dilation: int = setting(3, limits=Range(2, LARGE))
+    dilation: int = setting(3, limits=Range(2, 3 * DILATION))  # of 3 tokens per step at most
     max_power: int | None = setting(None, limits=COUNT_FROM_0)
     gate: float = setting(0.0, limits=Range(-3, 3))
 

@@ -84,6 +84,11 @@ def test_what_cannot_be() -> None:
             attend(*(torch.zeros(shape) for shape in shapes))
     with pytest.raises(ValueError, match="block must be at least 1, not 0"):
         attend(*draw(3), block=0)
+    query, keys, values = draw(3)
+    _, state = attend(query, keys, values)
+    for other in ((query[..., :1, :], keys, values), (query, keys, values[..., :1])):
+        with pytest.raises(ValueError, match="the state has w of shape"):
+            attend(*other, state)
 
 
 @torch.no_grad()
