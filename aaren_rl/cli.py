@@ -149,7 +149,7 @@ def progress_bar(**options: Any) -> tqdm[Any]:  # noqa: ANN401  tqdm's own optio
 
 
 class StopRequest:
-    """Turns the first SIGINT or SIGTERM into a flag that the loop reads; a second SIGINT exits immediately."""
+    """Turns the first SIGINT or SIGTERM into a flag that the loop reads; a second SIGINT raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -170,13 +170,16 @@ class StopRequest:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None and number == signal.SIGINT:
-            os._exit(128 + number)  # even while it waits; an interrupted save leaves the previous checkpoint
+            raise KeyboardInterrupt  # even while it waits; an interrupted save leaves the previous checkpoint
         self.signal = number
 
 
 def launched() -> int:
-    """The number of processes that torchrun started for this run. UsageError where WORLD_SIZE is not a number."""
+    """The number of processes that torchrun started for this run. UsageError where its variables do not say so."""
     size = os.environ.get("WORLD_SIZE", "1") if "RANK" in os.environ else "1"
-    if not size.isdecimal():
-        raise UsageError(f"WORLD_SIZE={size}: not a number of processes; unset RANK and WORLD_SIZE, or use torchrun")
+    way_out = "unset RANK and WORLD_SIZE, or use torchrun"
+    if not size.isdecimal() or int(size) < 1:
+        raise UsageError(f"WORLD_SIZE={size}: not a number of processes; {way_out}")
+    if int(size) > 1 and (missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]):
+        raise UsageError(f"WORLD_SIZE={size} without {' and '.join(missing)}; {way_out}")
     return int(size)

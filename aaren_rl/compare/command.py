@@ -12,7 +12,7 @@ from pathlib import Path
 from ..cli import Parser, import_registering, positive, progress_bar, run, shell_line, split_at_dashes
 from ..envs import UsageError, is_own, task_name
 from ..envs.data.load import OF_THE_TABLE, default_name
-from ..policies.names import AGENTS
+from ..policies.names import AGENTS, UNCONDITIONED
 from ..ranges import GPUS, RETURN, SEED
 from ..sweep.processes import CellJob, make_job
 from ..sweep.schedule import run_cells
@@ -87,6 +87,8 @@ def compare(arguments: argparse.Namespace) -> int:
         print("stopped; the same command continues from here", file=sys.stderr)
         return code
     returns = arguments.target_returns and tuple(arguments.target_returns)
+    if returns and all(agent in UNCONDITIONED for agent in arguments.agents):
+        print(f"note: --target-returns has no effect with {', '.join(arguments.agents)}", file=sys.stderr)
     how = Evaluation(arguments.episodes, arguments.eval_seed, max(1, arguments.episodes // 2), returns)
     # Times of an action are taken on one thread, as a small robot's computer would have.
     threads = torch.get_num_threads()
@@ -145,6 +147,8 @@ def _tasks(names: Sequence[str] | None, sources: Sequence[str], env_id: str | No
             raise UsageError("--source: the tasks of --env share one; several files are for --env-id")
         return [(name, sources[0]) for name in dict.fromkeys(names)]
     if of_table := [source for source in sources if source in OF_THE_TABLE]:
+        if env_id is None:
+            raise UsageError(f"--source: {of_table[0]} is for the tasks of --env; compare other data on their own")
         raise UsageError(f"--env-id {env_id} needs a dataset: --source PATH of an HDF5 file, not {of_table[0]}")
     names = [default_name(source) for source in sources] if names is None else list(names)
     if not all(own) or len(names) != len(sources) or len(set(names)) < len(names):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -18,10 +19,10 @@ from ..errors import CheckpointError
 from ..evaluate.held_out import action_error, kept_episodes
 from ..evaluate.play import EpisodePlan, score_policy
 from ..evaluate.scores import Score
-from ..files import write_json
+from ..files import is_there, write_json
 from ..machine import Machine, state_bytes
 from ..policies.card import PolicyCard, versions
-from ..policies.folder import load_policy, read_card
+from ..policies.folder import CARD, FOLDERS, load_policy, read_card
 from ..policies.names import AUTO, UNCONDITIONED
 from ..runs.folder import is_finished, read_metrics
 from ..typed import read
@@ -49,13 +50,19 @@ class Evaluation:
 def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | None = None) -> Cell:
     """Everything a comparison shows of a run; kept in its comparison.json, and read from there the next time.
 
-    It is measured again with other settings, on another processor, or with other versions of packages.
+    It is measured again with other policies or settings, on another processor, or with other versions of packages.
 
     Raises CheckpointError where the run has no policy or readable metrics, UsageError where its configuration cannot be
     read, DataError where its data cannot be, or are other ones by now, and SimulationError where the environment fails.
     """
     card, file = read_card(run), run / "comparison.json"
-    asked = {"format": FORMAT, "how": json.loads(json.dumps(asdict(how))), "updates": card.updates, **measured_on()}
+    cards = [run / name / CARD for name in FOLDERS]  # with the SHA-256 of the weights
+    asked = {
+        "format": FORMAT,
+        "how": json.loads(json.dumps(asdict(how))),
+        "policies": [hashlib.sha256(card.read_bytes()).hexdigest() for card in cards if is_there(card)],
+        **measured_on(),
+    }
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
         cell = read(Cell, {**kept.pop("cell"), "run": str(run)})

@@ -38,7 +38,7 @@ class Saved(NamedTuple):
 
 
 def add_checkpoint(parent: Path, number: int, progress: dict[str, Any], states: dict[str, Any]) -> None:
-    """Adds a checkpoint to a run's checkpoints/, or replaces the one of the same number; deletes all but the last KEPT.
+    """Adds a checkpoint to a run's checkpoints/, or replaces the one of the same number; KEPT remain up to this one.
 
     Raises OSError if it cannot be written; earlier checkpoints remain.
     """
@@ -46,7 +46,8 @@ def add_checkpoint(parent: Path, number: int, progress: dict[str, Any], states: 
     torch.save({"progress": json.dumps(progress), "states": states}, content)
     parent.mkdir(parents=True, exist_ok=True)
     write_whole(parent / f"{number:08d}.pt", content.getbuffer())
-    for old in checkpoint_files(parent)[:-KEPT]:
+    # Later ones are damaged, or this run would have begun from them.
+    for old in [file for file in checkpoint_files(parent) if int(file.stem) <= number][:-KEPT]:
         old.unlink()
 
 

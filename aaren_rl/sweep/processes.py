@@ -15,7 +15,7 @@ from ..envs.processes import start_child
 from ..errors import UsageError
 from ..train.config import RunConfig
 from ..train.options import make_job as make_train_job
-from ..train.options import make_parser
+from ..train.options import make_parser, remarks
 from ..train.settings import as_text, make_config, run_folder
 
 RETRIES = 2  # of a run that a signal ended
@@ -33,6 +33,7 @@ class CellJob:
     run: Path  # the run's own in it
     preset: str  # that it started from
     options: tuple[str, ...] = ()  # of `aaren_rl.train`, which are no settings
+    notes: tuple[str, ...] = ()  # on settings that a user typed and that have no effect
 
     @property
     def arguments(self) -> list[str]:
@@ -55,7 +56,8 @@ def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), pres
         local_path(task, config.data.local_steps)  # raises for a size that its data do not have
     others = {"register": asked.register, "device": asked.device, "save-every": asked.save_every}
     options = [f"--{name}={value}" for name, value in others.items() if value is not None]
-    return CellJob(config, out, run, asked.preset, (*options, f"--threads={asked.threads or 1}"))
+    options.append(f"--threads={asked.threads or 1}")
+    return CellJob(config, out, run, asked.preset, tuple(options), tuple(remarks(config, asked.settings)))
 
 
 def launch(job: CellJob, resume: bool, gpu: str | None = None, *, saves: bool = True) -> subprocess.Popen[bytes]:

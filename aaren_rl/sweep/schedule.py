@@ -19,7 +19,8 @@ from tqdm import tqdm
 from ..cli import StopRequest, progress_bar
 from ..envs.system import core_count
 from ..errors import AarenRLError, CheckpointError, UsageError
-from ..files import check_place
+from ..files import check_place, is_there
+from ..policies.folder import CARD
 from ..runs.folder import holds_training, is_finished, read_metrics
 from ..train.settings import differences, read_config, settings_of
 from .processes import POLL, RETRIES, CellJob, launch
@@ -62,9 +63,8 @@ def run_cells(
         CheckpointError: a folder holds a run with other settings; the message names them.
         SweepError: a run failed; the message ends with its own last error line.
     """
-    tasks = [_Task(job, done=_is_done(job)) for job in cells]
+    tasks = _tasks(cells)
     waiting = deque(task for task in tasks if not task.done)
-    print(f"{len(tasks)} runs, {len(tasks) - len(waiting)} of them finished before")
     if not waiting:
         return 0
     for task in waiting:
@@ -99,6 +99,14 @@ def run_cells(
     return 0
 
 
+def _tasks(cells: Sequence[CellJob]) -> list[_Task]:
+    for note in dict.fromkeys(note for job in cells for note in job.notes):
+        print(note, file=sys.stderr)
+    tasks = [_Task(job, done=_is_done(job)) for job in cells]
+    print(f"{len(tasks)} runs, {sum(task.done for task in tasks)} of them finished before")
+    return tasks
+
+
 def visible_gpus() -> list[str]:
     """The GPUs that this process sees, as CUDA_VISIBLE_DEVICES names them."""
     import torch  # seconds
@@ -115,7 +123,8 @@ def _is_done(job: CellJob) -> bool:
         return False
     if differing := differences(read_config(config_file), settings_of(job.config)):
         raise CheckpointError(f"{job.run}: holds a run that differs in {'; '.join(differing)}; choose another --out")
-    return is_finished(read_metrics(job.run), job.config.optimizer.updates)
+    has_policy = is_there(job.run / "policy" / CARD)  # a user may have deleted it
+    return has_policy and is_finished(read_metrics(job.run), job.config.optimizer.updates)
 
 
 @dataclass(eq=False)

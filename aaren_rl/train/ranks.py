@@ -24,13 +24,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..cli import launched
-from ..errors import PeerError, UsageError
+from ..errors import PeerError, UsageError, one_line
 
 T = TypeVar("T")
 
 CPU = torch.device("cpu")
 # The others wait while the writer evaluates. A process that dies closes its connections, so the others stop at once.
 PATIENCE = timedelta(days=1)
+ARRIVAL = timedelta(minutes=10)  # of the other processes, at the beginning
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,14 @@ def join_ranks() -> Iterator[Ranks]:
         return
     # Both backends: NCCL for gradients on a GPU, Gloo for messages between the processes.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=PATIENCE)
+    try:
+        store, rank, _ = next(dist.rendezvous("env://", timeout=ARRIVAL))  # type: ignore[no-untyped-call]
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    except (dist.DistError, RuntimeError, ValueError) as error:
+        raise UsageError(
+            f"the {size} processes of WORLD_SIZE did not meet at MASTER_ADDR and MASTER_PORT: {one_line(error)}; start "
+            "them all, or unset RANK and WORLD_SIZE"
+        ) from error
     try:
         yield Ranks(dist.get_rank(), size, int(os.environ.get("LOCAL_RANK", "0")))
     finally:

@@ -90,7 +90,7 @@ def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:
     if differing := "; ".join(differences(config, preset | job.given)):
         if not holds_training(folder.path):
             print(f"{folder.path}: no checkpoint was saved yet; starting with {differing}", file=sys.stderr)
-            return asked
+            return build_config({**settings_of(config), **preset, **job.given})
         if given := differences(config, job.given):
             raise CheckpointError(f"{folder.path}: the run to resume differs in {'; '.join(given)}")
         print(f"{folder.path}: keeps its settings, not those of --preset {job.preset}: {differing}", file=sys.stderr)

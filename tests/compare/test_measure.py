@@ -60,6 +60,12 @@ def test_it_is_kept_until_the_question_changes(run: Path, monkeypatch: pytest.Mo
     assert gather(run, HOW) == cell
     with pytest.raises(NameError):
         gather(run, Evaluation(4, 5, 2, (100.0, 3600.0)))
+    for name in ("policy", "policy_best"):
+        card, retrained = (run / name / "config.json").read_bytes(), dataclasses.replace(read_card(run / name), seed=9)
+        amend_card(run / name, seed=retrained.seed)
+        with pytest.raises(NameError):
+            gather(run, HOW)
+        (run / name / "config.json").write_bytes(card)
     with monkeypatch.context() as elsewhere, pytest.raises(NameError):
         elsewhere.setattr(gather_module, "measured_on", lambda: {"processor": "another"})
         gather(run, HOW)

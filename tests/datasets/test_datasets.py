@@ -140,12 +140,19 @@ def test_a_closed_output(folder):
     assert closed.returncode == 0
 
 
-@pytest.mark.parametrize(("command", "size"), [("datasets list --bogus", "4"), ("train --env tmaze", "x")])
-def test_an_error_is_printed_where_a_cluster_sets_variables(command, size, folder):
+@pytest.mark.parametrize(
+    ("command", "size", "begin"),
+    [
+        ("datasets list --bogus", "4", "unrecognized arguments: --bogus"),
+        ("train --env tmaze", "x", "WORLD_SIZE=x: not a number of processes"),
+        ("train --env tmaze", "0", "WORLD_SIZE=0: not a number of processes"),
+        ("train --env tmaze", "2", "WORLD_SIZE=2 without MASTER_ADDR and MASTER_PORT; unset RANK"),
+    ],
+)
+def test_an_error_is_printed_where_a_cluster_sets_variables(command, size, begin, folder):
     ranks = {**os.environ, "RANK": "1", "WORLD_SIZE": size}
     asked = [sys.executable, "-m", *f"aaren_rl.{command}".split()]
     done = subprocess.run(asked, cwd=folder, env=ranks, capture_output=True, text=True)
-    begin = "unrecognized arguments: --bogus" if "--bogus" in command else "WORLD_SIZE=x: not a number"
     assert done.returncode == 2 and done.stderr.startswith(f"error: {begin}") and done.stderr.count("\n") == 1
 
 

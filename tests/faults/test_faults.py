@@ -28,8 +28,9 @@ from safetensors.torch import load_file, save_file
 from small_run import arguments, folder, records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from aaren_rl.errors import CheckpointError
 from aaren_rl.evaluate.command import main as evaluate
-from aaren_rl.policies.folder import read_card
+from aaren_rl.policies.folder import load_policy, read_card
 from aaren_rl.train import trainer as training_module
 from aaren_rl.train.command import main as train
 from aaren_rl.train.trainer import Trainer
@@ -172,12 +173,21 @@ def test_14_a_kill_at_any_moment_of_a_save_leaves_a_whole_one(finished: Path, tm
 
 
 STUCK = """
-import time
+import sys, time
 from aaren_rl.cli import StopRequest
-with StopRequest() as stop:
-    print("ready", flush=True)
-    while True:
-        time.sleep(0.01)  # never looks
+from aaren_rl.errors import run_command
+
+def command():
+    with StopRequest() as stop:
+        print("ready", flush=True)
+        while True:
+            time.sleep(0.01)  # never looks
+
+try:
+    command()
+except KeyboardInterrupt:  # a user's own loop around `train_policy`, which goes on
+    print("caught", flush=True)
+sys.exit(run_command(command))
 """
 
 
@@ -185,11 +195,14 @@ with StopRequest() as stop:
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
 def test_16_a_second_ctrl_c_leaves_at_once(first: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        process.send_signal(first)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5)
-        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        for after in ("caught\n", ""):
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(first)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.5)
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.readline() == after
         assert process.wait(5) == 130
 
 
@@ -361,6 +374,15 @@ def test_23_a_corrupt_policy_names_the_other(
     assert evaluate([str(run), "--episodes", "1"]) == 4
     assert the_error().endswith(f"; its run has {run / 'policy_best'}, too")
     assert evaluate([str(run / "policy_best"), "--episodes", "1"]) == 0
+
+
+@pytest.mark.faults(23)
+@pytest.mark.parametrize("argument", [{"weights": "best"}, {"rollout": "tree"}, {"rollout_context": "40"}], ids=str)
+def test_23_an_argument_that_cannot_be_names_no_other_policy(half: Path, argument: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        load_policy(folder(half), **argument)
+    (value,) = argument.values()
+    assert repr(value) in str(caught.value) and "its run has" not in str(caught.value)
 
 
 @pytest.mark.faults(26)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from safetensors.torch import load_file
 from small_run import folder, records, wait_for_updates
 from windows import LENGTHS, generator, make_data, sampler, stretches
 
+from aaren_rl.errors import UsageError
 from aaren_rl.policies.names import CONTEXTS
+from aaren_rl.train import ranks
 from aaren_rl.train.command import main as train
 from aaren_rl.train.contexts.batches import part
 from aaren_rl.train.contexts.sampling import TbpttSampler
@@ -101,6 +104,15 @@ def test_a_resume_gives_the_same_run_with_dropout(hopper_file: Path, tmp_path: P
     assert a.number == b.number == 20
     for name in a.states["raw"]:
         assert torch.equal(a.states["raw"][name], b.states["raw"][name]), name
+
+
+def test_processes_that_do_not_come_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    for name, value in here.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ranks, "ARRIVAL", timedelta(seconds=1))
+    with pytest.raises(UsageError, match=r"the 2 processes of WORLD_SIZE did not meet .*; start them all, or unset"):
+        ranks.join_ranks().__enter__()
 
 
 @pytest.mark.slow

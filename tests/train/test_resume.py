@@ -17,6 +17,8 @@ from small_run import arguments, folder, quick, records
 
 from aaren_rl.envs import SimulationError
 from aaren_rl.policies.folder import read_card
+from aaren_rl.runs.checkpoints import KEPT, add_checkpoint
+from aaren_rl.runs.folder import checkpoint_files
 from aaren_rl.sweep.processes import make_job
 from aaren_rl.sweep.schedule import _is_done
 from aaren_rl.train import trainer as trainer_module
@@ -111,7 +113,10 @@ def test_a_deleted_policy_is_made_again(hopper_file: Path, tmp_path: Path) -> No
     command, run = arguments(hopper_file, tmp_path), folder(tmp_path)
     assert train(command) == 0
     before = read_card(run).updates
+    job = make_job(settings_of(read_config(run / "config.yaml")), tmp_path)
+    assert _is_done(job)
     shutil.rmtree(run / "policy")
+    assert not _is_done(job)  # a sweep resumes it
     assert train([*command, "--resume"]) == 0 and read_card(run).updates == before
     assert [r["update"] for r in records(run) if "eval/mean_return" in r].count(before) == 1
 
@@ -137,6 +142,29 @@ def test_a_last_evaluation_whose_policies_are_not_saved_is_made_again(
     assert read_card(run).updates == 20 and not _is_done(job)
     assert train([*command, "--resume"]) == 0
     assert _is_done(job) and records(run)[-1]["update"] == 20 and "eval/mean_return" in records(run)[-1]
+
+
+def test_resuming_before_the_first_save_keeps_what_is_not_given(
+    hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, run = arguments(hopper_file, tmp_path, "--learning-rate", "1e30", "--optimizer", "adamw"), folder(tmp_path)
+    assert train(command) == 6 and find_checkpoint(run / "checkpoints") is None
+    before = read_config(run / "config.yaml")
+    given = ["--env", "hopper-medium", "--learning-rate", "1e-3", "--threads", "1", "--out", str(tmp_path), "--resume"]
+    assert train(given) == 0
+    assert "no checkpoint was saved yet; starting with optimizer.learning_rate" in capsys.readouterr().err
+    assert settings_of(read_config(run / "config.yaml")) == {**settings_of(before), "learning_rate": 1e-3}
+
+
+def test_new_checkpoints_beside_later_damaged_ones_are_kept(tmp_path: Path) -> None:
+    for number in (500, 1000, 1500):
+        add_checkpoint(tmp_path, number, {}, {})
+    for number in (1000, 1500):
+        (tmp_path / f"{number:08d}.pt").write_bytes(b"damaged")
+    for number in (600, 650, 700):
+        add_checkpoint(tmp_path, number, {}, {})
+    kept = [600, 650, 700][-KEPT:]
+    assert [int(file.stem) for file in checkpoint_files(tmp_path)] == [*kept, 1000, 1500]
 
 
 @pytest.mark.parametrize("after", ["float32", "bfloat16"])
