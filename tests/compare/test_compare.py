@@ -59,7 +59,11 @@ def test_a_target_above_the_data_is_noted(compared: Path, hopper_file: Path, tmp
     """Also where the first agent is fed no return."""
     out = shutil.copytree(compared, tmp_path / "out")
     assert compare(command(hopper_file, out, "--agents", "bc", "decision-aaren", "--seeds", "1")) == 0
-    assert "hopper-medium: note: the target return 3,600 is above the best" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "hopper-medium: note: the target return 3,600 is above the best" in errors
+    assert "has no effect" not in errors
+    assert compare(command(hopper_file, out, "--agents", "bc", "--seeds", "1")) == 0
+    assert "note: --target-returns has no effect with bc\n" in capsys.readouterr().err
 
 
 def test_what_fails_says_why(compared: Path, hopper_file: Path, tmp_path: Path, capsys) -> None:
