@@ -199,7 +199,7 @@ def test_scores_of_a_run_and_of_its_file(run: Path, file: Path, tmp_path: Path, 
 
 
 def test_a_sampled_episode_does_not_depend_on_how_many_are_played(run: Path) -> None:
-    policy = dataclasses.replace(load_policy(run), temperature=1.5)
+    policy = load_policy(run, temperature=1.5)
     together = rollout(policy, CARTPOLE, episodes=40, target_return=TARGET, seed=5, workers=0).returns
     alone = rollout(policy, CARTPOLE, episodes=3, target_return=TARGET, seed=12, workers=0).returns
     assert together[7:10].tolist() == alone.tolist()

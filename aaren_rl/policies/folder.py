@@ -89,6 +89,7 @@ def load_policy(
     rollout_context: int | None = None,
     weights: str | None = None,
     device: torch.device | str = "cpu",
+    temperature: float | None = None,
 ) -> Policy:
     """A trained policy, ready to act; its `card` says how it was made, and its `target_return` is the card's.
 
@@ -98,6 +99,7 @@ def load_policy(
         rollout_context: K of the modes staggered and window, in steps.
         weights: "ema" or "raw" instead of the default.
         device: where to run it.
+        temperature: discrete actions are sampled from softmax(logits / temperature); None: the most likely one.
 
     Raises:
         CheckpointError: the folder is missing, damaged or does not fit together, or an argument is unknown.
@@ -117,7 +119,8 @@ def load_policy(
         with _as_checkpoint_errors(folder):
             model = make_model(read(ModelConfig, card.model, "model"), tensors)
     with _as_checkpoint_errors(folder):
-        return make_policy(model.to(device), card, rollout=rollout, rollout_context=rollout_context)
+        policy = make_policy(model.to(device), card, rollout=rollout, rollout_context=rollout_context)
+        return policy if temperature is None else dataclasses.replace(policy, temperature=temperature)
 
 
 def make_policy(
