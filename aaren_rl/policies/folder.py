@@ -75,6 +75,11 @@ def policy_folder(path: str | Path) -> Path:
     raise CheckpointError(f"{path}: no policy here; give a run folder or its policy/ (is its training finished?)")
 
 
+def has_policies(run: Path) -> bool:
+    """Whether both policies of a run are there; a user may have deleted one."""
+    return all(is_there(run / name / CARD) for name in FOLDERS)
+
+
 def read_card(path: str | Path) -> PolicyCard:
     """The card of a run folder's policy; raises CheckpointError: no policy, not readable, or of another format."""
     folder = policy_folder(path)

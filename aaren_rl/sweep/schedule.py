@@ -19,8 +19,8 @@ from tqdm import tqdm
 from ..cli import StopRequest, progress_bar
 from ..envs.system import core_count
 from ..errors import AarenRLError, CheckpointError, UsageError
-from ..files import check_place, is_there
-from ..policies.folder import CARD
+from ..files import check_place
+from ..policies.folder import has_policies
 from ..runs.folder import holds_training, is_finished, read_metrics
 from ..train.settings import differences, read_config, settings_of
 from .processes import POLL, RETRIES, CellJob, launch
@@ -123,8 +123,7 @@ def _is_done(job: CellJob) -> bool:
         return False
     if differing := differences(read_config(config_file), settings_of(job.config)):
         raise CheckpointError(f"{job.run}: holds a run that differs in {'; '.join(differing)}; choose another --out")
-    has_policy = is_there(job.run / "policy" / CARD)  # a user may have deleted it
-    return has_policy and is_finished(read_metrics(job.run), job.config.optimizer.updates)
+    return has_policies(job.run) and is_finished(read_metrics(job.run), job.config.optimizer.updates)
 
 
 @dataclass(eq=False)

@@ -26,7 +26,7 @@ from ..evaluate.scores import Score
 from ..files import is_there
 from ..machine import device_name
 from ..policies.card import PolicyCard, ReturnBounds, task_fields, versions
-from ..policies.folder import CARD, amend_card, make_policy, save_policy
+from ..policies.folder import CARD, amend_card, has_policies, make_policy, save_policy
 from ..runs.checkpoints import Saved, add_checkpoint, newest_whole
 from ..runs.folder import holds_training
 from ..runs.metrics import Metrics
@@ -89,8 +89,8 @@ class Run:
 
     @property
     def owes_evaluation(self) -> bool:
-        """Whether the run ended between a checkpoint and the evaluation that was due, or lost its policy."""
-        made = is_there(self.path / "policy" / CARD)  # a user may have deleted it
+        """Whether the run ended between a checkpoint and the evaluation that was due, or lost a policy."""
+        made = has_policies(self.path)
         evaluated = self.last is not None and self.last.updates == self.trainer.update and made
         return self.trainer.update > 0 and self.is_due(self.config.evaluation.eval_every) and not evaluated
 

@@ -109,15 +109,16 @@ def test_a_run_without_its_settings_is_kept(hopper_file: Path, tmp_path: Path, c
     assert (run / "policy" / "model.safetensors").read_bytes() == before
 
 
-def test_a_deleted_policy_is_made_again(hopper_file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["policy", "policy_best"])
+def test_a_deleted_policy_is_made_again(hopper_file: Path, tmp_path: Path, name: str) -> None:
     command, run = arguments(hopper_file, tmp_path), folder(tmp_path)
     assert train(command) == 0
     before = read_card(run).updates
     job = make_job(settings_of(read_config(run / "config.yaml")), tmp_path)
     assert _is_done(job)
-    shutil.rmtree(run / "policy")
+    shutil.rmtree(run / name)
     assert not _is_done(job)  # a sweep resumes it
-    assert train([*command, "--resume"]) == 0 and read_card(run).updates == before
+    assert train([*command, "--resume"]) == 0 and read_card(run / name).updates == before
     assert [r["update"] for r in records(run) if "eval/mean_return" in r].count(before) == 1
 
 
