@@ -20,7 +20,6 @@ from ..cli import StopRequest, progress_bar
 from ..envs.system import core_count
 from ..errors import AarenRLError, CheckpointError, UsageError
 from ..files import check_place
-from ..policies.folder import has_policies
 from ..runs.folder import holds_training, is_finished, read_metrics
 from ..train.settings import differences, read_config, settings_of
 from .processes import POLL, RETRIES, CellJob, launch
@@ -118,6 +117,8 @@ def visible_gpus() -> list[str]:
 
 def _is_done(job: CellJob) -> bool:
     """Whether the run is there with its last update; raises CheckpointError where its folder holds another run."""
+    from ..policies.folder import has_policies  # with torch: seconds
+
     config_file = job.run / "config.yaml"
     if not (config_file.exists() and holds_training(job.run)):
         return False
