@@ -21,6 +21,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from ..cli import launched
@@ -131,7 +132,7 @@ def join_ranks() -> Iterator[Ranks]:
     # Both backends: NCCL for gradients on a GPU, Gloo for messages between the processes.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        store, rank, _ = next(dist.rendezvous("env://", timeout=ARRIVAL))  # type: ignore[no-untyped-call]
+        store, rank, _ = next(rendezvous("env://", timeout=ARRIVAL))
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     except (dist.DistError, RuntimeError, ValueError) as error:
         raise UsageError(
