@@ -1,12 +1,6 @@
-"""The exported step against `Policy`, and the exported policy: state, errors, and what it does without."""
+"""The exported step against `Policy`, and the state and the errors of the exported policy."""
 
 from __future__ import annotations
-
-import json
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,13 +20,11 @@ from policies import (
     make_policy,
 )
 
-import aaren_rl
 from aaren_rl.agents import DecisionModel, ModelConfig, NonFiniteActionError, Policy
-from aaren_rl.envs import rollout
-from aaren_rl.errors import AarenRLError, CheckpointError, ResourcesError, UsageError
-from aaren_rl.runtime import OnnxPolicy, load_policy
+from aaren_rl.errors import AarenRLError, UsageError
+from aaren_rl.runtime import OnnxPolicy
 
-onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from aaren_rl.export.model import make_model as make_onnx  # noqa: E402
@@ -248,138 +240,6 @@ def test_the_state_is_a_value() -> None:
     again, _ = onnx_policy.act(second, reward, state)
     np.testing.assert_array_equal(again, wanted)
     assert not np.shares_memory(action, state.previous_action)
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model = make_model()
-    file = tmp_path_factory.mktemp("exported") / "policy.onnx"
-    policy = Policy(model, torch.zeros(OBSERVATION), torch.ones(OBSERVATION), 1000.0, "recurrent", 20)
-    file.write_bytes(make_onnx(policy, make_card(model)).SerializeToString())
-    return file
-
-
-def described(content: bytes, **props: str) -> bytes:
-    """A policy's file with other metadata."""
-    model = onnx.load_from_string(content)
-    onnx.helper.set_model_props(model, {p.key: p.value for p in model.metadata_props} | props)
-    return model.SerializeToString()
-
-
-def with_entry(name: str, value: object) -> Callable[[bytes], bytes]:
-    """Another value of an entry of the card; without it, if the value is None."""
-
-    def changed(content: bytes) -> bytes:
-        card = {p.key: p.value for p in onnx.load_from_string(content).metadata_props}["policy"]
-        entries = {key: old for key, old in json.loads(card).items() if key != name}
-        return described(content, policy=json.dumps(entries | ({} if value is None else {name: value})))
-
-    return changed
-
-
-def elsewhere(content: bytes) -> bytes:
-    """Weights that are another file's."""
-    model = onnx.load_from_string(content)
-    model.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
-    model.graph.initializer[0].external_data.add(key="location", value="/etc/passwd")
-    return model.SerializeToString()
-
-
-def foreign(content: bytes | None = None) -> bytes:
-    """ONNX, but no policy; under the metadata of the one that is given."""
-    props = {} if content is None else {p.key: p.value for p in onnx.load_from_string(content).metadata_props}
-    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y])
-    other = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9)
-    onnx.helper.set_model_props(other, props)
-    return other.SerializeToString()
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda content: b"", "not an ONNX file, or damaged"),
-        (elsewhere, "not an ONNX file, or damaged"),
-        (lambda content: content[: len(content) // 2], "not an ONNX file, or damaged"),
-        (lambda content: foreign(), "not a policy that"),
-        (lambda content: described(content, aaren_rl_format="9"), "not a policy that"),
-        (lambda content: described(content, policy="{"), "description of the policy in it is damaged"),
-        (lambda content: described(content, export="[]"), "description of the policy in it is damaged"),
-        (foreign, "description of the policy in it is damaged"),
-        (with_entry("target_return", None), "description of the policy in it is damaged: 'target_return'"),
-        (with_entry("target_return", "best"), "description of the policy in it is damaged"),
-        (with_entry("target_return", 10**400), "description of the policy in it is damaged"),
-        (with_entry("return_scale", 0), "description of the policy in it is damaged: return_scale 0"),
-        (with_entry("return_scale", "x"), "description of the policy in it is damaged"),
-        (with_entry("rollout", []), "description of the policy in it is damaged"),
-        (with_entry("rollout_context", 2.5), "description of the policy in it is damaged"),
-        (with_entry("model", []), "description of the policy in it is damaged"),
-    ],
-)
-def test_files_that_are_no_policy_are_refused(exported: Path, tmp_path: Path, spoil, message: str) -> None:
-    file = tmp_path / "spoiled.onnx"
-    file.write_bytes(spoil(exported.read_bytes()))
-    for load in (load_policy, aaren_rl.load_policy):
-        with pytest.raises(CheckpointError, match="No such file"):
-            load(tmp_path / "absent.onnx")
-    with pytest.raises(CheckpointError, match=message) as raised:
-        load_policy(file)
-    assert str(file) in str(raised.value) and "\n" not in str(raised.value)
-
-
-def test_without_onnxruntime_the_extra_is_named(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ResourcesError, match=r"pip install 'aaren-rl\[runtime\]'"):
-        load_policy(exported)
-
-
-PLAYING = """
-import json, sys
-hooks = set(sys.modules)  # site-packages may have hooks of their own, which every interpreter imports
-import numpy as np
-from aaren_rl import load_policy
-policy = load_policy(sys.argv[1])
-state = policy.initial_state(3, 3600.0)
-for _ in range(3):
-    action, state = policy.act(np.zeros((3, 11)), np.zeros(3), state)
-used = {m.partition(".")[0] for m in set(sys.modules) - hooks}
-from aaren_rl.envs import rollout
-out = rollout(policy, "Hopper-v4", episodes=8, target_return=3600.0, seed=7, workers=0)
-print(json.dumps({"used": sorted(used), "torch": "torch" in sys.modules, "returns": out.returns.tolist()}))
-"""
-
-
-def test_episodes_with_numpy_and_onnxruntime_alone_have_pytorchs_returns(exported: Path) -> None:
-    policy = Policy(make_model(), torch.zeros(OBSERVATION), torch.ones(OBSERVATION), 1000.0, "recurrent", 20)
-    wanted = rollout(policy, "Hopper-v4", episodes=8, target_return=3600.0, seed=7, workers=0)
-    done = subprocess.run([sys.executable, "-c", PLAYING, exported], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    used = {name for name in found["used"] if name not in sys.stdlib_module_names and not name.startswith("_")}
-    assert used == {"aaren_rl", "numpy", "onnxruntime"}
-    assert not found["torch"] and len(set(found["returns"])) == 8
-    np.testing.assert_allclose(found["returns"], wanted.returns, rtol=1e-3)
-
-
-WITHOUT_TORCH = """
-import sys
-from importlib.abc import MetaPathFinder
-
-class NoTorch(MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "torch":
-            raise ModuleNotFoundError(name)
-
-sys.meta_path.insert(0, NoTorch())
-from aaren_rl.__main__ import main
-sys.exit(main(["evaluate", sys.argv[1], "--episodes", "2"]))
-"""
-
-
-def test_evaluate_plays_an_exported_policy_without_torch(exported: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, exported], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "2 episodes" in done.stdout
 
 
 @pytest.mark.slow
