@@ -78,6 +78,8 @@ def test_the_hub_reads_the_card(saved: Path, scores_file: Path) -> None:
     assert "- Training contexts: windows of 20 steps\n" in model_card(windowed, [], "name", "mit")
     imported = model_card(dataclasses.replace(windowed, source="imported"), [], "name", "mit")
     assert "Its weights were trained elsewhere.\n" in imported and "updates" not in imported
+    aimed = model_card(dataclasses.replace(windowed, target_return=1234567.891), [], "name", "mit")
+    assert "target_return=1234567.891)" in aimed  # the example acts as the policy does by default
 
 
 def test_the_command_evaluates_or_takes_scores(
