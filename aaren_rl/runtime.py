@@ -220,7 +220,7 @@ class OnnxPolicy:
             else:
                 previous = CHECK.array("previous_action", previous, np.float32, (batch, self._action_dim))
         elif np.any(timestep):
-            raise ArgumentError("previous_action: is None, and an action has been handed out before")
+            raise ArgumentError("previous_action: is None after the first step")
         if seeds is not None or self.temperature is not None:
             seeds = CHECK.seeds("state: seeds", seeds, batch)
         return PolicyState(CHECK.timestep(timestep, batch), return_to_go, previous, memory, seeds)
@@ -232,7 +232,10 @@ class OnnxPolicy:
 
 
 def _check_card(card: dict[str, Any]) -> None:
-    """Raises LookupError, ValueError or TypeError where an entry that acting reads cannot be."""
+    """Raises LookupError, ValueError, TypeError or OverflowError if an entry that acting reads is invalid.
+
+    `card_from_json` checks all entries, but imports Gymnasium.
+    """
     target, scale = card["target_return"], card["return_scale"]
     if target != AUTO and not math.isfinite(target):
         raise ValueError(f"target_return {target}")

@@ -77,7 +77,10 @@ class Arguments:
         """Seeds of a sampling policy: (B,), or one number s for s, s + 1, ..."""
         found = self.array(name, value, np.int64)
         found = found + np.arange(batch) if found.shape == () else found.copy()  # the caller's may change
-        self.array(name, found, np.int64, (batch,))
+        return self._from_0(name, found, batch)
+
+    def _from_0(self, name: str, value: Any, batch: int) -> npt.NDArray[np.int64]:  # noqa: ANN401
+        found = self.array(name, value, np.int64, (batch,))
         if (found < 0).any():
             raise self._error(f"{name}: must be at least 0, not {found.min()}")
         return found
@@ -94,10 +97,7 @@ class Arguments:
     def timestep(self, value: Any, batch: int) -> int | npt.NDArray[np.int64]:  # noqa: ANN401
         """Steps taken so far: one number, or (B,)."""
         if isinstance(value, np.ndarray) and value.ndim:
-            found = self.array("state: timestep", value, np.int64, (batch,))
-            if (found < 0).any():
-                raise self._error(f"state: timestep: must be at least 0, not {found.min()}")
-            return found
+            return self._from_0("state: timestep", value, batch)
         return self.integer("state: timestep", value, COUNT_FROM_0)
 
     def targets(self, value: Any, batch: int, scale: float = 1.0, *, infinite: bool = True) -> npt.NDArray[np.float64]:  # noqa: ANN401

@@ -261,7 +261,7 @@ class Policy:
             else:
                 previous = CHECK.array("previous_action", previous, np.float32, (batch, self._sizes[1]))
         elif not (isinstance(timestep, int) and timestep == 0):
-            raise ValueError("previous_action: is None, and an action has been handed out before")
+            raise ValueError("previous_action: is None after the first step")
         to_go = CHECK.array("state: return_to_go", to_go, np.float64, (batch,))
         if seeds is not None or self.temperature is not None:
             seeds = CHECK.seeds("state: seeds", seeds, batch)

@@ -188,8 +188,8 @@ def over_all(cells: Sequence[Cell]) -> str:
     cells = on_all_sets(cells)
     if not (found := aggregate(cells)):
         return "There are fewer than two datasets."
-    in_score = {d.second: d.estimate for d in differences(cells) if d.env is None and d.first == OURS}
-    in_error = imitation_differences(cells)
+    score_differences = {d.second: d.estimate for d in differences(cells) if d.env is None and d.first == OURS}
+    error_differences = imitation_differences(cells)
     probability = {i.second: i.estimate for i in improvements(cells) if i.env is None and i.first == OURS}
     rows = [
         [
@@ -197,9 +197,9 @@ def over_all(cells: Sequence[Cell]) -> str:
             str(a.runs),
             interval(a.mean),
             interval(a.iqm),
-            interval(in_score[a.agent]) if a.agent in in_score else "-",
+            interval(score_differences[a.agent]) if a.agent in score_differences else "-",
             interval(probability[a.agent], 2) if a.agent in probability else "-",
-            lower_and_higher(in_error, a.agent) or "-",
+            lower_and_higher(error_differences, a.agent) or "-",
         ]
         for a in found
     ]

@@ -134,7 +134,7 @@ def join_ranks() -> Iterator[Ranks]:
     try:
         store, rank, _ = next(rendezvous("env://", timeout=ARRIVAL))
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
-    except (dist.DistError, RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError) as error:
         raise UsageError(
             f"the {size} processes of WORLD_SIZE did not meet at MASTER_ADDR and MASTER_PORT: {one_line(error)}; start "
             "them all, or unset RANK and WORLD_SIZE"

@@ -90,8 +90,7 @@ class Run:
     @property
     def owes_evaluation(self) -> bool:
         """Whether the run ended between a checkpoint and the evaluation that was due, or lost a policy."""
-        made = has_policies(self.path)
-        evaluated = self.last is not None and self.last.updates == self.trainer.update and made
+        evaluated = self.last is not None and self.last.updates == self.trainer.update and has_policies(self.path)
         return self.trainer.update > 0 and self.is_due(self.config.evaluation.eval_every) and not evaluated
 
 

@@ -76,7 +76,8 @@ def select(state: State, rows: Sequence[int] | Tensor) -> State:
 
     Raises:
         IndexError: there is no such row.
-        ValueError: a mask, which would be read as rows 0 and 1; give `mask.nonzero()[:, 0]`. Or no integers.
+        ValueError: the rows are not integers, or are a mask, which would be read as rows 0 and 1; give
+            `mask.nonzero()[:, 0]`.
     """
     if torch.as_tensor(rows).dtype == torch.bool:
         raise ValueError("rows must be row numbers, not a mask; mask.nonzero()[:, 0] has the numbers")

@@ -378,7 +378,7 @@ def test_23_a_corrupt_policy_names_the_other(
 
 @pytest.mark.faults(23)
 @pytest.mark.parametrize("argument", [{"weights": "best"}, {"rollout": "tree"}, {"rollout_context": "40"}], ids=str)
-def test_23_an_argument_that_cannot_be_names_no_other_policy(half: Path, argument: dict[str, Any]) -> None:
+def test_23_an_invalid_argument_names_no_other_policy(half: Path, argument: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError) as caught:
         load_policy(folder(half), **argument)
     (value,) = argument.values()
