@@ -27,8 +27,8 @@ from aaren_rl.runtime import OnnxPolicy
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from aaren_rl.export.model import make_model as make_onnx  # noqa: E402
-from aaren_rl.export.model import make_onnx_policy  # noqa: E402
+from aaren_rl.export.model import make_model as make_onnx
+from aaren_rl.export.model import make_onnx_policy
 
 STEPS = 30
 MODES = [("aaren", "recurrent", 8), *(("aaren", "staggered", k) for k in (2, 3, 8)), ("aaren", "window", 8)]
