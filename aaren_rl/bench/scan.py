@@ -65,7 +65,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
     keep_freed_memory()  # as in training
     methods = arguments.methods
     if methods is None:
-        methods = list(dict.fromkeys((kernels.choose(torch.empty(0, device=device)), "blocked", ATTENTION)))
+        methods = list(dict.fromkeys((kernels.choose(*[torch.empty(0, device=device)] * 2), "blocked", ATTENTION)))
     for method in (method for method in methods if method in kernels.TYPES):
         if method == "numba" and device.type != "cpu":
             raise UsageError("--methods numba: its kernel is for CPUs; add --device cpu")

@@ -11,22 +11,20 @@ Each step has a row of features (previous action, return-to-go, observation), wh
 order.
 
 Shape suffixes: B environments, S states of an environment, N = B S, T steps of context, J tokens per step,
-F = A + 1 + O features, C channels, L layers, H heads, D = C / H channels per head, Q positions with outputs,
-M attended ones.
+F = A + 1 + O features, C channels, L layers, H heads.
 """
 
 from __future__ import annotations
-
-from typing import cast
 
 import numpy as np
 import onnx
 
 from .._version import __version__
-from ..agents import Aaren, Encoded, Policy
+from ..agents import Policy
+from ..agents.mixers.graphs import exact, layer
 from ..errors import UsageError
-from .onnx_layers import GATED, NOTHING, Layers, Sizes, inner
-from .onnx_weights import action_range, embedding, encoding_maps, exact, layer
+from .onnx_layers import Layers, Sizes
+from .onnx_weights import action_range, embedding
 
 # Finite, unlike -inf: an unused position that attends to nothing then gives a number instead of NaN.
 MASKED = {"float32": -1e30, "float64": -1e300}
@@ -46,27 +44,10 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     config, mixer = policy.model.config, policy.model.trunk.mixer
     if not mixer.exported:
         raise UsageError(f"the mixer {config.mixer} has no ONNX graph yet")
-    constant = mixer.constant_state
-    if isinstance(mixer, GATED) and (policy.rollout == "window" or config.tokens_per_step == 3):
-        raise UsageError(
-            f"the mixer {config.mixer} has an ONNX graph in the rollouts recurrent and staggered, with "
-            "one token per step; use --rollout recurrent and a policy trained with --tokens-per-step 1"
-        )
-    if isinstance(mixer, Encoded) and (policy.rollout == "window" or not constant):
-        raise UsageError(
-            "recurrence encoding has an ONNX graph without a mask (rem_max_power), in the rollouts "
-            "recurrent and staggered; use --rollout recurrent"
-        )
     graph = _Graph(policy, precision)
-    if policy.rollout == "window":
-        memory, shape = graph.window()
-    elif constant:
-        memory, shape = graph.recurrent()
-    else:
-        raise UsageError(
-            f"the rollout {policy.rollout} of the mixer {config.mixer} has no state of constant size to export; "
-            "use --rollout window"
-        )
+    if reason := graph.mixers[0].refusal(policy.rollout, config.tokens_per_step):
+        raise UsageError(reason)
+    memory, shape = graph.window() if policy.rollout == "window" else graph.recurrent()
     wide: tuple[str, list[int]] = ("float32", [config.action_dim])
     action: tuple[str, list[int]] = ("int64", []) if config.discrete else wide
     state: Sizes = {"return_to_go": ("float64", []), "timestep": ("int64", []), "memory": (memory, shape)}
@@ -87,17 +68,9 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
 
 class _Graph(Layers):  # the whole step, for both rollout modes
     def recurrent(self) -> tuple[str, list[int]]:
-        """Memory (B, S, L, H, D + 1): mean and level of the scan, plus F D sums per head with recurrence encoding.
-
-        The memory of a gated unit is its h, (B, S, L, 1, C).
-        """
+        """Memory (B, S, L, H, P): for every head the parts of the mixer's state (`MixerGraph.parts`), P numbers."""
         states, tokens = 2 if self.policy.rollout == "staggered" else 1, self.tokens
-        gated = isinstance(self.blocks[0].mixer, GATED)
-        layers, heads, size = len(self.blocks), 1 if gated else self.heads, self.width if gated else self.size
-        encodings = [block.mixer.encoding for block in self.blocks if isinstance(block.mixer, Encoded)]
-        sums = encoding_maps(encodings[0], heads, tokens)[0].shape[-1] if encodings else 0
-        # The parts of the memory of a head: their sizes, and their values at the start of an episode if that matters.
-        kinds = [(size, 0.0)] if gated else [(size, None), (1, NOTHING), *([(sums * size, 0.0)] if sums else [])]
+        layers, heads, kinds = len(self.blocks), self.mixers[0].heads, self.mixers[0].parts
         kept = sum(numbers for numbers, _ in kinds)
         rows, times, memory = self._features(), self.reshape("timestep", -1, 1), "memory"
         first = self.add("Equal", times, np.array(0))
@@ -111,22 +84,11 @@ class _Graph(Layers):  # the whole step, for both rollout modes
 
         parts = self.split(self.reshape(memory, -1, layers, heads, kept), [numbers for numbers, _ in kinds], -1)
         for k, (_, begin) in enumerate(kinds):
-            parts[k] = parts[k] if begin is None else self.add("Where", fresh, np.array(begin), parts[k])
+            parts[k] = self.add("Where", fresh, np.array(begin), parts[k])
         old = [self.split(part, [1] * layers, 1) if layers > 1 else [part] for part in parts]
         new: list[tuple[str, ...]] = []
-        for i, block in enumerate(self.blocks):
-            mixer, seen = block.mixer, self.read(i, x)
-            if isinstance(mixer, GATED):
-                outputs = after = [self.gated(mixer, seen, old[0][i])]
-            else:
-                outputs, values, level = self.scan(cast(Aaren, inner(block)), seen, old[0][i], old[1][i], ignored)
-                after = [outputs[-1], level]
-            if isinstance(mixer, Encoded):
-                before = self.reshape(old[2][i], -1, heads, sums, size)
-                if ignored is not None:
-                    values = self.add("Where", ignored, np.array(0.0), values)
-                outputs, encoded = self.encode(mixer.encoding, outputs, values, before)
-                after.append(self.reshape(encoded, -1, 1, heads, sums * size))
+        for i, mixer in enumerate(self.mixers):
+            outputs, after = mixer.step(self, self.read(i, x), [part[i] for part in old], ignored)
             new.append(tuple(after))
             if i == layers - 1:
                 x, outputs = self.last_token(x, tokens), outputs[-1:]
@@ -156,10 +118,10 @@ class _Graph(Layers):  # the whole step, for both rollout modes
         before = self.add("Where", seen, self.constant(0), self.constant(MASKED[self.dtype]))
         causal = np.where(np.tri(count, dtype=bool), 0, MASKED[self.dtype])
         mask = self.add("Add", before, self.constant(causal))
-        for i, block in enumerate(self.blocks):
+        for i, mixer in enumerate(self.mixers):
             final, seen = i == len(self.blocks) - 1, self.read(i, x)
             queried = self.last_token(seen, count) if final else seen
-            mixed = self.attend(inner(block), seen, queried, before if final else mask, count)
+            mixed = mixer.attend(self, seen, queried, before if final else mask, count)
             x = self.rest(i, self.last_token(x, count) if final else x, mixed)
         self.add("Slice", rows, *(np.array([i]) for i in (1, length, 1)), out="next_memory")
         self._act(x)

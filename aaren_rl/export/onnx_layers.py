@@ -4,8 +4,7 @@ The overhead of a node exceeds most computations. So a residual connection is th
 added to. The bias in its place moves to the layer normalization before, and other readers of that normalization
 subtract it in their own bias (`Linear.less`).
 
-Shape suffixes: N states of the scan, J tokens per step, M tokens, Q of them with outputs, C channels,
-H heads, D = C / H channels per head.
+Shape suffixes: N states of the memory, M tokens, Q of them with outputs, C channels.
 """
 
 from __future__ import annotations
@@ -20,21 +19,17 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from ..agents import Aaren, Attention, Block, Encoded, Policy
-from ..agents.mixers import GRU, HeadMixer, MinGRU
-from ..agents.mixers.rsa.encoding import GatedEncoding
+from ..agents import Block, Policy
+from ..agents.mixers.graphs import Doubles, Linear, Value, exact, layer
 from ..agents.model.trunk import PreNormBlock
-from .onnx_weights import ERFC, Doubles, Linear, beside, encoding_maps, exact, in_blocks, layer, scores_and_values
+from .onnx_weights import ERFC, in_blocks
 
 Array: TypeAlias = npt.NDArray[Any]
-Value: TypeAlias = str | Array  # the name of a computed value, or a constant
 Sizes: TypeAlias = dict[str, tuple[str, list[int]]]  # name -> type, and shape without the batch
 
 OPSET = 20  # the first opset with Gelu
 IR_VERSION = 9  # ONNX Runtime rejects files with a newer version than its own
 DTYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "int64": TensorProto.INT64}
-GATED = GRU, MinGRU  # mixers without heads, whose output is their state
-NOTHING = -1e300  # the level without tokens, and a score below all others; finite, unlike -inf
 
 
 class Layers:
@@ -48,9 +43,10 @@ class Layers:
         self.policy, self._quantize = policy, precision == "int8"
         self.dtype = "float64" if precision == "float64" else "float32"
         model = policy.model
-        self.width, self.heads, self.tokens = model.config.width, model.config.heads, model.config.tokens_per_step
-        self.size, self.features = self.width // self.heads, model.config.action_dim + 1 + model.config.observation_dim
+        self.width, self.tokens = model.config.width, model.config.tokens_per_step
+        self.features = model.config.action_dim + 1 + model.config.observation_dim
         self.blocks = [cast(Block, block) for block in model.trunk.blocks]
+        self.mixers = [block.mixer.graph() for block in self.blocks]
         self.pre_norm = isinstance(self.blocks[0], PreNormBlock)
 
     def add(self, op: str, *inputs: Value, out: str | None = None, **attributes: Any) -> str:  # noqa: ANN401  any ONNX attribute
@@ -99,115 +95,30 @@ class Layers:
             self._tensors.append(numpy_helper.from_array(np.asarray(array, order="C"), self._constants[key]))
         return self._constants[key]
 
-    def scan(self, mixer: Aaren, x: str, mean: str, level: str, ignored: str | None) -> tuple[list[str], str, str]:
-        """The scan over the tokens (N J, C) of a step, in float64.
-
-        A state is the mean of the values, o = w / u (N, 1, H, D), and the level L = m + log u of their scores
-        (N, 1, H, 1). After a token with value v and score s,
-
-            L' = log(exp L + exp s)        o' = v + exp(L - L') (o - v)
-
-        Returns:
-            The outputs of every token, the means after it; the token values (N, J, H, D); the level after them. The
-            next token overwrites `ignored` ones, bool (N, J, 1, 1).
-        """
-        size, tokens = self.size, self.tokens
-        leaves = self.as_type(self.linear(x, scores_and_values(mixer).less(exact(mixer.output.bias))), "float64")
-        values, scores = self.split(self.reshape(leaves, -1, tokens, self.heads, size + 1), [size, 1], -1)
-        if ignored is not None:
-            scores = self.add("Where", ignored, np.array(NOTHING), scores)
-        each = [self.split(part, [1] * tokens, 1) if tokens > 1 else [part] for part in (values, scores)]
-        outputs = []
-        for value, score in zip(*each, strict=True):
-            after = self.add("ReduceLogSumExp", self.add("Concat", level, score, axis=-1), np.array([-1]))
-            kept = self.add("Exp", self.add("Sub", level, after))
-            mean = self.add("Add", value, self.add("Mul", kept, self.add("Sub", mean, value)))
-            level = after
-            outputs.append(mean)
-        return outputs, values, level
-
-    def gated(self, mixer: GRU | MinGRU, x: str, h: str) -> str:
-        """A step of a gated unit in float64: from tokens (N, C) and h (N, 1, 1, C) to the next h."""
-        size, old = self.width, self.reshape(h, -1, self.width)
-        if isinstance(mixer, MinGRU):
-            keeps = Linear(*(-part for part in layer(mixer.gate)))
-            of_token = self.linear(x, beside(keeps, layer(mixer.candidate)))
-            gate, new = self.split(self.as_type(of_token, "float64"), [size, size], 1)
-            kept = self.add("Sigmoid", gate)
-        else:
-            weights, biases = mixer.gru.all_weights[0][:2], mixer.gru.all_weights[0][2:]
-            maps = (Linear(exact(weight).T, exact(bias)) for weight, bias in zip(weights, biases, strict=True))
-            sides = zip((x, self.as_type(old, self.dtype, "float64")), maps, strict=True)
-            products = (self.as_type(self.linear(side, of), "float64") for side, of in sides)
-            (gate, new), (its_gate, its_new) = (self.split(product, [2 * size, size], 1) for product in products)
-            reset, kept = self.split(self.add("Sigmoid", self.add("Add", gate, its_gate)), [size, size], 1)
-            new = self.add("Tanh", self.add("Add", new, self.add("Mul", reset, its_new)))
-        after = self.add("Add", new, self.add("Mul", kept, self.add("Sub", old, new)))
-        return self.reshape(after, -1, 1, 1, size)
-
-    def encode(self, encoding: GatedEncoding, outputs: list[str], values: str, sums: str) -> tuple[list[str], str]:
-        """The gate of recurrence encoding around the scan outputs; also its sums (N, H, F, D) after the tokens."""
-        tokens = self.tokens
-        of_sums, of_values, gates = encoding_maps(encoding, self.heads, tokens)
-        values = self.add("Transpose", values, perm=[0, 2, 1, 3])
-        both = self.add("Add", self.add("MatMul", of_sums, sums), self.add("MatMul", of_values, values))
-        *encoded, after = self.split(both, [1] * tokens + [of_sums.shape[-1]], 2)
-        gated = []
-        for mixed, recurrent in zip(outputs, encoded, strict=True):
-            recurrent = self.reshape(recurrent, -1, 1, self.heads, self.size)
-            less = self.add("Sub", recurrent, mixed)
-            gated.append(self.add("Add", mixed, self.add("Mul", less, gates.reshape(-1, 1))))
-        return gated, after
-
-    def attend(self, mixer: HeadMixer, x: str, queried: str, mask: str, length: int) -> str:
-        """Attention over a window (B M, C) for its `queried` tokens: self-attention, or Aaren with a fixed query."""
-        heads, size, shift = self.heads, self.size, exact(mixer.output.bias)
-        if isinstance(mixer, Aaren):
-            leaves = self.reshape(self.linear(x, scores_and_values(mixer).less(shift)), -1, length, heads, size + 1)
-            values, scores = self.split(self.add("Transpose", leaves, perm=[0, 2, 1, 3]), [size, 1], -1)
-            scores = self.reshape(scores, 0, 0, 1, length)
-        else:
-            assert isinstance(mixer, Attention)
-            pairs = self.linear(x, beside(layer(mixer.key), layer(mixer.value)).less(shift))
-            pairs = self.reshape(pairs, -1, length, 2 * heads, size)
-            keys, values = self.split(self.add("Transpose", pairs, perm=[0, 2, 1, 3]), [heads, heads], 1)
-            scaled = Linear(*(part / math.sqrt(size) for part in layer(mixer.query)))
-            queries = self.linear(queried, scaled.less(shift))
-            queries = self.reshape(queries, -1, length if queried == x else 1, heads, size)
-            queries = self.add("Transpose", queries, perm=[0, 2, 1, 3])
-            scores = self.add("MatMul", queries, self.add("Transpose", keys, perm=[0, 1, 3, 2]))
-        mixed = self.add("MatMul", self.add("Softmax", self.add("Add", scores, mask), axis=-1), values)
-        return self.reshape(self.add("Transpose", mixed, perm=[0, 2, 1, 3]), -1, self.width)
-
     def read(self, number: int, x: str) -> str:
         """What the mixer of a block sees, plus `shift(number)`: `Block._read` of tokens (N M, C)."""
         return self.norm(x, self.blocks[number].norm1, self.shift(number)) if self.pre_norm else x
 
     def rest(self, number: int, x: str, mixed: str) -> str:
         """The block after the heads of its mixer: `Block._rest` of tokens (N Q, C)."""
-        block = self.blocks[number]
+        block, output = self.blocks[number], self.mixers[number].output
         widen, activation, narrow = cast(tuple[nn.Linear, nn.Module, nn.Linear], tuple(block.mlp))
         if self.pre_norm:
-            of_mixer = mixed if isinstance(block.mixer, GATED) else self.linear(mixed, layer(inner(block).output))
-            x = self.add("Add", x, of_mixer)
+            x = self.add("Add", x, mixed if output is None else self.linear(mixed, layer(output)))
             hidden = self.activated(activation, self.linear(self.norm(x, block.norm2), layer(widen)))
             x = self.add("Add", x, self.linear(hidden, layer(narrow)))
             last = number == len(self.blocks) - 1
             return self.norm(x, cast(nn.LayerNorm, self.policy.model.trunk.norm)) if last else x
         shift = exact(narrow.bias)
-        if isinstance(block.mixer, GATED):
-            x = self.add("Add", x, mixed)
-        else:
-            x = self.linear(mixed, layer(inner(block).output), x)
+        x = self.add("Add", x, mixed) if output is None else self.linear(mixed, layer(output), x)
         x = self.norm(x, block.norm1, shift)
         hidden = self.activated(activation, self.linear(x, layer(widen).less(shift)))
         return self.norm(self.linear(hidden, layer(narrow), x), block.norm2, self.carried(number + 1))
 
     def shift(self, number: int) -> Doubles:
         """The bias of a block's mixer, which what it sees is larger by; zeros if no layer follows the mixer."""
-        if isinstance(self.blocks[number].mixer, GATED):
-            return np.zeros(self.width)
-        return exact(inner(self.blocks[number]).output.bias)
+        output = self.mixers[number].output
+        return np.zeros(self.width) if output is None else exact(output.bias)
 
     def carried(self, number: int) -> Doubles:
         """What the input of a block is larger by; zeros before pre-norm blocks and after the last one."""
@@ -267,9 +178,3 @@ class Layers:
         bias = self.constant(weights.bias) if onto is None else onto
         return self.add("Gemm", x, self.constant(weights.weight), bias)
 
-
-def inner(block: Block) -> HeadMixer:
-    """The mixer of a block, without the encoding around it."""
-    found = block.mixer.inner if isinstance(block.mixer, Encoded) else block.mixer
-    assert isinstance(found, HeadMixer)  # type of exported mixers
-    return found

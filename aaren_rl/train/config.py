@@ -89,7 +89,14 @@ class EvaluationConfig:
 
 # The dataset sets the observation and action sizes; they are 1 until it is read.
 _network = partial(
-    ModelConfig, 1, 1, dropout=0.0, timestep_embedding=False, max_return_estimate=True, mean_return_estimate=True
+    ModelConfig,
+    1,
+    1,
+    dropout=0.0,
+    forget_gate=True,
+    timestep_embedding=False,
+    max_return_estimate=True,
+    mean_return_estimate=True,
 )
 
 

@@ -138,7 +138,7 @@ def read_settings(file: str | Path) -> dict[str, Any]:
 
 def read_config(path: Path) -> RunConfig:
     """The configuration that a run was started with (config.yaml). Raises the errors of `read_settings`."""
-    return build_config(read_settings(path))
+    return build_config({"forget_gate": False, **read_settings(path)})  # which runs before 2026-11-27 do not name
 
 
 def differences(there: RunConfig, asked: Mapping[str, Any]) -> list[str]:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import kernels
-from ..mixers import Aaren, AarenRSA
-from ..mixers.rsa.encoding import Recurrence
+from ..mixers import StepWeights
+from ..mixers.rsa.encoding import GatedEncoding, Recurrence
 from ..model.decision import DecisionModel
 from ..model.scaling import Array, Scaling, Step
 from ..model.trunk import Block
@@ -45,11 +45,13 @@ class CompiledStep:
         seen = torch.cat([model.embed_return.weight, model.embed_observation.weight], 1)
         moments = model.embed_timestep.weight + model.embed_observation.bias
         norms = [model.norm, *(norm for block in blocks for norm in (block.norm1, block.norm2)), model.trunk.norm]
-        encoding = _packed_encoding(blocks)
+        mixers = [block.mixer.step_weights() for block in blocks]
+        own = [mixer.encoding for mixer in mixers if mixer.encoding is not None]
+        encoding = _packed_encoding(own, len(blocks), config.width // config.heads)
         self._scaling = _packed_scaling(scaling)
         self._model = (
             (_copy(moments), _copy(model.embed_action.weight.T), _copy(seen.T)),
-            _packed(blocks),
+            _packed(mixers, blocks),
             _copy(torch.stack([_scale_and_shift(norm, config.width) for norm in norms])),
             (_copy(model.head.weight.T), _copy(model.head.bias)),
             (config.heads, config.block == "pre-norm", config.activation == "gelu", config.discrete),
@@ -112,30 +114,26 @@ def _packed_scaling(scaling: Scaling) -> tuple[Array, ...]:
     return *(_copy(tensor.float()) for tensor in tensors), _copy(numbers), _copy(bounds.double())
 
 
-def _packed(blocks: list[Block]) -> tuple[Array, ...]:
-    """Weights (L, in, out) and biases (L, out) of all blocks: values and scores; output; MLP up; MLP down."""
+def _packed(mixers: list[StepWeights], blocks: list[Block]) -> tuple[Array, ...]:
+    """Weights (L, in, out) and biases (L, out) of all blocks: values, scores and gates; output; MLP up; MLP down."""
     maps = []
-    for block in blocks:
-        mixer, (up, down) = _aaren(block), (cast("nn.Linear", block.get_submodule(f"mlp.{i}")) for i in (0, 2))
-        weight, bias = mixer.score_projection()
-        mix = torch.cat([mixer.value.weight, weight]), torch.cat([mixer.value.bias, bias])
-        maps.append([*mix, *(part for layer in (mixer.output, up, down) for part in (layer.weight, layer.bias))])
+    for mixer, block in zip(mixers, blocks, strict=True):
+        up, down = (cast("nn.Linear", block.get_submodule(f"mlp.{i}")) for i in (0, 2))
+        layers = (part for layer in (mixer.output, up, down) for part in (layer.weight, layer.bias))
+        maps.append([mixer.weight, mixer.bias, *layers])
     # Biases are not transposed.
     return tuple(_copy(torch.stack(parts).transpose(1, -1)) for parts in zip(*maps, strict=True))
 
 
-def _aaren(block: Block) -> Aaren:
-    return cast("Aaren", block.mixer.inner if isinstance(block.mixer, AarenRSA) else block.mixer)
-
-
-def _packed_encoding(blocks: list[Block]) -> tuple[Array, ...]:
-    """The recurrence encoding: gates, first columns of Z, offsets of the sums of heads, their rows and own rows."""
-    own = [block.mixer.encoding for block in blocks if isinstance(block.mixer, AarenRSA)]
-    layers = [[cast("Recurrence", group) for group in encoding.groups] for encoding in own] or [[]] * len(blocks)
-    gates = [encoding.mu.double().sigmoid() for encoding in own] or [torch.zeros((), dtype=STATE_DTYPE)] * len(blocks)
+def _packed_encoding(own: list[GatedEncoding], count: int, dim: int) -> tuple[Array, ...]:
+    """The recurrence encoding of so many layers, or none: gates, first columns of Z, offsets of the sums of heads, their
+    rows and own rows. `dim` is D.
+    """
+    layers = [[cast("Recurrence", group) for group in encoding.groups] for encoding in own] or [[]] * count
+    gates = [encoding.mu.double().sigmoid() for encoding in own] or [torch.zeros((), dtype=STATE_DTYPE)] * count
     columns = [torch.cat([torch.zeros(0, 2, dtype=STATE_DTYPE), *map(_first_column, groups)]) for groups in layers]
     heads = [(group, row) for group in layers[0] for row in group.own_rows]  # same in every layer
-    sizes = [group.dilation * group.rows * _aaren(blocks[0]).head_dim for group, _ in heads]
+    sizes = [group.dilation * group.rows * dim for group, _ in heads]
     numbers = list(accumulate(sizes, initial=0)), [group.rows for group, _ in heads], [row for _, row in heads]
     parts = (torch.stack(gates), torch.stack(columns), *(torch.tensor(part, dtype=torch.long) for part in numbers))
     return tuple(part.detach().numpy() for part in parts)

@@ -71,6 +71,7 @@ def _forward(
     values: Array,
     mask: Array,
     starts: Array,
+    decays: Array,
     at: Index,
     stride: Index,
     outputs: Array,
@@ -79,7 +80,7 @@ def _forward(
     u: Array,
     w: Array,
 ) -> None:
-    dim = w.shape[1]
+    dim, faded = w.shape[1], len(decays) > 0
     for piece in range(first, last):
         begin, state, cut, end = pieces[piece]
         # Copies: the rows' numbers share a cache line, which threads that both write to it would take from each other.
@@ -100,6 +101,8 @@ def _forward(
                     for d in range(dim):
                         outputs[output + Offset(d)] = w[state + i, d] * inverse
                 else:
+                    if faded:
+                        most[i] += decays[at[5, row] + k * stride[5]]
                     shrink, p = 1.0, 1.0
                     if score > most[i]:
                         shrink, most[i] = math.exp(most[i] - score), score
@@ -131,10 +134,11 @@ def _backward(
     stride: Index,
     d_scores: Array,
     d_values: Array,
+    d_decays: Array,
     g: Array,
     c: Array,
 ) -> None:
-    dim = g.shape[1]
+    dim, faded = g.shape[1], len(d_decays) > 0
     for piece in range(first, last):
         begin, state, cut, end = pieces[piece]
         along, keep = c[state : state + group].copy(), np.ones(group)
@@ -156,6 +160,13 @@ def _backward(
                 # A masked value may be anything, NaN included.
                 d_scores[row, k] = weight * (own - along[i]) if weight > 0.0 else 0.0
                 keep[i] = 0.0 if starts[at[3, row] + k * stride[3]] else 1.0 - weight
+                if faded:
+                    d_decays[row, k] = 0.0
+                    if k > 0 and keep[i] > 0.0:
+                        before, past = Offset(at[1, row] + (k - 1) * stride[1]), 0.0
+                        for d in range(dim):
+                            past += outputs[before + Offset(d)] * g[state + i, d]
+                        d_decays[row, k] = keep[i] * (past - along[i])
         for i in range(group):
             c[state + i] = along[i] * keep[i]
             for d in range(dim):
@@ -163,7 +174,14 @@ def _backward(
 
 
 def forward(
-    scores: Tensor, values: Tensor, m: Tensor, u: Tensor, w: Tensor, mask: Tensor, starts: Tensor
+    scores: Tensor,
+    values: Tensor,
+    m: Tensor,
+    u: Tensor,
+    w: Tensor,
+    mask: Tensor,
+    starts: Tensor,
+    log_decay: Tensor | None,
 ) -> tuple[Tensor, ...]:
     """Outputs (..., N, D), every position's weight for itself (..., N), and the state after the last, in float64.
 
@@ -177,24 +195,35 @@ def forward(
         w: (..., D).
         mask: bool (..., N), False where a position does not count.
         starts: bool (..., N), True where a sequence begins.
+        log_decay: (..., N), of the scores' type, 0 where a position does not count; None: there are no decays.
     """
     outputs = torch.empty_like(values, dtype=torch.promote_types(values.dtype, torch.float32))  # in the values' order
     weights = torch.empty(scores.shape, dtype=torch.float64)
-    flat, at, stride = _flat(scores, values, mask, starts, outputs)
+    tensors = (scores, values, mask, starts, outputs, scores if log_decay is None else log_decay)
+    flat, at, stride = _flat(values.dim() - 2, *tensors)
     n, dim = values.shape[-2:]
     group, stretches, pieces = _cut(values, starts)
     # A stretch's own. What those after the first begin with is not read: they begin with a start.
     m, u, w = (part.expand(stretches, *part.shape).clone(memory_format=torch.contiguous_format) for part in (m, u, w))
-    arrays = (*flat[:4], at, stride, flat[4], weights.view(-1, n).numpy())
+    decays = flat[5][:0] if log_decay is None else flat[5]
+    arrays = (*flat[:4], decays, at, stride, flat[4], weights.view(-1, n).numpy())
     state = m.view(-1).numpy(), u.view(-1).numpy(), w.view(-1, dim).numpy()
     _share(_forward, values.numel(), group, pieces, *arrays, *state)
     return outputs, weights, m[-1], u[-1], w[-1]
 
 
 def backward(
-    weights: Tensor, values: Tensor, outputs: Tensor, d_outputs: Tensor, g: Tensor, c: Tensor, starts: Tensor
+    weights: Tensor,
+    values: Tensor,
+    outputs: Tensor,
+    d_outputs: Tensor,
+    g: Tensor,
+    c: Tensor,
+    starts: Tensor,
+    decays: bool,
 ) -> tuple[Tensor, ...]:
-    """Gradients of scores (..., N) and values (..., N, D), and g (..., D) and c (...) before the first position.
+    """Gradients of scores (..., N) and values (..., N, D), g (..., D) and c (...) before the first position, and
+    gradients of log-decays (..., N), all but the first one's, or (0,).
 
     Args:
         weights: (..., N), float64, from `forward`.
@@ -204,29 +233,33 @@ def backward(
         g: (..., D), float64, after the last position; `scan/fused.py` says what it is.
         c: (...), float64, likewise.
         starts: bool (..., N).
+        decays: whether their gradients are wanted.
     """
     d_scores = torch.empty(weights.shape, dtype=outputs.dtype)
+    d_decays = torch.empty_like(d_scores) if decays else d_scores.new_empty(0)
     d_values = torch.empty_like(values)
-    flat, at, stride = _flat(values, outputs, d_outputs, starts, d_values)
+    flat, at, stride = _flat(values.dim() - 2, values, outputs, d_outputs, starts, d_values)
     n, dim = values.shape[-2:]
     group, stretches, pieces = _cut(values, starts)
     g, c = (torch.cat((part.new_zeros(stretches - 1, *part.shape), part.unsqueeze(0))) for part in (g, c))
-    arrays = (weights.view(-1, n).numpy(), *flat[:4], at, stride, d_scores.view(-1, n).numpy(), flat[4])
+    of_weights, of_scores, of_decays = (x.view(-1, n).numpy() for x in (weights, d_scores, d_decays))
+    arrays = (of_weights, *flat[:4], at, stride, of_scores, flat[4], of_decays)
     _share(_backward, values.numel(), group, pieces, *arrays, g.view(-1, dim).numpy(), c.view(-1).numpy())
-    return d_scores, d_values, g.sum(0), c.sum(0)  # nothing passes a start: all but the first stretch's are zero
+    # Nothing passes a start: all but the first stretch's g and c are zero.
+    return d_scores, d_values, g.sum(0), c.sum(0), d_decays
 
 
-def _flat(*tensors: Tensor) -> tuple[list[Array], Index, Index]:
-    """Their memory as flat arrays, the offset of every row in them (5, rows), and their strides over positions (5,).
+def _flat(batch: int, *tensors: Tensor) -> tuple[list[Array], Index, Index]:
+    """Their memory as flat arrays, the offset of every row in each (tensors, rows), and its stride over positions.
 
-    bfloat16 is given as its bits. The last tensor is one with channels; all have the same batch dimensions.
+    bfloat16 is given as its bits. All have the same batch dimensions, so many.
     """
-    batch, arrays = tensors[-1].dim() - 2, []
+    arrays = []
     for x in tensors:
         extent = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
         flat = x.detach().as_strided((extent,), (1,))
         arrays.append((flat.view(torch.int16) if x.dtype == torch.bfloat16 else flat).numpy())
-    at = _offsets(tensors[-1].shape[:batch], tuple(x.stride()[:batch] for x in tensors))
+    at = _offsets(tensors[0].shape[:batch], tuple(x.stride()[:batch] for x in tensors))
     return arrays, at, np.array([x.stride(batch) for x in tensors])
 
 

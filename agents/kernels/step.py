@@ -109,7 +109,7 @@ def _attend(mixed: Array, begins: Array, heads: int, before: Array, after: Array
     """Aaren's recurrence (section 3.1 of the paper): one more token for every environment.
 
     Args:
-        mixed: rows (E, C + H): values, then scores.
+        mixed: rows (E, C + H) or (E, C + 2 H): values, scores, and gates, sigmoid(gate) of which fades what was before.
         begins: bool (E,), True where a sequence begins: after no tokens.
         heads: H.
         before: the layer's states (E, S), which begin with w (C), u (H) and m (H); float64.
@@ -117,7 +117,7 @@ def _attend(mixed: Array, begins: Array, heads: int, before: Array, after: Array
         out: rows (E, C) of outputs w / u.
     """
     environments, channels = out.shape
-    dim = channels // heads
+    dim, gated = channels // heads, mixed.shape[1] > channels + heads
     for e in range(environments):
         for h in range(heads):
             u, m = before[e, channels + h], before[e, channels + heads + h]
@@ -131,6 +131,9 @@ def _attend(mixed: Array, begins: Array, heads: int, before: Array, after: Array
                 for d in range(dim):
                     w[d] = p * value[d]
             else:
+                if gated:
+                    gate = float(mixed[e, channels + heads + h])
+                    m += min(gate, 0.0) - math.log1p(math.exp(-abs(gate)))  # log sigmoid
                 if score > m:
                     shrink, m = math.exp(m - score), score
                 else:
@@ -247,7 +250,7 @@ def step(
         scaling: mean and deviation of observations (O,), middle and half of actions (A,), then in float64 the scale and
             the interval of returns-to-go (2,) and their bounds (K, 2), K = 0 where there are none.
         embedding: of time with the token's bias (T, C), and weights (A, C) of a_{t-1} and (1 + O, C) of R_t and s_t.
-        blocks: weights (L, in, out) and biases (L, out): values and scores; output; MLP up; MLP down.
+        blocks: weights (L, in, out) and biases (L, out): values, scores and gates; output; MLP up; MLP down.
         norms: (1 + 2 L + 1, 2, C): the embedding's, every block's two, and the trunk's own, which "pre-norm" has.
         head: weight (C, A) and bias (A,).
         form: H; whether blocks are pre-norm, or post-norm; whether MLPs have GELU, or ReLU; whether actions are

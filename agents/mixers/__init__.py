@@ -1,6 +1,6 @@
 """Token mixers, one file or folder each, with one contract. B is the batch, N tokens, C channels:
 
-    mixer    = MIXERS[name](width, heads, dropout, rems)
+    mixer    = MIXERS[name].build(MixerConfig(width, heads, dropout, forget_gate, rems))
     y, state = mixer(x, state=None, starts=, keep=, lengths=)    x (B, N, C) -> y (B, N, C): all tokens in parallel
     y, state = mixer.step(x, state, mask=)                       x (B, C)    -> y (B, C):    one token
     state    = mixer.initial_state(batch_size)
@@ -21,7 +21,7 @@ dimension of all its tensors; it is passed in and returned, never kept on the mo
 
 from .aaren import Aaren
 from .attention import Attention, AttentionState
-from .base import HeadMixer, Mixer
+from .base import HeadMixer, Mixer, MixerConfig, StepWeights
 from .gru import GRU
 from .mingru import MinGRU
 from .rsa.mixer import RSA, AarenRSA, Encoded, EncodedState
@@ -49,4 +49,6 @@ __all__ = [
     "HeadMixer",
     "MinGRU",
     "Mixer",
+    "MixerConfig",
+    "StepWeights",
 ]

@@ -5,13 +5,14 @@ Shape suffixes: B batch, N tokens, M cached tokens, C channels, H heads, D = C /
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .base import HeadMixer
+from .base import HeadMixer, MixerConfig
+from .graphs import AttentionGraph
 
 
 class AttentionState(NamedTuple):
@@ -28,14 +29,20 @@ class Attention(HeadMixer):
         width: C, channels of a token.
         heads: H, must divide C. Scores are scaled by 1 / sqrt(D).
         dropout: probability, on the attention weights (min-decision-transformer).
-        rems: of no effect: every mixer is built alike.
     """
 
     recordable, exported = True, True
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: object = None) -> None:
+    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__(width, heads)
         self.dropout = dropout
+
+    @classmethod
+    def build(cls, config: MixerConfig) -> Self:
+        return cls(config.width, config.heads, config.dropout)
+
+    def graph(self) -> AttentionGraph:
+        return AttentionGraph(self)
 
     def mix(
         self, x: Tensor, state: AttentionState | None, *, starts: Tensor | None = None, keep: slice | None = None

@@ -5,26 +5,91 @@ Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a hea
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
 from torch import Tensor, nn
 
 from ..scan.rows import RowModule, State
+
+if TYPE_CHECKING:
+    from .graphs import MixerGraph
+    from .rsa.encoding import GatedEncoding, RemConfig
+
+
+@dataclass(frozen=True)
+class MixerConfig:
+    """The settings of a model that decide a mixer; each mixer takes those that it has.
+
+    Attributes:
+        width: C, channels of a token.
+        heads: H; must divide C, where the mixer has heads.
+        dropout: probability.
+        forget_gate: whether tokens fade those before them.
+        rems: recurrence encoding; None: the default one.
+    """
+
+    width: int
+    heads: int
+    dropout: float = 0.0
+    forget_gate: bool = False
+    rems: RemConfig | None = None
+
+
+class StepWeights(NamedTuple):
+    """The weights of a mixer whose step `kernels/step.py` computes.
+
+    Attributes:
+        weight: of a token's values, scores and, with a forget gate, gates: (C + H or C + 2 H, C).
+        bias: likewise, (C + H or C + 2 H,).
+        output: W_o.
+        encoding: recurrence encoding around the heads.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    output: nn.Linear
+    encoding: GatedEncoding | None = None
 
 
 class Mixer(RowModule):
     """A token mixer, and what it declares of itself. Nothing else in the package lists mixers by these properties.
 
+    What is declared holds for that class alone: a subclass, which may compute something else, declares its own.
+
     Attributes:
         constant_state: whether the size of the state does not grow with the tokens seen. Such a state can be carried
             through training and begun again in some rows of a batch.
-        compiled_step: whether `kernels/step.py` computes its step.
+        compiled_step: whether `kernels/step.py` computes its step, from its `step_weights`.
         recordable: whether it launches the same for the same shapes and waits for nothing, as CUDA graphs need.
-        exported: whether `aaren_rl.export` writes it as an ONNX graph.
+        exported: whether `aaren_rl.export` writes it as an ONNX graph, by its `graph`.
     """
 
     constant_state: bool = False
     compiled_step: bool = False
     recordable: bool = False
     exported: bool = False
+
+    DECLARED: ClassVar[tuple[str, ...]] = ("constant_state", "compiled_step", "recordable", "exported")
+
+    def __init_subclass__(cls, **keywords: Any) -> None:  # noqa: ANN401  Python's own
+        super().__init_subclass__(**keywords)
+        for name in Mixer.DECLARED:
+            if name not in vars(cls):
+                setattr(cls, name, False)
+
+    @classmethod
+    def build(cls, config: MixerConfig) -> Self:
+        """The mixer of a model with these settings, of which it takes width and heads by default."""
+        return cls(config.width, config.heads)  # type: ignore[call-arg]
+
+    def step_weights(self) -> StepWeights:
+        """Its current weights for `kernels/step.py`; of a mixer with a compiled step."""
+        raise NotImplementedError
+
+    def graph(self) -> MixerGraph:
+        """Its step as nodes of an ONNX graph; of an exported mixer."""
+        raise NotImplementedError
 
 
 class HeadMixer(Mixer):

@@ -5,11 +5,14 @@ Shape suffixes: B batch, N tokens, C channels, S sequences in the rows of a batc
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
-from .base import Mixer
+from .base import Mixer, MixerConfig
+from .graphs import GRUGraph
 
 
 class GRU(Mixer):
@@ -19,16 +22,20 @@ class GRU(Mixer):
 
     Args:
         width: C, channels of a token and of h.
-        heads: without effect: every mixer takes the same arguments.
-        dropout: likewise.
-        rems: likewise.
     """
 
     constant_state, exported = True, True
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: object = None) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.gru = nn.GRU(width, width, batch_first=True)
+
+    @classmethod
+    def build(cls, config: MixerConfig) -> Self:
+        return cls(config.width)
+
+    def graph(self) -> GRUGraph:
+        return GRUGraph(self)
 
     def run(self, x: Tensor, state: Tensor | None, starts: Tensor | None, keep: slice | None) -> tuple[Tensor, Tensor]:
         state = self.initial_state(len(x)) if state is None else state

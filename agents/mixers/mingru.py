@@ -2,14 +2,15 @@
 
     h_t = (1 - z_t) h_{t-1} + z_t h~_t        z_t = sigmoid(W_z x_t + b_z)        h~_t = W_h x_t + b_h
 
-So h_t is a mean of h~_1..t and of the state before them, h_0. With A_t = sum_{i<=t} log(1 - z_i), the weight of h~_i is
-exp(log z_i + A_t - A_i) and that of h_0 is exp(A_t). The weights add up to 1, so they are a softmax over i with the
-scores log z_i - A_i, and 0 for h_0: the prefix scan of Aaren with a head for every channel.
+So h_t is a mean of h~_1..t and of the state before them, h_0, whose weights add up to 1: the prefix scan of Aaren with a
+head for every channel, the scores log z_t, and decays 1 - z_t. The score of h_0 is 0.
 
 Shape suffixes: B batch, N tokens, C channels.
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,8 @@ from torch.nn import functional as F
 
 from ..scan.prefix import prefix_scan
 from ..scan.state import STATE_DTYPE, ScanState
-from .base import Mixer
+from .base import Mixer, MixerConfig
+from .graphs import MinGRUGraph
 
 
 class MinGRU(Mixer):
@@ -27,41 +29,44 @@ class MinGRU(Mixer):
 
     Args:
         width: C, channels of a token and of h.
-        heads: without effect: every mixer takes the same arguments.
-        dropout: likewise.
-        rems: likewise.
     """
 
     constant_state, recordable, exported = True, True, True
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: object = None) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.gate, self.candidate = nn.Linear(width, width), nn.Linear(width, width)
+
+    @classmethod
+    def build(cls, config: MixerConfig) -> Self:
+        return cls(config.width)
+
+    def graph(self) -> MinGRUGraph:
+        return MinGRUGraph(self)
 
     def run(self, x: Tensor, state: Tensor | None, starts: Tensor | None, keep: slice | None) -> tuple[Tensor, Tensor]:
         state = self.initial_state(len(x)) if state is None else state
         gate, values = self._gate_and_candidate(x)
-        log_z = F.logsigmoid(gate)
+        scores, decay = F.logsigmoid(gate), F.logsigmoid(-gate)
         if starts is not None:  # h_0 is 0 there, so h is z h~: a token that has all the weight
             values = torch.where(starts.unsqueeze(-1), gate.sigmoid() * values, values)
-            log_z = log_z.masked_fill(starts.unsqueeze(-1), 0.0)
-        scores = log_z - F.logsigmoid(-gate).cumsum(1)
+            scores = scores.masked_fill(starts.unsqueeze(-1), 0.0)
         before = ScanState(torch.zeros_like(state), torch.ones_like(state), state.unsqueeze(-1))
         of_channels = None if starts is None else starts.unsqueeze(1)
-        h, _ = prefix_scan(scores.mT, values.mT.unsqueeze(-1), before, starts=of_channels)
+        h, after = prefix_scan(scores.mT, values.mT.unsqueeze(-1), before, log_decay=decay.mT, starts=of_channels)
         h = h.squeeze(-1).mT
-        return (h if keep is None else h[:, keep]).to(self.gate.weight.dtype), h[:, -1].clone()  # not all of h
+        return h if keep is None else h[:, keep], after.output().squeeze(-1)
 
     def run_one(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         gate, value = self._gate_and_candidate(x)
-        h = torch.lerp(state, value, gate.sigmoid())
+        h = torch.lerp(state, value.to(STATE_DTYPE), gate.to(STATE_DTYPE).sigmoid())
         return h.to(self.gate.weight.dtype), h
 
     def initial_state(self, batch_size: int) -> Tensor:
         return self.gate.weight.new_zeros(batch_size, self.gate.out_features, dtype=STATE_DTYPE)
 
     def _gate_and_candidate(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """z before its sigmoid, and h~, of the shape of x, in float64."""
+        """z before its sigmoid, and h~, of the shape of x, in the weights' type."""
         with torch.autocast(x.device.type, enabled=False):  # a gate's rounding would add up over the tokens
             gate = self.gate(x.to(self.gate.weight.dtype))
-        return gate.to(STATE_DTYPE), self.candidate(x).to(STATE_DTYPE)
+        return gate, self.candidate(x).to(gate.dtype)

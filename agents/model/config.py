@@ -19,7 +19,7 @@ class ModelConfig:
     Attributes:
         observation_dim, action_dim: O and A.
         mixer: a name in MIXERS.
-        width, layers, heads, dropout: see their helps; `heads` must divide `width`.
+        width, layers, heads, dropout, forget_gate: see their helps; `heads` must divide `width`.
         max_timestep: rows of the timestep embedding; later steps use the last row.
         rem_counts, rem_dilation, rem_max_power, rem_gate: recurrence encoding, see `parse_counts` and `RemConfig`.
         block: "post-norm" (min-decision-transformer, the paper's code base) or "pre-norm" (GPT-2).
@@ -42,6 +42,7 @@ class ModelConfig:
     layers: int = setting(3, "number of blocks", COUNT)
     heads: int = setting(4, "heads of a mixer", COUNT)
     dropout: float = setting(0.1, "dropout probability", BELOW_1)
+    forget_gate: bool = setting(False, "of Aaren: every token fades those before it, by a gate per head")
     max_timestep: int = setting(1000, limits=COUNT)
     rem_counts: str = setting(
         "auto", "of the -rsa agents: heads with each recurrence encoding, k1,...,k6 (RSA, section 3)"

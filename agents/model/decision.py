@@ -50,7 +50,7 @@ class DecisionModel(nn.Module):
             self.embed_return.weight.requires_grad_(False)
         self.norm = nn.LayerNorm(width)
         blocks = config.layers, config.heads, config.dropout, config.rems(), config.block, config.activation
-        self.trunk = Trunk(config.mixer, width, *blocks)
+        self.trunk = Trunk(config.mixer, width, *blocks, forget_gate=config.forget_gate)
         self.head = nn.Linear(width, config.action_dim)
         # Last, so that the other weights are drawn as without it. What is asked for, no part of `forward` or `step`.
         self.max_return_estimate = ReturnEstimate(config.observation_dim) if config.max_return_estimate else None

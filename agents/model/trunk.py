@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
-from ..mixers import MIXERS, Mixer
+from ..mixers import MIXERS, Mixer, MixerConfig
 from ..mixers.rsa.encoding import RemConfig
 from ..mixers.tree.mixer import TreeConfig, plant_trees
 from ..scan.rows import RowModule, State
@@ -27,30 +27,21 @@ class Block(nn.Module):
 
     Args:
         mixer: a name in MIXERS.
-        width: C, channels of a token.
-        heads: of the mixer.
-        dropout: probability, on the outputs of the mixer and of the MLP, and on attention's weights.
-        rems: recurrence encoding, of the mixers that have one.
+        config: of the mixer; its dropout is on the outputs of the mixer and of the MLP, and on attention's weights.
         activation: of the MLP, a name in ACTIVATIONS.
         mlp_width: hidden units of the MLP; 4 C by default.
     """
 
     def __init__(
-        self,
-        mixer: str,
-        width: int,
-        heads: int,
-        dropout: float = 0.0,
-        rems: RemConfig | None = None,
-        activation: str = "gelu",
-        mlp_width: int | None = None,
+        self, mixer: str, config: MixerConfig, activation: str = "gelu", mlp_width: int | None = None
     ) -> None:
         super().__init__()
-        self.mixer: Mixer = MIXERS[mixer](width, heads, dropout, rems)
+        width = config.width
+        self.mixer: Mixer = MIXERS[mixer].build(config)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         hidden = 4 * width if mlp_width is None else mlp_width
         self.mlp = nn.Sequential(nn.Linear(width, hidden), ACTIVATIONS[activation](), nn.Linear(hidden, width))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(
         self, x: Tensor, state: State | None, starts: Tensor | None = None, keep: slice | None = None
@@ -104,10 +95,11 @@ class Trunk(RowModule):
         layers: number of blocks.
         heads: of every mixer.
         dropout: probability.
-        rems: recurrence encoding of every layer, where the mixer has one.
+        rems: recurrence encoding of every layer, where the mixer has one; None: the default one.
         block: a name in BLOCKS; after "pre-norm" blocks there is one more layer norm, as in GPT-2.
         activation: of the MLPs, a name in ACTIVATIONS.
         mlp_width: hidden units of the MLPs; 4 C by default.
+        forget_gate: whether tokens fade those before them, where the mixer has a gate.
     """
 
     def __init__(
@@ -121,11 +113,12 @@ class Trunk(RowModule):
         block: str = "post-norm",
         activation: str = "gelu",
         mlp_width: int | None = None,
+        forget_gate: bool = False,
     ) -> None:
         super().__init__()
         check_names(mixer, block, activation)
-        of_blocks = mixer, width, heads, dropout, rems, activation, mlp_width
-        self.blocks = nn.ModuleList(BLOCKS[block](*of_blocks) for _ in range(layers))
+        config = MixerConfig(width, heads, dropout, forget_gate, rems)
+        self.blocks = nn.ModuleList(BLOCKS[block](mixer, config, activation, mlp_width) for _ in range(layers))
         self.norm = nn.LayerNorm(width) if block == "pre-norm" else nn.Identity()
 
     @property

@@ -26,19 +26,22 @@ CHANNELS = 40
 Replay = Callable[[], list[Tensor]]
 
 
-def choose_method(values: Tensor) -> str:
-    """The method of `prefix_scan` for these values: the kernel of the device, if it has one that passes the test."""
-    method = kernels.choose(values)
-    if method == "triton" and not torch.compiler.is_compiling() and not gpu_is_right(values.device):
+def choose_method(scores: Tensor, values: Tensor, *, decays: bool) -> str:
+    """The method of `prefix_scan` for these inputs: the kernel of the device, if it has one that passes the test."""
+    method = kernels.choose(scores, values)
+    if method == "triton" and not torch.compiler.is_compiling() and not gpu_is_right(values.device, decays):
         return "blocked"
     return method
 
 
 @functools.cache
-def gpu_is_right(device: torch.device) -> bool:
-    """Whether the recorded kernel of the scan agrees with the plain formula; prints one warning if not."""
+def gpu_is_right(device: torch.device, decays: bool) -> bool:
+    """Whether the recorded kernel of the scan agrees with the plain formula; prints one warning if not.
+
+    `decays`: the kernel of positions that fade those before them, which is compiled apart.
+    """
     try:
-        found = difference(device)
+        found = difference(device, decays)
         fault = "" if found <= TOLERANCE else f"it differs from the plain formula by {found:.2g}"
     except Exception as error:  # any fault of compiler, driver or kernel: plain PyTorch still works
         fault = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:300]
@@ -53,22 +56,24 @@ def gpu_is_right(device: torch.device) -> bool:
 
 
 @torch.enable_grad()
-def difference(device: torch.device, record: Callable[[Replay], Replay] = record) -> float:
+def difference(device: torch.device, decays: bool, record: Callable[[Replay], Replay] = record) -> float:
     """The largest relative difference of outputs and gradients between the recorded kernel and the formula."""
     generator = torch.Generator().manual_seed(0)
 
     def draw() -> list[Tensor]:
-        return [torch.randn(*SHAPE, *channels, generator=generator) for channels in ((), (CHANNELS,), (CHANNELS,))]
+        values, up = (torch.randn(*SHAPE, CHANNELS, generator=generator) for _ in range(2))
+        scores, gates = (torch.randn(*SHAPE, generator=generator) for _ in range(2))
+        return [values, up, scores, *([torch.nn.functional.logsigmoid(gates)] if decays else [])]
 
     starts = (torch.rand(SHAPE, generator=generator) < 0.02).to(device)
 
-    def run(scores: Tensor, values: Tensor, up: Tensor) -> list[Tensor]:
-        s, v = scores.detach().requires_grad_(), values.detach().requires_grad_()
+    def run(values: Tensor, up: Tensor, *of_positions: Tensor) -> list[Tensor]:
+        v, s, *decay = leaves = [x.detach().requires_grad_() for x in (values, *of_positions)]
         if s.dtype == torch.float64:
-            outputs = blocked(Stretches(make_leaves(s, v, None), starts.cumsum(-1))).state.output()
+            outputs = blocked(Stretches(make_leaves(s, v, None), starts.cumsum(-1), *decay)).state.output()
         else:
-            outputs, _ = fused_scan("triton", s, v, None, None, starts)
-        return [outputs.detach(), *torch.autograd.grad(outputs, (s, v), up)]
+            outputs, _ = fused_scan("triton", s, v, None, None, starts, *decay)
+        return [outputs.detach(), *torch.autograd.grad(outputs, leaves, up)]
 
     places = [x.to(device) for x in draw()]
     with torch.autocast(device.type, enabled=False):

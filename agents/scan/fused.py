@@ -1,10 +1,12 @@
 """The scan as one differentiable operation, from the two kernels of a back end.
 
-With L_k = log sum_{i<=k} exp(s_i), the weight that position k gives to itself is a_k = exp(s_k - L_k), and the others
-shrink by exp(L_{k-1} - L_k) = 1 - a_k. Forward: o_k = (1 - a_k) o_{k-1} + a_k v_k. Backward, from the last position on,
+With L_k = log(exp(L_{k-1} + d_k) + exp(s_k)), d_k the log-decay, the weight that position k gives to itself is a_k =
+exp(s_k - L_k), and the others shrink by exp(L_{k-1} + d_k - L_k) = 1 - a_k. Forward: o_k = (1 - a_k) o_{k-1} + a_k v_k.
+Decays enter in the weights a_k alone. Backward, from the last position on,
 
     g_k = do_k + (1 - a_{k+1}) g_{k+1}            c_k = o_k . do_k + (1 - a_{k+1}) c_{k+1}
     dv_k = a_k g_k                                ds_k = a_k (v_k . g_k - c_k)
+                                                  dd_k = (1 - a_k) (o_{k-1} . g_k - c_k)
 
 with (1 - a_{k+1}) replaced by 0 where a sequence starts at k + 1. Every exponent has a known
 sign, so nothing overflows, and nothing of size N x N is allocated. The state after the last
@@ -33,6 +35,7 @@ def fused_scan(
     state: ScanState | None,
     mask: Tensor | None,
     starts: Tensor | None,
+    log_decay: Tensor | None = None,
 ) -> tuple[Tensor, ScanState]:
     """`prefix_scan` by a back end of `kernels`; differentiable once.
 
@@ -47,7 +50,7 @@ def fused_scan(
     mask = torch.ones((), dtype=torch.bool, device=scores.device) if mask is None else mask
     starts = torch.zeros((), dtype=torch.bool, device=scores.device) if starts is None else starts
     outputs, *last = _FusedScan.apply(  # type: ignore[no-untyped-call]
-        backend, scores, values, m, u, w, mask.expand(scores.shape), starts.expand(scores.shape)
+        backend, scores, values, m, u, w, mask.expand(scores.shape), starts.expand(scores.shape), log_decay
     )
     return outputs, ScanState(*last)
 
@@ -55,35 +58,46 @@ def fused_scan(
 def _operator(name: str, schema: str) -> Any:  # noqa: ANN401  torch's own
     """Register a function of a back end as an opaque operator for torch.compile."""
 
-    def call(backend: str, *inputs: Tensor) -> Any:  # noqa: ANN401
+    def call(backend: str, *inputs: Any) -> Any:  # noqa: ANN401
         return getattr(load(backend), name)(*inputs)
 
     return torch.library.custom_op(f"aaren_rl::scan_{name}", call, mutates_args=(), schema=schema)
 
 
 OPERATORS = {
-    name: _operator(name, f"(str backend, {', '.join(f'Tensor {of}' for of in inputs.split())}) -> ({results})")
-    for name, inputs, results in (
-        ("forward", "scores values m u w mask starts", "Tensor, Tensor, Tensor, Tensor, Tensor"),
-        ("backward", "weights values outputs d_outputs g c starts", "Tensor, Tensor, Tensor, Tensor"),
+    name: _operator(name, f"(str backend, {', '.join(f'Tensor {of}' for of in inputs.split())}, {last}) -> ({results})")
+    for name, inputs, last, results in (
+        ("forward", "scores values m u w mask starts", "Tensor? log_decay", "Tensor, Tensor, Tensor, Tensor, Tensor"),
+        ("backward", "weights values outputs d_outputs g c starts", "bool decays", "Tensor, Tensor, Tensor, Tensor, Tensor"),
     )
 }
 WEIGHTS = {"numba": torch.float64, "triton": torch.float32}  # type of the weights of positions
 
 
 @OPERATORS["forward"].register_fake  # type: ignore[untyped-decorator]
-def _forward_shapes(backend: str, scores: Tensor, values: Tensor, *state_mask_starts: Tensor) -> tuple[Tensor, ...]:
+def _forward_shapes(
+    backend: str, scores: Tensor, values: Tensor, m: Tensor, u: Tensor, w: Tensor, *_: Tensor | None
+) -> tuple[Tensor, ...]:
     outputs = torch.empty_like(values, dtype=torch.promote_types(values.dtype, torch.float32))
     weights = torch.empty(scores.shape, dtype=WEIGHTS[backend], device=values.device)
-    return outputs, weights, *map(_like, state_mask_starts[:3])
+    return outputs, weights, _like(m), _like(u), _like(w)
 
 
 @OPERATORS["backward"].register_fake  # type: ignore[untyped-decorator]
 def _backward_shapes(
-    backend: str, weights: Tensor, values: Tensor, outputs: Tensor, _: Tensor, g: Tensor, c: Tensor, starts: Tensor
+    backend: str,
+    weights: Tensor,
+    values: Tensor,
+    outputs: Tensor,
+    _: Tensor,
+    g: Tensor,
+    c: Tensor,
+    starts: Tensor,
+    decays: bool,
 ) -> tuple[Tensor, ...]:
     d_scores = torch.empty(weights.shape, dtype=outputs.dtype, device=values.device)
-    return d_scores, torch.empty_like(values), _like(g), _like(c)
+    d_decays = torch.empty_like(d_scores) if decays else d_scores.new_empty(0)
+    return d_scores, torch.empty_like(values), _like(g), _like(c), d_decays
 
 
 def _held(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -99,7 +113,7 @@ def _like(part: Tensor) -> Tensor:
     return torch.empty_like(part, memory_format=torch.contiguous_format)
 
 
-def _run(name: str, backend: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+def _run(name: str, backend: str, *inputs: Tensor | bool | None) -> tuple[Tensor, ...]:
     compiling = torch.compiler.is_compiling()
     results: tuple[Tensor, ...]
     results = OPERATORS[name](backend, *inputs) if compiling else getattr(load(backend), name)(*inputs)
@@ -108,11 +122,23 @@ def _run(name: str, backend: str, *inputs: Tensor) -> tuple[Tensor, ...]:
 
 class _FusedScan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, backend: str, *inputs: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401  torch's own context
-        scores, values, m, u, w, mask, starts = inputs
+    def forward(
+        ctx: Any,  # noqa: ANN401  torch's own context
+        backend: str,
+        scores: Tensor,
+        values: Tensor,
+        m: Tensor,
+        u: Tensor,
+        w: Tensor,
+        mask: Tensor,
+        starts: Tensor,
+        log_decay: Tensor | None,
+    ) -> tuple[Tensor, ...]:
         dtype = torch.promote_types(torch.promote_types(scores.dtype, values.dtype), torch.float32)
         held = _held(values, values.dtype if values.dtype in TYPES[backend] else dtype)
-        outputs, weights, *last = _run("forward", backend, scores.to(dtype), held, m, u, w, mask, starts)
+        decay = None if log_decay is None else log_decay.to(dtype)
+        outputs, weights, *last = _run("forward", backend, scores.to(dtype), held, m, u, w, mask, starts, decay)
+        ctx.decay_dtype = None if log_decay is None else log_decay.dtype
         ctx.backend, ctx.scores_dtype, ctx.held_dtype = backend, scores.dtype, held.dtype
         ctx.save_for_backward(values, weights, outputs, u, w, last[1], starts)
         ctx.mark_non_differentiable(last[0])  # m cancels in every ratio
@@ -128,10 +154,16 @@ class _FusedScan(torch.autograd.Function):
         d_outputs = _held(torch.zeros_like(held) if d_outputs is None else d_outputs, held.dtype)
         g = torch.zeros_like(w) if d_last_w is None else last_u.unsqueeze(-1) * d_last_w
         c = torch.zeros_like(u) if d_last_u is None else -last_u * d_last_u
-        d_scores, d_values, g, c = _run("backward", ctx.backend, weights, held, outputs, d_outputs, g, c, starts)
+        decays = ctx.needs_input_grad[8]
+        d_scores, d_values, g, c, d_decays = _run(
+            "backward", ctx.backend, weights, held, outputs, d_outputs, g, c, starts, decays
+        )
         d_m = d_u = d_w = None
-        if any(ctx.needs_input_grad[3:6]):
+        if decays or any(ctx.needs_input_grad[3:6]):
             inverse = torch.where(u > 0, 1 / torch.where(u > 0, u, 1.0), 0.0)
             d_u, d_w = -c * inverse, g * inverse.unsqueeze(-1)
             d_m = u * d_u + (w * d_w).sum(-1)
-        return None, d_scores.to(ctx.scores_dtype), d_values.to(values.dtype), d_m, d_u, d_w, None, None
+        if decays:  # the first one's: what it fades is the state before, whose m it adds to
+            d_decays[..., 0] = d_m
+        d_inputs = d_scores.to(ctx.scores_dtype), d_values.to(values.dtype), d_m, d_u, d_w
+        return None, *d_inputs, None, None, d_decays.to(ctx.decay_dtype) if decays else None

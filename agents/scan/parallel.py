@@ -1,7 +1,8 @@
 """Three parallel prefix scans in plain torch, on any device and differentiable to any order.
 
 Each takes one state per position, (score, 1, value), and returns the state of every prefix. Every state has the number
-of its sequence. Joining it with a later sequence drops it.
+of its sequence. Joining it with a later sequence drops it. With decays, joining two stretches fades the first one by the
+decays of the second.
 """
 
 from __future__ import annotations
@@ -13,16 +14,23 @@ import torch
 from torch import Tensor
 
 from .rows import each
-from .state import ScanState, combine, keep_where
+from .state import ScanState, combine, fade, keep_where
 
 BLOCK = 64  # positions handled densely by the blocked method
 
 
 class Stretches(NamedTuple):
-    """States (..., N), and the sequence numbers of their last positions; None: one sequence."""
+    """States of neighboring stretches of positions.
+
+    Attributes:
+        state: of N stretches, m and u of shape (..., N).
+        segments: the sequence numbers of their last positions, (..., N); None: one sequence.
+        decay: the sum of the log-decays of their positions, (..., N), float64; None: there are none.
+    """
 
     state: ScanState
-    segments: Tensor | None
+    segments: Tensor | None = None
+    decay: Tensor | None = None
 
     @property
     def dim(self) -> int:
@@ -43,11 +51,13 @@ def _cat(dim: int, *parts: Stretches) -> Stretches:
 
 
 def _join(first: Stretches, second: Stretches) -> Stretches:
-    """`combine`, but only the second if a sequence started between them."""
-    earlier = first.state
+    """`combine` with the first faded, but only the second if a sequence started between them."""
+    earlier, decay = first.state, None
+    if first.decay is not None and second.decay is not None:
+        earlier, decay = fade(earlier, second.decay), first.decay + second.decay
     if first.segments is not None and second.segments is not None:
         earlier = keep_where(earlier, first.segments == second.segments)
-    return Stretches(combine(earlier, second.state), second.segments)
+    return Stretches(combine(earlier, second.state), second.segments, decay)
 
 
 def hillis_steele(z: Stretches) -> Stretches:
@@ -82,7 +92,8 @@ def blocked(z: Stretches) -> Stretches:
         m, w = z.state.m, z.state.w
         padding = ScanState.identity((*m.shape[:-1], extra), w.shape[-1], dtype=m.dtype, device=m.device)
         last = None if z.segments is None else z.segments[..., -1:].expand(*m.shape[:-1], extra)
-        z = _cat(z.dim, z, Stretches(padding, last))
+        none = None if z.decay is None else torch.zeros_like(z.decay[..., :1]).expand(*m.shape[:-1], extra)
+        z = _cat(z.dim, z, Stretches(padding, last, none))
     inside = _dense(z.map(lambda x, dim: x.unflatten(dim, shape)))
     before = blocked(inside.at(slice(None), -1)).at(slice(0, -1)).map(lambda x, dim: x.unsqueeze(dim + 1))
     first, rest = inside.at(slice(0, 1), slice(None)), inside.at(slice(1, None), slice(None))
@@ -92,17 +103,22 @@ def blocked(z: Stretches) -> Stretches:
 
 def _dense(z: Stretches) -> Stretches:
     """All prefixes of a short segment as one triangular matrix product. Its maxima carry no gradient, as m."""
-    (leaves, segments), n = z, z.state.m.shape[-1]
+    (leaves, segments, decay), n = z, z.state.m.shape[-1]
     allowed = torch.ones(n, n, dtype=torch.bool, device=leaves.m.device).tril()
-    if segments is None:
+    scores, sums_of_decay = leaves.m.unsqueeze(-2), None
+    if segments is not None:
+        allowed = allowed & (segments.unsqueeze(-1) == segments.unsqueeze(-2))
+    if decay is not None:
+        sums_of_decay = decay.cumsum(-1)
+        scores = scores + (sums_of_decay.unsqueeze(-1) - sums_of_decay.unsqueeze(-2))
+    if segments is None and decay is None:
         m = leaves.m.cummax(-1).values
     else:
-        allowed = allowed & (segments.unsqueeze(-1) == segments.unsqueeze(-2))
         # A maximum per sequence: larger scores of an earlier sequence would make the weights of this one underflow.
         floor = torch.finfo(leaves.m.dtype).min
-        m = torch.where(allowed, leaves.m.unsqueeze(-2), floor).amax(-1)
+        m = torch.where(allowed, scores.detach(), floor).amax(-1).to(leaves.m.dtype)
     # Mask before the exponential: above the diagonal the difference may be positive and overflow.
-    weights = torch.exp((leaves.m.unsqueeze(-2) - m.unsqueeze(-1)).masked_fill(~allowed, -torch.inf))
+    weights = torch.exp((scores - m.unsqueeze(-1)).masked_fill(~allowed, -torch.inf)).to(leaves.m.dtype)
     summed = torch.cat([leaves.w, leaves.u.unsqueeze(-1)], -1)
     ill = None
     if segments is not None:
@@ -114,7 +130,7 @@ def _dense(z: Stretches) -> Stretches:
         sums = weights @ summed
     if ill is not None:
         sums = sums.masked_fill((allowed & ill.unsqueeze(-2)).any(-1, keepdim=True), torch.nan)
-    return Stretches(ScanState(m, sums[..., -1], sums[..., :-1]), segments)
+    return Stretches(ScanState(m, sums[..., -1], sums[..., :-1]), segments, sums_of_decay)
 
 
 PARALLEL = {"blocked": blocked, "hillis_steele": hillis_steele, "ladner_fischer": ladner_fischer}

@@ -8,6 +8,11 @@ It is carried as a state (m, u, w): the running maximum of the scores, the sum o
 exp(s_i - m) v_i. Two states of neighboring segments join by an associative operator (`combine`), so all prefixes come
 from any parallel prefix scan, and one more token costs O(D) time and memory (`scan_step`).
 
+A position may also fade all positions before it by a decay f_k = exp(`log_decay`_k): position i then weighs exp(s_i)
+f_{i+1} ... f_k in o_k, and the state before position k enters with m + log f_k. The state keeps its form. These are the
+weights of FoX (Lin et al. 2025) with a fixed query, and the recurrence is that of sLSTM's exponential gates without
+hidden-to-hidden weights (Beck et al. 2024).
+
 Three choices differ from the paper, each for a numerical reason:
 
 * **The initial state is (finfo.min, 0, 0), not (0, 0, 0).** Both are exact on paper. In floats a maximum that starts at
@@ -32,7 +37,7 @@ from .. import kernels
 from .first_use import choose_method
 from .fused import fused_scan
 from .parallel import PARALLEL, Stretches
-from .state import STATE_DTYPE, ScanState, combine, keep_where, make_leaves, without_gradient_in_m
+from .state import STATE_DTYPE, ScanState, combine, fade, keep_where, make_leaves, without_gradient_in_m
 
 METHODS = ("auto", "sequential", *PARALLEL, *kernels.TYPES)
 
@@ -42,6 +47,7 @@ def prefix_scan(
     values: Tensor,
     state: ScanState | None = None,
     method: str = "auto",
+    log_decay: Tensor | None = None,
     *,
     mask: Tensor | None = None,
     starts: Tensor | None = None,
@@ -57,6 +63,8 @@ def prefix_scan(
             "ladner_fischer" (O(N) work), "numba" (one pass over memory on the CPU), "triton" (CUDA devices, parallel
             over chunks of 64 positions; scores and values of at most float32), or "auto": the kernel of the device,
             "blocked" if there is none or the call is traced. The kernels are differentiable once.
+        log_decay: log f_k, shape (..., N), finite and at most 0: by f_k every position fades those before it, `state`
+            included. A masked position has none. To forget everything at a position, use `starts`.
         mask: bool, broadcastable to (..., N); False positions contribute nothing.
         starts: bool, broadcastable to (..., N); True at the first position of a new sequence, which drops
             everything before, even `state`. So one row can pack several sequences.
@@ -75,18 +83,24 @@ def prefix_scan(
         raise ValueError(f"scores {tuple(scores.shape)} and values {tuple(values.shape)} must be (..., N), (..., N, D)")
     if state is not None and state.w.shape != (*scores.shape[:-1], values.shape[-1]):
         raise ValueError(f"the state is of values {tuple(state.w.shape)}, and there are {tuple(values.shape)}")
+    if log_decay is not None and log_decay.shape != scores.shape:
+        raise ValueError(f"log_decay {tuple(log_decay.shape)} must be of the scores' shape {tuple(scores.shape)}")
     # Only the last dimension: a copy for every head would waste memory.
     mask = None if mask is None else mask.expand(*mask.shape[:-1], scores.shape[-1])
     starts = None if starts is None else starts.expand(*starts.shape[:-1], scores.shape[-1])
+    if log_decay is not None:
+        log_decay = _without_effectless(log_decay, scores, mask, starts)
     if method == "auto":
-        method = choose_method(values)
+        method = choose_method(scores, values, decays=log_decay is not None)
     if method == "sequential":
-        return _sequential(scores, values, state, mask, starts)
+        return _sequential(scores, values, state, mask, starts, log_decay)
     if method in kernels.TYPES:
-        return fused_scan(method, scores, values, state, mask, starts)
+        return fused_scan(method, scores, values, state, mask, starts, log_decay)
     leaves = make_leaves(scores, values, mask)
     segments = None if starts is None else starts.cumsum(-1).expand(scores.shape)
-    prefixes, _ = PARALLEL[method](Stretches(leaves, segments))
+    # Sums of decays are differences of larger ones.
+    decay = None if log_decay is None else log_decay.to(STATE_DTYPE)
+    prefixes, *_ = PARALLEL[method](Stretches(leaves, segments, decay))
     # Copies: a view would keep every prefix in memory, and in a saved file.
     last = ScanState(prefixes.m[..., -1].clone(), prefixes.u[..., -1].clone(), prefixes.w[..., -1, :].clone())
     last = last.to(STATE_DTYPE)
@@ -94,6 +108,9 @@ def prefix_scan(
         return prefixes.output().to(values.dtype), last
     earlier = without_gradient_in_m(state)
     before = ScanState(earlier.m.unsqueeze(-1), earlier.u.unsqueeze(-1), earlier.w.unsqueeze(-2))
+    if decay is not None:
+        faded = decay.cumsum(-1)
+        before, earlier = fade(before, faded), fade(earlier, faded[..., -1])
     if segments is not None:
         before = keep_where(before, segments == 0)
         earlier = keep_where(earlier, segments[..., -1] == 0)
@@ -102,7 +119,12 @@ def prefix_scan(
 
 
 def scan_step(
-    score: Tensor, value: Tensor, state: ScanState, *, mask: Tensor | None = None
+    score: Tensor,
+    value: Tensor,
+    state: ScanState,
+    log_decay: Tensor | None = None,
+    *,
+    mask: Tensor | None = None,
 ) -> tuple[Tensor, ScanState]:
     """One token: the RNN cell of section 3.1.
 
@@ -110,6 +132,7 @@ def scan_step(
         score: q . k of the token, shape (...); -inf masks it.
         value: v of the token, shape (..., D).
         state: state of the tokens before; start from `ScanState.identity`.
+        log_decay: log f of the token, shape (...), by which it fades those before it; see `prefix_scan`.
         mask: bool, broadcastable to (...); False leaves the state unchanged.
 
     Returns:
@@ -117,12 +140,30 @@ def scan_step(
     """
     leaf = make_leaves(score.unsqueeze(-1), value.unsqueeze(-2), None if mask is None else mask.unsqueeze(-1))
     token = ScanState(leaf.m[..., 0], leaf.u[..., 0], leaf.w[..., 0, :])
-    state = combine(without_gradient_in_m(state), token.to(state.u.dtype))
+    earlier = without_gradient_in_m(state)
+    if log_decay is not None:
+        earlier = fade(earlier, log_decay.masked_fill(token.u == 0, 0.0))
+    state = combine(earlier, token.to(state.u.dtype))
     return state.output().to(value.dtype), state
 
 
+def _without_effectless(
+    log_decay: Tensor, scores: Tensor, mask: Tensor | None, starts: Tensor | None
+) -> Tensor:
+    """The decays, 0 where there is no position or nothing before it to fade."""
+    without = scores == -torch.inf
+    for also in (None if mask is None else ~mask, starts):
+        without = without if also is None else without | also
+    return log_decay.masked_fill(without, 0.0)
+
+
 def _sequential(
-    scores: Tensor, values: Tensor, state: ScanState | None, mask: Tensor | None, starts: Tensor | None
+    scores: Tensor,
+    values: Tensor,
+    state: ScanState | None,
+    mask: Tensor | None,
+    starts: Tensor | None,
+    log_decay: Tensor | None,
 ) -> tuple[Tensor, ScanState]:
     """Token by token with `scan_step`. Only the state takes memory, unless autograd keeps that of every step."""
     if state is None:
@@ -132,7 +173,7 @@ def _sequential(
     for k in range(scores.shape[-1]):
         if starts is not None:
             state = keep_where(state, ~starts[..., k])
-        here = None if mask is None else mask[..., k]
-        output, state = scan_step(scores[..., k], values[..., k, :], state, mask=here)
+        here, decay = (None if x is None else x[..., k] for x in (mask, log_decay))
+        output, state = scan_step(scores[..., k], values[..., k, :], state, decay, mask=here)
         outputs.append(output)
     return torch.stack(outputs, -2), state

@@ -84,6 +84,19 @@ def without_gradient_in_m(state: ScanState) -> ScanState:
     return ScanState(m, state.u * shift, state.w * shift.unsqueeze(-1))
 
 
+def fade(state: ScanState, log_decay: Tensor) -> ScanState:
+    """The state whose positions weigh exp(log_decay) times as much, log_decay (...): m grows by it.
+
+    Its gradient goes to u and w, since m has none.
+    """
+    fixed = log_decay.detach()
+    m = (state.m + fixed).to(state.m.dtype)
+    if not log_decay.requires_grad:
+        return state._replace(m=m)
+    shift = torch.exp(log_decay - fixed).to(m.dtype)
+    return ScanState(m, state.u * shift, state.w * shift.unsqueeze(-1))
+
+
 def keep_where(state: ScanState, kept: Tensor) -> ScanState:
     """The state where `kept` (...) is True, the identity elsewhere."""
     m, u = torch.where(kept, state.m, torch.finfo(state.m.dtype).min), torch.where(kept, state.u, 0.0)

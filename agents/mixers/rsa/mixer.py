@@ -10,14 +10,15 @@ Shape suffixes: B batch, N tokens, C channels.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 from torch import Tensor
 
 from ...scan.state import ScanState
 from ..aaren import Aaren
 from ..attention import Attention, AttentionState
-from ..base import HeadMixer, Mixer
+from ..base import HeadMixer, Mixer, MixerConfig, StepWeights
+from ..graphs import EncodedGraph
 from .encoding import EncodingState, GatedEncoding, RemConfig, parse_counts
 
 
@@ -71,6 +72,10 @@ class RSA(Encoded):
     def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: RemConfig | None = None) -> None:
         super().__init__(Attention(width, heads, dropout), rems)
 
+    @classmethod
+    def build(cls, config: MixerConfig) -> Self:
+        return cls(config.width, config.heads, config.dropout, config.rems)
+
 
 class AarenRSA(Encoded):
     """Aaren with recurrence encoding: content weights and exponential memory, in a small state of constant size.
@@ -80,5 +85,17 @@ class AarenRSA(Encoded):
 
     constant_state, compiled_step, exported, MAX_POWER = True, True, True, 0
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0, rems: RemConfig | None = None) -> None:
-        super().__init__(Aaren(width, heads), rems)
+    inner: Aaren
+
+    def __init__(self, width: int, heads: int, rems: RemConfig | None = None, *, forget_gate: bool = False) -> None:
+        super().__init__(Aaren(width, heads, forget_gate), rems)
+
+    @classmethod
+    def build(cls, config: MixerConfig) -> Self:
+        return cls(config.width, config.heads, config.rems, forget_gate=config.forget_gate)
+
+    def step_weights(self) -> StepWeights:
+        return self.inner.step_weights()._replace(encoding=self.encoding)
+
+    def graph(self) -> EncodedGraph:
+        return EncodedGraph(self)

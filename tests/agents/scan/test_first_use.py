@@ -32,17 +32,17 @@ def stale(function: Run) -> Run:
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(first_use, "difference", partial(first_use.difference, record=again))
-    monkeypatch.setattr(kernels, "choose", lambda values: "triton")
+    monkeypatch.setattr(kernels, "choose", lambda scores, values: "triton")
     first_use.gpu_is_right.cache_clear()
     yield
     first_use.gpu_is_right.cache_clear()
 
 
 def test_a_right_kernel_is_used_and_leaves_torchs_random_numbers_alone() -> None:
-    state, values = torch.get_rng_state(), torch.zeros(2, 300, 8)
+    state, inputs = torch.get_rng_state(), (torch.zeros(2, 300), torch.zeros(2, 300, 8))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert first_use.choose_method(values) == "triton"
+        assert all(first_use.choose_method(*inputs, decays=decays) == "triton" for decays in (False, True))
     assert torch.equal(torch.get_rng_state(), state)  # which a model's weights are drawn by
 
 
@@ -79,4 +79,4 @@ def test_a_kernel_that_is_wrong_or_does_not_compile_is_not_used(
 
 
 def test_a_recording_that_replays_what_it_saw_is_noticed() -> None:
-    assert first_use.difference(torch.device("cpu"), record=stale) > 0.1
+    assert first_use.difference(torch.device("cpu"), decays=False, record=stale) > 0.1

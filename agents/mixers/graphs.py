@@ -1,0 +1,333 @@
+"""The steps of the mixers as nodes of an ONNX graph, beside the mixers; `aaren_rl.export` builds the graph around them.
+
+A mixer's `graph` is a subclass of `MixerGraph`. Weights are NumPy arrays in float64, with constants folded in. Every
+node costs more than most computations, so what can be folded into weights is.
+
+Shape suffixes: N states of the memory, J tokens per step, M tokens of a window, C channels, H heads, D = C / H channels
+per head, F sums of a recurrence encoding.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from .aaren import Aaren
+    from .attention import Attention
+    from .gru import GRU
+    from .mingru import MinGRU
+    from .rsa.encoding import GatedEncoding
+    from .rsa.mixer import AarenRSA
+
+Doubles: TypeAlias = npt.NDArray[np.float64]
+Value: TypeAlias = str | npt.NDArray[Any]  # the name of a computed value, or a constant
+NOTHING = -1e300  # the level without tokens, and a score below all others; finite, unlike -inf
+
+
+class Linear(NamedTuple):
+    """x @ weight + bias, (inputs, outputs) and (outputs,)."""
+
+    weight: Doubles
+    bias: Doubles
+
+    def less(self, shift: Doubles) -> Linear:
+        """A layer with the same outputs for inputs plus `shift` (inputs,)."""
+        return Linear(self.weight, self.bias - shift @ self.weight)
+
+
+def exact(tensor: Tensor) -> Doubles:
+    """A tensor in float64."""
+    return np.asarray(tensor.detach().cpu(), np.float64)
+
+
+def layer(module: nn.Linear) -> Linear:
+    """One layer, with a zero bias if it has none."""
+    weight = exact(module.weight).T
+    return Linear(weight, np.zeros(weight.shape[1]) if module.bias is None else exact(module.bias))
+
+
+def beside(*layers: Linear) -> Linear:
+    """Several layers of the same inputs as one, with concatenated outputs."""
+    return Linear(*(np.concatenate(parts, -1) for parts in zip(*layers, strict=True)))
+
+
+class Nodes(Protocol):
+    """What adds nodes to a graph; its methods return names of outputs."""
+
+    dtype: str  # of the graph, "float32" or "float64"
+    tokens: int  # J
+
+    def add(self, op: str, *inputs: Value, out: str | None = None, **attributes: Any) -> str: ...  # noqa: ANN401  ONNX's
+
+    def split(self, x: Value, sizes: Sequence[int], axis: int) -> list[str]: ...
+
+    def reshape(self, x: Value, *shape: int, out: str | None = None) -> str: ...
+
+    def linear(self, x: str, weights: Linear, onto: str | None = None) -> str: ...
+
+    def as_type(self, x: str, dtype: str, given: str | None = None) -> str: ...
+
+
+class MixerGraph:
+    """One mixer's part of a graph.
+
+    Attributes:
+        heads: rows of its memory.
+        parts: sizes of what the memory has in every row, and the numbers with which an episode begins.
+        output: what follows the outputs of the heads; None: nothing does.
+    """
+
+    heads: int
+    parts: tuple[tuple[int, float], ...]
+    output: nn.Linear | None
+
+    def refusal(self, rollout: str, tokens: int) -> str | None:
+        """Why there is no graph in this rollout mode and with so many tokens per step, and what to do; else None."""
+        raise NotImplementedError
+
+    def step(self, nodes: Nodes, x: str, old: list[str], ignored: str | None) -> tuple[list[str], list[str]]:
+        """One step.
+
+        Args:
+            nodes: takes the nodes.
+            x: tokens (N J, C), larger by the bias of `output`.
+            old: the parts of the memory, (N, 1, heads, size) each, in float64.
+            ignored: bool (N, J, 1, 1), tokens that the next one overwrites; None where there are none.
+
+        Returns:
+            The outputs of every token, (N, 1, heads, C / heads) in float64, and the parts of the memory after them.
+        """
+        raise NotImplementedError
+
+    def attend(self, nodes: Nodes, x: str, queried: str, mask: str, length: int) -> str:
+        """Attention over a window.
+
+        Args:
+            nodes: takes the nodes.
+            x: tokens (B M, C), larger by the bias of `output`.
+            queried: those whose outputs (rows, C) are wanted: all, or the last of every window.
+            mask: added to the scores, (B or 1, 1, M or 1, M).
+            length: M.
+        """
+        raise NotImplementedError
+
+
+class ScanGraph(MixerGraph):
+    """Aaren's scan, in float64.
+
+    A state is the mean of the values, o = w / u (N, 1, H, D), and the level L = m + log u of their scores (N, 1, H, 1).
+    After a token with value v, score s and log-decay d,
+
+        L' = log(exp(L + d) + exp s)        o' = v + exp(L + d - L') (o - v)
+    """
+
+    def __init__(self, mixer: Aaren) -> None:
+        self.mixer, self.output = mixer, mixer.output
+        self.heads, self.size = mixer.heads, mixer.head_dim
+        self.parts = (self.size, 0.0), (1, NOTHING)
+
+    def refusal(self, rollout: str, tokens: int) -> str | None:
+        return None
+
+    def step(self, nodes: Nodes, x: str, old: list[str], ignored: str | None) -> tuple[list[str], list[str]]:
+        outputs, _, after = self.scan(nodes, x, old, ignored)
+        return outputs, after
+
+    def scan(self, nodes: Nodes, x: str, old: list[str], ignored: str | None) -> tuple[list[str], str, list[str]]:
+        """As `step`, with the values of the tokens, (N, J, H, D), in the middle."""
+        tokens, (mean, level) = nodes.tokens, old
+        inputs = self.inputs(nodes, x, tokens)
+        if ignored is not None:
+            inputs[1] = nodes.add("Where", ignored, np.array(NOTHING), inputs[1])
+            inputs[2:] = [nodes.add("Where", ignored, np.array(0.0), decay) for decay in inputs[2:]]
+        each = [nodes.split(part, [1] * tokens, 1) if tokens > 1 else [part] for part in inputs]
+        outputs = []
+        for value, score, *decay in zip(*each, strict=True):
+            before = nodes.add("Sub", level, decay[0]) if decay else level
+            level = nodes.add("ReduceLogSumExp", nodes.add("Concat", before, score, axis=-1), np.array([-1]))
+            kept = nodes.add("Exp", nodes.add("Sub", before, level))
+            mean = nodes.add("Add", value, nodes.add("Mul", kept, nodes.add("Sub", mean, value)))
+            outputs.append(mean)
+        return outputs, inputs[0], [mean, level]
+
+    def inputs(self, nodes: Nodes, x: str, tokens: int) -> list[str]:
+        """Of tokens (N J, C) the values (N, J, H, D), scores and, with a forget gate, -log f (N, J, H, 1), in float64.
+
+        -log f = softplus(-gate); the weights are those of -gate.
+        """
+        mixer, sizes = self.mixer, [self.size, 1]
+        value, projection = layer(mixer.value), copy.deepcopy(mixer).double().projection()
+        weight, bias = (exact(part) for part in projection)
+        parts = [(value.weight.reshape(-1, self.heads, self.size), value.bias.reshape(self.heads, self.size))]
+        for k in range(1 if mixer.forget is None else 2):
+            rows, sign = slice(k * self.heads, (k + 1) * self.heads), -1.0 if k else 1.0
+            parts.append((sign * weight[rows].T[..., None], sign * bias[rows, None]))
+        whole = Linear(*(np.concatenate(part, -1) for part in zip(*parts, strict=True)))
+        whole = Linear(whole.weight.reshape(len(whole.weight), -1), whole.bias.reshape(-1))
+        leaves = nodes.as_type(nodes.linear(x, whole.less(exact(mixer.output.bias))), "float64")
+        sizes = [self.size] + [1] * (len(parts) - 1)
+        found = nodes.split(nodes.reshape(leaves, -1, tokens, self.heads, sum(sizes)), sizes, -1)
+        return found[:2] + [nodes.add("Softplus", gate) for gate in found[2:]]
+
+    def attend(self, nodes: Nodes, x: str, queried: str, mask: str, length: int) -> str:
+        """Softmax of s_i + the sum of -log f up to i: what the decays after the window's last token add, cancels."""
+        values, scores, *decay = (
+            nodes.add("Transpose", part, perm=[0, 2, 1, 3]) for part in self.inputs(nodes, x, length)
+        )
+        scores = nodes.add("Add", scores, nodes.add("CumSum", decay[0], np.array(2))) if decay else scores
+        scores = nodes.add("Add", nodes.reshape(scores, 0, 0, 1, length), nodes.as_type(mask, "float64", nodes.dtype))
+        mixed = nodes.add("MatMul", nodes.add("Softmax", scores, axis=-1), values)
+        mixed = nodes.as_type(mixed, nodes.dtype, "float64")
+        return nodes.reshape(nodes.add("Transpose", mixed, perm=[0, 2, 1, 3]), -1, self.heads * self.size)
+
+
+class EncodedGraph(MixerGraph):
+    """Aaren with recurrence encoding: a step of the encoding is a linear map of its sums and of the values."""
+
+    def __init__(self, mixer: AarenRSA) -> None:
+        self.inner, self.encoding, self.output = ScanGraph(mixer.inner), mixer.encoding, mixer.inner.output
+        self.heads = self.inner.heads
+        self.sums = encoding_maps(self.encoding, self.heads, 1)[0].shape[-1]  # F
+        self.parts = (*self.inner.parts, (self.sums * self.inner.size, 0.0))
+
+    def refusal(self, rollout: str, tokens: int) -> str | None:
+        if rollout != "window":
+            return None
+        return "recurrence encoding has an ONNX graph in the rollouts recurrent and staggered; use --rollout recurrent"
+
+    def step(self, nodes: Nodes, x: str, old: list[str], ignored: str | None) -> tuple[list[str], list[str]]:
+        outputs, values, after = self.inner.scan(nodes, x, old[:2], ignored)
+        if ignored is not None:
+            values = nodes.add("Where", ignored, np.array(0.0), values)
+        heads, size, tokens = self.heads, self.inner.size, nodes.tokens
+        of_sums, of_values, gates = encoding_maps(self.encoding, heads, tokens)
+        before = nodes.reshape(old[2], -1, heads, self.sums, size)
+        values = nodes.add("Transpose", values, perm=[0, 2, 1, 3])
+        both = nodes.add("Add", nodes.add("MatMul", of_sums, before), nodes.add("MatMul", of_values, values))
+        *encoded, sums = nodes.split(both, [1] * tokens + [of_sums.shape[-1]], 2)
+        gated = []
+        for mixed, recurrent in zip(outputs, encoded, strict=True):
+            less = nodes.add("Sub", nodes.reshape(recurrent, -1, 1, heads, size), mixed)
+            gated.append(nodes.add("Add", mixed, nodes.add("Mul", less, gates.reshape(-1, 1))))
+        return gated, [*after, nodes.reshape(sums, -1, 1, heads, self.sums * size)]
+
+
+class AttentionGraph(MixerGraph):
+    """Self-attention over a window; its key-value cache grows, which a graph's state cannot."""
+
+    parts = ()
+
+    def __init__(self, mixer: Attention) -> None:
+        self.mixer, self.output, self.heads = mixer, mixer.output, mixer.heads
+
+    def refusal(self, rollout: str, tokens: int) -> str | None:
+        if rollout == "window":
+            return None
+        return f"softmax attention has no state of constant size to export in the rollout {rollout}; use --rollout window"
+
+    def attend(self, nodes: Nodes, x: str, queried: str, mask: str, length: int) -> str:
+        mixer, heads, size, shift = self.mixer, self.heads, self.mixer.head_dim, exact(self.mixer.output.bias)
+        pairs = nodes.linear(x, beside(layer(mixer.key), layer(mixer.value)).less(shift))
+        pairs = nodes.reshape(pairs, -1, length, 2 * heads, size)
+        keys, values = nodes.split(nodes.add("Transpose", pairs, perm=[0, 2, 1, 3]), [heads, heads], 1)
+        scaled = Linear(*(part / math.sqrt(size) for part in layer(mixer.query)))
+        queries = nodes.linear(queried, scaled.less(shift))
+        queries = nodes.reshape(queries, -1, length if queried == x else 1, heads, size)
+        queries = nodes.add("Transpose", queries, perm=[0, 2, 1, 3])
+        scores = nodes.add("MatMul", queries, nodes.add("Transpose", keys, perm=[0, 1, 3, 2]))
+        mixed = nodes.add("MatMul", nodes.add("Softmax", nodes.add("Add", scores, mask), axis=-1), values)
+        return nodes.reshape(nodes.add("Transpose", mixed, perm=[0, 2, 1, 3]), -1, heads * size)
+
+
+class UnitGraph(MixerGraph):
+    """A gated unit, whose output is its state h, (N, 1, 1, C): h' = new + kept (h - new)."""
+
+    heads, output = 1, None
+
+    def __init__(self, mixer: GRU | MinGRU, width: int) -> None:
+        self.width = width
+        self.parts = ((width, 0.0),)
+
+    def refusal(self, rollout: str, tokens: int) -> str | None:
+        if rollout != "window" and tokens == 1:
+            return None
+        return (
+            "a gated unit has an ONNX graph in the rollouts recurrent and staggered, with one token per step; "
+            "use --rollout recurrent and a policy trained with --tokens-per-step 1"
+        )
+
+    def step(self, nodes: Nodes, x: str, old: list[str], ignored: str | None) -> tuple[list[str], list[str]]:
+        h = nodes.reshape(old[0], -1, self.width)
+        new, kept = self.new_and_kept(nodes, x, h)
+        after = nodes.add("Add", new, nodes.add("Mul", kept, nodes.add("Sub", h, new)))
+        after = nodes.reshape(after, -1, 1, 1, self.width)
+        return [after], [after]
+
+    def new_and_kept(self, nodes: Nodes, x: str, h: str) -> tuple[str, str]:
+        """Of tokens (N, C) and h (N, C) the new values and the shares of h that are kept, (N, C) in float64."""
+        raise NotImplementedError
+
+
+class GRUGraph(UnitGraph):
+    """The gated recurrent unit."""
+
+    def __init__(self, mixer: GRU) -> None:
+        super().__init__(mixer, mixer.gru.hidden_size)
+        weights = mixer.gru.all_weights[0]
+        self.maps = [Linear(exact(weights[i]).T, exact(weights[i + 2])) for i in range(2)]  # of x, of h
+
+    def new_and_kept(self, nodes: Nodes, x: str, h: str) -> tuple[str, str]:
+        sides = zip((x, nodes.as_type(h, nodes.dtype, "float64")), self.maps, strict=True)
+        products = (nodes.as_type(nodes.linear(side, of), "float64") for side, of in sides)
+        sizes = [2 * self.width, self.width]
+        (gate, new), (its_gate, its_new) = (nodes.split(product, sizes, 1) for product in products)
+        gates = nodes.add("Sigmoid", nodes.add("Add", gate, its_gate))
+        reset, kept = nodes.split(gates, [self.width] * 2, 1)
+        return nodes.add("Tanh", nodes.add("Add", new, nodes.add("Mul", reset, its_new))), kept
+
+
+class MinGRUGraph(UnitGraph):
+    """minGRU; the weights of its gate are negated, so that the sigmoid is of what is kept."""
+
+    def __init__(self, mixer: MinGRU) -> None:
+        super().__init__(mixer, mixer.gate.out_features)
+        self.map = beside(Linear(*(-part for part in layer(mixer.gate))), layer(mixer.candidate))
+
+    def new_and_kept(self, nodes: Nodes, x: str, h: str) -> tuple[str, str]:
+        of_token = nodes.as_type(nodes.linear(x, self.map), "float64")
+        gate, new = nodes.split(of_token, [self.width] * 2, 1)
+        return new, nodes.add("Sigmoid", gate)
+
+
+def encoding_maps(encoding: GatedEncoding, heads: int, tokens: int) -> tuple[Doubles, Doubles, Doubles]:
+    """A step of recurrence encoding as linear maps per head: from its sums and J values to outputs and sums.
+
+    Returns:
+        Two maps, from the F sums of a head (oldest token first) and from its `tokens` J values, to J outputs and the
+        new F sums, (H, J + F, F) and (H, J + F, J); and the gates (H, 1, 1), 0 for a head without an encoding.
+    """
+    groups: list[Any] = list(encoding.groups)
+    count = max(group.dilation * group.rows for group in groups)
+    maps, gates = np.zeros((heads, tokens + count, count + tokens)), np.zeros((heads, 1, 1))
+    head = 0
+    for group in groups:
+        for own_row, z in zip(group.own_rows, exact(group.powers(torch.ones(1))[:, 0]), strict=True):
+            rows, dilation = group.rows, group.dilation
+            sums = list(np.eye(count, count + tokens)[: rows * dilation].reshape(dilation, rows, -1))
+            for token in range(tokens):
+                recurrent = z @ sums[token]
+                maps[head, token] = recurrent[own_row]
+                recurrent[0, count + token] += 1
+                sums.append(recurrent)
+            maps[head, tokens : tokens + rows * dilation] = np.concatenate(sums[tokens : tokens + dilation])
+            gates[head] = float(encoding.mu.detach().double().sigmoid())
+            head += 1
+    return maps[..., :count], maps[..., count:], gates
