@@ -50,32 +50,50 @@ def random_starts(length: int, batch: tuple[int, ...] = (2,), rate: float = 0.1)
     return torch.rand(*batch, length, generator=torch.Generator().manual_seed(8)) < rate
 
 
+def random_decays(length: int, batch: tuple[int, ...] = (2,), dtype: torch.dtype = torch.float32) -> Tensor:
+    """log f of gates from nearly 0 (1e-9) to nearly 1 (1 - 1e-9)."""
+    gates = 8 * torch.randn(*batch, length, generator=torch.Generator().manual_seed(9 + length))
+    return torch.nn.functional.logsigmoid(gates.double()).to(dtype)
+
+
 def expected(
-    scores: Tensor, values: Tensor, state: ScanState | None, mask: Tensor | None, starts: Tensor | None
+    scores: Tensor,
+    values: Tensor,
+    state: ScanState | None,
+    mask: Tensor | None,
+    starts: Tensor | None,
+    decay: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs, the log of the last position's sum of exponentials and whether it has seen anything, in float64.
 
-    A state is one more token before the others: score m + log u, value w / u.
+    A state is one more token before the others: score m + log u, value w / u. Decays are sums over the positions
+    between two: a matrix of them, with no difference of large sums.
     """
     scores, values, batch = scores.double(), values.double(), scores.shape[:-1]
+    decay = torch.zeros_like(scores) if decay is None else decay.double()
     mask = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.expand(scores.shape)
     starts = torch.zeros_like(scores, dtype=torch.bool) if starts is None else starts.expand(scores.shape)
     if state is not None:
         scores = torch.cat([(state.m + state.u.log()).unsqueeze(-1), scores], -1)
         values = torch.cat([(state.w / state.u.unsqueeze(-1)).unsqueeze(-2), values], -2)
         mask = torch.cat([torch.ones(*batch, 1, dtype=torch.bool), mask], -1)
+        decay = torch.cat([torch.zeros(*batch, 1), decay], -1)
         starts = torch.cat([torch.zeros(*batch, 1, dtype=torch.bool), starts], -1)
     segments, present = starts.cumsum(-1), mask & (scores > -torch.inf)
     allowed = torch.ones_like(scores[..., None] + scores[..., None, :], dtype=torch.bool).tril()
     allowed &= present.unsqueeze(-2) & (segments.unsqueeze(-1) == segments.unsqueeze(-2))
-    every = scores.masked_fill(~present, 0.0).unsqueeze(-2).masked_fill(~allowed, -torch.inf)
+    # Row i, column k: the decays of i + 1 to k.
+    later = torch.ones(scores.shape[-1], scores.shape[-1], dtype=torch.bool).triu(1)
+    fading = decay.masked_fill(~present, 0.0).unsqueeze(-2).where(later, 0.0).cumsum(-1).mT
+    every = (scores.masked_fill(~present, 0.0).unsqueeze(-2) + fading).masked_fill(~allowed, -torch.inf)
     anything = allowed.any(-1, keepdim=True)
     weights = torch.where(anything, every, 0.0).softmax(-1) * anything
     outputs = weights @ values.masked_fill(~present.unsqueeze(-1), 0.0)
     counted = present & (segments == segments[..., -1:])
     seen = counted.any(-1)
     # Rows that have seen nothing get a harmless 0, which the comparison leaves out.
-    rows = torch.where(seen.unsqueeze(-1), scores.masked_fill(~counted, -torch.inf), torch.zeros_like(scores))
+    last = (scores + fading[..., -1, :]).masked_fill(~counted, -torch.inf)
+    rows = torch.where(seen.unsqueeze(-1), last, torch.zeros_like(scores))
     return outputs if state is None else outputs[..., 1:, :], rows.logsumexp(-1), seen
 
 
@@ -87,19 +105,22 @@ def check(
     state: ScanState | None = None,
     mask: Tensor | None = None,
     starts: Tensor | None = None,
+    decay: Tensor | None = None,
 ) -> None:
     """Raises AssertionError unless outputs, final state and every gradient are the reference's."""
     (rtol, atol), (grad_rtol, grad_atol) = TOLERANCES[values.dtype]
     results = []
     for reference_run in (False, True):
         # The reference gets the very numbers that the scan gets, rounded to their type or not.
-        inputs = [(x.double() if reference_run else x).detach().clone().requires_grad_() for x in (scores, values)]
+        given = (scores, values) if decay is None else (scores, values, decay)
+        inputs = [(x.double() if reference_run else x).detach().clone().requires_grad_() for x in given]
         before = None if state is None else ScanState(*(x.detach().clone().requires_grad_() for x in state))
         if reference_run:
-            outputs, log_sum, seen = expected(*inputs, before, mask, starts)
+            outputs, log_sum, seen = expected(*inputs[:2], before, mask, starts, *inputs[2:])
             final = outputs[..., -1, :]
         else:
-            outputs, last = scan(*inputs, before, mask=mask, starts=starts)
+            keywords = {} if decay is None else {"log_decay": inputs[2]}
+            outputs, last = scan(*inputs[:2], before, mask=mask, starts=starts, **keywords)
             assert outputs.dtype == values.dtype and outputs.shape == values.shape
             assert all(part.dtype == torch.float64 for part in last)
             seen = last.u > 0

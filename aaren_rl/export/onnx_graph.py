@@ -46,7 +46,7 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
         raise UsageError(f"the mixer {config.mixer} has no ONNX graph yet")
     graph = _Graph(policy, precision)
     if reason := graph.mixers[0].refusal(policy.rollout, config.tokens_per_step):
-        raise UsageError(reason)
+        raise UsageError(f"the mixer {config.mixer} {reason}")
     memory, shape = graph.window() if policy.rollout == "window" else graph.recurrent()
     wide: tuple[str, list[int]] = ("float32", [config.action_dim])
     action: tuple[str, list[int]] = ("int64", []) if config.discrete else wide

@@ -23,39 +23,62 @@ MOST_REGISTERS = 255  # of a thread: without this, ptxas would rather spill some
 
 
 def forward(
-    scores: Tensor, values: Tensor, m: Tensor, u: Tensor, w: Tensor, mask: Tensor, starts: Tensor
+    scores: Tensor,
+    values: Tensor,
+    m: Tensor,
+    u: Tensor,
+    w: Tensor,
+    mask: Tensor,
+    starts: Tensor,
+    log_decay: Tensor | None,
 ) -> tuple[Tensor, ...]:
     """As `scan_numba.forward`, of float32 scores and float32 or bfloat16 values; the weights are float32.
 
     Raises:
-        ValueError: values of another type (float16 is converted before), or not on a CUDA device.
+        ValueError: scores or values of another type (float16 is converted before), or not on a CUDA device.
     """
-    _check(values)
+    _check(scores, values)
+    decays = log_decay is not None
     outputs = torch.empty_like(values, dtype=torch.float32)
     weights = torch.empty(scores.shape, dtype=torch.float32, device=values.device)
     before = [part.contiguous() for part in (m, u, w)]
     after = [torch.empty_like(part) for part in before]
     given = (scores, values, mask.view(torch.uint8), starts.view(torch.uint8), outputs)
-    tensors, strides = _rows(given, values.dim() - 2)
+    tensors, strides = _rows((*given, log_decay if decays else scores), values.dim() - 2)
+    of_decays = tensors.pop(), *strides[15:]
     sizes = _sizes(tensors[1])
     chunks, rows, dim = sizes["chunks"], m.numel(), sizes["DIM"]
     own = [values.new_empty(rows, chunks, *more, dtype=torch.float32) for more in ((), (), (dim,))]
     begun = values.new_empty(rows, chunks, dtype=torch.int8)
-    launch(sum_chunks, (rows * chunks,), *tensors[:4], *strides[:12], *own, begun, **sizes, num_warps=4)
-    carried = [torch.empty_like(part) for part in own]
-    _carry(carry_states, (*own, begun, *before, *carried, *after), rows, chunks=chunks, dim=dim)
+    faded = torch.empty_like(own[0])
     launch(
-        scan_outputs, (rows * chunks,), *tensors, *strides, weights, *carried, **sizes, TURN=_turn(sizes, 128),
-        maxnreg=MOST_REGISTERS,
+        sum_chunks, (rows * chunks,), *tensors[:4], of_decays[0], *strides[:12], *of_decays[1:], *own, begun, faded,
+        **sizes, DECAYS=decays, num_warps=4,
+    )  # fmt: skip
+    carried = [torch.empty_like(part) for part in own]
+    _carry(
+        carry_states, (*own, begun, faded, *before, *carried, *after), rows, chunks=chunks, dim=dim, DECAYS=decays
+    )
+    launch(
+        scan_outputs, (rows * chunks,), *tensors, *of_decays[:1], *strides, weights, *carried, **sizes,
+        TURN=_turn(sizes, 128), DECAYS=decays, maxnreg=MOST_REGISTERS,
     )  # fmt: skip
     return outputs, weights, *after
 
 
 def backward(
-    weights: Tensor, values: Tensor, outputs: Tensor, d_outputs: Tensor, g: Tensor, c: Tensor, starts: Tensor
+    weights: Tensor,
+    values: Tensor,
+    outputs: Tensor,
+    d_outputs: Tensor,
+    g: Tensor,
+    c: Tensor,
+    starts: Tensor,
+    decays: bool,
 ) -> tuple[Tensor, ...]:
     """As `scan_numba.backward`."""
     weights, d_scores = weights.contiguous(), torch.empty_like(weights)
+    d_decays = torch.empty_like(weights) if decays else weights.new_empty(0)
     d_values = torch.empty_like(values)
     after = [part.contiguous() for part in (g, c)]
     before = [torch.empty_like(part) for part in after]
@@ -70,10 +93,10 @@ def backward(
     arguments = (weights, tensors[3], *strides[9:11], *own, *after, carried, carried_products, *before)
     _carry(carry_gradients, arguments, rows, heads=sizes["heads"], n=sizes["n"], chunks=chunks, dim=dim)
     launch(
-        scan_gradients, (rows * chunks,), weights, *tensors, *strides, d_scores, carried, carried_products, **sizes,
-        TURN=_turn(sizes, 64), maxnreg=MOST_REGISTERS,
+        scan_gradients, (rows * chunks,), weights, *tensors, *strides, d_scores, d_decays, carried, carried_products,
+        **sizes, TURN=_turn(sizes, 64), DECAYS=decays, maxnreg=MOST_REGISTERS,
     )  # fmt: skip
-    return d_scores, d_values, *before
+    return d_scores, d_values, *before, d_decays
 
 
 def _rows(tensors: Sequence[Tensor], batch: int) -> tuple[list[Tensor], list[int]]:
@@ -106,8 +129,9 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, num_warps: int =
     kernel[grid](*arguments, **sizes, num_warps=num_warps, enable_fp_fusion=True)
 
 
-def _check(values: Tensor) -> None:
-    if values.dtype not in (torch.float32, torch.bfloat16):
-        raise ValueError(f"method 'triton' computes in float32, not {values.dtype}; use method='blocked'")
+def _check(scores: Tensor, values: Tensor) -> None:
+    if scores.dtype != torch.float32 or values.dtype not in (torch.float32, torch.bfloat16):
+        other = values.dtype if scores.dtype == torch.float32 else scores.dtype
+        raise ValueError(f"method 'triton' computes in float32, not {other}; use method='blocked'")
     if not values.is_cuda and not isinstance(scan_outputs, InterpretedFunction):
         raise ValueError(f"method 'triton' needs a CUDA device, not {values.device}; use method='auto'")

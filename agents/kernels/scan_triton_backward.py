@@ -108,10 +108,10 @@ def scan_gradients(
     batch_d_outputs: int, head_d_outputs: int, stride_d_outputs: int,
     batch_starts: int, head_starts: int, stride_starts: int,
     batch_d_values: int, head_d_values: int, stride_d_values: int,
-    d_scores: Pointer, g: Pointer, c: Pointer, heads: int, n: int, chunks: int,
-    DIM: tl.constexpr, CHANNELS: tl.constexpr, CHUNK: tl.constexpr, TURN: tl.constexpr,
+    d_scores: Pointer, d_decays: Pointer, g: Pointer, c: Pointer, heads: int, n: int, chunks: int,
+    DIM: tl.constexpr, CHANNELS: tl.constexpr, CHUNK: tl.constexpr, TURN: tl.constexpr, DECAYS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Gradients of one chunk, from what `carry_gradients` says of those after it."""
+    """Gradients of one chunk, from what `carry_gradients` says of those after it; the row's first has no decay."""
     chunk, row = tl.program_id(0) % chunks, tl.program_id(0) // chunks
     begin, i, r, channel = chunk * CHUNK, tl.arange(0, CHUNK), tl.arange(0, TURN), channels_of(CHANNELS)
     real, at = channel < DIM, row.to(tl.int64) * chunks + chunk
@@ -139,4 +139,9 @@ def scan_gradients(
         downs = linear_scan(factor[:, None], up, down[None, :])
         tl.store(d_values + k[:, None] * stride_d_values + channel[None, :], a[:, None] * downs, mask=inside)
         tl.store(d_scores + begin + k, kept(a, tl.sum(value * downs - alongs, 1)), mask=begin + k < n)
+        if DECAYS:
+            keep = _factors(weights, starts, stride_starts, begin + k, n)
+            past = channels_at(outputs - stride_outputs, k, stride_outputs, channel, inside & (begin + k > 0)[:, None])
+            faded = kept(keep, tl.sum(past * downs - alongs, 1))
+            tl.store(d_decays + row.to(tl.int64) * n + begin + k, faded, mask=begin + k < n)
         down, along = last_of(downs), last_of(alongs)

@@ -4,7 +4,8 @@ With L_k = log sum exp(s_j), over the positions j <= k of k's own sequence, a_k 
 
     o_k = keep_k o_{k-1} + a_k v_k,        keep_k = 0 where a sequence starts, 1 - a_k elsewhere,
 
-so a start needs nothing but its own factor, and what is kept by 0 is forgotten, NaN included. Three kernels:
+so a start needs nothing but its own factor, and what is kept by 0 is forgotten, NaN included. With decays d_k, L_k =
+log(exp(L_{k-1} + d_k) + exp(s_k)), and the rest stays. Three kernels:
 
 1. `sum_chunks`: the state (m, u, w) of each chunk's own last sequence, and whether a sequence starts in it.
 2. `carry_states`: the states of all positions before each chunk, in float64. The same recurrence, of whole chunks:
@@ -12,7 +13,7 @@ so a start needs nothing but its own factor, and what is kept by 0 is forgotten,
 3. `scan_outputs`: the weights and outputs of a chunk from the state before it; it reads the values once more.
 
 A maximum is carried as float32, in which a score's maximum is exact; the sums with it are float64 or, inside a chunk,
-float32.
+float32. A faded maximum is rounded, and what is lost goes to its sum, so that scores of any size keep their digits.
 
 A program of one warp goes over the 64 positions of a chunk. What has no channels is computed for all of them at once,
 two to a lane; what has channels 16 positions a turn, in such a way that no channel's recurrence crosses lanes, and a
@@ -98,6 +99,23 @@ def _join(m_1: Block, u_1: Block, f_1: Block, m_2: Block, u_2: Block, f_2: Block
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _join_faded(
+    m_1: Block, u_1: Block, f_1: Block, d_1: Block, m_2: Block, u_2: Block, f_2: Block, d_2: Block
+) -> tuple[Block, Block, Block, Block]:
+    """As `_join`, where the second stretch fades the first by the sum d of its decays."""
+    faded = m_1 + d_2
+    added = faded - m_1
+    lost = (m_1 - (faded - added)) + (d_2 - added)  # Knuth's two-sum
+    m, u, f = _join(faded, u_1 * tl.exp(lost), f_1, m_2, u_2, f_2)
+    return m, u, f, d_1 + d_2
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _sum(x: Block, y: Block) -> Block:
+    return x + y
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _positions(
     scores: Pointer, mask: Pointer, starts: Pointer, stride_scores: Block, stride_mask: Block, stride_starts: Block,
     begin: Block, n: Block, CHUNK: tl.constexpr,
@@ -110,13 +128,16 @@ def _positions(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _last_sequence(score: Block, present: Block, start: Block) -> tuple[Block, Block, Block, Block]:
-    """What counts at a chunk's end: m and u of its last sequence, exp(s_k - m) in it, and whether it starts there."""
+def _last_sequence(score: Block, fading: Block, present: Block, start: Block) -> tuple[Block, Block, Block, Block]:
+    """What counts at a chunk's end: m and u of its last sequence, exp(s_k - m) in it, and whether it starts there.
+
+    `fading` is the sum of the decays after a position.
+    """
     i = tl.arange(0, score.shape[0])
     first = tl.max(tl.where(start, i, -1), 0)
     counts = present & (i >= first)
-    m = tl.max(tl.where(counts, score, LOW), 0)
-    p = tl.exp(tl.where(counts, score - m, -float("inf")))
+    m = tl.max(tl.where(counts, score + fading, LOW), 0)
+    p = tl.exp(tl.where(counts, (score - m) + fading, -float("inf")))  # m may be rounded
     return m, tl.sum(p, 0), p, first >= 0
 
 
@@ -135,13 +156,17 @@ def _inverse(u: Block) -> Block:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def sum_chunks(
-    scores: Pointer, values: Pointer, mask: Pointer, starts: Pointer,
+    scores: Pointer, values: Pointer, mask: Pointer, starts: Pointer, decays: Pointer,
     batch_scores: int, head_scores: int, stride_scores: int, batch_values: int, head_values: int, stride_values: int,
     batch_mask: int, head_mask: int, stride_mask: int, batch_starts: int, head_starts: int, stride_starts: int,
-    high: Pointer, total: Pointer, sums: Pointer, begun: Pointer, heads: int, n: int, chunks: int,
-    DIM: tl.constexpr, CHANNELS: tl.constexpr, CHUNK: tl.constexpr,
+    batch_decays: int, head_decays: int, stride_decays: int,
+    high: Pointer, total: Pointer, sums: Pointer, begun: Pointer, faded: Pointer, heads: int, n: int, chunks: int,
+    DIM: tl.constexpr, CHANNELS: tl.constexpr, CHUNK: tl.constexpr, DECAYS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """State of one chunk alone: (rows, chunks), w (rows, chunks, D), float32, and whether a sequence starts in it."""
+    """State of one chunk alone: (rows, chunks), w (rows, chunks, D), float32, and whether a sequence starts in it.
+
+    With decays also their sum, `faded` (rows, chunks).
+    """
     chunk, row = tl.program_id(0) % chunks, tl.program_id(0) // chunks
     begin = chunk * CHUNK
     score, present, start = _positions(
@@ -149,13 +174,22 @@ def sum_chunks(
         row_of(starts, row, heads, batch_starts, head_starts), stride_scores, stride_mask, stride_starts,
         begin, n, CHUNK,
     )  # fmt: skip
-    m, u, p, starting = _last_sequence(score, present, start)
     i, channel = tl.arange(0, CHUNK), tl.arange(0, CHANNELS)
+    at = row.to(tl.int64) * chunks + chunk
+    if DECAYS:
+        decays = row_of(decays, row, heads, batch_decays, head_decays) + begin.to(tl.int64) * stride_decays
+        own = tl.load(decays + i * stride_decays, mask=begin + i < n, other=0.0)
+        later = (i + 1 < CHUNK) & (begin + i + 1 < n)
+        after = tl.load(decays + (i + 1) * stride_decays, mask=later, other=0.0)
+        fading = tl.associative_scan(after, 0, _sum, reverse=True)
+        tl.store(faded + at, tl.sum(own, 0))
+    else:
+        fading = tl.zeros((CHUNK,), tl.float32)
+    m, u, p, starting = _last_sequence(score, fading, present, start)
     values = row_of(values, row, heads, batch_values, head_values) + begin.to(tl.int64) * stride_values
     # What weighs nothing may be anything, NaN included.
     counts = (p > 0)[:, None] & (channel < DIM)[None, :]
     value = channels_at(values, i, stride_values, channel, counts)
-    at = row.to(tl.int64) * chunks + chunk
     tl.store(sums + at * DIM + channel, tl.sum(p[:, None] * value, 0), mask=channel < DIM)
     tl.store(high + at, m)
     tl.store(total + at, u)
@@ -164,9 +198,10 @@ def sum_chunks(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def carry_states(
-    high: Pointer, total: Pointer, sums: Pointer, begun: Pointer, m: Pointer, u: Pointer, w: Pointer,
+    high: Pointer, total: Pointer, sums: Pointer, begun: Pointer, faded: Pointer, m: Pointer, u: Pointer, w: Pointer,
     high_before: Pointer, total_before: Pointer, before: Pointer, m_after: Pointer, u_after: Pointer, w_after: Pointer,
     chunks: int, DIM: tl.constexpr, CHANNELS: tl.constexpr, CHUNK: tl.constexpr, TURN: tl.constexpr,
+    DECAYS: tl.constexpr,
 ) -> None:  # fmt: skip
     """State before every chunk, w / u in its place, in float32, and after the last, in float64; some channels of a row.
 
@@ -188,12 +223,18 @@ def carry_states(
         own = tl.load(high + at + c, mask=c < chunks, other=LOW).to(tl.float64)
         own_total = tl.load(total + at + c, mask=c < chunks, other=0.0).to(tl.float64)
         starting = tl.load(begun + at + c, mask=c < chunks, other=0).to(tl.int32)
-        tops, wholes, started = tl.associative_scan((own, own_total, starting), 0, _join)
-        tops, wholes, _ = _join(top, whole, 0, tops, wholes, started)
+        if DECAYS:
+            decay = tl.load(faded + at + c, mask=c < chunks, other=0.0).to(tl.float64)
+            tops, wholes, started, fading = tl.associative_scan((own, own_total, starting, decay), 0, _join_faded)
+            tops, wholes, _, _ = _join_faded(top, whole, 0, 0.0, tops, wholes, started, fading)
+        else:
+            tops, wholes, started = tl.associative_scan((own, own_total, starting), 0, _join)
+            tops, wholes, _ = _join(top, whole, 0, tops, wholes, started)
         share = tl.exp(own - tops) * _inverse(wholes)
         keep = tl.where(starting != 0, 0.0, 1.0 - own_total * share)
-        tl.store(high_before + at + c + 1, tops.to(tl.float32), mask=c + 1 < written)
-        tl.store(total_before + at + c + 1, wholes.to(tl.float32), mask=c + 1 < written)
+        told, of_told = _rounded(tops, wholes) if DECAYS else (tops.to(tl.float32), wholes)
+        tl.store(high_before + at + c + 1, told, mask=c + 1 < written)
+        tl.store(total_before + at + c + 1, of_told.to(tl.float32), mask=c + 1 < written)
         for turn in range(0, CHUNK, TURN):
             k = begin + turn + r
             place, there = (at + k)[:, None] * DIM + channel[None, :], (k < chunks)[:, None] & real[None, :]
@@ -212,12 +253,12 @@ def carry_states(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def scan_outputs(
-    scores: Pointer, values: Pointer, mask: Pointer, starts: Pointer, outputs: Pointer,
+    scores: Pointer, values: Pointer, mask: Pointer, starts: Pointer, outputs: Pointer, decays: Pointer,
     batch_scores: int, head_scores: int, stride_scores: int, batch_values: int, head_values: int, stride_values: int,
     batch_mask: int, head_mask: int, stride_mask: int, batch_starts: int, head_starts: int, stride_starts: int,
-    batch_outputs: int, head_outputs: int, stride_outputs: int,
+    batch_outputs: int, head_outputs: int, stride_outputs: int, batch_decays: int, head_decays: int, stride_decays: int,
     weights: Pointer, m: Pointer, u: Pointer, w: Pointer, heads: int, n: int, chunks: int,
-    DIM: tl.constexpr, CHANNELS: tl.constexpr, CHUNK: tl.constexpr, TURN: tl.constexpr,
+    DIM: tl.constexpr, CHANNELS: tl.constexpr, CHUNK: tl.constexpr, TURN: tl.constexpr, DECAYS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Weights and outputs of one chunk, from what `carry_states` says of those before it."""
     chunk, row = tl.program_id(0) % chunks, tl.program_id(0) // chunks
@@ -230,8 +271,15 @@ def scan_outputs(
     i, r, channel = tl.arange(0, CHUNK), tl.arange(0, TURN), channels_of(CHANNELS)
     real, at = channel < DIM, row.to(tl.int64) * chunks + chunk
     top, whole, output = tl.load(m + at), tl.load(u + at), tl.load(w + at * DIM + channel, mask=real, other=0.0)
-    tops, wholes, started = tl.associative_scan((score, tl.where(present, 1.0, 0.0), start.to(tl.int32)), 0, _join)
-    tops, wholes, _ = _join(top, whole, 0, tops, wholes, started)
+    one = tl.where(present, 1.0, 0.0)
+    if DECAYS:
+        decays = row_of(decays, row, heads, batch_decays, head_decays) + begin.to(tl.int64) * stride_decays
+        decay = tl.load(decays + i * stride_decays, mask=begin + i < n, other=0.0)
+        tops, wholes, started, fading = tl.associative_scan((score, one, start.to(tl.int32), decay), 0, _join_faded)
+        tops, wholes, _, _ = _join_faded(top, whole, 0, 0.0, tops, wholes, started, fading)
+    else:
+        tops, wholes, started = tl.associative_scan((score, one, start.to(tl.int32)), 0, _join)
+        tops, wholes, _ = _join(top, whole, 0, tops, wholes, started)
     weight = tl.where(present, tl.exp(score - tops) * _inverse(wholes), 0.0)
     keep = tl.where(start, 0.0, 1.0 - weight)
     tl.store(weights + row.to(tl.int64) * n + begin + i, weight, mask=begin + i < n)

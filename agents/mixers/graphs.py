@@ -90,7 +90,9 @@ class MixerGraph:
     output: nn.Linear | None
 
     def refusal(self, rollout: str, tokens: int) -> str | None:
-        """Why there is no graph in this rollout mode and with so many tokens per step, and what to do; else None."""
+        """What follows "the mixer NAME" where there is no graph in this rollout mode and of so many tokens per step: what
+        it has a graph for, and what to do; None where there is one.
+        """
         raise NotImplementedError
 
     def step(self, nodes: Nodes, x: str, old: list[str], ignored: str | None) -> tuple[list[str], list[str]]:
@@ -161,21 +163,22 @@ class ScanGraph(MixerGraph):
     def inputs(self, nodes: Nodes, x: str, tokens: int) -> list[str]:
         """Of tokens (N J, C) the values (N, J, H, D), scores and, with a forget gate, -log f (N, J, H, 1), in float64.
 
-        -log f = softplus(-gate); the weights are those of -gate.
+        -log f = log(exp 0 + exp(-gate)), of two columns of the layer: ONNX Runtime has no softplus in float64.
         """
-        mixer, sizes = self.mixer, [self.size, 1]
+        mixer = self.mixer
         value, projection = layer(mixer.value), copy.deepcopy(mixer).double().projection()
         weight, bias = (exact(part) for part in projection)
         parts = [(value.weight.reshape(-1, self.heads, self.size), value.bias.reshape(self.heads, self.size))]
-        for k in range(1 if mixer.forget is None else 2):
-            rows, sign = slice(k * self.heads, (k + 1) * self.heads), -1.0 if k else 1.0
-            parts.append((sign * weight[rows].T[..., None], sign * bias[rows, None]))
+        parts.append((weight[: self.heads].T[..., None], bias[: self.heads, None]))
+        if mixer.forget is not None:
+            gate = weight[self.heads :].T[..., None], bias[self.heads :, None]
+            parts += [(0.0 * gate[0], 0.0 * gate[1]), (-gate[0], -gate[1])]
         whole = Linear(*(np.concatenate(part, -1) for part in zip(*parts, strict=True)))
         whole = Linear(whole.weight.reshape(len(whole.weight), -1), whole.bias.reshape(-1))
         leaves = nodes.as_type(nodes.linear(x, whole.less(exact(mixer.output.bias))), "float64")
-        sizes = [self.size] + [1] * (len(parts) - 1)
+        sizes = [self.size, 1] if mixer.forget is None else [self.size, 1, 2]
         found = nodes.split(nodes.reshape(leaves, -1, tokens, self.heads, sum(sizes)), sizes, -1)
-        return found[:2] + [nodes.add("Softplus", gate) for gate in found[2:]]
+        return found[:2] + [nodes.add("ReduceLogSumExp", pair, np.array([-1])) for pair in found[2:]]
 
     def attend(self, nodes: Nodes, x: str, queried: str, mask: str, length: int) -> str:
         """Softmax of s_i + the sum of -log f up to i: what the decays after the window's last token add, cancels."""
@@ -194,14 +197,17 @@ class EncodedGraph(MixerGraph):
 
     def __init__(self, mixer: AarenRSA) -> None:
         self.inner, self.encoding, self.output = ScanGraph(mixer.inner), mixer.encoding, mixer.inner.output
-        self.heads = self.inner.heads
+        self.heads, self.masks = self.inner.heads, not mixer.constant_state
         self.sums = encoding_maps(self.encoding, self.heads, 1)[0].shape[-1]  # F
         self.parts = (*self.inner.parts, (self.sums * self.inner.size, 0.0))
 
     def refusal(self, rollout: str, tokens: int) -> str | None:
-        if rollout != "window":
+        if rollout != "window" and not self.masks:
             return None
-        return "recurrence encoding has an ONNX graph in the rollouts recurrent and staggered; use --rollout recurrent"
+        return (
+            "has an ONNX graph without a mask (rem_max_power), in the rollouts recurrent and staggered; "
+            "use --rollout recurrent"
+        )
 
     def step(self, nodes: Nodes, x: str, old: list[str], ignored: str | None) -> tuple[list[str], list[str]]:
         outputs, values, after = self.inner.scan(nodes, x, old[:2], ignored)
@@ -231,7 +237,7 @@ class AttentionGraph(MixerGraph):
     def refusal(self, rollout: str, tokens: int) -> str | None:
         if rollout == "window":
             return None
-        return f"softmax attention has no state of constant size to export in the rollout {rollout}; use --rollout window"
+        return f"has no state of constant size to export in the rollout {rollout}; use --rollout window"
 
     def attend(self, nodes: Nodes, x: str, queried: str, mask: str, length: int) -> str:
         mixer, heads, size, shift = self.mixer, self.heads, self.mixer.head_dim, exact(self.mixer.output.bias)
@@ -260,7 +266,7 @@ class UnitGraph(MixerGraph):
         if rollout != "window" and tokens == 1:
             return None
         return (
-            "a gated unit has an ONNX graph in the rollouts recurrent and staggered, with one token per step; "
+            "has an ONNX graph in the rollouts recurrent and staggered, with one token per step; "
             "use --rollout recurrent and a policy trained with --tokens-per-step 1"
         )
 

@@ -46,6 +46,9 @@ class MinGRU(Mixer):
 
     def run(self, x: Tensor, state: Tensor | None, starts: Tensor | None, keep: slice | None) -> tuple[Tensor, Tensor]:
         state = self.initial_state(len(x)) if state is None else state
+        if x.shape[1] == 1:  # as `run_one`, to the last bit
+            y, state = self.run_one(x[:, 0], state if starts is None else state.masked_fill(starts, 0.0))
+            return y.unsqueeze(1), state
         gate, values = self._gate_and_candidate(x)
         scores, decay = F.logsigmoid(gate), F.logsigmoid(-gate)
         if starts is not None:  # h_0 is 0 there, so h is z h~: a token that has all the weight

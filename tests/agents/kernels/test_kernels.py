@@ -11,7 +11,7 @@ import interpreter
 import pytest
 import torch
 from policies import ACTION, OBSERVATION, make_model
-from scan_checks import check, random_inputs, random_mask, random_starts, random_state
+from scan_checks import check, random_decays, random_inputs, random_mask, random_starts, random_state
 from torch import Tensor
 
 from aaren_rl.agents import ScanState, kernels, prefix_scan
@@ -72,10 +72,14 @@ def test_threads_share_rows_and_stretches(
             torch.set_num_threads(count)
             leaves = [scores.clone().requires_grad_(), layout(values).requires_grad_()]
             leaves += [part.clone().requires_grad_() for part in before[1:]]
-            outputs, state = numba_scan(*leaves[:2], state=ScanState(before.m, *leaves[2:]), starts=starts)
+            decay = random_decays(50, batch).requires_grad_()
+            before_them = ScanState(before.m, *leaves[2:])
+            outputs, state = numba_scan(*leaves[:2], state=before_them, log_decay=decay, starts=starts)
+            leaves.append(decay)
             gradients = torch.autograd.grad(outputs.square().sum() + state.output().sum(), leaves)
             results.append((outputs, *state, *gradients))
         check(numba_scan, scores, layout(values), state=before, starts=starts)
+        check(numba_scan, scores, layout(values), state=before, starts=starts, decay=random_decays(50, batch))
     finally:
         torch.set_num_threads(threads)
     for alone, *shared in zip(*results, strict=True):
@@ -129,10 +133,11 @@ def test_the_operators_are_what_torch_asks_of_one(backend: str, dtype: torch.dty
     side_by_side = values.to(dtype).transpose(1, 2).contiguous().transpose(1, 2)
     mask, starts = random_mask(20, batch), random_starts(20, batch)
     inputs = [x.to(device) for x in (scores, side_by_side, *random_state(batch, 5), mask, starts)]
-    torch.library.opcheck(OPERATORS["forward"], (backend, *inputs))
-    outputs, weights, _, u, w = OPERATORS["forward"](backend, *inputs)
-    gradient = (weights, inputs[1], outputs, torch.ones_like(outputs), w, u, inputs[-1])
-    torch.library.opcheck(OPERATORS["backward"], (backend, *gradient))
+    for decay in (None, -inputs[0].abs()):
+        torch.library.opcheck(OPERATORS["forward"], (backend, *inputs, decay))
+        outputs, weights, _, u, w = OPERATORS["forward"](backend, *inputs, decay)
+        gradient = (weights, inputs[1], outputs, torch.ones_like(outputs), w, u, inputs[-1], decay is not None)
+        torch.library.opcheck(OPERATORS["backward"], (backend, *gradient))
 
 
 @compiles

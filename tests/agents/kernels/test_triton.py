@@ -11,7 +11,7 @@ import interpreter
 import pytest
 import torch
 from checkout import ROOT
-from scan_checks import check, random_inputs, random_mask, random_starts, random_state
+from scan_checks import check, random_decays, random_inputs, random_mask, random_starts, random_state
 from torch import Tensor
 
 from aaren_rl.agents import ScanState, kernels, prefix_scan
@@ -29,10 +29,11 @@ def scan(
     *,
     mask: Tensor | None = None,
     starts: Tensor | None = None,
+    log_decay: Tensor | None = None,
 ) -> tuple[Tensor, ScanState]:
-    there = [None if x is None else x.to(DEVICE) for x in (scores, values, mask, starts)]
+    there = [None if x is None else x.to(DEVICE) for x in (scores, values, log_decay, mask, starts)]
     before = None if state is None else ScanState(*(part.to(DEVICE) for part in state))
-    outputs, after = prefix_scan(*there[:2], before, "triton", mask=there[2], starts=there[3])
+    outputs, after = prefix_scan(*there[:2], before, "triton", there[2], mask=there[3], starts=there[4])
     return outputs.cpu(), ScanState(*(part.cpu() for part in after))
 
 
@@ -46,6 +47,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("length", [1, 17, 64, 65, 130])
 def test_every_length(length: int) -> None:
     check(scan, *random_inputs(length, batch=(1,)))
+    check(scan, *random_inputs(length, batch=(1,)), decay=random_decays(length, (1,)))
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 13, 16, 17, 35])
@@ -58,6 +60,7 @@ def test_small_chunks_with_state_mask_and_starts(length: int, small: None) -> No
     side_by_side = values.transpose(1, 2).contiguous().transpose(1, 2)
     hidden = side_by_side.masked_fill(~mask.unsqueeze(-1), torch.nan)
     check(scan, scores, hidden, state=random_state(batch, 5), mask=mask, starts=starts)
+    check(scan, scores, hidden, state=random_state(batch, 5), mask=mask, starts=starts, decay=random_decays(length, batch))
 
 
 def test_starts_everywhere_in_small_chunks(small: None) -> None:
@@ -76,7 +79,9 @@ def test_starts_everywhere_in_small_chunks(small: None) -> None:
 def test_a_state_whose_maximum_is_no_float32(small: None) -> None:
     """Near 10,000 float32 has steps of 1e-3."""
     (scores, values), state = random_inputs(9, batch=(1,)), random_state((1,))
-    check(scan, scores + 1e4, values, state=state._replace(m=state.m + 1e4 + 4e-4))
+    state = state._replace(m=state.m + 1e4 + 4e-4)
+    check(scan, scores + 1e4, values, state=state)
+    check(scan, scores + 1e4, values, state=state, decay=random_decays(9, (1,)))
 
 
 def test_three_batch_dimensions(small: None) -> None:
@@ -94,6 +99,8 @@ def test_extreme_scores(kind: str) -> None:
     else:
         scores = scores + {"+1e4": 1e4, "-110": -110, "rising": ramp, "falling": -ramp}[kind]
     check(scan, scores, values, state=random_state((1,)), starts=starts)
+    # Without the state: faded by 110 in one chunk to the scores' size, it is rounded to 1e-5 as float32 rounds 110.
+    check(scan, scores, values, starts=starts, decay=random_decays(70, (1,)))
 
 
 def test_all_masked_is_zero_with_finite_gradients() -> None:
@@ -142,6 +149,8 @@ def test_counting_does_not_stop_at_two_to_the_24() -> None:
 def test_what_it_cannot_compute_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="computes in float32"):
         scan(*random_inputs(4, dtype=torch.float64))
+    with pytest.raises(ValueError, match="computes in float32, not torch.float64"):  # not rounded without a word
+        scan(random_inputs(4)[0].double(), random_inputs(4)[1])
     monkeypatch.setattr(kernels.load("triton"), "scan_outputs", None)  # outside the interpreter
     with pytest.raises(ValueError, match="needs a CUDA device, not cpu"):
         prefix_scan(*random_inputs(4), method="triton")
@@ -153,10 +162,11 @@ def test_the_kernels_compile_to_machine_code() -> None:
     few = ("--targets", "90", "--dims", "64", "--types", "float32", "--instructions")
     command, environment = [sys.executable, "scripts/check_gpu_kernels", *few], {**os.environ, "PYTHONPATH": "scripts"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    lines = re.findall(r"^\| (\w+\.\w+), \w+, float32, 64 \| (\d+), 0, \d+(?:; ([\d.]+))? \|$", done.stdout, re.M)
-    assert len({kernel for kernel, _, _ in lines}) == 6
+    row = r"^\| (\w+\.\w+(?: with decays)?), \w+, float32, 64 \| (\d+), 0, \d+(?:; ([\d.]+))? \|$"
+    lines = re.findall(row, done.stdout, re.M)
+    assert len({kernel for kernel, _, _ in lines}) == 6 + 4  # sums of gradients are without decays
     counts = [float(count) for _, _, count in lines if count]
-    assert len(counts) >= 4 and all(0.2 < count < 1.3 for count in counts)
+    assert len(counts) >= 8 and all(0.2 < count < 1.5 for count in counts)
 
 
 def test_the_launches_of_a_gradient_step_are_counted_by_part() -> None:

@@ -102,8 +102,8 @@ def recurrence(mixer: GRU | MinGRU, x: Tensor, starts: Tensor) -> Tensor:
 def plain(mixer: Mixer, x: Tensor, starts: Tensor) -> Tensor:
     """W_o of weights times values, straight from the parameters, every matrix of weights written out.
 
-    Softmax of q k^T / sqrt(D) over the same sequence's earlier tokens, where Aaren's q is W_q of its query token; with
-    recurrence encoding equation (4): {[1 - sigmoid(mu)] softmax + sigmoid(mu) P} V.
+    Softmax of q k^T / sqrt(D) over the same sequence's earlier tokens, where Aaren's q is W_q of its query token, and a
+    forget gate multiplies exp of a score by the gates of all later tokens; with recurrence encoding equation (4): {[1 - sigmoid(mu)] softmax + sigmoid(mu) P} V.
     """
     if isinstance(mixer, GRU | MinGRU):
         return recurrence(mixer, x, starts)
@@ -116,6 +116,10 @@ def plain(mixer: Mixer, x: Tensor, starts: Tensor) -> Tensor:
     scores = split(inner.query(asking)) @ split(inner.key(x)).transpose(-1, -2) / math.sqrt(WIDTH // HEADS)
     segments = starts.cumsum(-1)
     same = (segments.unsqueeze(-1) == segments.unsqueeze(-2)).unsqueeze(1)
+    if isinstance(inner, Aaren) and inner.forget is not None:
+        gates = torch.sigmoid(inner.forget(x)).mT  # token i has the product of those of i + 1 to k
+        later = torch.ones(n, n).triu(1).bool()
+        scores = scores + torch.where(later, gates.unsqueeze(-2), 1.0).cumprod(-1).mT.log()
     weights = torch.softmax(scores.masked_fill(~(same & torch.ones(n, n).tril().bool()), -torch.inf), -1)
     if isinstance(mixer, Encoded):
         rems = torch.cat([matrices(group, n) for group in mixer.encoding.groups])

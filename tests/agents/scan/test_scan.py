@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from scan_checks import METHODS, check, random_inputs, random_mask, random_starts, random_state
+from scan_checks import METHODS, check, random_decays, random_inputs, random_mask, random_starts, random_state
 from torch import Tensor
 
 from aaren_rl.agents import ScanState, prefix_scan, scan_step
@@ -21,6 +21,10 @@ def test_every_length(method: str, length: int) -> None:
     scan, (scores, values) = partial(prefix_scan, method=method), random_inputs(length)
     check(scan, scores, values)
     check(scan, scores, values, state=random_state(), mask=random_mask(length), starts=random_starts(length))
+    decay = random_decays(length)
+    check(scan, scores, values, decay=decay)
+    whole = {"state": random_state(), "mask": random_mask(length), "starts": random_starts(length, rate=0.02)}
+    check(scan, scores, values, **whole, decay=decay)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
@@ -29,6 +33,8 @@ def test_every_length(method: str, length: int) -> None:
 def test_every_type(method: str, dtype: torch.dtype, length: int) -> None:
     scores, values = random_inputs(length, dtype=dtype)
     check(partial(prefix_scan, method=method), scores, values, mask=random_mask(length))
+    if dtype == torch.float64:
+        check(partial(prefix_scan, method=method), scores, values, decay=random_decays(length, dtype=dtype))
 
 
 @pytest.mark.parametrize("method", METHODS)
