@@ -12,9 +12,9 @@ from matplotlib.lines import Line2D
 
 from aaren_rl.compare.cells import Cell
 from aaren_rl.compare.imitation import imitation
-from aaren_rl.compare.report.figures import DATA, INK, SOFT, STYLES, paint
+from aaren_rl.compare.report.figures import DATA, INK, SOFT, paint
 from aaren_rl.compare.statistics import Estimate, aggregate, group, profiles, summarize
-from aaren_rl.policies.names import label
+from aaren_rl.policies.names import label, style
 
 OURS, THEIRS = "decision-aaren", "decision-transformer"
 COLUMNS = 3  # of panels
@@ -74,7 +74,7 @@ def profile(cells: Sequence[Cell]) -> Figure:
     figure = Figure(figsize=(7.6, 3.8), layout="constrained")
     axes = figure.add_subplot()
     for agent, (shares, low, high) in profiles(cells, THRESHOLDS).items():
-        color = STYLES[agent][0]
+        color = style(agent)[0]
         axes.plot(THRESHOLDS, shares, color=color, linewidth=2, label=label(agent))
         if (low != high).any():
             axes.fill_between(THRESHOLDS, low, high, color=color, alpha=0.15, linewidth=0)
@@ -111,7 +111,7 @@ def _steering(axes: Axes, runs: Mapping[str, Sequence[Cell]]) -> list[str]:
     for agent, found in runs.items():
         if not found[0].sweep:
             continue
-        color, marker = STYLES[agent]
+        color, marker = style(agent)
         asked = [score.target_return for score in found[0].sweep]
         returns = np.array([[score.return_mean for score in cell.sweep] for cell in found])
         axes.plot(asked, returns.T, color=color, alpha=0.4, linewidth=0.7)
@@ -123,13 +123,13 @@ def _steering(axes: Axes, runs: Mapping[str, Sequence[Cell]]) -> list[str]:
 
 
 def _mark(axes: Axes, estimate: Estimate, y: float, agent: str) -> None:
-    color, marker = STYLES[agent]
+    color, marker = style(agent)
     if estimate.interval is not None:
         axes.plot(estimate.interval, [y, y], color=color, linewidth=5, alpha=0.3, solid_capstyle="butt")
     axes.plot([estimate.value], [y], color=color, marker=marker, markersize=6, markeredgewidth=0, clip_on=False)
 
 
 def _handle(agent: str) -> Line2D:
-    color, marker = STYLES[agent]
+    color, marker = style(agent)
     dots: dict[str, Any] = {"markersize": 6, "markeredgewidth": 0, "linewidth": 2}
     return Line2D([], [], color=color, marker=marker, label=label(agent), **dots)

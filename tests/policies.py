@@ -23,7 +23,14 @@ LOW, HIGH = torch.tensor([-1.0, -2.0, 0.5]), torch.tensor([1.0, 1.0, 0.75])
 def make_model(mixer: str = "aaren", *, seed: int = 0, **changes) -> DecisionModel:
     """A model whose Aaren has a forget gate, as `train` makes it."""
     torch.manual_seed(seed)
-    sizes = {"width": 16, "layers": 2, "heads": 2, "max_timestep": 20, "timestep_std": 0.5, "forget_gate": mixer == "aaren"}
+    sizes = {
+        "width": 16,
+        "layers": 2,
+        "heads": 2,
+        "max_timestep": 20,
+        "timestep_std": 0.5,
+        "forget_gate": mixer == "aaren",
+    }
     model = DecisionModel(ModelConfig(OBSERVATION, ACTION, mixer, **sizes | changes))
     for parameter in model.parameters():  # norms and biases that are 1 and 0 would hide where they are left out
         parameter.data += 0.1 * torch.randn_like(parameter)

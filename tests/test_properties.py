@@ -73,7 +73,7 @@ SETTINGS: dict[str, st.SearchStrategy[Any]] = {
 @quick
 @given(st.fixed_dictionaries({"seed": st.integers(0, 2**31)}, optional=SETTINGS))
 def test_a_configuration_comes_back_from_a_file_and_a_line(asked: dict[str, Any]) -> None:
-    if not MIXERS[AGENTS[asked.get("agent", "bc")]].constant_state and asked.get("context") == "tbptt":
+    if not MIXERS[AGENTS[asked.get("agent", "bc")].mixer].constant_state and asked.get("context") == "tbptt":
         asked["context"] = "window"  # the other is refused
     config = build_config(asked)
     again = build_config(read_settings(as_text(config)))

@@ -20,7 +20,7 @@ from ..errors import NumericsError
 from ..policies.names import AGENTS
 
 # Agents whose actions are those of the model in parallel; the tree's are approximate.
-COMPARABLE = [agent for agent, mixer in AGENTS.items() if mixer != "tree"]
+COMPARABLE = [name for name, agent in AGENTS.items() if agent.mixer != "tree"]
 Figures: TypeAlias = dict[str, Any]  # measurements of a benchmark, as in its JSON
 Work: TypeAlias = Callable[[], object]
 Name = TypeVar("Name", bound=Hashable)

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from ..agents import Policy
 from ..cli import Parser, positive, progress_bar
 from ..compare.measure import measured_on
-from ..compare.report.figures import INK, SOFT, STYLES, paint
+from ..compare.report.figures import INK, SOFT, paint
 from ..envs import Episodes, get_task
 from ..envs import rollout as play
 from ..envs.memory import reacher
@@ -33,7 +33,7 @@ from ..envs.tasks.built_in import LONGEST
 from ..errors import AarenRLError
 from ..files import write_json
 from ..policies.folder import load_policy
-from ..policies.names import label
+from ..policies.names import label, style
 from ..ranges import COUNT_FROM_0, Range
 from ..runs.folder import read_metrics
 from ..sweep.processes import CellJob, make_job
@@ -258,19 +258,19 @@ def plot(figures: Figures) -> Figure:
     panels = figure.subplots(1, 3 if figures["limits"] else 2)
     for agent, found in figures["agents"].items():
         lengths = [n for n in figures["lengths"] if n in found["success"][0]]
-        _line(panels[0], lengths, [[run[n] for n in lengths] for run in found["success"]], STYLES[agent], label(agent))
+        _line(panels[0], lengths, [[run[n] for n in lengths] for run in found["success"]], style(agent), label(agent))
     panels[0].axhline(50, color=SOFT, linestyle=":", linewidth=1.3)
     panels[0].set(xlabel="steps of the corridor (trained on 20 to 200)", ylabel="success, %", ylim=(0, 105))
     for mode in figures["cost"]:
         agent = mode["name"].partition(":")[0]
         points = [(cost["step"], cost["microseconds"]) for cost in mode["costs"]]
-        _line(panels[-1], [step for step, _ in points], [[time for _, time in points]], STYLES[agent])
+        _line(panels[-1], [step for step, _ in points], [[time for _, time in points]], style(agent))
     panels[-1].set(xlabel="step of the episode", ylabel="time per action, µs", yscale="log")
     if figures["limits"]:
         middle = [float(np.sqrt(a * b)) for a, b in pairwise(figures["bins"])]
         for agent, found in figures["agents"].items():
             if found["apart"]:
-                _line(panels[1], middle, found["apart"], STYLES[agent])
+                _line(panels[1], middle, found["apart"], style(agent))
         for (name, bins), line in zip(figures["limits"].items(), (":", "--"), strict=True):
             panels[1].plot(middle, bins, color=SOFT, linestyle=line, linewidth=1.3)
             panels[1].annotate(name, (middle[-1], bins[-1]), ha="right", va="bottom", fontsize=8, color=SOFT)

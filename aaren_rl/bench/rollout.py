@@ -81,8 +81,9 @@ def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
     With ":plain" appended, the policy acts without the compiled step of its model.
     """
     agent, rollout, *plain = name.split(":")
-    tokens = make_config({"agent": agent}).network.tokens_per_step
-    config = ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[agent], width, layers, heads, tokens_per_step=tokens)
+    of_agent = make_config({"agent": agent}).network
+    own = {"tokens_per_step": of_agent.tokens_per_step, "forget_gate": of_agent.forget_gate}
+    config = ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[agent].mixer, width, layers, heads, **own)
     torch.manual_seed(0)
     mean, std = torch.zeros(OBSERVATION_DIM), torch.ones(OBSERVATION_DIM)
     return Policy(DecisionModel(config), mean, std, RETURN_SCALE, rollout, CONTEXT, compiled=not plain)
@@ -235,7 +236,7 @@ def plot(figures: Figures) -> Figure:
 def add_arguments(parser: Parser) -> None:
     """The options of this benchmark."""
     every = [f"{agent}:{rollout}" for agent in COMPARABLE for rollout in ("recurrent", "staggered", "window")]
-    compiled = [agent for agent, mixer in AGENTS.items() if MIXERS[mixer].compiled_step]
+    compiled = [name for name, agent in AGENTS.items() if MIXERS[agent.mixer].compiled_step]
     every += [f"{agent}:{rollout}:plain" for agent in compiled for rollout in ("recurrent", "staggered")]
     parser.add_argument(
         "--modes",

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..cli import Parser, import_registering, positive, progress_bar, run, shell_line, split_at_dashes
 from ..envs import UsageError, is_own, task_name
 from ..envs.data.load import OF_THE_TABLE, default_name
-from ..policies.names import AGENTS, UNCONDITIONED
+from ..policies.names import AGENTS, find_agent
 from ..ranges import GPUS, RETURN, SEED
 from ..sweep.processes import CellJob, make_job
 from ..sweep.schedule import run_cells
@@ -40,7 +40,7 @@ def make_parser() -> Parser:
     add = parser.add_argument
     add("--env", nargs="+", metavar="NAME", help="tasks, such as hopper-medium; with --env-id names for the data")
     agents = f"of {', '.join(AGENTS)} [first two]"
-    add("--agents", nargs="+", choices=AGENTS, metavar="NAME", default=COMPARED, help=agents)
+    add("--agents", nargs="+", metavar="NAME", default=COMPARED, help=agents)
     add("--seeds", type=positive, metavar="N", default=3, help="training seeds 0 to N - 1 [3]")
     add("--updates", type=positive, metavar="N", help="gradient steps, for every agent (the preset's)")
     add("--source", nargs="+", metavar="S", default=["auto"], help="data, as train's; several files of your own [auto]")
@@ -87,7 +87,7 @@ def compare(arguments: argparse.Namespace) -> int:
         print("stopped; the same command continues from here", file=sys.stderr)
         return code
     returns = arguments.target_returns and tuple(arguments.target_returns)
-    if returns and all(agent in UNCONDITIONED for agent in arguments.agents):
+    if returns and not any(find_agent(agent).conditioned for agent in arguments.agents):
         print(f"note: --target-returns has no effect with {', '.join(arguments.agents)}", file=sys.stderr)
     how = Evaluation(arguments.episodes, arguments.eval_seed, max(1, arguments.episodes // 2), returns)
     # Times of an action are taken on one thread, as a small robot's computer would have.

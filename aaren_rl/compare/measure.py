@@ -23,7 +23,7 @@ from ..files import is_there, write_json
 from ..machine import Machine, state_bytes
 from ..policies.card import PolicyCard, versions
 from ..policies.folder import CARD, FOLDERS, load_policy, read_card
-from ..policies.names import AUTO, UNCONDITIONED
+from ..policies.names import AUTO, find_agent
 from ..runs.folder import is_finished, read_metrics
 from ..typed import read
 from .cells import ActionCost, Cell, CurvePoint
@@ -114,7 +114,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         mean_of_last=fmean(point.headline for point in curve[-MEAN_OF:]),
         mean_of=len(curve[-MEAN_OF:]),
         curve=curve,
-        sweep=[] if card.agent in UNCONDITIONED else score_policy(policy, card, sweep),
+        sweep=[] if not find_agent(card.agent).conditioned else score_policy(policy, card, sweep),
         action_cost=action_cost(policy, card),
         auto=auto[0] if auto else None,
     )

@@ -20,7 +20,7 @@ from ..envs.tasks.environment import unversioned
 from ..errors import CheckpointError, UsageError
 from ..files import check_outputs, write_json
 from ..policies.card import PolicyCard, card_from_json, task_fields
-from ..policies.names import AUTO, ROLLOUTS, UNCONDITIONED, WEIGHTS, target_words
+from ..policies.names import AUTO, ROLLOUTS, WEIGHTS, find_agent, target_words
 from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED, TEMPERATURE
 from ..runtime import load_policy
 from .held_out import HeldOut, action_error, kept_episodes
@@ -151,7 +151,7 @@ def _evaluate_one(
         fields |= {name: getattr(card, name) for name in ("n_actions", "action_start")}  # the default of the policy
         card = dataclasses.replace(card, **fields)
     asked, seed = arguments.target_return or [card.target_return], arguments.eval_seed
-    if arguments.target_return and AUTO not in arguments.target_return and card.agent in UNCONDITIONED:
+    if arguments.target_return and AUTO not in arguments.target_return and not find_agent(card.agent).conditioned:
         print(f"note: --target-return has no effect with {card.agent}", file=sys.stderr)
     if arguments.rollout_context is not None and policy.rollout == "recurrent":
         print("note: --rollout-context has no effect with the rollout recurrent", file=sys.stderr)

@@ -16,7 +16,7 @@ from ..envs.simulation.rollout import AT_ONCE, OnAction, Recorder
 from ..envs.tasks.environment import close_env
 from ..errors import CheckpointError, UsageError
 from ..policies.card import Origin, PolicyCard
-from ..policies.names import AUTO, UNCONDITIONED, target_number
+from ..policies.names import AUTO, find_agent, target_number
 from .scores import Score
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def guided(policy: Policy, guidance: float) -> Policy:
 
 
 def _trained_with(option: str, card: PolicyCard, otherwise: str = "") -> str:
-    if card.agent in UNCONDITIONED:
+    if not find_agent(card.agent).conditioned:
         return f"{card.agent} is not conditioned on returns; leave it out"
     return f"{otherwise}train it with {option}"
 

@@ -21,7 +21,7 @@ import onnx
 
 from .._version import __version__
 from ..agents import Policy
-from ..agents.mixers.graphs import exact, layer
+from ..agents.mixers.forms import exact, layer
 from ..errors import UsageError
 from .onnx_layers import Layers, Sizes
 from .onnx_weights import action_range, embedding
@@ -43,7 +43,8 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     """
     config, mixer = policy.model.config, policy.model.trunk.mixer
     if not mixer.exported:
-        raise UsageError(f"the mixer {config.mixer} has no ONNX graph yet")
+        masked = " with a mask (rem_max_power)" if config.rem_max_power else ""
+        raise UsageError(f"the mixer {config.mixer}{masked} has no ONNX graph; use the policy itself")
     graph = _Graph(policy, precision)
     if reason := graph.mixers[0].refusal(policy.rollout, config.tokens_per_step):
         raise UsageError(f"the mixer {config.mixer} {reason}")

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from ..agents import Block, Policy
-from ..agents.mixers.graphs import Doubles, Linear, Value, exact, layer
+from ..agents.mixers.forms import Doubles, Linear, Value, exact, layer
 from ..agents.model.trunk import PreNormBlock
 from .onnx_weights import ERFC, in_blocks
 
@@ -177,4 +177,3 @@ class Layers:
         """A layer whose weights are never quantized."""
         bias = self.constant(weights.bias) if onto is None else onto
         return self.add("Gemm", x, self.constant(weights.weight), bias)
-

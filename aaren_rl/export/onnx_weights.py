@@ -12,7 +12,7 @@ from numpy.polynomial import chebyshev
 from scipy import special
 
 from ..agents import Policy
-from ..agents.mixers.graphs import Doubles, Linear, beside, exact, layer
+from ..agents.mixers.forms import Doubles, Linear, beside, exact, layer
 from ..agents.model.scaling import middle_and_half
 
 BLOCK = 128  # weights per scale; a quarter of it takes 1.5 times as long and is hardly more accurate

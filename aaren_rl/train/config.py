@@ -1,4 +1,4 @@
-"""The configuration of a run. Defaults are the recipe of Decision-Aaren; presets.yaml lists differences from it."""
+"""The configuration of a run. Defaults are the recipe of Decision-Aaren; `Agent.settings` and presets.yaml differ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 
 from ..agents.model.config import ModelConfig
 from ..agents.ranges import check_limits, setting
-from ..policies.names import AGENTS, AUTO, CONTEXTS, ROLLOUTS, UNCONDITIONED
+from ..policies.names import AGENTS, AUTO, CONTEXTS, ROLLOUTS
 from ..ranges import BELOW_1, CONTEXT, COUNT, COUNT_FROM_0, FROM_0, HALF, POSITIVE, RETURN, RETURN_SCALE, SEED, SOME
 
 
@@ -113,7 +113,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _check(self, agent=AGENTS)
-        able = self.network.max_return_estimate and self.agent not in UNCONDITIONED
+        able = self.network.max_return_estimate and AGENTS[self.agent].conditioned
         if self.evaluation.target_return == AUTO and not able:
             raise ValueError("target_return: auto needs max_return_estimate and an agent conditioned on returns")
         if self.data.context == "tbptt" and not self.constant_state:
@@ -125,14 +125,14 @@ class RunConfig:
         data: dict[str, typing.Any] = {"observation_dim": observation_dim, "action_dim": action_dim}
         data |= {"max_timestep": horizon, "discrete": discrete}
         network = replace(self.network, mixer=self.mixer, **data)
-        if self.agent not in UNCONDITIONED:
+        if AGENTS[self.agent].conditioned:
             return network
         return replace(network, return_conditioned=False, max_return_estimate=False, mean_return_estimate=False)
 
     @property
     def mixer(self) -> str:
         """The token mixer of the agent."""
-        return AGENTS[self.agent]
+        return AGENTS[self.agent].mixer
 
     @property
     def constant_state(self) -> bool:

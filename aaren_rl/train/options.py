@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cli import Parser
-from ..policies.names import AGENTS, AUTO, UNCONDITIONED
+from ..policies.names import AGENTS, AUTO
 from ..ranges import COUNT, SEED, THREADS, Range
 from .config import SECTIONS, SETTINGS, RunConfig
 from .settings import RUN, Job, presets
@@ -46,7 +46,7 @@ def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> P
     add("--config", metavar="FILE", help="settings: the config.yaml of a run, or a part of one")
     _add_settings(parser, defaults)
     agents = f"{', '.join(AGENTS)} [the first]"
-    add("--agent", choices=AGENTS, metavar="NAME", default=argparse.SUPPRESS, help=agents)
+    add("--agent", metavar="NAME", default=argparse.SUPPRESS, help=agents)
     shipped = f"default settings: {' or '.join(presets())}"
     add("--preset", metavar="NAME", default="default", help=shipped)
     training = "training seed [0, or that of --config]"
@@ -114,7 +114,7 @@ def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
         "rollout_context": config.evaluation.rollout == "recurrent" and "the rollout recurrent",
         "context_length": config.data.context not in windows and contexts,
         "tbptt_length": config.data.context not in ("tbptt", *([AUTO] if config.constant_state else [])) and contexts,
-        **dict.fromkeys(RETURNS, config.agent in UNCONDITIONED and config.agent),
+        **dict.fromkeys(RETURNS, not AGENTS[config.agent].conditioned and config.agent),
         "heads": config.mixer in ("gru", "mingru") and config.agent,
         "timestep_std": not config.network.timestep_embedding and "--no-timestep-embedding",
         "muon_learning_rate": config.optimizer.optimizer != "muon" and "--optimizer adamw",

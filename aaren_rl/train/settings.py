@@ -20,6 +20,7 @@ from ..envs import LocalTask, find_task, is_own, task_name
 from ..envs.data.load import default_name
 from ..errors import UsageError, one_line
 from ..files import read_small
+from ..policies.names import AGENTS
 from ..ranges import COUNT, THREADS, check_limits
 from ..starting import did_you_mean
 from ..typed import read
@@ -78,9 +79,9 @@ def preset_settings(preset: str, agent: str) -> dict[str, Any]:
 
 
 def presets() -> dict[str, dict[str, dict[str, Any]]]:
-    """The presets of the package: for each, settings by agent or under "all"."""
+    """The presets of the package: for each, settings by agent or under "all". "default" has the agents' own."""
     text = resources.files("aaren_rl.configs").joinpath("presets.yaml").read_text(encoding="utf-8")
-    return dict(yaml.safe_load(text))
+    return {"default": {agent.name: dict(agent.settings) for agent in AGENTS.values()}, **yaml.safe_load(text)}
 
 
 def run_folder(config: RunConfig, out: Path) -> Path:

@@ -90,7 +90,8 @@ class Trainer:
         self.generator = torch.Generator(self.sampler.draws_on).manual_seed(config.seed)
         if on_device is None:
             alone_on_a_gpu = data.device.type == "cuda" and ranks.size == 1
-            on_device = alone_on_a_gpu and self.model.trunk.mixer.recordable and gpu_is_right(data.device, shape.forget_gate)
+            able = alone_on_a_gpu and self.model.trunk.mixer.recordable
+            on_device = able and gpu_is_right(data.device, shape.forget_gate)
         self._on_device = on_device
         self.carried: Carried | None = None
         if isinstance(self.sampler, TbpttSampler):

@@ -126,8 +126,9 @@ def _packed(mixers: list[StepWeights], blocks: list[Block]) -> tuple[Array, ...]
 
 
 def _packed_encoding(own: list[GatedEncoding], count: int, dim: int) -> tuple[Array, ...]:
-    """The recurrence encoding of so many layers, or none: gates, first columns of Z, offsets of the sums of heads, their
-    rows and own rows. `dim` is D.
+    """The recurrence encoding of `count` layers, or none; `dim` is D.
+
+    Returns gates, first columns of Z, offsets of the sums of heads, their rows and own rows.
     """
     layers = [[cast("Recurrence", group) for group in encoding.groups] for encoding in own] or [[]] * count
     gates = [encoding.mu.double().sigmoid() for encoding in own] or [torch.zeros((), dtype=STATE_DTYPE)] * count

@@ -62,6 +62,12 @@ def _compiled_narrow(number: Any, kept: Any) -> Callable[..., Any]:  # noqa: ANN
 
 
 @compiled("contract", "reassoc", "nsz")
+def _decay(decays: Array, place: int) -> float:
+    """The log-decay there; 0 where there are none."""
+    return float(decays[place]) if len(decays) > 0 else 0.0
+
+
+@compiled("contract", "reassoc", "nsz")
 def _forward(
     first: int,
     last: int,
@@ -80,7 +86,7 @@ def _forward(
     u: Array,
     w: Array,
 ) -> None:
-    dim, faded = w.shape[1], len(decays) > 0
+    dim = w.shape[1]
     for piece in range(first, last):
         begin, state, cut, end = pieces[piece]
         # Copies: the rows' numbers share a cache line, which threads that both write to it would take from each other.
@@ -101,8 +107,7 @@ def _forward(
                     for d in range(dim):
                         outputs[output + Offset(d)] = w[state + i, d] * inverse
                 else:
-                    if faded:
-                        most[i] += decays[at[5, row] + k * stride[5]]
+                    most[i] += _decay(decays, at[5, row] + k * stride[5])
                     shrink, p = 1.0, 1.0
                     if score > most[i]:
                         shrink, most[i] = math.exp(most[i] - score), score

@@ -56,9 +56,7 @@ def forward(
         **sizes, DECAYS=decays, num_warps=4,
     )  # fmt: skip
     carried = [torch.empty_like(part) for part in own]
-    _carry(
-        carry_states, (*own, begun, faded, *before, *carried, *after), rows, chunks=chunks, dim=dim, DECAYS=decays
-    )
+    _carry(carry_states, (*own, begun, faded, *before, *carried, *after), rows, chunks=chunks, dim=dim, DECAYS=decays)
     launch(
         scan_outputs, (rows * chunks,), *tensors, *of_decays[:1], *strides, weights, *carried, **sizes,
         TURN=_turn(sizes, 128), DECAYS=decays, maxnreg=MOST_REGISTERS,

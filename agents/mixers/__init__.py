@@ -21,7 +21,8 @@ dimension of all its tensors; it is passed in and returned, never kept on the mo
 
 from .aaren import Aaren
 from .attention import Attention, AttentionState
-from .base import HeadMixer, Mixer, MixerConfig, StepWeights
+from .base import HeadMixer, Mixer, MixerConfig
+from .forms import StepWeights
 from .gru import GRU
 from .mingru import MinGRU
 from .rsa.mixer import RSA, AarenRSA, Encoded, EncodedState

@@ -8,6 +8,7 @@ Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a hea
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Self
 
@@ -17,8 +18,8 @@ from torch.nn import functional as F
 
 from ..scan.prefix import prefix_scan, scan_step
 from ..scan.state import ScanState
-from .base import HeadMixer, MixerConfig, StepWeights
-from .graphs import ScanGraph
+from .base import HeadMixer, MixerConfig
+from .forms import ScanGraph, StepWeights
 
 # Steps after which a head keeps 1 / e before training: of all heads but the last on a logarithmic scale.
 SHORTEST, LONGEST = 2.0, 200.0
@@ -75,10 +76,10 @@ class Aaren(HeadMixer):
     def step_weights(self) -> StepWeights:
         parts = [(self.value.weight, self.value.bias), self.projection()]
         weight, bias = (torch.cat(part) for part in zip(*parts, strict=True))
-        return StepWeights(weight, bias, self.output)
+        return StepWeights(weight, bias, self.output, self.heads)
 
     def graph(self) -> ScanGraph:
-        return ScanGraph(self)
+        return ScanGraph(copy.deepcopy(self).double().step_weights())
 
     def _scores_and_decays(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """q . k and log f of every token, (..., C) -> (..., H), in float32 at least."""

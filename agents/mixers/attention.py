@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .base import HeadMixer, MixerConfig
-from .graphs import AttentionGraph
+from .forms import AttentionGraph
 
 
 class AttentionState(NamedTuple):
@@ -42,7 +42,7 @@ class Attention(HeadMixer):
         return cls(config.width, config.heads, config.dropout)
 
     def graph(self) -> AttentionGraph:
-        return AttentionGraph(self)
+        return AttentionGraph(self.query, self.key, self.value, self.output, self.heads)
 
     def mix(
         self, x: Tensor, state: AttentionState | None, *, starts: Tensor | None = None, keep: slice | None = None

@@ -6,15 +6,15 @@ Shape suffixes: B batch, N tokens, C channels, H heads, D = C / H channels a hea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import Tensor, nn
 
 from ..scan.rows import RowModule, State
+from .forms import MixerGraph, StepWeights
 
 if TYPE_CHECKING:
-    from .graphs import MixerGraph
-    from .rsa.encoding import GatedEncoding, RemConfig
+    from .rsa.encoding import RemConfig
 
 
 @dataclass(frozen=True)
@@ -34,22 +34,6 @@ class MixerConfig:
     dropout: float = 0.0
     forget_gate: bool = False
     rems: RemConfig | None = None
-
-
-class StepWeights(NamedTuple):
-    """The weights of a mixer whose step `kernels/step.py` computes.
-
-    Attributes:
-        weight: of a token's values, scores and, with a forget gate, gates: (C + H or C + 2 H, C).
-        bias: likewise, (C + H or C + 2 H,).
-        output: W_o.
-        encoding: recurrence encoding around the heads.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    output: nn.Linear
-    encoding: GatedEncoding | None = None
 
 
 class Mixer(RowModule):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from .base import Mixer, MixerConfig
-from .graphs import GRUGraph
+from .forms import GRUGraph
 
 
 class GRU(Mixer):
@@ -35,7 +35,7 @@ class GRU(Mixer):
         return cls(config.width)
 
     def graph(self) -> GRUGraph:
-        return GRUGraph(self)
+        return GRUGraph(self.gru)
 
     def run(self, x: Tensor, state: Tensor | None, starts: Tensor | None, keep: slice | None) -> tuple[Tensor, Tensor]:
         state = self.initial_state(len(x)) if state is None else state

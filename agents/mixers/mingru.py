@@ -2,8 +2,8 @@
 
     h_t = (1 - z_t) h_{t-1} + z_t h~_t        z_t = sigmoid(W_z x_t + b_z)        h~_t = W_h x_t + b_h
 
-So h_t is a mean of h~_1..t and of the state before them, h_0, whose weights add up to 1: the prefix scan of Aaren with a
-head for every channel, the scores log z_t, and decays 1 - z_t. The score of h_0 is 0.
+So h_t is a mean of h~_1..t and of the state before them, h_0, with weights that add up to 1: the prefix scan of Aaren
+with a head for every channel, the scores log z_t, and decays 1 - z_t. The score of h_0 is 0.
 
 Shape suffixes: B batch, N tokens, C channels.
 """
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from ..scan.prefix import prefix_scan
 from ..scan.state import STATE_DTYPE, ScanState
 from .base import Mixer, MixerConfig
-from .graphs import MinGRUGraph
+from .forms import MinGRUGraph
 
 
 class MinGRU(Mixer):
@@ -42,7 +42,7 @@ class MinGRU(Mixer):
         return cls(config.width)
 
     def graph(self) -> MinGRUGraph:
-        return MinGRUGraph(self)
+        return MinGRUGraph(self.gate, self.candidate)
 
     def run(self, x: Tensor, state: Tensor | None, starts: Tensor | None, keep: slice | None) -> tuple[Tensor, Tensor]:
         state = self.initial_state(len(x)) if state is None else state

@@ -32,9 +32,7 @@ class Block(nn.Module):
         mlp_width: hidden units of the MLP; 4 C by default.
     """
 
-    def __init__(
-        self, mixer: str, config: MixerConfig, activation: str = "gelu", mlp_width: int | None = None
-    ) -> None:
+    def __init__(self, mixer: str, config: MixerConfig, activation: str = "gelu", mlp_width: int | None = None) -> None:
         super().__init__()
         width = config.width
         self.mixer: Mixer = MIXERS[mixer].build(config)

@@ -65,10 +65,13 @@ def _operator(name: str, schema: str) -> Any:  # noqa: ANN401  torch's own
 
 
 OPERATORS = {
-    name: _operator(name, f"(str backend, {', '.join(f'Tensor {of}' for of in inputs.split())}, {last}) -> ({results})")
-    for name, inputs, last, results in (
-        ("forward", "scores values m u w mask starts", "Tensor? log_decay", "Tensor, Tensor, Tensor, Tensor, Tensor"),
-        ("backward", "weights values outputs d_outputs g c starts", "bool decays", "Tensor, Tensor, Tensor, Tensor, Tensor"),
+    name: _operator(
+        name,
+        f"(str backend, {', '.join(f'Tensor {of}' for of in inputs.split())}, {last}) -> ({', '.join(['Tensor'] * 5)})",
+    )
+    for name, inputs, last in (
+        ("forward", "scores values m u w mask starts", "Tensor? log_decay"),
+        ("backward", "weights values outputs d_outputs g c starts", "bool decays"),
     )
 }
 WEIGHTS = {"numba": torch.float64, "triton": torch.float32}  # type of the weights of positions

@@ -1,8 +1,8 @@
 """Three parallel prefix scans in plain torch, on any device and differentiable to any order.
 
 Each takes one state per position, (score, 1, value), and returns the state of every prefix. Every state has the number
-of its sequence. Joining it with a later sequence drops it. With decays, joining two stretches fades the first one by the
-decays of the second.
+of its sequence. Joining it with a later sequence drops it. With decays, joining it with a later stretch fades it by the
+decays of that.
 """
 
 from __future__ import annotations

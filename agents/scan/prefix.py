@@ -77,14 +77,7 @@ def prefix_scan(
         ValueError: unknown method, no positions, or shapes that do not match.
         ImportError: the package of the kernel is not installed.
     """
-    if method not in METHODS:
-        raise ValueError(f"method {method!r} is not one of {', '.join(METHODS)}")
-    if scores.dim() == 0 or scores.shape != values.shape[:-1] or scores.shape[-1] == 0:
-        raise ValueError(f"scores {tuple(scores.shape)} and values {tuple(values.shape)} must be (..., N), (..., N, D)")
-    if state is not None and state.w.shape != (*scores.shape[:-1], values.shape[-1]):
-        raise ValueError(f"the state is of values {tuple(state.w.shape)}, and there are {tuple(values.shape)}")
-    if log_decay is not None and log_decay.shape != scores.shape:
-        raise ValueError(f"log_decay {tuple(log_decay.shape)} must be of the scores' shape {tuple(scores.shape)}")
+    _check(scores, values, state, method, log_decay)
     # Only the last dimension: a copy for every head would waste memory.
     mask = None if mask is None else mask.expand(*mask.shape[:-1], scores.shape[-1])
     starts = None if starts is None else starts.expand(*starts.shape[:-1], scores.shape[-1])
@@ -96,26 +89,7 @@ def prefix_scan(
         return _sequential(scores, values, state, mask, starts, log_decay)
     if method in kernels.TYPES:
         return fused_scan(method, scores, values, state, mask, starts, log_decay)
-    leaves = make_leaves(scores, values, mask)
-    segments = None if starts is None else starts.cumsum(-1).expand(scores.shape)
-    # Sums of decays are differences of larger ones.
-    decay = None if log_decay is None else log_decay.to(STATE_DTYPE)
-    prefixes, *_ = PARALLEL[method](Stretches(leaves, segments, decay))
-    # Copies: a view would keep every prefix in memory, and in a saved file.
-    last = ScanState(prefixes.m[..., -1].clone(), prefixes.u[..., -1].clone(), prefixes.w[..., -1, :].clone())
-    last = last.to(STATE_DTYPE)
-    if state is None:
-        return prefixes.output().to(values.dtype), last
-    earlier = without_gradient_in_m(state)
-    before = ScanState(earlier.m.unsqueeze(-1), earlier.u.unsqueeze(-1), earlier.w.unsqueeze(-2))
-    if decay is not None:
-        faded = decay.cumsum(-1)
-        before, earlier = fade(before, faded), fade(earlier, faded[..., -1])
-    if segments is not None:
-        before = keep_where(before, segments == 0)
-        earlier = keep_where(earlier, segments[..., -1] == 0)
-    outputs = combine(before.to(leaves.m.dtype), prefixes).output()
-    return outputs.to(values.dtype), combine(earlier.to(STATE_DTYPE), last)
+    return _parallel(method, scores, values, state, mask, starts, log_decay)
 
 
 def scan_step(
@@ -147,14 +121,55 @@ def scan_step(
     return state.output().to(value.dtype), state
 
 
-def _without_effectless(
-    log_decay: Tensor, scores: Tensor, mask: Tensor | None, starts: Tensor | None
-) -> Tensor:
+def _check(scores: Tensor, values: Tensor, state: ScanState | None, method: str, log_decay: Tensor | None) -> None:
+    if method not in METHODS:
+        raise ValueError(f"method {method!r} is not one of {', '.join(METHODS)}")
+    if scores.dim() == 0 or scores.shape != values.shape[:-1] or scores.shape[-1] == 0:
+        raise ValueError(f"scores {tuple(scores.shape)} and values {tuple(values.shape)} must be (..., N), (..., N, D)")
+    if state is not None and state.w.shape != (*scores.shape[:-1], values.shape[-1]):
+        raise ValueError(f"the state is of values {tuple(state.w.shape)}, and there are {tuple(values.shape)}")
+    if log_decay is not None and log_decay.shape != scores.shape:
+        raise ValueError(f"log_decay {tuple(log_decay.shape)} must be of the scores' shape {tuple(scores.shape)}")
+
+
+def _without_effectless(log_decay: Tensor, scores: Tensor, mask: Tensor | None, starts: Tensor | None) -> Tensor:
     """The decays, 0 where there is no position or nothing before it to fade."""
     without = scores == -torch.inf
     for also in (None if mask is None else ~mask, starts):
         without = without if also is None else without | also
     return log_decay.masked_fill(without, 0.0)
+
+
+def _parallel(
+    method: str,
+    scores: Tensor,
+    values: Tensor,
+    state: ScanState | None,
+    mask: Tensor | None,
+    starts: Tensor | None,
+    log_decay: Tensor | None,
+) -> tuple[Tensor, ScanState]:
+    """By one of PARALLEL: all prefixes from no state on, and what the state adds to those of its sequence."""
+    leaves = make_leaves(scores, values, mask)
+    segments = None if starts is None else starts.cumsum(-1).expand(scores.shape)
+    # Sums of decays are differences of larger ones.
+    decay = None if log_decay is None else log_decay.to(STATE_DTYPE)
+    prefixes, *_ = PARALLEL[method](Stretches(leaves, segments, decay))
+    # Copies: a view would keep every prefix in memory, and in a saved file.
+    last = ScanState(prefixes.m[..., -1].clone(), prefixes.u[..., -1].clone(), prefixes.w[..., -1, :].clone())
+    last = last.to(STATE_DTYPE)
+    if state is None:
+        return prefixes.output().to(values.dtype), last
+    earlier = without_gradient_in_m(state)
+    before = ScanState(earlier.m.unsqueeze(-1), earlier.u.unsqueeze(-1), earlier.w.unsqueeze(-2))
+    if decay is not None:
+        faded = decay.cumsum(-1)
+        before, earlier = fade(before, faded), fade(earlier, faded[..., -1])
+    if segments is not None:
+        before = keep_where(before, segments == 0)
+        earlier = keep_where(earlier, segments[..., -1] == 0)
+    outputs = combine(before.to(leaves.m.dtype), prefixes).output()
+    return outputs.to(values.dtype), combine(earlier.to(STATE_DTYPE), last)
 
 
 def _sequential(

@@ -51,7 +51,7 @@ def test_every_preset_loads_and_comes_back(preset: str, agent: str) -> None:
     if config.evaluation.rollout == "staggered":
         assert config.evaluation.rollout_context == config.data.context_length
     # make_config reads these parts alone, so a part under another name would never be read.
-    parts = yaml.safe_load((CONFIGS / "presets.yaml").read_text(encoding="utf-8"))[preset]
+    parts = presets()[preset]
     assert set(parts) <= {"all", *AGENTS}
     assert {**parts.get("all", {}), **parts.get(agent, {})}.items() <= settings_of(config).items()
 

@@ -11,27 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
-from ...policies.names import MARKS, label
+from ...policies.names import MARKS, label, style
 from ..cells import Cell
 from ..statistics import Summary, group, summarize
 from .tables import interval, number
 
 INK, SOFT, LINE = "#1c1f23", "#5a6270", "#d9dde3"  # text, what stands behind it, grids
 PAGE = "#fffffe"  # the page's own, around a text that lines run behind
-
-# Okabe and Ito's colors, which stay apart for the color-blind; markers differ as well, for print in gray.
-STYLES = {
-    "decision-aaren": ("#0072b2", "o"),
-    "decision-transformer": ("#d55e00", "s"),
-    "decision-transformer-1token": ("#aa3377", "d"),
-    "decision-aaren-rsa": ("#56b4e9", "v"),
-    "decision-rsa": ("#cc79a7", "D"),
-    "decision-transformer-tree": ("#e69f00", "P"),
-    "decision-gru": ("#882255", "X"),
-    "decision-mingru": ("#44aa99", "p"),
-    "bc": ("#009e73", "^"),
-    "bc-top10": ("#8f7700", "<"),
-}
 
 # What each becomes on a dark page; the others are seen on both.
 DARK = {
@@ -117,7 +103,7 @@ def _panel(axes: Axes, summaries: Sequence[Summary], data: Mapping[str, float]) 
     for name, value in data.items():
         axes.axvline(value, color=SOFT, linestyle=DATA[name][1], linewidth=1.4, zorder=1)
     for row, summary in enumerate(summaries):
-        _agent(axes, row, summary, *STYLES[summary.agent])
+        _agent(axes, row, summary, *style(summary.agent))
     axes.set_ylim(len(summaries) - 0.6, -0.75)
     axes.set_yticks([])
     axes.margins(x=0.06)
@@ -167,7 +153,7 @@ def _curves(kind: str, env: str, runs: Runs) -> Figure | None:
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot()
     for agent, curve in data.items():
-        (color, marker), y = STYLES[agent], np.array(list(curve.values()))
+        (color, marker), y = style(agent), np.array(list(curve.values()))
         seeds = f"{y.shape[1]} {'seeds' if y.shape[1] > 1 else 'seed'}"
         mean = axes.plot(list(curve), y.mean(axis=1), color=color, marker=marker, markersize=4, linewidth=2.2, zorder=3)
         mean[0].set_label(f"{_plain(label(agent))} ({seeds})")

@@ -9,6 +9,7 @@ Shape suffixes: B batch, N tokens, C channels.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
@@ -17,8 +18,8 @@ from torch import Tensor
 from ...scan.state import ScanState
 from ..aaren import Aaren
 from ..attention import Attention, AttentionState
-from ..base import HeadMixer, Mixer, MixerConfig, StepWeights
-from ..graphs import EncodedGraph
+from ..base import HeadMixer, Mixer, MixerConfig
+from ..forms import EncodedGraph, StepWeights
 from .encoding import EncodingState, GatedEncoding, RemConfig, parse_counts
 
 
@@ -44,7 +45,7 @@ class Encoded(Mixer):
         rems = rems if rems.max_power is not None else replace(rems, max_power=self.MAX_POWER)
         self.encoding = GatedEncoding(rems, inner.heads)
         if rems.max_power:  # the state has the values of as many tokens
-            self.constant_state = self.compiled_step = False
+            self.constant_state = self.compiled_step = self.exported = False
 
     def run(
         self, x: Tensor, state: EncodedState | None, starts: Tensor | None, keep: slice | None
@@ -98,4 +99,4 @@ class AarenRSA(Encoded):
         return self.inner.step_weights()._replace(encoding=self.encoding)
 
     def graph(self) -> EncodedGraph:
-        return EncodedGraph(self)
+        return EncodedGraph(copy.deepcopy(self).double().step_weights())

@@ -59,8 +59,8 @@ def test_small_chunks_with_state_mask_and_starts(length: int, small: None) -> No
     mask, starts = random_mask(length, batch), random_starts(length, batch)
     side_by_side = values.transpose(1, 2).contiguous().transpose(1, 2)
     hidden = side_by_side.masked_fill(~mask.unsqueeze(-1), torch.nan)
-    check(scan, scores, hidden, state=random_state(batch, 5), mask=mask, starts=starts)
-    check(scan, scores, hidden, state=random_state(batch, 5), mask=mask, starts=starts, decay=random_decays(length, batch))
+    for decay in (None, random_decays(length, batch)):
+        check(scan, scores, hidden, state=random_state(batch, 5), mask=mask, starts=starts, decay=decay)
 
 
 def test_starts_everywhere_in_small_chunks(small: None) -> None:
@@ -149,7 +149,7 @@ def test_counting_does_not_stop_at_two_to_the_24() -> None:
 def test_what_it_cannot_compute_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="computes in float32"):
         scan(*random_inputs(4, dtype=torch.float64))
-    with pytest.raises(ValueError, match="computes in float32, not torch.float64"):  # not rounded without a word
+    with pytest.raises(ValueError, match=r"computes in float32, not torch\.float64"):  # not rounded without a word
         scan(random_inputs(4)[0].double(), random_inputs(4)[1])
     monkeypatch.setattr(kernels.load("triton"), "scan_outputs", None)  # outside the interpreter
     with pytest.raises(ValueError, match="needs a CUDA device, not cpu"):

@@ -103,7 +103,8 @@ def plain(mixer: Mixer, x: Tensor, starts: Tensor) -> Tensor:
     """W_o of weights times values, straight from the parameters, every matrix of weights written out.
 
     Softmax of q k^T / sqrt(D) over the same sequence's earlier tokens, where Aaren's q is W_q of its query token, and a
-    forget gate multiplies exp of a score by the gates of all later tokens; with recurrence encoding equation (4): {[1 - sigmoid(mu)] softmax + sigmoid(mu) P} V.
+    forget gate multiplies exp of a score by the gates of all later tokens; with recurrence encoding equation (4):
+    {[1 - sigmoid(mu)] softmax + sigmoid(mu) P} V.
     """
     if isinstance(mixer, GRU | MinGRU):
         return recurrence(mixer, x, starts)
@@ -187,7 +188,10 @@ def test_dropout_after_the_mixer_and_after_the_mlp(block: type[Block], silent: s
 @pytest.mark.parametrize("name", [*MIXERS, "its weights alone"])
 def test_dropout_only_in_training(name: str) -> None:
     torch.manual_seed(0)
-    module, x = Block(name, MixerConfig(WIDTH, HEADS, 0.5)) if name in MIXERS else Attention(WIDTH, HEADS, 0.5), tokens(5)
+    module, x = (
+        Block(name, MixerConfig(WIDTH, HEADS, 0.5)) if name in MIXERS else Attention(WIDTH, HEADS, 0.5),
+        tokens(5),
+    )
     assert not torch.equal(module(x, None)[0], module(x, None)[0])
     module.eval()
     assert torch.equal(module(x, None)[0], module(x, None)[0])

@@ -1,7 +1,7 @@
-"""The steps of the mixers as nodes of an ONNX graph, beside the mixers; `aaren_rl.export` builds the graph around them.
+"""What other engines compute a mixer's step from: its weights for `kernels/step.py`, and its nodes of an ONNX graph.
 
-A mixer's `graph` is a subclass of `MixerGraph`. Weights are NumPy arrays in float64, with constants folded in. Every
-node costs more than most computations, so what can be folded into weights is.
+A mixer's `graph` is a subclass of `MixerGraph`; `aaren_rl.export` builds the graph around it. Weights are NumPy arrays
+in float64, with constants folded in. Every node costs more than most computations, so what can be folded into weights is.
 
 Shape suffixes: N states of the memory, J tokens per step, M tokens of a window, C channels, H heads, D = C / H channels
 per head, F sums of a recurrence encoding.
@@ -9,7 +9,6 @@ per head, F sums of a recurrence encoding.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -20,16 +19,29 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from .aaren import Aaren
-    from .attention import Attention
-    from .gru import GRU
-    from .mingru import MinGRU
     from .rsa.encoding import GatedEncoding
-    from .rsa.mixer import AarenRSA
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 Value: TypeAlias = str | npt.NDArray[Any]  # the name of a computed value, or a constant
 NOTHING = -1e300  # the level without tokens, and a score below all others; finite, unlike -inf
+
+
+class StepWeights(NamedTuple):
+    """The weights of Aaren, from which `kernels/step.py` and `ScanGraph` compute a step.
+
+    Attributes:
+        weight: of a token's values, scores and, with a forget gate, gates: (C + H or C + 2 H, C).
+        bias: likewise, (C + H or C + 2 H,).
+        output: W_o.
+        heads: H.
+        encoding: recurrence encoding around the heads; None: there is none.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    output: nn.Linear
+    heads: int
+    encoding: GatedEncoding | None = None
 
 
 class Linear(NamedTuple):
@@ -90,8 +102,8 @@ class MixerGraph:
     output: nn.Linear | None
 
     def refusal(self, rollout: str, tokens: int) -> str | None:
-        """What follows "the mixer NAME" where there is no graph in this rollout mode and of so many tokens per step: what
-        it has a graph for, and what to do; None where there is one.
+        """None where there is a graph in this rollout mode and of so many tokens per step; else what follows "the mixer
+        NAME": what it has a graph for, and what to do.
         """
         raise NotImplementedError
 
@@ -131,9 +143,9 @@ class ScanGraph(MixerGraph):
         L' = log(exp(L + d) + exp s)        o' = v + exp(L + d - L') (o - v)
     """
 
-    def __init__(self, mixer: Aaren) -> None:
-        self.mixer, self.output = mixer, mixer.output
-        self.heads, self.size = mixer.heads, mixer.head_dim
+    def __init__(self, weights: StepWeights) -> None:
+        self.weights, self.output, self.heads = weights, weights.output, weights.heads
+        self.size = weights.output.in_features // weights.heads
         self.parts = (self.size, 0.0), (1, NOTHING)
 
     def refusal(self, rollout: str, tokens: int) -> str | None:
@@ -165,18 +177,20 @@ class ScanGraph(MixerGraph):
 
         -log f = log(exp 0 + exp(-gate)), of two columns of the layer: ONNX Runtime has no softplus in float64.
         """
-        mixer = self.mixer
-        value, projection = layer(mixer.value), copy.deepcopy(mixer).double().projection()
-        weight, bias = (exact(part) for part in projection)
-        parts = [(value.weight.reshape(-1, self.heads, self.size), value.bias.reshape(self.heads, self.size))]
-        parts.append((weight[: self.heads].T[..., None], bias[: self.heads, None]))
-        if mixer.forget is not None:
-            gate = weight[self.heads :].T[..., None], bias[self.heads :, None]
-            parts += [(0.0 * gate[0], 0.0 * gate[1]), (-gate[0], -gate[1])]
-        whole = Linear(*(np.concatenate(part, -1) for part in zip(*parts, strict=True)))
-        whole = Linear(whole.weight.reshape(len(whole.weight), -1), whole.bias.reshape(-1))
-        leaves = nodes.as_type(nodes.linear(x, whole.less(exact(mixer.output.bias))), "float64")
-        sizes = [self.size, 1] if mixer.forget is None else [self.size, 1, 2]
+        width, heads = self.heads * self.size, self.heads
+        weight, bias = exact(self.weights.weight).T, exact(self.weights.bias)  # (C, C + H or C + 2 H)
+        gated = len(bias) > width + heads
+
+        def of_heads(x: Doubles) -> Doubles:
+            """The columns (..., C + H or C + 2 H) by heads, (..., H (D + 1 or D + 3))."""
+            values, score = x[..., :width].reshape(*x.shape[:-1], heads, -1), x[..., width : width + heads, None]
+            gate = x[..., width + heads :, None]
+            parts = [values, score, 0 * gate, -gate] if gated else [values, score]
+            return np.concatenate(parts, -1).reshape(*x.shape[:-1], -1)
+
+        whole = Linear(of_heads(weight), of_heads(bias)).less(exact(self.output.bias))
+        leaves = nodes.as_type(nodes.linear(x, whole), "float64")
+        sizes = [self.size, 1, 2] if gated else [self.size, 1]
         found = nodes.split(nodes.reshape(leaves, -1, tokens, self.heads, sum(sizes)), sizes, -1)
         return found[:2] + [nodes.add("ReduceLogSumExp", pair, np.array([-1])) for pair in found[2:]]
 
@@ -195,19 +209,17 @@ class ScanGraph(MixerGraph):
 class EncodedGraph(MixerGraph):
     """Aaren with recurrence encoding: a step of the encoding is a linear map of its sums and of the values."""
 
-    def __init__(self, mixer: AarenRSA) -> None:
-        self.inner, self.encoding, self.output = ScanGraph(mixer.inner), mixer.encoding, mixer.inner.output
-        self.heads, self.masks = self.inner.heads, not mixer.constant_state
+    def __init__(self, weights: StepWeights) -> None:
+        assert weights.encoding is not None
+        self.inner, self.encoding = ScanGraph(weights), weights.encoding
+        self.output, self.heads = weights.output, weights.heads
         self.sums = encoding_maps(self.encoding, self.heads, 1)[0].shape[-1]  # F
         self.parts = (*self.inner.parts, (self.sums * self.inner.size, 0.0))
 
     def refusal(self, rollout: str, tokens: int) -> str | None:
-        if rollout != "window" and not self.masks:
+        if rollout != "window":
             return None
-        return (
-            "has an ONNX graph without a mask (rem_max_power), in the rollouts recurrent and staggered; "
-            "use --rollout recurrent"
-        )
+        return "has an ONNX graph in the rollouts recurrent and staggered; use --rollout recurrent"
 
     def step(self, nodes: Nodes, x: str, old: list[str], ignored: str | None) -> tuple[list[str], list[str]]:
         outputs, values, after = self.inner.scan(nodes, x, old[:2], ignored)
@@ -231,8 +243,10 @@ class AttentionGraph(MixerGraph):
 
     parts = ()
 
-    def __init__(self, mixer: Attention) -> None:
-        self.mixer, self.output, self.heads = mixer, mixer.output, mixer.heads
+    def __init__(self, query: nn.Linear, key: nn.Linear, value: nn.Linear, output: nn.Linear, heads: int) -> None:
+        self.output, self.heads, self.size = output, heads, output.in_features // heads
+        self.pairs = beside(layer(key), layer(value)).less(exact(output.bias))
+        self.query = Linear(*(part / math.sqrt(self.size) for part in layer(query))).less(exact(output.bias))
 
     def refusal(self, rollout: str, tokens: int) -> str | None:
         if rollout == "window":
@@ -240,13 +254,10 @@ class AttentionGraph(MixerGraph):
         return f"has no state of constant size to export in the rollout {rollout}; use --rollout window"
 
     def attend(self, nodes: Nodes, x: str, queried: str, mask: str, length: int) -> str:
-        mixer, heads, size, shift = self.mixer, self.heads, self.mixer.head_dim, exact(self.mixer.output.bias)
-        pairs = nodes.linear(x, beside(layer(mixer.key), layer(mixer.value)).less(shift))
-        pairs = nodes.reshape(pairs, -1, length, 2 * heads, size)
+        heads, size = self.heads, self.size
+        pairs = nodes.reshape(nodes.linear(x, self.pairs), -1, length, 2 * heads, size)
         keys, values = nodes.split(nodes.add("Transpose", pairs, perm=[0, 2, 1, 3]), [heads, heads], 1)
-        scaled = Linear(*(part / math.sqrt(size) for part in layer(mixer.query)))
-        queries = nodes.linear(queried, scaled.less(shift))
-        queries = nodes.reshape(queries, -1, length if queried == x else 1, heads, size)
+        queries = nodes.reshape(nodes.linear(queried, self.query), -1, length if queried == x else 1, heads, size)
         queries = nodes.add("Transpose", queries, perm=[0, 2, 1, 3])
         scores = nodes.add("MatMul", queries, nodes.add("Transpose", keys, perm=[0, 1, 3, 2]))
         mixed = nodes.add("MatMul", nodes.add("Softmax", nodes.add("Add", scores, mask), axis=-1), values)
@@ -258,7 +269,7 @@ class UnitGraph(MixerGraph):
 
     heads, output = 1, None
 
-    def __init__(self, mixer: GRU | MinGRU, width: int) -> None:
+    def __init__(self, width: int) -> None:
         self.width = width
         self.parts = ((width, 0.0),)
 
@@ -285,9 +296,9 @@ class UnitGraph(MixerGraph):
 class GRUGraph(UnitGraph):
     """The gated recurrent unit."""
 
-    def __init__(self, mixer: GRU) -> None:
-        super().__init__(mixer, mixer.gru.hidden_size)
-        weights = mixer.gru.all_weights[0]
+    def __init__(self, gru: nn.GRU) -> None:
+        super().__init__(gru.hidden_size)
+        weights = gru.all_weights[0]
         self.maps = [Linear(exact(weights[i]).T, exact(weights[i + 2])) for i in range(2)]  # of x, of h
 
     def new_and_kept(self, nodes: Nodes, x: str, h: str) -> tuple[str, str]:
@@ -303,9 +314,9 @@ class GRUGraph(UnitGraph):
 class MinGRUGraph(UnitGraph):
     """minGRU; the weights of its gate are negated, so that the sigmoid is of what is kept."""
 
-    def __init__(self, mixer: MinGRU) -> None:
-        super().__init__(mixer, mixer.gate.out_features)
-        self.map = beside(Linear(*(-part for part in layer(mixer.gate))), layer(mixer.candidate))
+    def __init__(self, gate: nn.Linear, candidate: nn.Linear) -> None:
+        super().__init__(gate.out_features)
+        self.map = beside(Linear(*(-part for part in layer(gate))), layer(candidate))
 
     def new_and_kept(self, nodes: Nodes, x: str, h: str) -> tuple[str, str]:
         of_token = nodes.as_type(nodes.linear(x, self.map), "float64")
