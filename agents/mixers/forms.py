@@ -1,7 +1,7 @@
 """What other engines compute a mixer's step from: its weights for `kernels/step.py`, and its nodes of an ONNX graph.
 
 A mixer's `graph` is a subclass of `MixerGraph`; `aaren_rl.export` builds the graph around it. Weights are NumPy arrays
-in float64, with constants folded in. Every node costs more than most computations, so what can be folded into weights is.
+in float64, with constants folded in. A node costs more than most computations: what can be folded into weights is.
 
 Shape suffixes: N states of the memory, J tokens per step, M tokens of a window, C channels, H heads, D = C / H channels
 per head, F sums of a recurrence encoding.

@@ -1,0 +1,103 @@
+"""A mixer from outside the package, through every command; and what a subclass of one of the package's declares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from policies import HIGH, LOW, MEAN, OBSERVATION, SCALE, STD, make_card, make_model
+from small_run import quick
+from torch import Tensor
+
+from aaren_rl import load_policy
+from aaren_rl.agents import MIXERS, Aaren, Policy
+from aaren_rl.compare.cells import read_results
+from aaren_rl.compare.command import main as compare
+from aaren_rl.errors import UsageError
+from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.export.command import main as export
+from aaren_rl.export.model import make_model as make_onnx
+from aaren_rl.policies.names import AGENTS
+
+SMALL = "--width 16 --layers 1 --heads 2 --warmup-updates 1 --steps-per-update 100 --eval-every 4 --eval-episodes 1"
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the module adds when it is imported, for this test alone; child processes find it, too."""
+    import own_mixer
+
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    for table, name, added in ((MIXERS, "fading", own_mixer.Fading), (AGENTS, own_mixer.AGENT.name, own_mixer.AGENT)):
+        table.pop(name, None)
+        monkeypatch.setitem(table, name, added)
+
+
+def test_it_trains_rolls_out_and_is_refused_by_export(
+    registered: None, hopper_file: Path, tmp_path: Path, capsys
+) -> None:
+    run = quick(tmp_path, hopper_file, "--register own_mixer", agent="decision-fading")
+    policy = load_policy(run)
+    observations = np.random.default_rng(0).normal(size=(40, 2, OBSERVATION)).astype(np.float32)
+    state = policy.initial_state(2, 300.0)
+    for observation in observations:
+        action, state = policy.act(observation, np.zeros(2), state)
+    assert np.isfinite(action).all() and policy.supports_reset
+    assert evaluate([str(run), "--episodes", "1", "--register", "own_mixer"]) == 0
+    capsys.readouterr()
+    assert export([str(run), "--register", "own_mixer", "--out", str(tmp_path / "policy.onnx")]) == 2
+    error = capsys.readouterr().err
+    assert "the mixer fading has no ONNX graph" in error and error.count("\n") == 1
+
+
+def test_it_compares(registered: None, hopper_file: Path, tmp_path: Path, capsys) -> None:
+    asked = "--env hopper-medium --seeds 1 --updates 4 --episodes 2 --agents decision-aaren decision-fading"
+    asked += f" --register own_mixer --source {hopper_file} --out {tmp_path} -- {SMALL} --final-episodes 1"
+    assert compare(asked.split()) == 0
+    assert "Decision-Fading" in capsys.readouterr().out
+    cells, _ = read_results(tmp_path / "results.json")
+    assert [cell.agent for cell in cells] == ["decision-aaren", "decision-fading"]
+
+
+def test_an_agent_that_nobody_registered_is_refused(hopper_file: Path, tmp_path: Path, capsys) -> None:
+    from aaren_rl.train.command import main as train
+
+    assert train(f"--env hopper-medium --source {hopper_file} --out {tmp_path} --agent decision-fading".split()) == 2
+    assert "agent: 'decision-fading' is not one of decision-aaren, " in capsys.readouterr().err
+
+
+class Doubled(Aaren):
+    """Computes something else than Aaren, and says nothing of it."""
+
+    def run(self, x: Tensor, state, starts, keep):
+        y, state = super().run(x, state, starts, keep)
+        return 2 * y, state
+
+    def run_one(self, x: Tensor, state):
+        y, state = super().run_one(x, state)
+        return 2 * y, state
+
+
+def test_a_subclass_acts_as_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Aaren declares of itself holds for Aaren alone: the compiled step and the graph leave out the doubling."""
+    assert not any(getattr(Doubled, name) for name in Aaren.DECLARED)
+    monkeypatch.setitem(MIXERS, "doubled", Doubled)
+    model = make_model("doubled", forget_gate=True)
+    policy = Policy(model, MEAN, STD, SCALE, "recurrent", 8, LOW, HIGH)
+    observations = np.random.default_rng(0).normal(size=(30, 1, OBSERVATION)).astype(np.float32)
+    state, taken, to_go = policy.initial_state(1, 300.0), [], []
+    for observation in observations:
+        action, state = policy.act(observation, np.zeros(1), state)
+        taken.append(action)
+        to_go.append(state.return_to_go)
+    scaling = policy._scaling
+    actions = (torch.tensor(np.stack(taken, 1)) - scaling.action_middle) / scaling.action_half
+    seen = (torch.tensor(np.stack(observations, 1)) - MEAN) / STD
+    returns = torch.tensor(np.stack(to_go, 1) / SCALE).float()
+    with torch.no_grad():
+        parallel, _ = model(seen, actions, returns, torch.arange(30).unsqueeze(0))
+    torch.testing.assert_close(actions, parallel, rtol=0, atol=1e-5)
+    with pytest.raises(UsageError, match="the mixer doubled has no ONNX graph"):
+        make_onnx(policy, make_card(model))
