@@ -178,8 +178,8 @@ def test_some_environments_begin_anew(mixer: str, rollout: str, context_length: 
 
 
 @every_mode
-@pytest.mark.parametrize("sign", [1, -1])
-def test_a_reset_ignores_what_the_memory_holds(mixer: str, rollout: str, context_length: int, sign: int) -> None:
+@pytest.mark.parametrize("sign", [1, -1, np.nan])
+def test_a_reset_ignores_what_the_memory_holds(mixer: str, rollout: str, context_length: int, sign: float) -> None:
     onnx_policy = onnx_policy_of(make_policy(mixer, rollout, context_length))
     observations, rewards = episode(2)
     fresh = onnx_policy.initial_state(2, TARGET)

@@ -68,6 +68,28 @@ def test_parallel_is_recurrent(name: str) -> None:
         torch.testing.assert_close(mine, stepped, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("bias", [-20.0, 0.0, 20.0, None])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
+@torch.no_grad()
+def test_a_forget_gate_over_10_000_tokens(bias: float | None, dtype: torch.dtype, tolerance: float) -> None:
+    """Gates of 2e-9, 1/2 and 1 - 2e-9, and those before training: in parallel as token by token."""
+    mixer, x = make("aaren with a gate", dtype), tokens(10_000, dtype, batch=1)
+    if bias is not None:
+        mixer.forget.bias.fill_(bias)
+    parallel, last = mixer(x)
+    recurrent, state = steps(mixer, x)
+    torch.testing.assert_close(parallel, recurrent, rtol=0, atol=tolerance)
+    torch.testing.assert_close(last.output(), state.output(), rtol=0, atol=tolerance)
+
+
+def test_a_forget_gate_begins_with_heads_of_all_spans() -> None:
+    """The last head keeps 90 % through a million tokens; alone it is all there is."""
+    kept = torch.sigmoid(Aaren(WIDTH, 4, forget_gate=True).forget.bias.double())
+    torch.testing.assert_close(1 / (1 - kept[:3]), torch.tensor([2.0, 20.0, 200.0]).double(), rtol=1e-4, atol=0)
+    assert kept[3].item() ** 1_000_000 > 0.9
+    assert torch.sigmoid(Aaren(WIDTH, 1, forget_gate=True).forget.bias.double()).item() ** 1_000_000 > 0.9
+
+
 @every_encoding
 @pytest.mark.parametrize("keep", [slice(1, None, 3), slice(-1, None), slice(None), slice(2, 5)])
 @torch.no_grad()
