@@ -33,7 +33,8 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def sampler(context: str, data: StepData, steps: int = 256) -> Sampler:
-    return make_sampler(DataConfig(context=context, tbptt_length=20, steps_per_update=steps), data, horizon=50)
+    config = DataConfig(context=context, window_share=0.0, tbptt_length=20, steps_per_update=steps)
+    return make_sampler(config, data, horizon=50)
 
 
 def stretches(batch: Batch, data: StepData) -> list[tuple[int, int, int]]:

@@ -34,6 +34,9 @@ class LocalTask(Task):
         return BUILT_IN[self.dataset].horizon
 
 
+WHOLE = {"window_share": 0.0}  # a window that begins later has not seen what must be remembered
+
+
 def _tmaze() -> LocalTask:
     return LocalTask(
         name="tmaze",
@@ -49,7 +52,7 @@ def _tmaze() -> LocalTask:
         dataset="tmaze",
         maker="memory.tmaze:make_episodes",
         policy="uniform random actions up to 0.3 in the corridor, right or wrong by chance at the junction",
-        settings={"return_scale": 1.0, "updates": 800},
+        settings={"return_scale": 1.0, "updates": 800, **WHOLE},
     )
 
 
@@ -69,7 +72,7 @@ def _reacher() -> LocalTask:
         dataset="reacher-recall",
         maker="memory.reacher:make_episodes",
         policy="a controller that sees the target, with noise on its torques",
-        settings={"return_scale": 100.0},
+        settings={"return_scale": 100.0, **WHOLE},
     )
 
 

@@ -82,25 +82,38 @@ class WindowSampler(Sampler):
 
 
 class EpisodeSampler(Sampler):
-    """A fixed number of whole episodes, `steps` steps on average. Every episode and every step is equally likely.
+    """A fixed number of whole episodes, and windows at random places: `steps` steps on average, in one row.
 
-    The row is filled up to a multiple of 128 steps with starts of further episodes, since preparing kernels for every
-    new shape doubled the time of a gradient step. Episodes are chosen on the CPU: their lengths determine the shape.
+    Every episode is equally likely, and every step is equally likely to be first in a window. A row of whole episodes
+    has two or three, of which a state that sees all of an episode learns more by heart than windows of many episodes
+    teach it. Windows also fill the row up to a multiple of 128 steps, since preparing kernels for every new shape
+    doubled the time of a gradient step. Episodes are chosen on the CPU: their lengths determine the shape.
+
+    Args:
+        data: to draw from.
+        steps: in a row, on average.
+        share: of the steps in windows.
+        length: of a window, which the end of its episode cuts.
     """
 
-    def __init__(self, data: StepData, steps: int) -> None:
+    def __init__(self, data: StepData, steps: int, share: float, length: int) -> None:
         super().__init__(data)
         self.draws_on = torch.device("cpu")
-        self._count = max(1, round(steps * len(data.first) / len(data)))
+        self._in_windows, self._length = round(share * steps), length
+        self._count = max(1, round(steps * (1 - share) * len(data.first) / len(data)))
         every = torch.stack([data.first, data.lengths])
-        # First steps and lengths of the chosen episodes, (2, S); enough to fill any gap with episodes of one step.
-        self._held, self._every = every.new_zeros(2, self._count + ROW_MULTIPLE), every.cpu()
+        self._every, self._end = every.cpu(), data.end.cpu()
+        # First steps and lengths of what was chosen, (2, S): episodes, then enough windows, were they of one step.
+        self._held = every.new_zeros(2, self._count + self._in_windows + ROW_MULTIPLE)
 
     def prepare(self, generator: torch.Generator) -> int:
-        chosen = self._every[:, torch.randint(self._every.shape[1], self._held.shape[1:], generator=generator)]
-        self._held.copy_(chosen, non_blocking=True)
-        whole = int(chosen[1, : self._count].sum())
-        return -(-whole // ROW_MULTIPLE) * ROW_MULTIPLE
+        episodes = self._every[:, torch.randint(self._every.shape[1], (self._count,), generator=generator)]
+        windows = self._held.shape[1] - self._count
+        begins = torch.randint(len(self._end), (windows,), generator=generator)
+        lengths = (self._end[begins] - begins).clamp(max=self._length)
+        self._held.copy_(torch.cat([episodes, torch.stack([begins, lengths])], 1), non_blocking=True)
+        wanted = int(episodes[1].sum()) + self._in_windows
+        return -(-wanted // ROW_MULTIPLE) * ROW_MULTIPLE
 
     def draw(self, generator: torch.Generator, steps: int) -> Batch:
         return self.data.filled(self._held[0], self._held[1], steps)
@@ -127,12 +140,16 @@ class MixedSampler(Sampler):
 
 
 class TbpttSampler(Sampler):
-    """Rows of `length` steps that continue from the last gradient step. After an episode comes a random one."""
+    """Rows of `length` steps that continue from the last gradient step. After an episode comes a random one.
 
-    def __init__(self, data: StepData, length: int, steps: int) -> None:
+    The last rows, a `share` of them, begin anywhere at every gradient step, with a fresh state. At least one row goes on.
+    """
+
+    def __init__(self, data: StepData, length: int, steps: int, share: float = 0.0) -> None:
         super().__init__(data)
         self.length = length
-        self.next = torch.full((max(1, round(steps / length)),), -1, device=data.device)
+        self.next = torch.full((max(1, round(steps / length)),), -1, device=data.device)  # -1: begins anywhere
+        self._continued = max(1, round(len(self.next) * (1 - share)))
 
     def prepare(self, generator: torch.Generator) -> int:
         return len(self.next)
@@ -157,7 +174,9 @@ class TbpttSampler(Sampler):
         last = index[:, -1]
         ended = last + 1 == data.end[last]
         another = data.first[torch.randint(len(data.first), (rows,), generator=generator, device=device)]
-        self.next.copy_(another.where(ended, last + 1))  # in place: a captured graph continues from it
+        following = another.where(ended, last + 1)
+        following[self._continued :] = -1
+        self.next.copy_(following)  # in place: a captured graph continues from it
         batch = data.rows(index, torch.ones(shape, dtype=torch.bool, device=device))
         # If a row starts an episode, the step before is of another episode. `starts` masks its action.
         before = data.scaled_actions((index[:, 0] - 1).clamp(min=0))
@@ -199,9 +218,9 @@ def make_sampler(config: DataConfig, data: StepData, horizon: int) -> Sampler:
     """The sampler of a context other than "auto". `horizon` limits the segments of "mixed"."""
     steps = config.steps_per_update
     if config.context == "episode":
-        return EpisodeSampler(data, steps)
+        return EpisodeSampler(data, steps, config.window_share, config.context_length)
     if config.context == "mixed":
         return MixedSampler(data, horizon, steps)
     if config.context == "tbptt":
-        return TbpttSampler(data, config.tbptt_length, steps)
+        return TbpttSampler(data, config.tbptt_length, steps, config.window_share)
     return WindowSampler(data, config.context_length, steps)
