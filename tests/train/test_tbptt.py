@@ -77,7 +77,9 @@ def test_carried_updates_see_what_the_whole_episode_shows(mixer: str, tokens_per
 
 def make_trainer(**optimizer: object) -> Trainer:
     config = RunConfig(
-        data=DataConfig(context="tbptt", window_share=0.0, tbptt_length=LENGTH, steps_per_update=LENGTH * ROWS, return_scale=10.0),
+        data=DataConfig(
+            context="tbptt", window_share=0.0, tbptt_length=LENGTH, steps_per_update=LENGTH * ROWS, return_scale=10.0
+        ),
         network=replace(RunConfig().network, width=16, layers=2, heads=2),
         optimizer=OptimizerConfig(updates=10, precision="float32", **optimizer),  # type: ignore[arg-type]
     )

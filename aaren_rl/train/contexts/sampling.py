@@ -142,7 +142,7 @@ class MixedSampler(Sampler):
 class TbpttSampler(Sampler):
     """Rows of `length` steps that continue from the last gradient step. After an episode comes a random one.
 
-    The last rows, a `share` of them, begin anywhere at every gradient step, with a fresh state. At least one row goes on.
+    The last rows, a `share` of them, begin anywhere at every gradient step, with a fresh state. At least one continues.
     """
 
     def __init__(self, data: StepData, length: int, steps: int, share: float = 0.0) -> None:
