@@ -43,8 +43,10 @@ def stretches(batch: Batch, data: StepData) -> list[tuple[int, int, int]]:
     raw = (batch.observations * data.observation_std + data.observation_mean).round().long()
     assert bool((raw[..., 2] == 3).all())
     for row in range(len(raw)):
-        length = int(batch.mask[row].sum())
-        assert bool(batch.mask[row, :length].all())  # padded on the right only
+        length = batch.mask.shape[1]
+        if batch.starts is None:
+            length = int(batch.mask[row].sum())
+            assert bool(batch.mask[row, :length].all())  # padded on the right only
         begins = [0] if batch.starts is None else batch.starts[row].nonzero().flatten().tolist()
         if len(raw) > 1 and begins[:1] != [0]:
             begins.insert(0, 0)  # a row that goes on from the last update

@@ -15,9 +15,9 @@ dimension of all its tensors; it is passed in and returned, never kept on the mo
 
 **To add a mixer** write a subclass of `Mixer` in a file of its own, with `run` (all tokens), `run_one` (one token) and
 `initial_state`, and put it into `MIXERS`. What it does not declare falls back: a step runs in PyTorch's operations, and
-`aaren_rl.export` says that there is no graph. What other engines compute it from, it gives itself (`forms.py`). An agent
-that is trained from the command line is one more record in `AGENTS` (`aaren_rl/policies/names.py`). Both can be added
-from a module of a user's own, `--register MODULE`.
+`aaren_rl.export` says that there is no graph. What other engines compute it from, it gives itself (`forms.py`). An
+agent that is trained from the command line is one more record in `AGENTS` (`aaren_rl/policies/names.py`). Both can be
+added from a module of a user's own, `--register MODULE`.
 """
 
 from .aaren import Aaren

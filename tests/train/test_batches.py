@@ -45,7 +45,7 @@ def test_episodes_are_whole_and_equally_likely() -> None:
     for _ in range(40):
         batch = EpisodeSampler(data, 1000, 0.0, 10).sample(random)
         found = stretches(batch, data)
-        assert bool(batch.mask.all()) and batch.mask.shape[0] == 1 and batch.mask.shape[1] % 128 == 0
+        assert batch.mask.shape[0] == 1 and batch.mask.shape[1] % 128 == 0
         whole = round(1000 * len(LENGTHS) / sum(LENGTHS))
         assert all(first == 0 and length == LENGTHS[episode] for episode, first, length in found[:whole])
         assert sum(length for *_, length in found[:whole]) > batch.mask.shape[1] - 128
@@ -61,7 +61,13 @@ def test_what_fills_a_row_of_episodes_are_windows_that_begin_anywhere() -> None:
         drawn = EpisodeSampler(data, 1000, share, 10)
         whole = round(1000 * (1 - share) * len(LENGTHS) / sum(LENGTHS))
         for _ in range(100):
-            windows = stretches(drawn.sample(random), data)[whole:]
+            batch = drawn.sample(random)
+            found = stretches(batch, data)
+            counted = [
+                step >= 5 or first == 0 or k < whole for k, (_, first, n) in enumerate(found) for step in range(n)
+            ]
+            assert batch.mask[0].tolist() == counted  # the first steps of a window prepare the state
+            windows = found[whole:]
             assert all(length == min(10, LENGTHS[episode] - first) for episode, first, length in windows[:-1])
             assert shortest <= sum(length for *_, length in windows) < shortest + 128
             begins = torch.tensor([offsets[episode] + first for episode, first, _ in windows])

@@ -150,6 +150,8 @@ def test_a_share_of_the_rows_begins_anywhere_at_every_gradient_step() -> None:
     for _ in range(5):
         second = drawn.sample(random)
         assert bool(second.starts[2:, 0].all()) and not second.starts[:2, 0].any()
+        assert bool(second.mask[:, 5:].all() and second.mask[:2].all())
+        assert torch.equal(second.mask[2:, :5].any(1), second.timesteps[2:, 0] == 0)
         assert torch.equal(second.timesteps[:2, 0], first.timesteps[:2, -1] + 1)
         assert not torch.equal(second.timesteps[2:, 0], first.timesteps[2:, -1] + 1)
         first = second

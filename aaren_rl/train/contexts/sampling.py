@@ -24,7 +24,7 @@ from ...agents.scan.rows import each, tensors
 from ...envs import Episodes
 from ...policies.names import AUTO
 from ..config import DataConfig, RunConfig
-from .batches import Batch, StepData
+from .batches import Batch, StepData, counts
 
 SHORTEST_MIXED = 10  # steps; the lower bound of the log-uniform lengths
 ROW_MULTIPLE = 128  # steps; see EpisodeSampler
@@ -116,7 +116,7 @@ class EpisodeSampler(Sampler):
         return -(-wanted // ROW_MULTIPLE) * ROW_MULTIPLE
 
     def draw(self, generator: torch.Generator, steps: int) -> Batch:
-        return self.data.filled(self._held[0], self._held[1], steps)
+        return self.data.filled(self._held[0], self._held[1], steps, self._count)
 
 
 class MixedSampler(Sampler):
@@ -177,7 +177,9 @@ class TbpttSampler(Sampler):
         following = another.where(ended, last + 1)
         following[self._continued :] = -1
         self.next.copy_(following)  # in place: a captured graph continues from it
-        batch = data.rows(index, torch.ones(shape, dtype=torch.bool, device=device))
+        mask = torch.ones(shape, dtype=torch.bool, device=device)
+        mask[self._continued :] = counts(since, data.timesteps[index])[self._continued :]
+        batch = data.rows(index, mask)
         # If a row starts an episode, the step before is of another episode. `starts` masks its action.
         before = data.scaled_actions((index[:, 0] - 1).clamp(min=0))
         return replace(batch, starts=starts, previous_action=before)
