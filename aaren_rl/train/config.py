@@ -31,7 +31,7 @@ class DataConfig:
     context: str = setting("auto", "training contexts: auto, window, episode, mixed or tbptt")
     context_length: int = setting(20, "steps of a training window", CONTEXT)
     window_share: float = setting(
-        0.75, "with contexts episode and tbptt, the share of a gradient step in windows at random places", BELOW_1
+        0.5, "with contexts episode and tbptt, the share of a gradient step in windows at random places", BELOW_1
     )
     tbptt_length: int = setting(40, "steps per segment of a gradient step, with truncated BPTT", CONTEXT)
     steps_per_update: int = setting(1280, "environment steps per gradient step (64 windows of 20)", COUNT)

@@ -63,10 +63,9 @@ def test_what_fills_a_row_of_episodes_are_windows_that_begin_anywhere() -> None:
         for _ in range(100):
             batch = drawn.sample(random)
             found = stretches(batch, data)
-            counted = [
-                step >= 5 or first == 0 or k < whole for k, (_, first, n) in enumerate(found) for step in range(n)
-            ]
-            assert batch.mask[0].tolist() == counted  # the first steps of a window prepare the state
+            known = [(k < whole or first == 0, length) for k, (_, first, length) in enumerate(found)]
+            # The first steps of a window only prepare the state.
+            assert batch.mask[0].tolist() == [from_start or step >= 5 for from_start, n in known for step in range(n)]
             windows = found[whole:]
             assert all(length == min(10, LENGTHS[episode] - first) for episode, first, length in windows[:-1])
             assert shortest <= sum(length for *_, length in windows) < shortest + 128
