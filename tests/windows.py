@@ -33,7 +33,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def sampler(context: str, data: StepData, steps: int = 256) -> Sampler:
-    config = DataConfig(context=context, window_share=0.0, tbptt_length=20, steps_per_update=steps)
+    config = DataConfig(context=context, tbptt_windows=0.0, tbptt_length=20, steps_per_update=steps)
     return make_sampler(config, data, horizon=50)
 
 
@@ -43,10 +43,8 @@ def stretches(batch: Batch, data: StepData) -> list[tuple[int, int, int]]:
     raw = (batch.observations * data.observation_std + data.observation_mean).round().long()
     assert bool((raw[..., 2] == 3).all())
     for row in range(len(raw)):
-        length = batch.mask.shape[1]
-        if batch.starts is None:
-            length = int(batch.mask[row].sum())
-            assert bool(batch.mask[row, :length].all())  # padded on the right only
+        length = int(batch.mask[row].sum())
+        assert bool(batch.mask[row, :length].all())  # padded on the right only
         begins = [0] if batch.starts is None else batch.starts[row].nonzero().flatten().tolist()
         if len(raw) > 1 and begins[:1] != [0]:
             begins.insert(0, 0)  # a row that goes on from the last update

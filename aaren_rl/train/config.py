@@ -30,10 +30,10 @@ class DataConfig:
     ref_max_score: float | None = setting(None, "return that scores 100, with --env-id", RETURN)
     context: str = setting("auto", "training contexts: auto, window, episode, mixed or tbptt")
     context_length: int = setting(20, "steps of a training window", CONTEXT)
-    window_share: float = setting(
-        0.5, "with contexts episode and tbptt, the share of a gradient step in windows at random places", BELOW_1
-    )
     tbptt_length: int = setting(40, "steps per segment of a gradient step, with truncated BPTT", CONTEXT)
+    tbptt_windows: float = setting(
+        0.5, "with truncated BPTT, the share of the segments that begin anywhere, with a fresh state", BELOW_1
+    )
     steps_per_update: int = setting(1280, "environment steps per gradient step (64 windows of 20)", COUNT)
     return_scale: float = setting(1000.0, "return-to-go scale (divisor)", RETURN_SCALE)
     clip_actions: bool = setting(False, "clip actions of the data to the environment's bounds, instead of an error")

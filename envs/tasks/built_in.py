@@ -34,7 +34,7 @@ class LocalTask(Task):
         return BUILT_IN[self.dataset].horizon
 
 
-WHOLE = {"window_share": 0.0}  # a window that begins later has not seen what must be remembered
+WHOLE = {"tbptt_windows": 0.0}  # what begins in mid-episode has not seen what must be remembered
 
 
 def _tmaze() -> LocalTask:

@@ -18,7 +18,6 @@ from ...envs.errors import DataError
 if TYPE_CHECKING:
     from ...envs.data.episodes import Episodes
 
-BURN_IN = 5  # steps
 LARGEST_RETURN = 1e12  # scaled: float32 holds its square, and sums of squares
 
 
@@ -129,12 +128,11 @@ class StepData:
             return (self.actions[index].unsqueeze(-1) == self._choices).float()
         return (self.actions[index] - self._action_middle) / self._action_half
 
-    def filled(self, begins: Tensor, lengths: Tensor, steps: int, whole: int | None = None) -> Batch:
+    def filled(self, begins: Tensor, lengths: Tensor, steps: int) -> Batch:
         """Pack segments of `lengths` (S,) steps, which start at the steps `begins` (S,), into one row of `steps` steps.
 
         The last segment is cut to fit; there must be enough. No shape depends on sampled values, so this never
-        synchronizes with the device, and a captured graph can sample. Segments after the first `whole` are windows,
-        whose first steps do not count: see `counts`.
+        synchronizes with the device, and a captured graph can sample.
         """
         after = lengths.cumsum(0)
         place = torch.arange(steps, device=self.device)
@@ -142,15 +140,4 @@ class StepData:
         since = place - (after - lengths)[stretch]
         mask = torch.ones(1, steps, dtype=torch.bool, device=self.device)
         batch = self.rows((begins[stretch] + since).unsqueeze(0), mask)
-        if whole is not None:
-            mask = (stretch < whole) | counts(since, batch.timesteps)
-        return replace(batch, mask=mask, starts=(since == 0).unsqueeze(0))
-
-
-def counts(since: Tensor, timesteps: Tensor) -> Tensor:
-    """Whether the step `since` steps after the first of a window is trained on, bool: not the first BURN_IN.
-
-    Where observations hide velocities, say, those lack what the steps before showed. They only prepare the state, as
-    in R2D2 (Kapturowski et al. 2019). A window that begins as its episode does lacks nothing.
-    """
-    return (since >= BURN_IN) | (timesteps == since)
+        return replace(batch, starts=(since == 0).unsqueeze(0))

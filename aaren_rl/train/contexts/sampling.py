@@ -24,7 +24,7 @@ from ...agents.scan.rows import each, tensors
 from ...envs import Episodes
 from ...policies.names import AUTO
 from ..config import DataConfig, RunConfig
-from .batches import Batch, StepData, counts
+from .batches import Batch, StepData
 
 SHORTEST_MIXED = 10  # steps; the lower bound of the log-uniform lengths
 ROW_MULTIPLE = 128  # steps; see EpisodeSampler
@@ -82,41 +82,31 @@ class WindowSampler(Sampler):
 
 
 class EpisodeSampler(Sampler):
-    """A fixed number of whole episodes, and windows at random places: `steps` steps on average, in one row.
+    """A fixed number of whole episodes, `steps` steps on average, in one row. Every episode is equally likely.
 
-    Every episode is equally likely, and every step is equally likely to be first in a window. A row of whole episodes
-    has two or three, of which a state that sees all of an episode learns more by heart than windows of many episodes
-    teach it. Windows also fill the row up to a multiple of 128 steps, since preparing kernels for every new shape
-    doubled the time of a gradient step. Episodes are chosen on the CPU: their lengths determine the shape.
-
-    Args:
-        data: to draw from.
-        steps: in a row, on average.
-        share: of the steps in windows.
-        length: of a window, which the end of its episode cuts.
+    The row is filled up to a multiple of 128 steps, since preparing kernels for every new shape doubled the time of a
+    gradient step: with windows of `length` steps at random places, so that no step is seen more often than others.
+    Episodes are chosen on the CPU: their lengths determine the shape.
     """
 
-    def __init__(self, data: StepData, steps: int, share: float, length: int) -> None:
+    def __init__(self, data: StepData, steps: int, length: int) -> None:
         super().__init__(data)
-        self.draws_on = torch.device("cpu")
-        self._in_windows, self._length = round(share * steps), length
-        self._count = max(1, round(steps * (1 - share) * len(data.first) / len(data)))
+        self.draws_on, self._length = torch.device("cpu"), length
+        self._count = max(1, round(steps * len(data.first) / len(data)))
         every = torch.stack([data.first, data.lengths])
         self._every, self._end = every.cpu(), data.end.cpu()
-        # First steps and lengths of what was chosen, (2, S): episodes, then enough windows, were they of one step.
-        self._held = every.new_zeros(2, self._count + self._in_windows + ROW_MULTIPLE)
+        # First steps and lengths of what was chosen, (2, S): episodes, then windows, enough were they of one step.
+        self._held = every.new_zeros(2, self._count + ROW_MULTIPLE)
 
     def prepare(self, generator: torch.Generator) -> int:
         episodes = self._every[:, torch.randint(self._every.shape[1], (self._count,), generator=generator)]
-        windows = self._held.shape[1] - self._count
-        begins = torch.randint(len(self._end), (windows,), generator=generator)
+        begins = torch.randint(len(self._end), (ROW_MULTIPLE,), generator=generator)
         lengths = (self._end[begins] - begins).clamp(max=self._length)
         self._held.copy_(torch.cat([episodes, torch.stack([begins, lengths])], 1), non_blocking=True)
-        wanted = int(episodes[1].sum()) + self._in_windows
-        return -(-wanted // ROW_MULTIPLE) * ROW_MULTIPLE
+        return -(-int(episodes[1].sum()) // ROW_MULTIPLE) * ROW_MULTIPLE
 
     def draw(self, generator: torch.Generator, steps: int) -> Batch:
-        return self.data.filled(self._held[0], self._held[1], steps, self._count)
+        return self.data.filled(self._held[0], self._held[1], steps)
 
 
 class MixedSampler(Sampler):
@@ -142,7 +132,9 @@ class MixedSampler(Sampler):
 class TbpttSampler(Sampler):
     """Rows of `length` steps that continue from the last gradient step. After an episode comes a random one.
 
-    The last rows, a `share` of them, begin anywhere at every gradient step, with a fresh state. At least one continues.
+    The last rows, a `share` of them, are windows: they begin anywhere at every gradient step, with a fresh state. All
+    rows together play only so many episodes at a time as there are rows, and windows show more of them. At least one
+    row continues.
     """
 
     def __init__(self, data: StepData, length: int, steps: int, share: float = 0.0) -> None:
@@ -177,9 +169,7 @@ class TbpttSampler(Sampler):
         following = another.where(ended, last + 1)
         following[self._continued :] = -1
         self.next.copy_(following)  # in place: a captured graph continues from it
-        mask = torch.ones(shape, dtype=torch.bool, device=device)
-        mask[self._continued :] = counts(since, data.timesteps[index])[self._continued :]
-        batch = data.rows(index, mask)
+        batch = data.rows(index, torch.ones(shape, dtype=torch.bool, device=device))
         # If a row starts an episode, the step before is of another episode. `starts` masks its action.
         before = data.scaled_actions((index[:, 0] - 1).clamp(min=0))
         return replace(batch, starts=starts, previous_action=before)
@@ -220,9 +210,9 @@ def make_sampler(config: DataConfig, data: StepData, horizon: int) -> Sampler:
     """The sampler of a context other than "auto". `horizon` limits the segments of "mixed"."""
     steps = config.steps_per_update
     if config.context == "episode":
-        return EpisodeSampler(data, steps, config.window_share, config.context_length)
+        return EpisodeSampler(data, steps, config.context_length)
     if config.context == "mixed":
         return MixedSampler(data, horizon, steps)
     if config.context == "tbptt":
-        return TbpttSampler(data, config.tbptt_length, steps, config.window_share)
+        return TbpttSampler(data, config.tbptt_length, steps, config.tbptt_windows)
     return WindowSampler(data, config.context_length, steps)
