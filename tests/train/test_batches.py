@@ -40,7 +40,7 @@ def test_starts_are_uniform_over_steps(context: str) -> None:
 
 
 def test_episodes_are_whole_and_equally_likely() -> None:
-    """What fills the row are windows that begin anywhere, not at episode starts, whose steps would be seen too often."""
+    """Windows that begin anywhere fill the row: by episode starts, their steps would be seen too often."""
     data = make_data()
     offsets, whole = np.cumsum([0, *LENGTHS]), round(1000 * len(LENGTHS) / sum(LENGTHS))
     counts, begins, random = torch.zeros(len(LENGTHS)), torch.zeros(sum(LENGTHS)), generator()
@@ -57,7 +57,7 @@ def test_episodes_are_whole_and_equally_likely() -> None:
         places = [offsets[episode] + first for episode, first, _ in windows]
         begins += torch.bincount(torch.tensor(places, dtype=torch.long), minlength=len(begins))
     assert chisquare(counts.numpy()).pvalue > 0.01
-    assert begins.sum() > 8 * len(begins) and chisquare(begins.numpy()).pvalue > 0.01
+    assert begins.sum() > 5 * len(begins) and chisquare(begins.numpy()).pvalue > 0.01
 
 
 def test_mixed_lengths_are_log_uniform() -> None:
