@@ -27,6 +27,7 @@ from ..typed import read
 from .config import SECTIONS, SETTINGS, DataConfig, RunConfig
 
 RUN = ("agent", "seed")  # settings outside the sections
+BEFORE = {"forget_gate": False, "tbptt_windows": 0.0}  # of runs whose config.yaml is older than these settings
 OnLog = Callable[[int, dict[str, float]], object]  # arguments: gradient step, logged values by tag
 
 
@@ -139,7 +140,7 @@ def read_settings(file: str | Path) -> dict[str, Any]:
 
 def read_config(path: Path) -> RunConfig:
     """The configuration that a run was started with (config.yaml). Raises the errors of `read_settings`."""
-    return build_config({"forget_gate": False, **read_settings(path)})  # which runs before 2026-11-27 do not name
+    return build_config({**BEFORE, **read_settings(path)})
 
 
 def differences(there: RunConfig, asked: Mapping[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ Dropout is on, one thread, and the kill is in the middle of what the samplers dr
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from run_differences import differences
 from small_run import arguments, folder, quick, records
 
+from aaren_rl import load_policy
 from aaren_rl.envs import SimulationError
 from aaren_rl.policies.folder import read_card
 from aaren_rl.runs.checkpoints import KEPT, add_checkpoint
@@ -155,6 +157,17 @@ def test_resuming_before_the_first_save_keeps_what_is_not_given(
     assert train(given) == 0
     assert "no checkpoint was saved yet; starting with optimizer.learning_rate" in capsys.readouterr().err
     assert settings_of(read_config(run / "config.yaml")) == {**settings_of(before), "learning_rate": 1e-3}
+
+
+def test_a_run_from_before_the_forget_gate_is_resumed_without_one(hopper_file: Path, tmp_path: Path) -> None:
+    run = quick(tmp_path, hopper_file, "--no-forget-gate --tbptt-windows 0")
+    for file in (run / "config.yaml", *run.glob("policy*/config.json")):  # as they were written then
+        text = re.sub(r"(?m)^ *(forget_gate|tbptt_windows): .*\n", "", file.read_text())
+        file.write_text(re.sub(r' *"forget_gate": false,\n?', "", text))
+        assert "forget_gate" not in file.read_text()
+    assert load_policy(run).model.config.forget_gate is False
+    quick(tmp_path, hopper_file, "--no-forget-gate --tbptt-windows 0 --resume --updates 9")
+    assert read_card(run).updates == 9
 
 
 def test_new_checkpoints_beside_later_damaged_ones_are_kept(tmp_path: Path) -> None:

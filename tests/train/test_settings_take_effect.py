@@ -18,7 +18,7 @@ from aaren_rl.train.config import DataConfig
 from aaren_rl.train.contexts.batches import StepData
 from aaren_rl.train.contexts.sampling import make_sampler
 from aaren_rl.train.optimizers import rates_at
-from aaren_rl.train.settings import build_config
+from aaren_rl.train.settings import build_config, make_config
 from aaren_rl.train.trainer import Trainer, masked_mse
 from aaren_rl.train.training_run import find_checkpoint
 
@@ -109,6 +109,24 @@ def test_the_model_has_the_dropout(dropout: float) -> None:
     rows = batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
     first, second = (trainer.model(*rows, starts=batch.starts)[0] for _ in range(2))
     assert torch.equal(first, second) == (dropout == 0)
+
+
+def test_aaren_has_its_forget_gate_by_default_and_not_in_the_papers_preset() -> None:
+    def gated(agent: str, preset: str = "default", **changes: object) -> bool:
+        network = make_config({"agent": agent, **changes}, preset).network
+        return bool(network.forget_gate)
+
+    assert gated("decision-aaren") and gated("bc") and not gated("decision-aaren", "paper")
+    assert not gated("decision-aaren-rsa") and gated("decision-aaren-rsa", forget_gate=True)
+    with_gate, without = (make(forget_gate=gate).model for gate in (True, False))
+    names = {name for name, _ in with_gate.named_parameters()} - {name for name, _ in without.named_parameters()}
+    assert names == {f"trunk.blocks.{i}.mixer.forget.{part}" for i in (0, 1) for part in ("weight", "bias")}
+    trained = make(forget_gate=True)
+    before = [block.mixer.forget.weight.detach().clone() for block in trained.model.trunk.blocks]
+    trained.step()
+    assert not any(
+        torch.equal(b.mixer.forget.weight, w) for b, w in zip(trained.model.trunk.blocks, before, strict=True)
+    )
 
 
 def test_windows_have_the_context_length() -> None:
