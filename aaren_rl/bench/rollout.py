@@ -82,7 +82,7 @@ def make_policy(name: str, width: int, layers: int, heads: int) -> Policy:
     """
     agent, rollout, *plain = name.split(":")
     of_agent = make_config({"agent": agent}).network
-    own = {"tokens_per_step": of_agent.tokens_per_step, "forget_gate": of_agent.forget_gate}
+    own: dict[str, Any] = {"tokens_per_step": of_agent.tokens_per_step, "forget_gate": of_agent.forget_gate}
     config = ModelConfig(OBSERVATION_DIM, ACTION_DIM, AGENTS[agent].mixer, width, layers, heads, **own)
     torch.manual_seed(0)
     mean, std = torch.zeros(OBSERVATION_DIM), torch.ones(OBSERVATION_DIM)

@@ -44,7 +44,7 @@ def forward(
     before = [part.contiguous() for part in (m, u, w)]
     after = [torch.empty_like(part) for part in before]
     given = (scores, values, mask.view(torch.uint8), starts.view(torch.uint8), outputs)
-    tensors, strides = _rows((*given, log_decay if decays else scores), values.dim() - 2)
+    tensors, strides = _rows((*given, scores if log_decay is None else log_decay), values.dim() - 2)
     of_decays = tensors.pop(), *strides[15:]
     sizes = _sizes(tensors[1])
     chunks, rows, dim = sizes["chunks"], m.numel(), sizes["DIM"]

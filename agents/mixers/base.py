@@ -65,7 +65,7 @@ class Mixer(RowModule):
     @classmethod
     def build(cls, config: MixerConfig) -> Self:
         """The mixer of a model with these settings, of which it takes width and heads by default."""
-        return cls(config.width, config.heads)  # type: ignore[call-arg]
+        return cls(config.width, config.heads)
 
     def step_weights(self) -> StepWeights:
         """Its current weights for `kernels/step.py`; of a mixer with a compiled step."""

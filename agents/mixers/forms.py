@@ -143,6 +143,8 @@ class ScanGraph(MixerGraph):
         L' = log(exp(L + d) + exp s)        o' = v + exp(L + d - L') (o - v)
     """
 
+    output: nn.Linear
+
     def __init__(self, weights: StepWeights) -> None:
         self.weights, self.output, self.heads = weights, weights.output, weights.heads
         self.size = weights.output.in_features // weights.heads

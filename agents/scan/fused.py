@@ -166,7 +166,7 @@ class _FusedScan(torch.autograd.Function):
             inverse = torch.where(u > 0, 1 / torch.where(u > 0, u, 1.0), 0.0)
             d_u, d_w = -c * inverse, g * inverse.unsqueeze(-1)
             d_m = u * d_u + (w * d_w).sum(-1)
-        if decays:  # the first one's: what it fades is the state before, whose m it adds to
-            d_decays[..., 0] = d_m
+            if decays:  # the first one's: what it fades is the state before, whose m it adds to
+                d_decays[..., 0] = d_m
         d_inputs = d_scores.to(ctx.scores_dtype), d_values.to(values.dtype), d_m, d_u, d_w
         return None, *d_inputs, None, None, d_decays.to(ctx.decay_dtype) if decays else None
