@@ -166,6 +166,23 @@ def test_what_does_not_fit_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"scores .* and values .* must be"):
             prefix_scan(bad_scores, bad_values)
+    with pytest.raises(ValueError, match=r"log_decay \(2, 4\) must be of the scores' shape \(2, 5\)"):
+        prefix_scan(scores, values, log_decay=scores[:, :4])
     for shape, dim in ((scores.shape[:-1], 1), ((1,), values.shape[-1])):  # both would be broadcast
         with pytest.raises(ValueError, match="the state is of values"):
             prefix_scan(scores, values, ScanState.identity(tuple(shape), dim))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_masked_position_fades_nothing(method: str) -> None:
+    """Its decay may be anything; so may that of a first position of a sequence."""
+    scores, values = random_inputs(6)
+    decay, mask = torch.full((2, 6), -1.0), torch.tensor([True, True, False, True, True, True])
+    starts = torch.tensor([False, False, False, False, True, False])
+    outputs, state = prefix_scan(scores, values, method=method, log_decay=decay, mask=mask, starts=starts)
+    decay[:, [2, 4]] = -torch.inf
+    again, same = prefix_scan(scores, values, method=method, log_decay=decay, mask=mask, starts=starts)
+    assert torch.equal(outputs, again) and all(map(torch.equal, state, same))
+    _, before = prefix_scan(scores[:, :2], values[:, :2], method=method, log_decay=decay[:, :2])
+    _, after = scan_step(scores[:, 2], values[:, 2], before, decay[:, 2], mask=mask[2])
+    assert torch.equal(after.output(), before.output()) and torch.equal(after.m, before.m)
