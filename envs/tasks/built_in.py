@@ -52,7 +52,7 @@ def _tmaze() -> LocalTask:
         dataset="tmaze",
         maker="memory.tmaze:make_episodes",
         policy="uniform random actions up to 0.3 in the corridor, right or wrong by chance at the junction",
-        settings={"return_scale": 1.0, "updates": 800, **WHOLE},
+        settings={"return_scale": 1.0, **WHOLE},
     )
 
 

@@ -187,7 +187,7 @@ def test_the_datasets_command_knows_them(cache, capsys):
 
 def test_a_task_has_settings_of_its_own():
     config, hopper = make_config({"env": "tmaze-1000"}), make_config({"env": "hopper-medium"})
-    assert (config.optimizer.updates, config.data.return_scale) == (800, 1.0)
+    assert (config.optimizer.updates, config.data.return_scale) == (1600, 1.0)
     assert (hopper.optimizer.updates, hopper.data.return_scale) == (1600, 1000.0)
     assert make_config({"env": "tmaze", "updates": 7}).optimizer.updates == 7
     paper = make_config({"env": "tmaze"}, "paper")
