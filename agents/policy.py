@@ -18,6 +18,7 @@ from torch import Tensor
 from .arguments import blame
 from .discrete import choose, next_seeds, one_hot
 from .errors import NonFiniteActionError
+from .fast.choice import Choice, for_choice
 from .fast.rollout import Stepper, for_rollout
 from .fast.rollout_step import CompiledStep
 from .model.decision import DecisionModel, ReturnEstimate
@@ -89,7 +90,7 @@ class Policy:
         CHECK.temperature(self.temperature, discrete=self.discrete)
         self.model.eval()
         # Now, with the weights that the model has.
-        _ = self._max_return_estimate, self._scaling, self.rollout == "window" or self._stepper
+        _ = self._max_return_estimate, self._scaling, self.rollout == "window" or self._stepper, self._choice
 
     @cached_property
     def _scaling(self) -> Scaling:
@@ -107,6 +108,16 @@ class Policy:
         return _exact(self.model.max_return_estimate)
 
     @cached_property
+    def _choice(self) -> Choice | None:
+        critic = self.model.critic
+        return None if critic is None else for_choice(critic, self._scaling, compiled=self.batch_invariant)
+
+    @property
+    def candidates(self) -> int:
+        """How many candidate actions its critic chooses among; 1: it has no critic."""
+        return 1 if self.model.critic is None else len(self.model.critic.offsets) + 1
+
+    @cached_property
     def discrete(self) -> bool:
         """Whether an action is an integer."""
         return self.model.config.discrete
@@ -121,7 +132,14 @@ class Policy:
         """Whether `reset` can begin episodes in some environments: not where the memory grows, as a cache does."""
         return self.model.trunk.mixer.constant_state or self.rollout == "window"
 
-    def initial_state(self, batch_size: int, target_return: Numbers | None = None, *, seed: Numbers = 0) -> PolicyState:
+    def initial_state(
+        self,
+        batch_size: int,
+        target_return: Numbers | None = None,
+        *,
+        seed: Numbers = 0,
+        candidates: int | None = None,
+    ) -> PolicyState:
         """The state at the beginning of an episode with this target return.
 
         `target_return` is one number for all environments or one for each, (B,), in the environment's units; None: the
@@ -129,9 +147,12 @@ class Policy:
         infinity. Where the policy has a temperature, environment i draws from `seed` + i, or from its own of several,
         (B,); it is not read elsewhere.
 
+        A policy with a critic takes the best of `candidates` actions, 1 or `Policy.candidates`. None: 1 where the
+        target return is a number, which is followed exactly as without a critic; all where it is "auto" or not given.
+
         Raises:
             ValueError: the target return is none of these, not finite, or "auto" and the model holds no estimate of it;
-                or a seed is none.
+                or a seed is none, or `candidates` is neither.
         """
         batch_size = CHECK.integer("batch_size", batch_size, ENVS)
         wanted = self._targets(target_return, batch_size)
@@ -143,15 +164,24 @@ class Policy:
             fresh = self._stepper.initial_state(rows)
             memory = Recurrent(fresh) if self.rollout == "recurrent" else Staggered(fresh, None)
         seeds = None if self.temperature is None else CHECK.seeds("seed", seed, batch_size)
-        return PolicyState(0, wanted, None, memory, seeds)
+        improves = CHECK.improves(candidates, self.candidates, wanted, named=target_return is not None)
+        return PolicyState(0, wanted, None, memory, seeds, improves)
 
-    def reset(self, state: PolicyState, indices: Numbers, target_return: Numbers | None = None) -> PolicyState:
+    def reset(
+        self,
+        state: PolicyState,
+        indices: Numbers,
+        target_return: Numbers | None = None,
+        *,
+        candidates: int | None = None,
+    ) -> PolicyState:
         """The state with new episodes begun in some environments; the others' actions stay what they would have been.
 
         Args:
             state: of all environments.
             indices: of the environments that begin an episode, (R,): `np.flatnonzero(ended)`, not the mask itself.
             target_return: of their new episodes, one number, "auto" or (R,), as in `initial_state`.
+            candidates: of their new episodes, as in `initial_state`.
 
         Raises:
             ValueError: as `initial_state`; an index is none of the state's; or the policy cannot (`supports_reset`).
@@ -163,7 +193,11 @@ class Policy:
         index = CHECK.rows("indices", indices, batch)
         to_go, times = state.return_to_go.copy(), np.full(batch, state.timestep, np.int64)
         to_go[index], times[index] = self._targets(target_return, len(index)), 0
-        previous, memory, seeds = state.previous_action, state.memory, state.seeds
+        previous, memory, seeds, improves = state.previous_action, state.memory, state.seeds, state.improves
+        begun = CHECK.improves(candidates, self.candidates, to_go[index], named=target_return is not None)
+        if improves is not None:
+            improves = improves.copy()
+            improves[index] = begun
         if previous is None:
             none = np.zeros((batch, self._sizes[1]), np.float32)
             previous = np.full(batch, self.action_start, np.int64) if self.discrete else none
@@ -172,7 +206,7 @@ class Policy:
             seeds[index] = next_seeds(seeds[index])
         if isinstance(memory, Staggered) and memory.younger is None:
             memory = Staggered(memory.older, memory.older)
-        return PolicyState(times, to_go, previous, memory, seeds)
+        return PolicyState(times, to_go, previous, memory, seeds, improves)
 
     def act(self, observation: Numbers, reward: Numbers, state: PolicyState) -> tuple[npt.NDArray[Any], PolicyState]:
         """The next action of every environment.
@@ -225,18 +259,20 @@ class Policy:
             asked = np.where(
                 np.isposinf(return_to_go), self._estimate(self._max_return_estimate, observed), return_to_go
             )
-        discrete, time, seeds = self.discrete, state.timestep, state.seeds
+        discrete, time, seeds, improves = self.discrete, state.timestep, state.seeds, state.improves
         if discrete and previous is not None:
             previous = one_hot(previous, self.action_start, self._sizes[1])
         out, memory = self._act(Step(observed, asked, time, previous), state.memory)
         if not np.isfinite(out).all():
             raise NonFiniteActionError(blame(given, state.return_to_go, time, out))
         action = choose(out, self.action_start, self.temperature, seeds, time) if discrete else out
-        return out, PolicyState(time + 1, return_to_go, action, memory, seeds)
+        if self._choice is not None and improves is not None and improves.any():
+            action = self._choice(observed, out, improves)
+        return out, PolicyState(time + 1, return_to_go, action, memory, seeds, improves)
 
     def select(self, state: PolicyState, rows: npt.ArrayLike) -> PolicyState:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
-        timestep, to_go, previous, memory, seeds = self._checked(state)
+        timestep, to_go, previous, memory, seeds, improves = self._checked(state)
         index = CHECK.rows("rows", rows, len(to_go))
         places = torch.from_numpy(np.concatenate([index + run * len(to_go) for run in range(self.runs)]))
         return PolicyState(
@@ -245,12 +281,13 @@ class Policy:
             None if previous is None else previous[index],
             each(lambda parts: parts[0][places.to(parts[0].device)], [memory]),
             None if seeds is None else seeds[index],
+            None if improves is None else improves[index],
         )
 
     def _checked(self, state: Any) -> PolicyState:  # noqa: ANN401  what a caller hands back, parts perhaps replaced
         if not isinstance(state, PolicyState):
             raise ValueError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
-        timestep, to_go, previous, memory, seeds = state
+        timestep, to_go, previous, memory, seeds, improves = state
         if not isinstance(memory, MEMORIES[self.rollout]):
             other = type(memory).__name__.lower()
             raise ValueError(f"state: is of the rollout mode {other}, and this policy's is {self.rollout}")
@@ -265,7 +302,9 @@ class Policy:
         to_go = CHECK.array("state: return_to_go", to_go, np.float64, (batch,))
         if seeds is not None or self.temperature is not None:
             seeds = CHECK.seeds("state: seeds", seeds, batch)
-        return PolicyState(CHECK.timestep(timestep, batch), to_go, previous, memory, seeds)
+        if self.model.critic is not None:
+            improves = CHECK.array("state: improves", improves, np.bool_, (batch,))
+        return PolicyState(CHECK.timestep(timestep, batch), to_go, previous, memory, seeds, improves)
 
     def _targets(self, target_return: Numbers | None, count: int) -> npt.NDArray[np.float64]:
         wanted = self.target_return if target_return is None else target_return

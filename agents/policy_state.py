@@ -87,6 +87,7 @@ class PolicyState(NamedTuple):
             Replace it (`state._replace(previous_action=...)`) if a different action was executed.
         memory: the memory of the rollout mode, on the device of the policy.
         seeds: int64 (B,), the seeds of a policy with a temperature; None for any other.
+        improves: bool (B,), where a policy with a critic takes the best of its candidates; None for any other.
     """
 
     timestep: int | npt.NDArray[np.int64]
@@ -94,6 +95,7 @@ class PolicyState(NamedTuple):
     previous_action: npt.NDArray[Any] | None
     memory: Memory
     seeds: npt.NDArray[np.int64] | None = None
+    improves: npt.NDArray[np.bool_] | None = None
 
 
 def where(chosen: Tensor, part: State, other: State) -> State:

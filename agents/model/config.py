@@ -31,6 +31,7 @@ class ModelConfig:
             the model clones behavior.
         tree_budget, tree_sampler: of the mixer "tree" at rollout, as in `TreeConfig`.
         max_return_estimate, mean_return_estimate: whether the model holds a `ReturnEstimate` of each.
+        critic: whether the model holds a `Critic`, of continuous actions.
         tokens_per_step: J, 1 or 3.
         discrete: whether an action is one of A, a one-hot vector, and the model gives their logits.
     """
@@ -66,6 +67,9 @@ class ModelConfig:
     mean_return_estimate: bool = setting(
         False, "also train an estimator of the expected return-to-go, for evaluate --guidance"
     )
+    critic: bool = setting(
+        False, "also train a critic, which chooses among candidate actions where the best is asked for"
+    )
     tokens_per_step: int = setting(
         1, "1, or 3: return-to-go, observation and action apart (Decision Transformer)", Range(1, 3)
     )
@@ -82,6 +86,8 @@ class ModelConfig:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         if self.tokens_per_step not in (1, 3):
             raise ValueError(f"tokens_per_step must be 1 or 3, not {self.tokens_per_step}")
+        if self.critic and self.discrete:
+            raise ValueError("critic: needs continuous actions, and these are discrete")
         self.rems()
         self.tree()
 
