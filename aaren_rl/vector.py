@@ -51,6 +51,7 @@ class VectorPolicy:
         n_envs: B.
         target_return: of every episode, one number, "auto" or (B,); None: the policy's own `target_return`.
         seed: of a policy with a temperature: environment i's first episode draws from `seed` + i.
+        candidates: of a policy with a critic, as in `Policy.initial_state`.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class VectorPolicy:
         n_envs: int,
         target_return: float | npt.ArrayLike | None = None,
         seed: int = 0,
+        candidates: int | None = None,
     ) -> None:
         """Raises ArgumentError, a ValueError, if an argument is not what it should be."""
         if missing := [name for name in ("initial_state", "act", "select") if not hasattr(policy, name)]:
@@ -71,6 +73,9 @@ class VectorPolicy:
         self._targets = CHECK.targets(wanted, CHECK.integer("n_envs", n_envs, ENVS))
         self._seeds = CHECK.seeds("seed", seed, n_envs)
         self._draws = getattr(policy, "temperature", None) is not None
+        if candidates is None and target_return is None:  # the best is asked for
+            candidates = getattr(policy, "candidates", None)
+        self._choice = {} if candidates is None else {"candidates": candidates}
 
     def act(
         self,
@@ -119,7 +124,8 @@ class VectorPolicy:
             rows = np.flatnonzero(started[every])
             if not rows.size:
                 return state
-            return (cohort._replace(state=self._reset(cohort.state, rows, self._targets[every[rows]])),)
+            begun = self._reset(cohort.state, rows, self._targets[every[rows]], **self._choice)
+            return (cohort._replace(state=begun),)
         cohorts = []
         for cohort in state:
             going = np.flatnonzero(~started[cohort.environments])
@@ -130,8 +136,9 @@ class VectorPolicy:
         if started.any():
             fresh = np.flatnonzero(started)
             rows = padded(fresh, self._multiple)
-            drawing = {"seed": self._next_seeds(state)[rows]} if self._draws else {}
-            cohorts.append(Cohort(fresh, self._policy.initial_state(len(rows), self._targets[rows], **drawing)))
+            more: dict[str, Any] = {"seed": self._next_seeds(state)[rows]} if self._draws else {}
+            begun = self._policy.initial_state(len(rows), self._targets[rows], **more, **self._choice)
+            cohorts.append(Cohort(fresh, begun))
         return tuple(cohorts)
 
     def _next_seeds(self, state: tuple[Cohort, ...]) -> Rows:
