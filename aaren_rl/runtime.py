@@ -48,6 +48,7 @@ class PolicyState(NamedTuple):
             executed.
         memory: what the rollout mode keeps, (B, ...).
         seeds: int64 (B,), what a policy with a temperature draws from; None of any other.
+        improves: bool (B,), where a policy with a critic takes the best of its candidates; None of any other.
     """
 
     timestep: int | npt.NDArray[np.int64]
@@ -55,6 +56,7 @@ class PolicyState(NamedTuple):
     previous_action: npt.NDArray[Any] | None
     memory: npt.NDArray[Any]
     seeds: npt.NDArray[np.int64] | None = None
+    improves: npt.NDArray[np.bool_] | None = None
 
 
 class OnnxPolicy:
@@ -65,15 +67,19 @@ class OnnxPolicy:
         export: how the file was made: its precision, and the check against PyTorch.
         discrete: whether an action is an integer, from `action_start` on.
         temperature: as in `aaren_rl.agents.Policy`.
+        candidates: how many candidate actions its critic chooses among; 1: it has no critic.
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, card: dict[str, Any], export: dict[str, Any]) -> None:
         inputs, outputs = ({value.name: value for value in of} for of in (session.get_inputs(), session.get_outputs()))
-        if set(inputs) != _INPUTS or not set(_OUTPUTS) <= set(outputs):
+        if set(inputs) - {"improves"} != _INPUTS or not set(_OUTPUTS) <= set(outputs):
             raise ValueError(f"inputs {', '.join(inputs)}")
         if not isinstance(card, dict) or not isinstance(export, dict):
             raise ValueError("not a mapping")
         self.card, self.export, self._session = card, export, session
+        self.candidates = operator.index(export.get("candidates", 1))
+        if self.candidates < 1 or ("improves" in inputs) != (self.candidates > 1):
+            raise ValueError(f"{self.candidates} candidates and inputs {', '.join(inputs)}")
         self.discrete = inputs["previous_action"].type == "tensor(int64)"
         self.temperature: float | None = None
         acts = outputs["logits"] if self.discrete else inputs["previous_action"]
@@ -109,25 +115,38 @@ class OnnxPolicy:
         return target
 
     def initial_state(
-        self, batch_size: int, target_return: npt.ArrayLike | None = None, *, seed: npt.ArrayLike = 0
+        self,
+        batch_size: int,
+        target_return: npt.ArrayLike | None = None,
+        *,
+        seed: npt.ArrayLike = 0,
+        candidates: int | None = None,
     ) -> PolicyState:
         """The state at the beginning of an episode with this target return, as `Policy.initial_state`.
 
         Raises:
             ArgumentError: the target return is no number, "auto" or (B,), or is "auto" and the policy holds no estimate
-                of the maximum achievable return; or a seed is none.
+                of the maximum achievable return; or a seed is none, or `candidates` is neither 1 nor the policy's.
         """
         batch_size = CHECK.integer("batch_size", batch_size, ENVS)
         memory = np.zeros((batch_size, *self._memory_shape), self._memory_dtype)
         seeds = None if self.temperature is None else CHECK.seeds("seed", seed, batch_size)
-        return PolicyState(0, self._targets(target_return, batch_size), None, memory, seeds)
+        wanted = self._targets(target_return, batch_size)
+        improves = CHECK.improves(candidates, self.candidates, wanted, named=target_return is not None)
+        return PolicyState(0, wanted, None, memory, seeds, improves)
 
     def reset(
-        self, state: PolicyState, indices: npt.ArrayLike, target_return: npt.ArrayLike | None = None
+        self,
+        state: PolicyState,
+        indices: npt.ArrayLike,
+        target_return: npt.ArrayLike | None = None,
+        *,
+        candidates: int | None = None,
     ) -> PolicyState:
         """The state with new episodes begun in the environments with `indices` (R,), no mask; the others go on.
 
-        `target_return` is that of the new episodes, one number, "auto" or (R,), as in `initial_state`.
+        `target_return` is that of the new episodes, one number, "auto" or (R,), as in `initial_state`, and so are
+        `candidates`.
 
         Raises:
             ArgumentError: as `initial_state`, or an index is none of the state's.
@@ -139,7 +158,11 @@ class OnnxPolicy:
         if (seeds := state.seeds) is not None:
             seeds = seeds.copy()
             seeds[index] = next_seeds(seeds[index])
-        return state._replace(timestep=times, return_to_go=return_to_go, seeds=seeds)
+        begun = CHECK.improves(candidates, self.candidates, return_to_go[index], named=target_return is not None)
+        if (improves := state.improves) is not None:
+            improves = improves.copy()
+            improves[index] = begun
+        return state._replace(timestep=times, return_to_go=return_to_go, seeds=seeds, improves=improves)
 
     def act(
         self, observation: npt.ArrayLike, reward: npt.ArrayLike, state: PolicyState
@@ -173,7 +196,7 @@ class OnnxPolicy:
     def _advance(
         self, observation: npt.ArrayLike, reward: npt.ArrayLike, state: PolicyState
     ) -> tuple[npt.NDArray[np.float32], PolicyState]:
-        timestep, return_to_go, previous, memory, seeds = self._checked(state)
+        timestep, return_to_go, previous, memory, seeds, improves = self._checked(state)
         batch = len(return_to_go)
         if previous is None:
             none = np.zeros((batch, self._action_dim), np.float32)
@@ -185,6 +208,7 @@ class OnnxPolicy:
             "timestep": np.full(batch, timestep, np.int64),
             "previous_action": previous,
             "memory": memory,
+            **({} if self.candidates == 1 else {"improves": improves}),
         }
         try:
             out, return_to_go, memory = self._session.run(self._outputs, feed)
@@ -195,21 +219,21 @@ class OnnxPolicy:
             given = {name: feed[name] for name in ("observation", "reward", "previous_action")}
             raise NonFiniteActionError(blame(given, feed["return_to_go"], timestep, out))
         action = choose(out, self.action_start, self.temperature, seeds, timestep) if self.discrete else out
-        return out, PolicyState(timestep + 1, return_to_go, action, memory, seeds)
+        return out, PolicyState(timestep + 1, return_to_go, action, memory, seeds, improves)
 
     def select(self, state: PolicyState, rows: npt.NDArray[np.int64]) -> PolicyState:
         """The state of some of the environments, in the order of their indices `rows` (R,)."""
-        timestep, return_to_go, previous, memory, seeds = self._checked(state)
+        timestep, return_to_go, previous, memory, seeds, improves = self._checked(state)
         index = CHECK.rows("rows", rows, len(return_to_go))
         timestep = timestep[index] if isinstance(timestep, np.ndarray) else timestep
         previous = None if previous is None else previous[index]
-        seeds = None if seeds is None else seeds[index]
-        return PolicyState(timestep, return_to_go[index], previous, memory[index], seeds)
+        seeds, improves = (None if part is None else part[index] for part in (seeds, improves))
+        return PolicyState(timestep, return_to_go[index], previous, memory[index], seeds, improves)
 
     def _checked(self, state: PolicyState) -> PolicyState:
         if not isinstance(state, PolicyState):
             raise ArgumentError(f"state: must be what initial_state or act gave, not {type(state).__name__}")
-        timestep, return_to_go, previous, memory, seeds = state
+        timestep, return_to_go, previous, memory, seeds, improves = state
         memory = CHECK.array("state: memory", memory, self._memory_dtype)
         batch = len(memory) if memory.ndim else 0
         CHECK.array("state: memory", memory, self._memory_dtype, (batch, *self._memory_shape))
@@ -223,7 +247,9 @@ class OnnxPolicy:
             raise ArgumentError("previous_action: is None after the first step")
         if seeds is not None or self.temperature is not None:
             seeds = CHECK.seeds("state: seeds", seeds, batch)
-        return PolicyState(CHECK.timestep(timestep, batch), return_to_go, previous, memory, seeds)
+        if self.candidates > 1:
+            improves = CHECK.array("state: improves", improves, np.bool_, (batch,))
+        return PolicyState(CHECK.timestep(timestep, batch), return_to_go, previous, memory, seeds, improves)
 
     def _targets(self, target_return: npt.ArrayLike | None, count: int) -> npt.NDArray[np.float64]:
         wanted = self.target_return if target_return is None else target_return

@@ -92,10 +92,12 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         if "eval/mean_return" in line
     ]
     rates = [line["time/updates_per_second"] for line in metrics if "time/updates_per_second" in line]
-    plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed, on_step)
+    plan = EpisodePlan(
+        card.weights, how.episodes, [card.target_return], how.seed, on_step, candidates=policy.candidates
+    )
     best = card.data_returns["best"]  # also of negative returns, targets rise to above it
     asked = how.target_returns or [best + (part - 1) * abs(best) for part in SWEEP]
-    sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked)
+    sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked, candidates=None)
     automatic = [AUTO] if how.auto and card.model.get("max_return_estimate") else []
     last, *auto = score_policy(policy, card, replace(plan, target_returns=[card.target_return, *automatic]))
     error = None if held_out is None else action_error(policy, held_out, card.action_low, card.action_high)
@@ -130,7 +132,8 @@ def action_cost(policy: Policy, card: PolicyCard) -> list[ActionCost]:
     probes = [step for step in COST_STEPS if step <= card.horizon]
     shape = max(probes, default=0) + COST_NEIGHBORS + 1, 1, policy.model.config.observation_dim
     observations = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    state, reward = policy.initial_state(1, card.target_return), np.zeros(1, np.float32)
+    state = policy.initial_state(1, card.target_return, candidates=policy.candidates)
+    reward = np.zeros(1, np.float32)
     times, sizes = [], []
     gc.disable()
     try:

@@ -178,7 +178,7 @@ def _settings(cell: Cell) -> dict[str, str | float]:
     return {
         "agent": cell.agent,
         "env": cell.env,
-        "rollout": last.acting(),
+        "rollout": last.acting() + last.choosing(),
         "seed": str(cell.seed),
         "target_return": target_words(last.target_return),
         "timed_on": cell.device,

@@ -21,7 +21,7 @@ from ..errors import CheckpointError, UsageError
 from ..files import check_outputs, write_json
 from ..policies.card import PolicyCard, card_from_json, task_fields
 from ..policies.names import AUTO, ROLLOUTS, WEIGHTS, find_agent, target_words
-from ..ranges import CONTEXT, GUIDANCE, RETURN, SEED, TEMPERATURE
+from ..ranges import CONTEXT, COUNT, GUIDANCE, RETURN, SEED, TEMPERATURE
 from ..runtime import load_policy
 from .held_out import HeldOut, action_error, kept_episodes
 from .play import EpisodePlan, ScoredPolicy, guided, play
@@ -63,6 +63,8 @@ def make_parser() -> Parser:
     add("--tree-sampler", choices=SAMPLERS, metavar="NAME", help=f"tree: {', '.join(SAMPLERS)} [edh]")
     guidance = "guidance weight (1 = off); 1.5 suits data of one policy [1]"
     add("--guidance", type=GUIDANCE.number, metavar="W", default=1.0, help=guidance)
+    among = "actions that a critic chooses among, 1: off (all, unless target returns are given as numbers)"
+    add("--candidates", type=COUNT.integer, metavar="K", help=among)
     sampled = "sample discrete actions from softmax(logits / T) (the most likely one)"
     add("--temperature", type=TEMPERATURE.number, metavar="T", help=sampled)
     add("--weights", choices=WEIGHTS, metavar="NAME", help="ema (default) or raw")
@@ -157,11 +159,13 @@ def _evaluate_one(
         print("note: --rollout-context has no effect with the rollout recurrent", file=sys.stderr)
     if note := mismatch(card.context, card.context_length, policy.rollout, policy.context_length):
         print(note, file=sys.stderr)
+    candidates = _candidates(policy, arguments)
     recorder = None if arguments.record_minari is None else Recorder()
     filmed = card.env_id, card.env_kwargs, seed, arguments.video_episode or "first"
     with nullcontext() if arguments.video is None else closing(Video(arguments.video, *filmed)) as video:
         on_action = None if video is None else video.note
-        plan = EpisodePlan(weights, arguments.episodes, asked, seed, on_action=on_action, recorder=recorder)
+        watchers: dict[str, Any] = {"on_action": on_action, "recorder": recorder}
+        plan = EpisodePlan(weights, arguments.episodes, asked, seed, **watchers, candidates=candidates)
         scores = play(policy, card, plan)
         print(format_table(scores), end="\n\n" if len(arguments.runs) > 1 else "\n")
         if note := above_data(asked, card):
@@ -175,6 +179,17 @@ def _evaluate_one(
             print(_record(recorder, arguments.record_minari, card, scores))
         if video is not None:
             print(video.write(scores[0], path))
+
+
+def _candidates(policy: ScoredPolicy[Any], arguments: argparse.Namespace) -> int | None:
+    """As `EpisodePlan.candidates`: without target returns, the best is asked for."""
+    asked: int | None = arguments.candidates
+    if asked is None:
+        return None if arguments.target_return else policy.candidates
+    if asked not in (1, policy.candidates):
+        own = "this policy has no critic" if policy.candidates == 1 else f"its critic chooses among {policy.candidates}"
+        raise UsageError(f"--candidates {asked}: {own}; give {' or '.join(sorted({'1', str(policy.candidates)}))}")
+    return asked
 
 
 def _open(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPolicy[Any], PolicyCard, str]:

@@ -110,7 +110,7 @@ def action_error(
     """Run `policy.act` over every episode from its first step, in the rollout mode of the policy.
 
     The target is the return of the episode. The policy gets its observations, rewards and executed actions, not its own
-    actions. The bounds are those of the environment, (A,) or one for all; discrete actions have none.
+    actions, and no critic chooses among candidates. The bounds are those of the environment, (A,) or one for all; discrete actions have none.
 
     Raises:
         NonFiniteActionError: the policy returns NaN.
@@ -119,6 +119,7 @@ def action_error(
     half = (np.asarray(action_high, dtype=np.float64) - np.asarray(action_low, dtype=np.float64)) / 2
     longest_first = np.argsort(-episodes.lengths, kind="stable")
     sums, correct = np.zeros(len(episodes)), np.zeros(len(episodes), np.int64)
+    of_dimensions = np.zeros(episodes.action_dim)
     step = policy.logits if policy.discrete else policy.act
     bar = progress_bar(total=episodes.n_steps, desc="held-out episodes", unit="step", leave=False)
     for at in range(0, len(episodes), AT_ONCE):
@@ -138,9 +139,11 @@ def action_error(
                 sums[chosen[:running]] -= log_softmax(predicted.astype(np.float64), 1)[np.arange(running), taken]
                 correct[chosen[:running]] += predicted.argmax(1) == taken
             else:
-                sums[chosen[:running]] += np.square((predicted.astype(np.float64) - executed) / half).mean(1)
+                squares = np.square((predicted.astype(np.float64) - executed) / half)
+                sums[chosen[:running]] += squares.mean(1)
+                of_dimensions += squares.sum(0)
             state = state._replace(previous_action=executed)
             bar.update(running)
     bar.close()
-    right = correct.tolist() if policy.discrete else None
-    return ActionError(sums.tolist(), episodes.lengths.tolist(), held_out.floor, right)
+    right, each = (correct.tolist(), None) if policy.discrete else (None, (of_dimensions / episodes.n_steps).tolist())
+    return ActionError(sums.tolist(), episodes.lengths.tolist(), held_out.floor, right, each)

@@ -48,6 +48,10 @@ class ScoredPolicy(SequencePolicy[State], Protocol[State]):
     def action_start(self) -> int:
         """The smallest discrete action."""
 
+    @property
+    def candidates(self) -> int:
+        """How many candidate actions its critic chooses among; 1: it has no critic."""
+
     def logits(
         self, observation: npt.NDArray[np.float32], reward: npt.NDArray[np.float32], state: State
     ) -> tuple[npt.NDArray[np.float32], State]:
@@ -68,6 +72,8 @@ class EpisodePlan:
     on_step: Callable[[int, int], None] | None = None
     on_action: OnAction | None = None
     recorder: Recorder | None = None
+    # What a critic chooses among: 1, or all of `policy.candidates`. None: all for the target "auto", 1 for a number.
+    candidates: int | None = None
 
 
 def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePlan) -> list[Score]:
@@ -86,7 +92,8 @@ def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePla
             f"target return {AUTO}: this policy holds no estimate of the maximum achievable return; {hint}"
         )
     asked = [target_number(target) for target in plan.target_returns]
-    watchers: dict[str, Any] = {name: getattr(plan, name) for name in ("on_step", "on_action", "recorder")}
+    names = "on_step", "on_action", "recorder", "candidates"
+    watchers: dict[str, Any] = {name: getattr(plan, name) for name in names}
     played = {"env_kwargs": card.env_kwargs, "episodes": plan.episodes, "seed": plan.seed, **watchers}
     out = rollout(policy, card.env_id, target_return=asked, **played)
     origin: dict[str, Any] = {each.name: getattr(card, each.name) for each in fields(Origin)}
@@ -118,9 +125,16 @@ def score_policy(policy: ScoredPolicy[State], card: PolicyCard, plan: EpisodePla
             attention=attention,
             guidance=getattr(policy, "guidance", 1.0),
             temperature=policy.temperature,
+            candidates=_candidates(policy, target, plan.candidates),
         )
         made.append(score)
     return made
+
+
+def _candidates(policy: ScoredPolicy[State], target: float | str, asked: int | None) -> int:
+    if asked is not None:
+        return asked
+    return policy.candidates if target == AUTO else 1
 
 
 def guided(policy: Policy, guidance: float) -> Policy:

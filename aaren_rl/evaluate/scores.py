@@ -32,6 +32,7 @@ class ActionError:
     lengths: list[int]  # (E,), steps
     floor: float | None = None  # the mean noise variance of the behavior policy on these steps, where it is known
     correct: list[int] | None = None  # (E,), for discrete actions: steps with the most likely action in the data
+    by_dimension: list[float] | None = None  # (A,), of continuous actions: the mean over all steps
 
     @property
     def measure(self) -> str:
@@ -107,6 +108,7 @@ class Score(Origin):
     data_returns: dict[str, float] = field(default_factory=dict)
     guidance: float = 1.0  # W, as in `agents.variants`
     temperature: float | None = None  # for sampling discrete actions; None: no sampling
+    candidates: int = 1  # that its critic chose among; 1: its own actions
 
     def interval(self) -> tuple[float, float]:
         """A 95% bootstrap interval of the mean return, over episodes. For one episode, its return twice."""
@@ -124,6 +126,10 @@ class Score(Origin):
         parts += [] if self.attention == "softmax" else [self.attention]
         parts += [] if self.guidance == 1 else [f"guidance {self.guidance:g}"]
         return ", ".join([*parts, *([] if self.temperature is None else [f"temperature {self.temperature:g}"])])
+
+    def choosing(self) -> str:
+        """How actions were chosen, as a clause behind others; empty without a critic's choice."""
+        return "" if self.candidates == 1 else f"; chose among {self.candidates} candidate actions by its critic"
 
     def data(self) -> str | None:
         """The dataset returns for comparison, as a line; None if unknown."""
@@ -180,6 +186,8 @@ def format_overview(scores: Sequence[tuple[str, Score]]) -> str:
         normalized = _cell(score.normalized_score_mean), "-" if "-" in ends else f"[{', '.join(ends)}]"
         rows.append((name, target_words(score.target_return), *returns, *normalized))
     legend = "intervals: bootstrap over episodes; they do not cover other training seeds"
+    if chose := [name for name, score in scores if score.candidates > 1]:
+        legend += f"\nchose among candidate actions by a critic: {', '.join(dict.fromkeys(chose))}"
     return "\n".join([*aligned(rows), "", legend])
 
 
@@ -187,12 +195,13 @@ def write_episodes(file: Path, scores: Sequence[tuple[str, Score]]) -> None:
     """Write a CSV file with one row per episode, for the policies of `format_overview`; whole or not at all."""
     text = io.StringIO(newline="")
     table = csv.writer(text)
-    table.writerow(("policy", "env_id", "target_return", "seed", "return", "length", "normalized_score"))
+    names = "policy", "env_id", "target_return", "seed", "return", "length", "normalized_score", "candidates"
+    table.writerow(names)
     for name, score in scores:
         for i, (value, length) in enumerate(zip(score.returns, score.lengths, strict=True)):
             target, normalized = target_words(score.target_return, ".17g"), score.normalized(value)
             row = name, score.env_id, target, score.seed + i, repr(value), length
-            table.writerow((*row, "" if normalized is None else repr(normalized)))
+            table.writerow((*row, "" if normalized is None else repr(normalized), score.candidates))
     write_text(file, text.getvalue())
 
 
@@ -238,7 +247,7 @@ def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
         f"{first.env}, {first.agent}: {'weights' if first.source == 'imported' else made}, "
         f"{weights_words(first.weights)}",
         f"data: {first.dataset} from {SOURCES.get(first.source, first.source)}; rollout {first.acting()}; "
-        f"{first.env_id}, {first.episodes} episodes from seed {first.seed}",
+        f"{first.env_id}, {first.episodes} episodes from seed {first.seed}{_choosing(scores)}",
         "",
         f"{'target':>8} {'return':>8} {'+-':>7} {'score':>7} {'+-':>6} {'length':>7}" + speed * f" {'actions/s':>10}",
     ]
@@ -252,6 +261,14 @@ def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
         legend = f"score: {formula}{first.reference}"
     data = first.data()
     return "\n".join([*lines, "", *([] if data is None else [data]), f"{legend}; +- over episodes"])
+
+
+def _choosing(scores: Sequence[Score]) -> str:
+    """The clause of the scores that were chosen for; with their targets, unless these are all."""
+    chose = [score for score in scores if score.candidates > 1]
+    some = chose and len(chose) < len(scores)
+    targets = f" for the target {', '.join(target_words(score.target_return) for score in chose)}" if some else ""
+    return f"{chose[0].choosing()}{targets}" if chose else ""
 
 
 def _cell(value: float | None) -> str:

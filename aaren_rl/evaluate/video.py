@@ -87,7 +87,7 @@ class Video:
         caption = (
             f"{score.env}, {score.agent}, training seed {score.training_seed}, {score.updates} gradient steps, "
             f"{weights_words(score.weights)}, rollout {score.acting()}, {score.env_id} from seed {score.seed + index}, "
-            f"target return {target_words(score.target_return)}, return {earned}, {len(noted)} steps"
+            f"target return {target_words(score.target_return)}, return {earned}, {len(noted)} steps{score.choosing()}"
         )
         try:
             small = self._film(noted, earned, caption)

@@ -7,6 +7,8 @@ are int64 (B,), and there is an output logits (B, A), whose argmax is the action
 the target return as return_to_go and reward 0. The memory and the previous action are then ignored, so these three
 numbers reset an environment.
 
+A policy with a critic has one more input, improves (B,), bool: where the best of its candidate actions is taken.
+
 Each step has a row of features (previous action, return-to-go, observation), which become one token, or three in this
 order.
 
@@ -23,6 +25,7 @@ from .._version import __version__
 from ..agents import Policy
 from ..agents.mixers.forms import exact, layer
 from ..errors import UsageError
+from .onnx_critic import chosen
 from .onnx_layers import Layers, Sizes
 from .onnx_weights import action_range, embedding
 
@@ -53,12 +56,14 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     action: tuple[str, list[int]] = ("int64", []) if config.discrete else wide
     state: Sizes = {"return_to_go": ("float64", []), "timestep": ("int64", []), "memory": (memory, shape)}
     logits: Sizes = {"logits": wide} if config.discrete else {}
+    improves: Sizes = {"improves": ("bool", [])} if config.critic else {}
     model = graph.model(
         {
             "observation": ("float32", [config.observation_dim]),
             "reward": ("float64", []),
             "previous_action": action,
             **state,
+            **improves,
         },
         {"action": action, **logits, **{f"next_{name}": part for name, part in state.items()}},
         f"aaren-rl {__version__}",
@@ -211,4 +216,8 @@ class _Graph(Layers):  # the whole step, for both rollout modes
         middle, half = action_range(self.policy)
         action = self.add("Tanh", self.gemm(x, layer(self.policy.model.head)))
         scaled = self.add("Mul", self.as_type(action, "float32"), half.astype(np.float32))
-        self.add("Add", scaled, middle.astype(np.float32), out="action")
+        critic, center = self.policy.model.critic, middle.astype(np.float32)
+        if critic is None:
+            self.add("Add", scaled, center, out="action")
+            return
+        self.add("Identity", chosen(self, critic, self.add("Add", scaled, center)), out="action")

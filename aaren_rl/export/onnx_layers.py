@@ -29,7 +29,12 @@ Sizes: TypeAlias = dict[str, tuple[str, list[int]]]  # name -> type, and shape w
 
 OPSET = 20  # the first opset with Gelu
 IR_VERSION = 9  # ONNX Runtime rejects files with a newer version than its own
-DTYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "int64": TensorProto.INT64}
+DTYPES = {
+    "float32": TensorProto.FLOAT,
+    "float64": TensorProto.DOUBLE,
+    "int64": TensorProto.INT64,
+    "bool": TensorProto.BOOL,
+}
 
 
 class Layers:

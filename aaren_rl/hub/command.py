@@ -64,8 +64,10 @@ def publish(arguments: argparse.Namespace) -> int:
     else:
         targets = arguments.target_return or [card.target_return]
         seed = 1000 if arguments.seed is None else arguments.seed
-        plan = EpisodePlan(card.weights, arguments.episodes or 20, targets, seed)
-        scores = play(load_policy(arguments.run), card, plan)
+        policy = load_policy(arguments.run)
+        candidates = None if arguments.target_return else policy.candidates
+        plan = EpisodePlan(card.weights, arguments.episodes or 20, targets, seed, candidates=candidates)
+        scores = play(policy, card, plan)
     save_pretrained(arguments.run, arguments.folder, scores=scores, license=arguments.license)
     print(f"{arguments.folder}: {', '.join(sorted(file.name for file in arguments.folder.iterdir()))}")
     print(f"send it with: hf upload USER/NAME {arguments.folder}")

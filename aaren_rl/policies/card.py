@@ -97,6 +97,7 @@ class PolicyCard(Origin):
         action_error_floor: the variance of the behavior's own noise on those; None: not known.
         action_nll, action_accuracy: of discrete actions, in place of both.
         return_range: the model is fed no return-to-go outside of it. None: it is fed any.
+        critic_r2: R^2 of its critic on held-out episodes; None: it has none, or it was not measured.
     """
 
     env_kwargs: dict[str, Any]
@@ -117,6 +118,7 @@ class PolicyCard(Origin):
     action_nll: float | None = None
     action_accuracy: float | None = None
     return_range: ReturnBounds | None = None
+    critic_r2: float | None = None
 
 
 def card_from_json(tree: object) -> PolicyCard:

@@ -17,7 +17,7 @@ from ..agents import Policy, ReturnEstimate, expectile_loss
 from ..agents.model.decision import MAX_EXPECTILE, MEAN_EXPECTILE
 from ..cli import StopRequest, progress_bar
 from ..envs import D4RLTask, Episodes, Task
-from ..errors import CheckpointError, NumericsError
+from ..errors import CheckpointError, NumericsError, UsageError
 from ..evaluate.held_out import SAME_MEAN, hold_out
 from ..evaluate.scores import MEASURES, Score, above_data, format_table, mismatch
 from ..policies.folder import load_policy
@@ -30,6 +30,8 @@ from .acceleration import keep_freed_memory
 from .config import RunConfig
 from .contexts.batches import StepData
 from .contexts.sampling import settle_context
+from .critic import FIT_UPDATES as CRITIC_UPDATES
+from .critic import PER_UPDATE, fit_critic
 from .ranks import Ranks
 from .settings import Job, to_dict
 from .trainer import Trainer
@@ -51,10 +53,7 @@ def train(run: Run, stop: StopRequest, save_every: int | None) -> int:
     trainer, ranks, updates = run.trainer, run.trainer.ranks, run.config.optimizer.updates
     ranks.share(partial(announce, run))
     if trainer.update == 0:  # after `start_from`, too: the best return of these data is asked for
-        for name, expectile in (("max_return_estimate", MAX_EXPECTILE), ("mean_return_estimate", MEAN_EXPECTILE)):
-            if (estimate := getattr(trainer.model, name)) is not None:  # at most as many gradient steps as the policy
-                fit_return(estimate, trainer.data, expectile, run.config.seed, min(FIT_UPDATES, updates))
-                getattr(trainer.ema, name).load_state_dict(estimate.state_dict())
+        fit(run)
     hidden = not ranks.is_writer
     run.bar = progress_bar(total=updates, initial=trainer.update, desc=run.task.name, unit="update", disable=hidden)
     try:
@@ -80,6 +79,21 @@ def train(run: Run, stop: StopRequest, save_every: int | None) -> int:
     return 0
 
 
+def fit(run: Run) -> None:
+    """Fit the estimators of returns and the critic to the data. Raises NumericsError if a loss is not finite."""
+    trainer, seed, updates = run.trainer, run.config.seed, run.config.optimizer.updates
+    model, ema = trainer.model, trainer.ema
+    for name, expectile in (("max_return_estimate", MAX_EXPECTILE), ("mean_return_estimate", MEAN_EXPECTILE)):
+        if (estimate := getattr(model, name)) is not None:  # at most as many gradient steps as the policy
+            fit_return(estimate, trainer.data, expectile, seed, min(FIT_UPDATES, updates))
+            getattr(ema, name).load_state_dict(estimate.state_dict())
+    if model.critic is not None and ema.critic is not None:
+        held_out = None if run.held_out is None else run.held_out.episodes
+        count = min(CRITIC_UPDATES, PER_UPDATE * updates)
+        run.critic_r2 = fit_critic(model.critic, trainer.data, run.episodes, held_out, seed=seed, updates=count)
+        ema.critic.load_state_dict(model.critic.state_dict())
+
+
 def share(run: Run, work: Callable[[Run], None]) -> None:
     """Run a function that saves on the writer, after collecting the carried states of the other ranks."""
     run.trainer.gather()
@@ -92,8 +106,10 @@ def prepare(
     """The run before its next gradient step.
 
     `config` determines the result, `job` everything else. Some episodes are held out. The caller has locked `path`.
-    Raises CheckpointError if the checkpoint or the initial policy does not fit.
+    Raises CheckpointError if the checkpoint or the initial policy does not fit, UsageError if a critic does not.
     """
+    if config.network.critic and task.n_actions is not None:
+        raise UsageError(f"--critic: needs continuous actions, and those of {task.name} are discrete; leave it out")
     names = ("action_low", "action_high", "n_actions", "action_start")
     actions = {name: getattr(task, name) for name in names}
     # By all episodes, so that it does not depend on which the seed holds out: runs of one comparison have the same.
@@ -164,6 +180,7 @@ def restore(run: Run) -> None:
         return
     run.trainer.restore(checkpoint.number, checkpoint.states)
     run.timed_from = run.trainer.update
+    run.critic_r2 = checkpoint.progress.get("critic_r2")
     run.recent = list(checkpoint.states["recent"].to(run.trainer.data.device).unbind())
     scores = (checkpoint.progress.get(name) for name in ("last", "best"))
     try:

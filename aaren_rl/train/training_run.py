@@ -22,7 +22,7 @@ from ..envs.behavior.noise import mode_returns
 from ..errors import NumericsError
 from ..evaluate.held_out import HeldOut, action_error
 from ..evaluate.play import EpisodePlan, score_policy
-from ..evaluate.scores import Score
+from ..evaluate.scores import ActionError, Score
 from ..files import is_there
 from ..machine import device_name
 from ..policies.card import PolicyCard, ReturnBounds, task_fields, versions
@@ -31,6 +31,7 @@ from ..runs.checkpoints import Saved, add_checkpoint, newest_whole
 from ..runs.folder import holds_training
 from ..runs.metrics import Metrics
 from .config import RunConfig
+from .critic import set_deviation
 from .settings import OnLog
 from .trainer import Stopwatch, Trainer
 
@@ -39,6 +40,7 @@ INTERVALS = 50  # time intervals for which a card has the range of returns-to-go
 # Only single episodes have returns-to-go above this quantile, so a model that gets them at every step extrapolates. On
 # hopper-medium-replay with the best return as target, one seed of three scored 27 with them and 86 without.
 HIGHEST = 0.99
+SCORES = ("eval/normalized_score", "eval/mean_return")  # logged without a critic's choice, too
 # Required keys of a checkpoint, besides those of `Trainer.states`.
 TENSORS = ("sampler", "recent", "torch", "normalization")
 STATES = {"raw": dict, "ema": dict, "optimizer": dict} | dict.fromkeys(TENSORS, Tensor)
@@ -63,6 +65,7 @@ class Run:
     timed_from: int = 0  # the gradient step before the first of this process
     last: Score | None = None  # of the last evaluation
     best: Score | None = None  # the evaluation of `policy_best`
+    critic_r2: float | None = None  # of the critic on held-out episodes, where it was measured
     loss: float | None = None  # gradient step of the last log
 
     @property
@@ -140,12 +143,16 @@ def evaluate(run: Run) -> None:
         run.data_returns |= behavior_mode(run.episodes, config.eval_seed)
     card = make_card(run)
     policy, episodes = acting_policy(trainer.ema, card), config.final_episodes if at_end else config.eval_episodes
-    (score,) = score_policy(policy, card, EpisodePlan("ema", episodes, [card.target_return], config.eval_seed))
     bounds = card.action_low, card.action_high
     imitation = None if run.held_out is None else action_error(policy, run.held_out, *bounds)
+    if critics := [model.critic for model in (trainer.model, trainer.ema) if model.critic is not None]:
+        set_deviation(critics, squared_error(run, imitation))
+        policy = acting_policy(trainer.ema, card)  # with this deviation
+    plan = EpisodePlan("ema", episodes, [card.target_return], config.eval_seed, candidates=policy.candidates)
+    (score,) = score_policy(policy, card, plan)
     run.last = last = dataclasses.replace(score, action_error=imitation)
-    if (error := last.action_error) is not None:
-        fields: Any = error.on_card()
+    if imitation is not None:
+        fields: Any = imitation.on_card()
         card = dataclasses.replace(card, **fields)
     states = {"ema": trainer.ema.state_dict(), "raw": trainer.model.state_dict()}
     save_policy(run.path / "policy", card, states)
@@ -159,7 +166,27 @@ def evaluate(run: Run) -> None:
         run.metrics.text("data", data)
     held_out = "" if last.action_error is None else f", held-out {last.action_error.short()}"
     run.bar.write(f"gradient step {trainer.update}: {run.headline} {last.headline:.1f}{held_out}")
-    run.tell(last.scalars())  # at the end: a callback that stops at this score finds its policy saved
+    # At the end: a callback that stops at this score finds its policy saved.
+    run.tell(last.scalars() | critic_scalars(run, policy, card, plan))
+
+
+def squared_error(run: Run, imitation: ActionError | None) -> list[float] | float:
+    """The policy's squared error in model units, (A,), on held-out episodes; without them the last training loss."""
+    if imitation is not None and imitation.by_dimension is not None:
+        return imitation.by_dimension
+    recent = finite_losses(run)[:, 0]
+    loss = run.loss if len(recent) == 0 else float(recent.mean())
+    assert loss is not None  # an evaluation follows a gradient step, whose loss is recent or logged
+    return loss
+
+
+def critic_scalars(run: Run, policy: Policy, card: PolicyCard, plan: EpisodePlan) -> dict[str, float]:
+    """Tag -> value: the fit of the critic, and the scores of the policy without its choice. Empty without a critic."""
+    if policy.candidates == 1:
+        return {}
+    (plain,) = score_policy(policy, card, dataclasses.replace(plan, candidates=1))
+    scores = {f"{tag}_without_candidates": value for tag, value in plain.scalars().items() if tag in SCORES}
+    return scores if run.critic_r2 is None else scores | {"critic/r2": run.critic_r2}
 
 
 def acting_policy(model: DecisionModel, card: PolicyCard) -> Policy:
@@ -182,7 +209,8 @@ def save(run: Run) -> None:
     recent = torch.stack(run.recent) if run.recent else torch.zeros(0, 2)
     scores = {name: score and dataclasses.asdict(score) for name, score in (("last", run.last), ("best", run.best))}
     states = run.trainer.states() | {"recent": recent}
-    progress = {**scores, "data": data_identity(run), "precision": run.trainer.precision}
+    made = {"data": data_identity(run), "precision": run.trainer.precision, "critic_r2": run.critic_r2}
+    progress = {**scores, **made}
     add_checkpoint(run.path / "checkpoints", run.trainer.update, progress, states)
 
 
@@ -241,6 +269,7 @@ def make_card(run: Run) -> PolicyCard:
         versions={**versions(), "device": device_name(trainer.data.device), "precision": trainer.precision},
         held_out=data.held_out,
         data_returns=dict(run.data_returns),
+        critic_r2=run.critic_r2,
         return_range=return_bounds(episodes) if trainer.model.config.return_conditioned else None,
     )
 

@@ -9,6 +9,8 @@ Shape suffixes: B environments, O observation, A action, J networks, H hidden un
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -34,7 +36,7 @@ class Critic(nn.Module):
     def __init__(self, observation_dim: int, action_dim: int) -> None:
         super().__init__()
         sizes = observation_dim + action_dim, HIDDEN, HIDDEN, 1
-        weights = [torch.zeros(NETWORKS, *pair) for pair in zip(sizes[:-1], sizes[1:], strict=True)]
+        weights = [torch.zeros(NETWORKS, *pair) for pair in pairwise(sizes)]
         self.weights = nn.ParameterList(weights)
         self.biases = nn.ParameterList([torch.zeros(NETWORKS, 1, size) for size in sizes[1:]])
         generator = torch.Generator("cpu").manual_seed(OFFSETS_SEED)

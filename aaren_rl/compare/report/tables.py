@@ -160,7 +160,7 @@ def made(cells: Sequence[Cell]) -> Table:
         windows = f" of {score.context_length} steps" if score.context == "window" else ""
         data = f"{score.dataset} from {SOURCES[score.source]}: {path(score.source_path)}"
         training = f"{score.updates:,} gradient steps, {score.context} contexts{windows}"
-        how = (score.env_id, training, score.acting(), target_words(score.target_return, ",g"))
+        how = (score.env_id, training, score.acting() + score.choosing(), target_words(score.target_return, ",g"))
         evaluation = (
             f"{score.episodes} episodes from seed {score.seed}; last gradient step, {weights_words(score.weights)}"
         )

@@ -126,7 +126,11 @@ class StepData:
         """The actions at `index` (...) in units in which they span [-1, 1], or one-hot, (..., A)."""
         if self.discrete:
             return (self.actions[index].unsqueeze(-1) == self._choices).float()
-        return (self.actions[index] - self._action_middle) / self._action_half
+        return self.in_model_units(self.actions[index])
+
+    def in_model_units(self, actions: Tensor) -> Tensor:
+        """Continuous actions (..., A) in units in which they span [-1, 1]."""
+        return (actions - self._action_middle) / self._action_half
 
     def filled(self, begins: Tensor, lengths: Tensor, steps: int) -> Batch:
         """Pack segments of `lengths` (S,) steps, which start at the steps `begins` (S,), into one row of `steps` steps.
