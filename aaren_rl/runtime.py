@@ -201,7 +201,7 @@ class OnnxPolicy:
         if previous is None:
             none = np.zeros((batch, self._action_dim), np.float32)
             previous = np.full(batch, self.action_start, np.int64) if self.discrete else none
-        feed = {
+        feed: dict[str, Any] = {
             "observation": CHECK.array("observation", observation, np.float32, (batch, self._observation_dim)),
             "reward": CHECK.array("reward", reward, np.float64, (batch,)),
             "return_to_go": return_to_go,
@@ -227,7 +227,8 @@ class OnnxPolicy:
         index = CHECK.rows("rows", rows, len(return_to_go))
         timestep = timestep[index] if isinstance(timestep, np.ndarray) else timestep
         previous = None if previous is None else previous[index]
-        seeds, improves = (None if part is None else part[index] for part in (seeds, improves))
+        seeds = None if seeds is None else seeds[index]
+        improves = None if improves is None else improves[index]
         return PolicyState(timestep, return_to_go[index], previous, memory[index], seeds, improves)
 
     def _checked(self, state: PolicyState) -> PolicyState:

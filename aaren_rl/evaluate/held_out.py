@@ -110,7 +110,8 @@ def action_error(
     """Run `policy.act` over every episode from its first step, in the rollout mode of the policy.
 
     The target is the return of the episode. The policy gets its observations, rewards and executed actions, not its own
-    actions, and no critic chooses among candidates. The bounds are those of the environment, (A,) or one for all; discrete actions have none.
+    actions, and no critic chooses among candidates. The bounds are those of the environment, (A,) or one for all;
+    discrete actions have none.
 
     Raises:
         NonFiniteActionError: the policy returns NaN.

@@ -89,7 +89,8 @@ def check(policy: Policy, onnx_policy: OnnxPolicy, card: PolicyCard, seed: int) 
         observations, rewards = stepper.reset(), np.zeros(count, np.float32)
         state, exported = policy.initial_state(count, targets), onnx_policy.initial_state(count, targets)
         if policy.candidates > 1:
-            state, exported = (each._replace(improves=np.arange(count) % 2 == 0) for each in (state, exported))
+            every_other = np.arange(count) % 2 == 0
+            state, exported = state._replace(improves=every_other), exported._replace(improves=every_other)
         for step in progress_bar(iterable=range(CHECKED_STEPS), desc="check", unit="step", leave=False):
             now = observations, rewards
             acted, state = policy.logits(*now, state) if policy.discrete else policy.act(*now, state)

@@ -67,8 +67,8 @@ class CompiledChoice:
             _copy(last.squeeze(-1)),
         )
         self._choose = kernels.load_kernels("critic").choose
-        nothing = (np.zeros((1, size), np.float32) for size in (observations, first.shape[1] - observations))
-        self(*nothing, np.ones(1, np.bool_))
+        observed, acted = np.zeros((1, observations), np.float32), np.zeros((1, len(critic.deviation)), np.float32)
+        self(observed, acted, np.ones(1, np.bool_))
 
     def __call__(self, observed: Array, acted: Array, improves: Array) -> Array:
         """As `Choice`."""
