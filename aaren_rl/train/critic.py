@@ -49,7 +49,7 @@ def fit_critic(
     """Fit a critic to the discounted returns of episodes, standardized to mean 0 and deviation 1, with AdamW.
 
     Args:
-        critic: its weights are drawn anew, by the seed.
+        critic: its weights are drawn again, by the seed.
         data: the steps of `episodes`, whose normalization and device it has.
         episodes: what it is fitted to. The last `CUT` steps of episodes that a time limit ended are left out; if
             nothing else is left they count, which is printed.
