@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Play episodes with a trained policy and print its returns and D4RL-normalized scores.
 
-  aaren-rl evaluate runs/hopper-medium/decision-aaren/seed0
-  aaren-rl evaluate RUN --episodes 100 --target-return 1800 3600 --json scores.json
+  aaren-rl evaluate runs/hopper-medium/decision-aaren/seed0 --target-return 1800 3600 --json scores.json
   aaren-rl evaluate runs/hopper-medium/*/seed0 --csv episodes.csv   # several, with intervals
   aaren-rl evaluate RUN --attention tree --tree-budget 0.5 --rollout recurrent   # a Transformer, l^0.5 terms
   aaren-rl evaluate RUN --video worst.gif --video-episode worst   # .mp4 needs ffmpeg
