@@ -17,6 +17,8 @@ from ..files import is_there, write_text
 from ..policies.folder import CARD, read_card
 from ..runs.folder import RunFolder, holds_training
 from .config import DataConfig, RunConfig
+from .critic import FIT_UPDATES as CRITIC_UPDATES
+from .critic import PER_UPDATE
 from .loop import FIT_UPDATES, prepare, train
 from .options import remarks
 from .ranks import Ranks, join_ranks
@@ -78,13 +80,8 @@ def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:
     folder.require_run()
     config = read_config(folder.config_file)
     if job.given.get("updates", 0) > config.optimizer.updates:  # resuming may extend a run
-        fitted, network = config.optimizer.updates, config.model(1, 1, 1)
-        if fitted < FIT_UPDATES and (network.max_return_estimate or network.mean_return_estimate):
-            print(
-                f"note: the return estimates of this run, for auto and --guidance, were fitted for at most {fitted} "
-                f"steps, not {FIT_UPDATES:,}; a new run of so many updates fits them better",
-                file=sys.stderr,
-            )
+        for note in _fewer_fitted(config):
+            print(note, file=sys.stderr)
         config = build_config({**settings_of(config), "updates": job.given["updates"]})
     preset = {} if job.preset == "default" else preset_settings(job.preset, asked.agent)
     if differing := "; ".join(differences(config, preset | job.given)):
@@ -95,6 +92,23 @@ def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:
             raise CheckpointError(f"{folder.path}: the run to resume differs in {'; '.join(given)}")
         print(f"{folder.path}: keeps its settings, not those of --preset {job.preset}: {differing}", file=sys.stderr)
     return config
+
+
+def _fewer_fitted(config: RunConfig) -> list[str]:
+    """Notes on what a run of so few updates has fitted in fewer steps than a longer one would have."""
+    fitted, network = config.optimizer.updates, config.model(1, 1, 1)
+    notes = []
+    if fitted < FIT_UPDATES and (network.max_return_estimate or network.mean_return_estimate):
+        notes.append(
+            f"note: the return estimates of this run, for auto and --guidance, were fitted for at most {fitted} "
+            f"steps, not {FIT_UPDATES:,}; a new run of so many updates fits them better"
+        )
+    if network.critic and PER_UPDATE * fitted < CRITIC_UPDATES:
+        notes.append(
+            f"note: the critic of this run was fitted for {PER_UPDATE * fitted:,} steps, not {CRITIC_UPDATES:,}; "
+            f"a new run of {CRITIC_UPDATES // PER_UPDATE:,} updates fits it better"
+        )
+    return notes
 
 
 def load_data(data: DataConfig) -> tuple[Task, Episodes]:

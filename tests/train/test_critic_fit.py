@@ -239,6 +239,16 @@ def test_a_killed_run_with_a_critic_ends_as_if_it_had_not_been(
     assert read_card(folder(tmp_path / "cut")).critic_r2 is not None
 
 
+def test_a_run_that_is_extended_says_that_its_critic_was_fitted_for_a_short_one(
+    hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options, notes in (("--critic", 1), ("", 0)):
+        quick(tmp_path / options, hopper_file, options)
+        quick(tmp_path / options, hopper_file, f"{options} --updates 9 --resume")
+        note = "note: the critic of this run was fitted for 18 steps, not 4,500; a new run of 1,500 updates fits"
+        assert capsys.readouterr().err.count(note) == notes
+
+
 def test_discrete_actions_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "cart.hdf5"
     with h5py.File(file, "w") as data:
