@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 NETWORKS = 5  # J
-HIDDEN = 64  # H, of both layers
+HIDDEN = 64  # H, of both layers; a multiple of four, as K, for `kernels.critic`
 CANDIDATES = 16  # K, the policy's own action among them
 SCALE = 0.5  # of the offsets, in deviations
 LARGEST_DEVIATION = 0.25  # an eighth of the range of actions
