@@ -114,7 +114,7 @@ def test_a_number_is_followed_as_without_a_critic(rollout: str, compiled: bool) 
     loaded = without.model.load_state_dict(policy.model.state_dict(), strict=False)
     assert not loaded.missing_keys and all(name.startswith("critic.") for name in loaded.unexpected_keys)
     without = replace(without)  # with these weights
-    beside = [np.inf, 200.0]
+    beside = [200.0, np.inf]
     for target, candidates in ((200.0, None), ([200.0, 300.0], None), ("auto", 1), (None, 1), (beside, None)):
         state, other = policy.initial_state(2, target, candidates=candidates), without.initial_state(2, target)
         for observation, reward in steps(20, 2):

@@ -34,8 +34,8 @@ def prepare(critic: Critic | None) -> None:
     critic.deviation.copy_(torch.tensor([0.25, 0.1, 0.2]))
 
 
-def make(rollout: str = "recurrent", mixer: str = "aaren") -> Policy:
-    policy = make_policy(mixer, rollout, critic=True, max_return_estimate=True)
+def make(rollout: str = "recurrent", mixer: str = "aaren", *, estimate: bool = True) -> Policy:
+    policy = make_policy(mixer, rollout, critic=True, max_return_estimate=estimate)
     policy.model.head.weight.data *= 4
     prepare(policy.model.critic)
     return replace(policy, compiled=False)
@@ -118,9 +118,10 @@ def test_a_file_whose_candidates_do_not_fit_its_inputs_is_refused() -> None:
         make_onnx_policy(model)
 
 
-def test_the_check_of_an_export_sees_another_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("estimate", [True, False])
+def test_the_check_of_an_export_sees_another_choice(monkeypatch: pytest.MonkeyPatch, estimate: bool) -> None:
     monkeypatch.setattr(module, "CHECKED_STEPS", 60)
-    policy, other = make(), make()
+    policy, other = (make(estimate=estimate) for _ in range(2))
     card = make_card(policy.model, observation_mean=MEAN.tolist(), observation_std=STD.tolist(), return_scale=SCALE)
     assert check(policy, exported(policy), card, 0) < 1e-5
     for weight in other.model.critic.weights[2:]:
