@@ -191,9 +191,9 @@ def test_a_task_has_settings_of_its_own():
     assert (hopper.optimizer.updates, hopper.data.return_scale) == (1600, 1000.0)
     assert make_config({"env": "tmaze", "updates": 7}).optimizer.updates == 7
     paper = make_config({"env": "tmaze"}, "paper")
-    assert (paper.optimizer.updates, paper.data.return_scale) == (100_000, 1.0)
+    assert (paper.optimizer.updates, paper.data.return_scale, paper.data.tbptt_windows) == (100_000, 1.0, 0.0)
     job = make_job({"env": "tmaze", "agent": "decision-transformer", "seed": 1}, Path("out"))
-    assert (job.config.optimizer.updates, job.config.data.context) == (800, "window")
+    assert (job.config.data.return_scale, job.config.data.context) == (1.0, "window")
 
 
 def test_a_policy_of_one_corridor_is_scored_in_another(tmp_path, capsys):
