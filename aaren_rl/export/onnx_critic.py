@@ -9,7 +9,7 @@ import numpy as np
 
 from ..agents import Critic
 from ..agents.mixers.forms import exact
-from ..agents.model.critic import SCALE
+from ..agents.model.critic import EPSILON, SCALE
 from .onnx_layers import Layers
 from .onnx_weights import action_range
 
@@ -51,12 +51,17 @@ def _least_advantages(graph: Layers, critic: Critic, candidates: str) -> str:
     flat, wide = first.transpose(1, 0, 2).reshape(inputs, -1), networks * hidden
     of_seen = graph.add("MatMul", graph.as_type(seen, "float64", "float32"), flat[:-dim])
     of_seen = graph.reshape(graph.add("Add", of_seen, biases[0].reshape(-1)), -1, 1, wide)
-    x = graph.add("Relu", graph.add("Add", of_seen, graph.add("MatMul", candidates, flat[-dim:])))
-    x = graph.add("Transpose", graph.reshape(x, -1, networks, hidden), perm=[1, 0, 2])
-    x = graph.add("Relu", graph.add("Add", graph.add("MatMul", x, second), biases[1]))
+    x = graph.add("Add", of_seen, graph.add("MatMul", candidates, flat[-dim:]))
+    x = _activated(graph, graph.add("Transpose", graph.reshape(x, -1, networks, hidden), perm=[1, 0, 2]), hidden)
+    x = _activated(graph, graph.add("Add", graph.add("MatMul", x, second), biases[1]), hidden)
     values = graph.reshape(graph.add("MatMul", x, last), networks, -1, count)
     own = graph.add("Slice", values, *(np.array([i]) for i in (0, 1, 2)))
     gains = graph.add("Sub", values, own)
     gains = graph.add("Where", graph.add("IsNaN", gains), np.array(-np.inf), gains)
     least = graph.add("ReduceMin", gains, np.array([0]), keepdims=0)
     return graph.add("Max", least, np.array([0.0, *[-np.inf] * (count - 1)]))
+
+
+def _activated(graph: Layers, x: str, hidden: int) -> str:
+    """ReLU of the layer norm of the last dimension, H."""
+    return graph.add("Relu", graph.add("LayerNormalization", x, np.ones(hidden), np.zeros(hidden), epsilon=EPSILON))

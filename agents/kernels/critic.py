@@ -8,11 +8,14 @@ Names: E environments, O observation, A action, J networks, H hidden units, K ca
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from .compiled import Array, compiled
 
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
+EPSILON = np.float32(1e-5)  # of the layer norms
 TOGETHER = 4  # inputs of the second layer at a time, and candidates
 
 
@@ -34,9 +37,25 @@ def _add_scaled(a: float, row: Array, out: Array) -> None:
         out[h] += a * row[h]
 
 
+@compiled("contract", "reassoc", "nsz")
+def _activate(row: Array) -> None:
+    """ReLU of the layer norm of a row (H,), in place. NaN stays."""
+    count, total, squares = np.float32(len(row)), ZERO, ZERO
+    for h in range(len(row)):
+        total += row[h]
+    mean = total / count
+    for h in range(len(row)):
+        off = row[h] - mean
+        squares += off * off
+    inverse = ONE / np.float32(math.sqrt(squares / count + EPSILON))
+    for h in range(len(row)):
+        y = (row[h] - mean) * inverse
+        row[h] = ZERO if y < ZERO else y
+
+
 @compiled("contract")
 def _first_layer(seen: Array, candidates: Array, of_action: Array, out: Array) -> None:
-    """ReLU of the part of the observation (H,), which all candidates share, plus that of each candidate: (K, H)."""
+    """The hidden units (K, H), of the observation's part (H,), which all candidates share, and of each candidate."""
     hidden = len(seen)
     for k in range(len(candidates)):
         row = out[k][:hidden]
@@ -44,8 +63,7 @@ def _first_layer(seen: Array, candidates: Array, of_action: Array, out: Array) -
             row[h] = seen[h]
         for a in range(candidates.shape[1]):
             _add_scaled(candidates[k, a], of_action[a], row)
-        for h in range(hidden):
-            row[h] = ZERO if row[h] < ZERO else row[h]  # NaN stays
+        _activate(row)
 
 
 @compiled("contract")
@@ -74,10 +92,10 @@ def _second_layer(x: Array, weight: Array, bias: Array, out: Array) -> None:
 
 @compiled("contract", "reassoc", "nsz")
 def _value(row: Array, weight: Array) -> float:
-    """The last layer without its bias, of the ReLU of a row (H,)."""
+    """The last layer without its bias, of a row (H,) of hidden units."""
     total = ZERO
     for h in range(len(weight)):
-        total += (ZERO if row[h] < ZERO else row[h]) * weight[h]
+        total += row[h] * weight[h]
     return total  # type: ignore[return-value]  # a float32
 
 
@@ -132,6 +150,8 @@ def choose(
                 _add_scaled((observations[e, o] - scaling[0][o]) / scaling[1][o], of_observation[j, o], seen)
             _first_layer(seen, candidates, of_action[j], x)
             _second_layer(x, second[0][j], second[1][j], y)
+            for k in range(count):
+                _activate(y[k][:hidden])
             own = _value(y[0], last[j])
             for k in range(count):
                 gain = _value(y[k], last[j]) - own

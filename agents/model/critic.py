@@ -13,12 +13,14 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 NETWORKS = 5  # J
 HIDDEN = 64  # H, of both layers; a multiple of four, as K, for `kernels.critic`
 CANDIDATES = 16  # K, the policy's own action among them
 SCALE = 0.5  # of the offsets, in deviations
 LARGEST_DEVIATION = 0.25  # an eighth of the range of actions
+EPSILON = 1e-5  # of the layer norms
 OFFSETS_SEED = 0  # the same offsets for every policy
 
 
@@ -60,7 +62,8 @@ class Critic(nn.Module):
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = torch.baddbmm(bias, x, weight)
-            x = x if i == last else x.relu()
+            # Normalized, without a scale or a shift: where there are few data, Q grows less far.
+            x = x if i == last else F.layer_norm(x, x.shape[-1:], eps=EPSILON).relu()
         return x.squeeze(-1)
 
     def candidates(self, action: Tensor) -> Tensor:

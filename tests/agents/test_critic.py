@@ -62,7 +62,7 @@ def by_the_formula(critic: Critic, observation: np.ndarray, action: np.ndarray) 
                 x = np.concatenate([seen, of])
                 for i in range(3):
                     x = x @ weights[i][j] + biases[i][j, 0]
-                    x = np.maximum(x, 0) if i < 2 else x
+                    x = np.maximum((x - x.mean()) / np.sqrt(x.var() + 1e-5), 0) if i < 2 else x
                 values.append(x[0])
             gains.append(values[0] - values[1])
         least.append(min(gains))
