@@ -24,6 +24,8 @@ SHAPES = {
     "default size": {"width": 128, "heads": 4, "layers": 3},
     "recurrence encoding": {"mixer": "aaren-rsa", "width": 16, "heads": 8},
     "more heads than encodings": {"mixer": "aaren-rsa", "heads": 8, "rem_counts": "1,0,1,0,2,1", "rem_dilation": 2},
+    "forget gate": {"width": 128, "heads": 4, "forget_gate": True},
+    "forget gate and recurrence encoding": {"mixer": "aaren-rsa", "heads": 8, "forget_gate": True},
     "far apart": {"mixer": "aaren-rsa", "heads": 4, "rem_counts": "0,1,1,1,0,0", "rem_dilation": 7},
 }
 
@@ -87,7 +89,7 @@ def test_large_scores_neither_overflow_nor_forget() -> None:
 
 @pytest.mark.parametrize("mixer", ["aaren", "aaren-rsa"])
 def test_an_episode_is_the_same_alone_and_beside_others_to_the_last_bit(mixer: str) -> None:
-    model = make(width=128, heads=4, layers=2, mixer=mixer)
+    model = make(width=128, heads=4, layers=2, mixer=mixer, forget_gate=True)
     whole = play(model, 30, 17, stepper=(stepper := compiled(model)))
     for batch in (1, 2, 3, 4, 5, 16):
         assert torch.equal(play(model, 30, batch, stepper=stepper), whole[:batch]), batch

@@ -180,6 +180,8 @@ def test_a_masked_position_fades_nothing(method: str) -> None:
     decay, mask = torch.full((2, 6), -1.0), torch.tensor([True, True, False, True, True, True])
     starts = torch.tensor([False, False, False, False, True, False])
     outputs, state = prefix_scan(scores, values, method=method, log_decay=decay, mask=mask, starts=starts)
+    by_score = prefix_scan(scores.masked_fill(~mask, -torch.inf), values, method=method, log_decay=decay, starts=starts)
+    assert torch.equal(outputs, by_score[0])
     decay[:, [2, 4]] = -torch.inf
     again, same = prefix_scan(scores, values, method=method, log_decay=decay, mask=mask, starts=starts)
     assert torch.equal(outputs, again) and all(map(torch.equal, state, same))
