@@ -110,10 +110,12 @@ def remarks(config: RunConfig, typed: typing.Container[str]) -> list[str]:
     contexts = f"{config.data.context} contexts"
     window = config.evaluation.rollout == "window" and "the rollout window"  # which computes exact attention
     exact = window if config.mixer == "tree" else config.agent
+    no_bptt = config.data.context not in ("tbptt", *([AUTO] if config.constant_state else [])) and contexts
     idle = {
         "rollout_context": config.evaluation.rollout == "recurrent" and "the rollout recurrent",
         "context_length": config.data.context not in windows and contexts,
-        "tbptt_length": config.data.context not in ("tbptt", *([AUTO] if config.constant_state else [])) and contexts,
+        **dict.fromkeys(("tbptt_length", "tbptt_windows"), no_bptt),
+        "forget_gate": not config.mixer.startswith("aaren") and config.agent,
         **dict.fromkeys(RETURNS, not AGENTS[config.agent].conditioned and config.agent),
         "heads": config.mixer in ("gru", "mingru") and config.agent,
         "timestep_std": not config.network.timestep_embedding and "--no-timestep-embedding",

@@ -45,7 +45,7 @@ def test_episodes_are_whole_and_equally_likely() -> None:
     offsets, whole = np.cumsum([0, *LENGTHS]), round(1000 * len(LENGTHS) / sum(LENGTHS))
     counts, begins, random = torch.zeros(len(LENGTHS)), torch.zeros(sum(LENGTHS)), generator()
     for _ in range(100):
-        batch = EpisodeSampler(data, 1000, 10).sample(random)
+        batch = EpisodeSampler(data, 1000).sample(random)
         found = stretches(batch, data)
         assert bool(batch.mask.all()) and batch.mask.shape[0] == 1 and batch.mask.shape[1] % 128 == 0
         assert all(first == 0 and length == LENGTHS[episode] for episode, first, length in found[:whole])
@@ -53,11 +53,11 @@ def test_episodes_are_whole_and_equally_likely() -> None:
         counts += torch.bincount(torch.tensor([episode for episode, *_ in found[:whole]]), minlength=len(LENGTHS))
         # The row's end may cut the last window, and nothing else.
         windows = found[whole:]
-        assert all(length == min(10, LENGTHS[episode] - first) for episode, first, length in windows[:-1])
+        assert all(length == min(20, LENGTHS[episode] - first) for episode, first, length in windows[:-1])
         places = [offsets[episode] + first for episode, first, _ in windows]
         begins += torch.bincount(torch.tensor(places, dtype=torch.long), minlength=len(begins))
     assert chisquare(counts.numpy()).pvalue > 0.01
-    assert begins.sum() > 5 * len(begins) and chisquare(begins.numpy()).pvalue > 0.01
+    assert begins.sum() > 4 * len(begins) and chisquare(begins.numpy()).pvalue > 0.01
 
 
 def test_mixed_lengths_are_log_uniform() -> None:

@@ -109,6 +109,8 @@ def test_the_bar_shows_the_last_score_and_a_log_file_few_lines(
         ("--agent decision-transformer --context auto --tbptt-length 10", ["--tbptt-length has no effect with auto"]),
         ("--context auto --tbptt-length 10", []),
         ("--agent decision-gru --heads 8", ["--heads has no effect with decision-gru"]),
+        ("--agent decision-gru --no-forget-gate", ["--forget-gate has no effect with decision-gru"]),
+        ("--context mixed --tbptt-windows 0.1", ["--tbptt-windows has no effect with mixed contexts"]),
         ("--rem-gate 1 --context-length 9", ["--context-length has no", "--rem-gate has no effect with decision"]),
         ("--agent decision-transformer-tree --tree-budget 0.3 --rollout-context 10", []),
         (

@@ -27,6 +27,7 @@ from ..config import DataConfig, RunConfig
 from .batches import Batch, StepData
 
 SHORTEST_MIXED = 10  # steps; the lower bound of the log-uniform lengths
+FILLING = 20  # steps of a window that fills a row of episodes
 ROW_MULTIPLE = 128  # steps; see EpisodeSampler
 # Whole episodes per gradient step, rounded, that "episode" needs. One episode is too little variety per step. From two
 # on, gradients back to the start of an episode are worth more than more episodes (docs/results.md).
@@ -85,13 +86,13 @@ class EpisodeSampler(Sampler):
     """A fixed number of whole episodes, `steps` steps on average, in one row. Every episode is equally likely.
 
     The row is filled up to a multiple of 128 steps, since preparing kernels for every new shape doubled the time of a
-    gradient step: with windows of `length` steps at random places, so that no step is seen more often than others.
+    gradient step: with windows of 20 steps at random places, so that no step is seen more often than others.
     Episodes are chosen on the CPU: their lengths determine the shape.
     """
 
-    def __init__(self, data: StepData, steps: int, length: int) -> None:
+    def __init__(self, data: StepData, steps: int) -> None:
         super().__init__(data)
-        self.draws_on, self._length = torch.device("cpu"), length
+        self.draws_on = torch.device("cpu")
         self._count = max(1, round(steps * len(data.first) / len(data)))
         every = torch.stack([data.first, data.lengths])
         self._every, self._end = every.cpu(), data.end.cpu()
@@ -101,7 +102,7 @@ class EpisodeSampler(Sampler):
     def prepare(self, generator: torch.Generator) -> int:
         episodes = self._every[:, torch.randint(self._every.shape[1], (self._count,), generator=generator)]
         begins = torch.randint(len(self._end), (ROW_MULTIPLE,), generator=generator)
-        lengths = (self._end[begins] - begins).clamp(max=self._length)
+        lengths = (self._end[begins] - begins).clamp(max=FILLING)
         self._held.copy_(torch.cat([episodes, torch.stack([begins, lengths])], 1), non_blocking=True)
         return -(-int(episodes[1].sum()) // ROW_MULTIPLE) * ROW_MULTIPLE
 
@@ -210,7 +211,7 @@ def make_sampler(config: DataConfig, data: StepData, horizon: int) -> Sampler:
     """The sampler of a context other than "auto". `horizon` limits the segments of "mixed"."""
     steps = config.steps_per_update
     if config.context == "episode":
-        return EpisodeSampler(data, steps, config.context_length)
+        return EpisodeSampler(data, steps)
     if config.context == "mixed":
         return MixedSampler(data, horizon, steps)
     if config.context == "tbptt":
