@@ -74,7 +74,8 @@ class SB3Policy:
         policy: acts for many environments in one call.
         env: the environments that observations come from; rewards are read from it.
         target_return: as in `VectorPolicy`.
-        seed, candidates: as in `VectorPolicy`.
+        seed: as in `VectorPolicy`.
+        candidates: as in `VectorPolicy`.
     """
 
     def __init__(
