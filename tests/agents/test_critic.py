@@ -24,7 +24,7 @@ def prepare(critic: Critic, deviation: torch.Tensor) -> None:
     """Weights of networks that agree in most, with biases."""
     critic.draw(3)
     for weight, bias in zip(critic.weights, critic.biases, strict=True):
-        weight.data = 0.7 * weight[:1] + 0.3 * weight
+        weight.data = 0.9 * weight[:1] + 0.1 * weight
         bias.data = torch.linspace(-0.5, 0.5, bias.numel()).view(bias.shape)
     critic.deviation.copy_(deviation)
 

@@ -29,7 +29,7 @@ def prepare(critic: Critic | None) -> None:
     assert critic is not None
     critic.draw(3)
     for weight, bias in zip(critic.weights, critic.biases, strict=True):
-        weight.data = 0.7 * weight[:1] + 0.3 * weight
+        weight.data = 0.9 * weight[:1] + 0.1 * weight
         bias.data = torch.linspace(-0.5, 0.5, bias.numel()).view(bias.shape)
     critic.deviation.copy_(torch.tensor([0.25, 0.1, 0.2]))
 

@@ -51,7 +51,7 @@ def test_a_planted_best_action_is_found() -> None:
     """What is chosen is nearer to it than the policy's action, or that itself where it is near enough."""
     episodes = planted()
     data, critic = data_of(episodes), Critic(3, 2)
-    fit = fit_critic(critic, data, episodes, planted(500, seed=1), seed=0, updates=600)
+    fit = fit_critic(critic, data, episodes, planted(500, seed=1), seed=0, updates=1500)
     assert fit is not None and 0.95 < fit < 1
     set_deviation([critic], 0.04)
     other = planted(300, seed=2)
@@ -134,13 +134,13 @@ def test_the_deviation_is_the_root_of_the_error_up_to_a_limit() -> None:
 
 @pytest.fixture(scope="module")
 def with_critic(hopper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return quick(tmp_path_factory.mktemp("critic"), hopper_file, "--critic --updates 30 --eval-every 30")
+    return quick(tmp_path_factory.mktemp("critic"), hopper_file, "--critic --updates 60 --eval-every 60")
 
 
 def test_the_policy_is_the_one_without_and_the_card_and_the_log_say_what_the_critic_adds(
     with_critic: Path, hopper_file: Path, tmp_path: Path
 ) -> None:
-    plain = quick(tmp_path, hopper_file, "--updates 30 --eval-every 30")
+    plain = quick(tmp_path, hopper_file, "--updates 60 --eval-every 60")
     policy, other = load_policy(with_critic), load_policy(plain)
     own = policy.model.state_dict()
     assert all(torch.equal(own[name], tensor) for name, tensor in other.model.state_dict().items())
