@@ -99,7 +99,7 @@ def test_training_learns_what_the_behavior_does(context: str, episodes: Episodes
     assert (data.scaled_actions(index).sum(1) == 1).all()
     trainer = Trainer(config, data, 2, 500)
     losses = [float(trainer.step()[0]) for _ in range(60)]
-    assert np.mean(losses[-10:]) < 0.6 < 0.65 < losses[0]  # chance is log 2, 0.69
+    assert np.mean(losses[-10:]) < 0.6 and abs(losses[0] - np.log(2)) < 0.05  # at first by chance
     card = make_discrete_card(trainer.model, action_start=-3)
     statistics = {name: getattr(data, name).tolist() for name in ("observation_mean", "observation_std")}
     policy = policy_of(trainer.model, dataclasses.replace(card, **statistics))
