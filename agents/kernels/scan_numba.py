@@ -62,9 +62,9 @@ def _compiled_narrow(number: Any, kept: Any) -> Callable[..., Any]:  # noqa: ANN
 
 
 @compiled("contract", "reassoc", "nsz")
-def _decay(decays: Array, place: int) -> float:
-    """The log-decay there; 0 where there are none."""
-    return float(decays[place]) if len(decays) > 0 else 0.0
+def _decay(decays: Array, at: Index, stride: Index, row: int, k: int) -> float:
+    """The log-decay of a row's position k; 0 where there are none."""
+    return float(decays[at[5, row] + k * stride[5]]) if len(decays) > 0 else 0.0
 
 
 @compiled("contract", "reassoc", "nsz")
@@ -107,7 +107,7 @@ def _forward(
                     for d in range(dim):
                         outputs[output + Offset(d)] = w[state + i, d] * inverse
                 else:
-                    most[i] += _decay(decays, at[5, row] + k * stride[5])
+                    most[i] += _decay(decays, at, stride, row, k)
                     shrink, p = 1.0, 1.0
                     if score > most[i]:
                         shrink, most[i] = math.exp(most[i] - score), score
@@ -204,13 +204,13 @@ def forward(
     """
     outputs = torch.empty_like(values, dtype=torch.promote_types(values.dtype, torch.float32))  # in the values' order
     weights = torch.empty(scores.shape, dtype=torch.float64)
-    tensors = (scores, values, mask, starts, outputs, scores if log_decay is None else log_decay)
-    flat, at, stride = _flat(values.dim() - 2, *tensors)
+    given = (scores, values, mask, starts, outputs)
+    flat, at, stride = _flat(values.dim() - 2, *given, *(() if log_decay is None else (log_decay,)))
     n, dim = values.shape[-2:]
     group, stretches, pieces = _cut(values, starts)
     # A stretch's own. What those after the first begin with is not read: they begin with a start.
     m, u, w = (part.expand(stretches, *part.shape).clone(memory_format=torch.contiguous_format) for part in (m, u, w))
-    decays = flat[5][:0] if log_decay is None else flat[5]
+    decays = flat[0][:0] if log_decay is None else flat[5]
     arrays = (*flat[:4], decays, at, stride, flat[4], weights.view(-1, n).numpy())
     state = m.view(-1).numpy(), u.view(-1).numpy(), w.view(-1, dim).numpy()
     _share(_forward, values.numel(), group, pieces, *arrays, *state)
