@@ -37,7 +37,11 @@ class Server(ThreadingHTTPServer):
         self.etags, self.cuts = [], []  # of each answer: its ETag, and the number of bytes after which it ends
         self.requests, self.sent = [], []  # headers, and bytes of bodies
         self.base = f"http://127.0.0.1:{self.server_address[1]}/mirror"
-        self.url = f"{self.base}/gym_mujoco_v2/{NAME}"
+        self.at = f"gym_mujoco_v2/{NAME}"
+
+    @property
+    def url(self):
+        return f"{self.base}/{self.at}"
 
     @property
     def range_headers(self):
@@ -63,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         server = self.server
         server.requests.append(self.headers)
-        if self.path != f"/mirror/gym_mujoco_v2/{NAME}" or server.status >= 400:
+        if self.path != f"/mirror/{server.at}" or server.status >= 400:
             return self.send_error(404 if server.status == 200 else server.status)
         if server.location:
             self.send_response(302)

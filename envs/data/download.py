@@ -21,7 +21,7 @@ from .. import files
 from ..errors import DataError, UsageError, one_line
 from ..system import sync
 
-_ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\]|[^\s/\[]+)(/\S*)?", re.IGNORECASE)
+_ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\](:\d+)?|[^\s/\[]+)(/\S*)?", re.IGNORECASE)
 _ATTEMPTS = 6
 _BLOCK_BYTES = 2**18
 _PAUSE_S = 1.0  # before the second attempt; twice as long before each further one
@@ -33,6 +33,24 @@ _BROKEN_OFF = (ConnectionError, TimeoutError, IncompleteRead)
 _NETWORK = (*_BROKEN_OFF, URLError, ssl.SSLError, HTTPException, ValueError)
 
 
+def file_url(variable: str, server: str, path: str, **names: str) -> str:
+    """The address of a file: `path` on `server`, or on the mirror that the environment variable has.
+
+    A mirror is a base, which `path` follows, or a pattern: an address with `{file}`, and any other of the `names`, in
+    it. UsageError: a pattern with other names or without the file, or not an http or https address.
+    """
+    base = os.environ.get(variable) or server
+    url = base if {*"{}"} & {*base} else f"{base.rstrip('/')}/{path}"
+    known = [f"{{{name}}}" for name in names]
+    if "{file}" not in url or {*"{}"} & {*re.sub("|".join(known), "", url)}:
+        raise UsageError(f"{variable}={base!r}: a pattern has {{file}}, and no braces but {', '.join(known)}")
+    for name, value in zip(known, names.values(), strict=True):
+        url = url.replace(name, value)
+    if not _ADDRESS.fullmatch(url):
+        raise UsageError(f"{url!r} is not an http or https address; correct {variable}")
+    return url
+
+
 def fetch(url: str, target: Path, *, check: Callable[[Path], object], progress: bool = True) -> None:
     """Downloads a file unless it exists; other processes that need it wait.
 
@@ -41,12 +59,9 @@ def fetch(url: str, target: Path, *, check: Callable[[Path], object], progress: 
     temporary path and raises DataError; only then is it pinned and renamed. `progress` shows a bar.
 
     Raises:
-        UsageError: the URL is not an http or https address.
         DataError: the server cannot be reached, refuses or breaks off again and again; or the file is not the one
             pinned or fails the check, and is deleted. Errors of writing are those of `files.alone`.
     """
-    if not _ADDRESS.fullmatch(url):
-        raise UsageError(f"{url!r} is not an http or https address; correct D4RL_BASE_URL")
     part, note = (target.with_name(f".{target.name}.part{suffix}") for suffix in ("", ".json"))
     with files.alone(target, "fetching", _WAY_OUT):
         if target.is_file():  # another process has fetched it meanwhile

@@ -181,7 +181,8 @@ def _fetch(task: D4RLTask, path: Path, progress: bool) -> None:
     except DataError as error:
         local = "use --source local, " if task.level in local_levels(task.family) else ""
         raise DataError(
-            f"{error}, or set D4RL_DATASET_DIR to a folder that has {path.name} or D4RL_BASE_URL to a mirror, {local}"
+            f"{error}, or set D4RL_DATASET_DIR to a folder that has {path.name} or D4RL_BASE_URL to a mirror "
+            f"(https://HOST/{{file}} if all its files are in one folder), {local}"
             "or give the path of an HDF5 file as the source"
         ) from error
 

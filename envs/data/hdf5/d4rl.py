@@ -13,6 +13,7 @@ from ...errors import DataError, UsageError, one_line
 from ...files import write_whole
 from ...system import require_memory
 from ...tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM, D4RL_SERVER, D4RLTask
+from ..download import file_url
 from ..episodes import Episodes
 from .opening import (
     check_kind,
@@ -40,9 +41,11 @@ def d4rl_dataset_dir() -> Path:
 
 
 def d4rl_url(task: D4RLTask) -> str:
-    """Where a task's file is fetched from: `gym_mujoco_v2/FILE` of D4RL's server, or of the mirror `$D4RL_BASE_URL`."""
-    base = os.environ.get("D4RL_BASE_URL") or D4RL_SERVER
-    return f"{base.rstrip('/')}/gym_mujoco_v2/{task.d4rl_file}"
+    """Where a task's file is fetched from: `gym_mujoco_v2/FILE` of D4RL's server, or of the mirror `$D4RL_BASE_URL`.
+
+    The mirror may be a pattern, as in `file_url`, of {file} and {family}; UsageError: it is neither that nor a base.
+    """
+    return file_url("D4RL_BASE_URL", D4RL_SERVER, "gym_mujoco_v2/{file}", file=task.d4rl_file, family=task.family)
 
 
 def read_hdf5(
