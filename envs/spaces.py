@@ -1,0 +1,226 @@
+"""Observation spaces: flattened to one vector, batch by batch, as Gymnasium's `spaces.flatten` does it step by step.
+
+A layout is what flattening needs to know of a space, as JSON in Minari's form: {"type": "Dict", "subspaces": {...}}. A
+policy's card has one. No Gymnasium, unless a space is given.
+
+Shape suffixes: N steps or environments, O numbers of a flat observation.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+Layout: TypeAlias = Mapping[str, Any]
+
+MOST = 2**20  # numbers of an observation: beyond, one-hot vectors are a mistake
+_DEPTH = 16
+_DESCRIBE = "describe it as Minari's serialize_space does"
+_INDEX = re.compile(r"_index_(\d+)")  # Minari's name for a part of a tuple
+
+
+def layout_of(space: gym.Space[Any]) -> Layout:
+    """The layout of a space; ValueError: it cannot be flattened, and the message says why and what to do."""
+    return checked_layout(_described(space))
+
+
+def _described(space: gym.Space[Any]) -> dict[str, Any]:
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Box):
+        return {"type": "Box", "shape": list(space.shape), "dtype": str(space.dtype)}
+    if isinstance(space, spaces.Discrete):
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+    if isinstance(space, spaces.MultiBinary):
+        return {"type": "MultiBinary", "n": list(space.shape)}
+    if isinstance(space, spaces.Dict):
+        return {"type": "Dict", "subspaces": {str(key): _described(part) for key, part in space.spaces.items()}}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "Tuple", "subspaces": [_described(part) for part in space.spaces]}
+    return {"type": type(space).__name__}
+
+
+def checked_layout(tree: object) -> Layout:
+    """The layout in JSON of unknown origin, without what flattening does not need; ValueError: it is none."""
+    layout = _checked(tree, _DEPTH)
+    if (size := flat_size(layout)) > MOST:
+        raise ValueError(f"are {size:,} numbers when flattened, more than {MOST:,}; leave out what is that large")
+    return layout
+
+
+def _checked(tree: object, depth: int) -> Layout:
+    if not isinstance(tree, dict) or not depth:
+        raise ValueError(f"are of no known space; {_DESCRIBE}")
+    kind, parts = tree.get("type"), tree.get("subspaces")
+    if kind == "Dict" and isinstance(parts, dict):
+        return {"type": kind, "subspaces": {key: _checked(part, depth - 1) for key, part in parts.items()}}
+    if kind == "Tuple" and isinstance(parts, list):
+        return {"type": kind, "subspaces": [_checked(part, depth - 1) for part in parts]}
+    if kind == "Box":
+        shape = _counts(tree.get("shape"))
+        if len(shape) == 3 and tree.get("dtype") == "uint8":
+            raise ValueError(
+                f"are images (uint8 of shape {tuple(shape)}), for which the models have no encoder; encode them as "
+                "vectors of features, or wrap the environment in gymnasium.wrappers.FlattenObservation where they are "
+                "small"
+            )
+        return {"type": kind, "shape": shape}
+    if kind == "MultiBinary":
+        n = tree.get("n")
+        return {"type": kind, "n": _counts(n if isinstance(n, list) else [n])}
+    if kind in ("Discrete", "MultiDiscrete"):
+        return _choices(kind, tree)
+    raise ValueError(
+        f"are {str(kind)[:40]}, which has no fixed size as a vector; wrap the environment in "
+        "gymnasium.wrappers.TransformObservation, with a function that makes a vector"
+    )
+
+
+def _choices(kind: str, tree: dict[str, Any]) -> Layout:
+    key = "n" if kind == "Discrete" else "nvec"
+    try:
+        counts, starts = np.array(tree.get(key)), np.array(tree.get("start", 0))
+    except ValueError:  # rows of different lengths
+        counts = starts = np.array(None)
+    if counts.dtype != int or starts.dtype != int or starts.shape not in ((), counts.shape) or (counts < 1).any():
+        raise ValueError(f"have {key} {str(tree.get(key))[:40]} in their space, and a start beside; {_DESCRIBE}")
+    return {"type": kind, key: counts.tolist(), "start": np.broadcast_to(starts, counts.shape).tolist()}
+
+
+def _counts(values: object) -> list[int]:
+    if isinstance(values, list) and all(type(value) is int and 0 <= value < 2**53 for value in values):
+        return values
+    raise ValueError(f"have the shape {str(values)[:40]} in their space; {_DESCRIBE}")
+
+
+def flat_size(layout: Layout) -> int:
+    """The number O of columns of a flattened observation."""
+    kind = layout["type"]
+    if kind in ("Dict", "Tuple"):
+        return sum(map(flat_size, _parts(layout).values()))
+    if kind == "MultiDiscrete":
+        return int(np.sum(layout["nvec"]))
+    return math.prod(layout["shape"] if kind == "Box" else layout["n"] if kind == "MultiBinary" else [layout["n"]])
+
+
+def is_vector(layout: Layout) -> bool:
+    """Whether observations are vectors as they are."""
+    return layout["type"] == "Box" and len(layout["shape"]) == 1
+
+
+def flatten_batch(
+    layout: Layout | None,
+    tree: Any,  # noqa: ANN401  arrays, or dicts and tuples of them
+    name: str = "observations",
+    dtype: npt.DTypeLike = np.float32,
+) -> npt.NDArray[Any]:
+    """N observations as an array (N, O) of `dtype`: Discrete and MultiDiscrete one-hot, the others raveled.
+
+    `tree` holds what Gymnasium's vector environments give: an array with a first axis of N, a dict or a tuple of them,
+    or a list of N single observations. What is flat already, (N, O), is kept. Without a layout, all numbers are columns
+    as they are, and a dict's keys are sorted, as Gymnasium's Dict sorts them. `name` is the tree's in messages.
+
+    ValueError: a part is missing, of another shape, no number, or not in its space.
+    """
+    parts = list(_leaves(layout, _transposed(tree), name))
+    if not parts:
+        raise ValueError(f"{name}: hold no numbers")
+    lengths = {where: len(part) for where, part in parts}
+    if len(set(lengths.values())) > 1:
+        few, many = min(lengths, key=lengths.__getitem__), max(lengths, key=lengths.__getitem__)
+        raise ValueError(f"{few} has {lengths[few]:,} rows, {many} has {lengths[many]:,}; give as many of each")
+    if len(parts) == 1:
+        return parts[0][1].astype(dtype, copy=False)
+    return np.concatenate([part for _, part in parts], axis=1, dtype=dtype, casting="unsafe")
+
+
+def _transposed(tree: Any) -> Any:  # noqa: ANN401
+    """A list of observations that are dicts or tuples as one dict or tuple of lists."""
+    if not isinstance(tree, list) or not tree or not isinstance(tree[0], Mapping | tuple):
+        return tree
+    first, same = tree[0], all(type(one) is type(tree[0]) and len(one) == len(tree[0]) for one in tree)
+    if not same or (isinstance(first, Mapping) and any(one.keys() != first.keys() for one in tree)):
+        raise ValueError("observations of a list have different parts; give the same to each")
+    if isinstance(first, Mapping):
+        return {key: _transposed([one[key] for one in tree]) for key in first}
+    return tuple(_transposed(list(column)) for column in zip(*tree, strict=True))
+
+
+def _parts(layout: Layout) -> dict[str, Layout]:
+    parts = layout["subspaces"]
+    return dict(parts) if layout["type"] == "Dict" else _named(tuple(parts))
+
+
+def _named(tree: Any) -> dict[str, Any]:  # noqa: ANN401
+    """The parts of a dict or a tuple by name, in the order in which they are flattened."""
+    if not isinstance(tree, Mapping):
+        return {str(i): part for i, part in enumerate(tree)}
+    found = {str(key): part for key, part in tree.items()}
+    numbers = {key: match[1] for key in found if (match := _INDEX.fullmatch(key))}
+    if len(numbers) == len(found):
+        return {numbers[key]: found[key] for key in sorted(found, key=lambda key: int(numbers[key]))}
+    return dict(sorted(found.items()))
+
+
+def _leaves(layout: Layout | None, tree: Any, name: str) -> Iterator[tuple[str, npt.NDArray[Any]]]:  # noqa: ANN401
+    """The arrays (N, columns) of a tree, in order, with their names."""
+    nested = isinstance(tree, Mapping | tuple)
+    if layout is None:
+        if not nested:
+            array = _numbers(tree, name)
+            yield name, array.reshape(len(array), -1)
+            return
+        for key, part in _named(tree).items():
+            yield from _leaves(None, part, f"{name}/{key}")
+        return
+    if layout["type"] in ("Dict", "Tuple") and nested:
+        found = _named(tree)
+        for key, part in _parts(layout).items():
+            if key not in found:
+                raise ValueError(f"{name}: {key!r} is missing (found: {', '.join(found)[:200] or 'nothing'})")
+            yield from _leaves(part, found[key], f"{name}/{key}")
+        return
+    if nested:
+        raise ValueError(f"{name}: is a {type(tree).__name__}, its space is a {layout['type']}; give an array")
+    yield name, _leaf(layout, _numbers(tree, name), name)
+
+
+def _numbers(value: Any, name: str) -> npt.NDArray[Any]:  # noqa: ANN401
+    try:
+        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    except ValueError as error:
+        raise ValueError(f"{name}: rows have different shapes; give as many numbers in each") from error
+    if array.dtype.kind not in "biuf" or not array.ndim:
+        raise ValueError(f"{name}: is {array.dtype} of shape {array.shape}; give an array of numbers, a row for each")
+    return array
+
+
+def _leaf(layout: Layout, array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    kind, size, rows = layout["type"], flat_size(layout), len(array)
+    if array.shape == (rows, size) and (kind != "Discrete" or size > 1):
+        return array
+    if kind in ("Dict", "Tuple"):
+        raise ValueError(f"{name}: has shape {array.shape}; give the parts of the {kind}, or ({rows}, {size})")
+    counts = np.array(layout.get("nvec", layout.get("n")))
+    shape = layout["shape"] if kind == "Box" else counts.tolist() if kind == "MultiBinary" else counts.shape
+    if array.shape != (rows, *shape) and not (kind == "Discrete" and array.shape == (rows, 1)):
+        raise ValueError(f"{name}: has shape {array.shape}; its space is of {(rows, *shape)}, flat of {(rows, size)}")
+    if kind in ("Box", "MultiBinary"):
+        return array.reshape(rows, size)
+    columns = []
+    for chosen, count, start in zip(array.reshape(rows, -1).T, counts.flat, np.ravel(layout["start"]), strict=True):
+        columns.append(np.equal(chosen[:, None], np.arange(start, start + count)))
+        if (odd := ~columns[-1].any(axis=1)).any():
+            found = f"{chosen[odd][0]:g} in row {odd.argmax()}"
+            raise ValueError(f"{name}: has {found}; its space is {start} to {start + count - 1}")
+    return np.concatenate(columns, axis=1)
