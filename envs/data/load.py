@@ -14,10 +14,11 @@ from ..tasks.built_in import LocalTask
 from ..tasks.environment import check_own_name, own_task, same_dynamics
 from ..tasks.names import get_task
 from ..tasks.table import TASKS, D4RLTask, Reference, Task
+from .columns import hold_to_choices
 from .download import fetch
 from .episodes import Episodes
 from .hdf5.d4rl import d4rl_dataset_dir, d4rl_url, read_hdf5
-from .hdf5.opening import check_file, hold_to_choices
+from .hdf5.opening import check_file
 from .minari.read import MINARI_LEVELS, minari_id, read_minari
 from .minari.spec import check_minari_id, minari_data_dir
 

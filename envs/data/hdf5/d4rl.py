@@ -4,31 +4,20 @@ import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 
-from ...errors import DataError, UsageError, one_line
+from ...errors import one_line
 from ...files import write_whole
-from ...system import require_memory
-from ...tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM, D4RL_SERVER, D4RLTask
+from ...tasks.table import D4RL_SERVER, D4RLTask
+from ..assemble import Limits, assemble
+from ..columns import CONVERT
 from ..download import file_url
 from ..episodes import Episodes
-from .opening import (
-    check_kind,
-    check_shapes,
-    check_size,
-    hold_to_bounds,
-    hold_to_choices,
-    open_hdf5,
-    place_of,
-    plain_entry,
-    read_actions,
-    read_flags,
-    read_float32,
-    shape_of_actions,
-)
+from .layouts import read_tables
+from .opening import open_hdf5
 
 _REQUIRED = ("observations", "actions", "rewards")
 _FLAGS = ("terminals", "timeouts")
@@ -48,117 +37,38 @@ def d4rl_url(task: D4RLTask) -> str:
     return file_url("D4RL_BASE_URL", D4RL_SERVER, "gym_mujoco_v2/{file}", file=task.d4rl_file, family=task.family)
 
 
-def read_hdf5(
-    path: str | os.PathLike[str],
-    *,
-    dataset: str | None = None,
-    observation_dim: int | None = None,
-    action_dim: int | None = None,
-    action_low: npt.ArrayLike = -1.0,
-    action_high: npt.ArrayLike = 1.0,
-    n_actions: int | None = None,
-    action_start: int = 0,
-    max_episode_steps: int | None = None,
-    clip_actions: bool = False,
-) -> Episodes:
-    """Read a file in D4RL's layout: observations (N, O), actions (N, A), rewards, terminals and timeouts (N,).
+def read_hdf5(path: str | os.PathLike[str], *, dataset: str | None = None, **limits: Any) -> Episodes:  # noqa: ANN401
+    """Read an HDF5 file: observations (N, O), actions (N, A), rewards, terminals and timeouts (N,), as in D4RL's.
 
-    Integers as actions, (N,) or (N, 1), are discrete. `n_actions` insists on them, and on those from `action_start` on,
-    `action_dim` alone on others.
+    A group of observations is laid side by side, as Gymnasium flattens a dict. Integers as actions, (N,) or (N, 1), are
+    discrete. Ends of episodes may have the names of `ends.END_NAMES`. Files of d3rlpy and robomimic, whose episodes
+    are apart, are read, too. `limits` are the fields of `assemble.Limits`.
 
-    Real numbers become float32. Episodes end where terminals or timeouts is set, and after `max_episode_steps` at the
-    latest; an unfinished last one is left out, with a note. So are the 84 zero columns of D4RL's Ant where
-    `observation_dim` is 27. `observation_dim` and `action_dim` insist on a size; bounds are numbers or (A,).
+    Real numbers become float32. Episodes end where a flag is set, and after `max_episode_steps` at the latest. An
+    unfinished last one is left out, with a note, as are D4RL Ant's 84 zero columns where `observation_dim` is 27.
 
     Raises:
         DataError: the file is missing, damaged, of another layout or size, or holds NaN, infinity, actions of another
             kind, out of bounds (unless `clip_actions`) or not among the integers, or no complete episode.
         UsageError: `max_episode_steps` is less than 1.
     """
-    if max_episode_steps is not None and max_episode_steps < 1:
-        raise UsageError(f"max_episode_steps is {max_episode_steps}; give 1 or more (--max-episode-steps)")
-    path = Path(path)
-    notes: list[str] = []
+    path, held = Path(path), Limits(**limits)
     with open_hdf5(path) as file:
-        keys = [*_REQUIRED, *(key for key in _FLAGS if key in set(file))]  # `in file` leaves broken links out
-        found = {key: plain_entry(file, key, h5py.Dataset, _LAYOUT) for key in keys}
-        require_memory(check_size(found.values()), str(path), "use a smaller file")
-        n_steps = found["rewards"].size
-        if n_actions is not None or action_dim is not None:
-            check_kind(found["actions"], n_actions is not None)
-        _check_layout(found, n_steps)
-        observations, rewards = (read_float32(found[key], n_steps) for key in ("observations", "rewards"))
-        actions = read_actions(found["actions"], n_steps)
-        none = np.zeros(n_steps, np.bool_)
-        terminals, timeouts = (read_flags(found[key]) if key in found else none for key in _FLAGS)
+        found = list[str]()
+        tables, one_each = read_tables(file, found)
         env_id = _text_attribute(file, "env_id")
         provenance = {name: _text_attribute(file, name) for name in ("origin", "policy")}
-    ours, theirs = ANT_OBSERVATION_DIM, ANT_D4RL_OBSERVATION_DIM
-    if (observation_dim, observations.shape[1]) == (ours, theirs):
-        if observations[:, ours:].any():
-            raise DataError(
-                f"{path}:observations has {theirs} columns, and those behind Ant-v4's {ours} are not all zero; use "
-                "D4RL's file"
-            )
-        notes.append(f"dropped {theirs - ours} all-zero observation columns (contact forces)")
-        observations = observations[:, :ours].copy()
-    for key, array, wanted in (("observations", observations, observation_dim), ("actions", actions, action_dim)):
-        if array.ndim > 1 and wanted not in (None, columns := array.shape[1]):
-            raise DataError(
-                f"{path}:{key} has {columns} columns, the environment has {wanted}; choose the task it was made for"
-            )
-    if n_actions is not None:
-        hold_to_choices(path, actions, n_actions, action_start)
-    elif actions.ndim > 1:
-        bounds = np.asarray(action_low, dtype=np.float32), np.asarray(action_high, dtype=np.float32)
-        hold_to_bounds(path, actions, bounds, clip_actions, notes)
-    ends = _episode_ends(path, terminals | timeouts, max_episode_steps, notes)
-    n_steps = int(ends[-1])
-    if n_steps < len(rewards):
-        notes.append(f"dropped {len(rewards) - n_steps:,} steps of an unfinished last episode")
-    notes += [f"{name}: {text}" for name, text in provenance.items() if text is not None]
-    return Episodes(
-        observations=observations[:n_steps],
-        actions=actions[:n_steps],
-        rewards=rewards[:n_steps],
-        offsets=np.concatenate(([0], ends)),
-        terminated=terminals[ends - 1],
-        dataset=dataset or path.stem,
-        path=str(path),
-        env_id=env_id,
-        notes=tuple(notes),
-    )
-
-
-def _check_layout(found: Mapping[str, h5py.Dataset], steps: int) -> None:
-    observations = found["observations"]
-    if observations.ndim == 1 and observations.dtype.kind in "biu":
-        raise DataError(f"{place_of(observations)} are integers; store them one-hot, as FlattenObservation gives them")
-    shapes: dict[str, tuple[int | None, ...]] = dict.fromkeys(found, (steps,))
-    shapes |= {"observations": (steps, None), "actions": shape_of_actions(found["actions"], steps, None)}
-    check_shapes(found.values(), shapes.values(), steps)
-
-
-def _episode_ends(
-    path: Path, ended: npt.NDArray[np.bool_], max_episode_steps: int | None, notes: list[str]
-) -> npt.NDArray[np.int64]:
-    """One past the last row of each complete episode, (E,); a note has the number of those that the file lacks."""
-    ends = np.flatnonzero(ended).astype(np.int64) + 1
-    if max_episode_steps is not None:
-        starts = np.concatenate(([0], ends))
-        stops = np.append(ends, len(ended))
-        # b + 1: the rows behind the last end are a whole episode where their number fits exactly.
-        cuts = [np.arange(a + max_episode_steps, b + 1, max_episode_steps) for a, b in zip(starts, stops, strict=True)]
-        ends = np.unique(np.concatenate([ends, *cuts]))
-    if len(ends) == 0:
-        tried = "" if max_episode_steps is None else f" within {max_episode_steps} steps"
-        raise DataError(
-            f"{path}:terminals and timeouts are absent or never set: none of the {len(ended):,} steps ends an episode"
-            f"{tried}; give the episodes' length with --max-episode-steps"
+        return assemble(
+            tables,
+            held,
+            path=str(path),
+            file=path,
+            way_out=f"use a file in {_LAYOUT}, or convert it: {CONVERT}",
+            one_each=one_each,
+            dataset=dataset or path.stem,
+            env_id=env_id,
+            notes=(*found, *(f"{name}: {text}" for name, text in provenance.items() if text is not None)),
         )
-    if cut := int((~ended[ends - 1]).sum()):
-        notes.append(f"ended {cut:,} episodes after {max_episode_steps} steps, where the file has no end")
-    return ends
 
 
 def read_env_id(path: Path) -> str | None:

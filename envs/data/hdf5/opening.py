@@ -1,9 +1,8 @@
-"""HDF5 files of unknown origin: what must pass before a number is read or memory is taken, and reading numbers."""
+"""HDF5 files of unknown origin: what must pass before a number is read or memory is taken."""
 
 import math
-import os
 import subprocess
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -15,15 +14,10 @@ import numpy.typing as npt
 
 from ...errors import DataError, EnvsError, one_line
 from ...processes import start_child
+from ..columns import check_size
 from ..download import verify_pin
 
-Bounds = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
-
 _FETCH = "get the file again; a local dataset is made again if you delete it"
-
-# gzip reaches about 1000:1 on constant data, so an honest file never promises more than that.
-_MAX_EXPANSION = 1000
-_EXPANSION_SLACK_BYTES = 64 * 2**20
 
 # In D4RL's files and Minari's, and as large as what is read of them.
 _UNUSED = {"next_observations", "infos", "metadata"}
@@ -34,6 +28,24 @@ _HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 # Reading is far faster than this, even where others keep the machine busy.
 _SECONDS, _BYTES_PER_SECOND = 60, 2**20
 _READ_ALL = f"import sys; from {__name__} import read_all; read_all(sys.argv[1])"
+
+
+class Hdf5Column:
+    """A dataset of a file as a `columns.Column`; HDF5 converts its numbers as it reads them."""
+
+    def __init__(self, data: h5py.Dataset) -> None:
+        self.place, self.shape, self.dtype, self._data = place_of(data), data.shape, data.dtype, data
+        # HDF5 takes memory for whole chunks, which may be larger than the dataset.
+        self.claims = max(math.prod(data.shape), math.prod(data.chunks) if data.chunks else 0)
+
+    def values(self) -> npt.NDArray[Any]:
+        """As `columns.Column.values`."""
+        values: npt.NDArray[Any] = self._data[()]
+        return values
+
+    def read_into(self, out: npt.NDArray[Any]) -> None:
+        """As `columns.Column.read_into`."""
+        self._data.read_direct(out, source_sel=np.s_[: len(out)])
 
 
 @contextmanager
@@ -84,7 +96,7 @@ def read_all(path: str) -> None:
     """Read what any reader here would; what is wrong with the file otherwise is for that reader to say."""
     with suppress(DataError), open_hdf5(Path(path)) as file:
         dict(file.attrs)
-        _read_group(file, depth=2)
+        _read_group(file, depth=3)
 
 
 def _read_group(group: h5py.Group, depth: int) -> None:
@@ -92,7 +104,7 @@ def _read_group(group: h5py.Group, depth: int) -> None:
         with suppress(*_HDF5_ERRORS, EnvsError):
             entry = plain_entry(group, key, h5py.HLObject)
             if isinstance(entry, h5py.Dataset):
-                check_size([entry])
+                check_size([Hdf5Column(entry)], Path(group.file.filename))
                 entry[()]
             elif depth:
                 _read_group(entry, depth - 1)
@@ -127,100 +139,3 @@ def plain_entry(parent: h5py.Group, key: str, kind: type, layout: str = "this la
 def place_of(entry: h5py.HLObject, key: str = "") -> str:
     """An entry, or `key` inside it, as a message has it: FILE:NAME."""
     return f"{entry.file.filename}:{f'{entry.name}/{key}'.strip('/')}"
-
-
-def check_shapes(datasets: Iterable[h5py.Dataset], shapes: Iterable[tuple[int | None, ...]], steps: int) -> None:
-    """Raises DataError where an array has no numbers or another shape than `steps` go with; None: any number."""
-    for data, wanted in zip(datasets, shapes, strict=True):
-        pairs = zip(wanted, data.shape, strict=False)
-        if data.ndim != len(wanted) or not data.size or any(w not in (None, found) for w, found in pairs):
-            shown = str(wanted).replace("None", "any number")
-            raise DataError(f"{place_of(data)} has shape {data.shape}; {steps:,} rewards go with {shown}; {_FETCH}")
-
-
-def check_size(datasets: Collection[h5py.Dataset], taken: int = 0) -> int:
-    """The bytes of datasets of one file as float32, with those `taken` before; DataError: it cannot hold as much."""
-    path = next(iter(datasets)).file.filename
-    # HDF5 takes memory for whole chunks, which may be larger than the dataset.
-    sizes = [max(math.prod(data.shape), math.prod(data.chunks) if data.chunks else 0) for data in datasets]
-    claimed, size = taken + 4 * int(sum(sizes)), os.path.getsize(path)
-    if claimed > _MAX_EXPANSION * size + _EXPANSION_SLACK_BYTES:
-        raise DataError(f"{path}: claims {claimed:,} bytes in a file of {size:,}, so it is damaged; {_FETCH}")
-    return claimed
-
-
-def read_float32(data: h5py.Dataset, n_rows: int) -> npt.NDArray[np.float32]:
-    """The first rows of a dataset as float32 (HDF5 converts as it goes); DataError: a value is not finite."""
-    array = np.empty((n_rows, *data.shape[1:]), np.float32)
-    data.read_direct(array, source_sel=np.s_[:n_rows])
-    if not np.isfinite((array.min(), array.max())).all():
-        bad = np.argwhere(~np.isfinite(array))
-        value = "NaN" if np.isnan(array[tuple(bad[0])]) else "infinite or beyond float32"
-        where = f"step {bad[0][0]}" + (f", column {bad[0][1]}" if array.ndim == 2 else "")
-        raise DataError(
-            f"{place_of(data)} has {len(bad):,} values that are not finite, the first ({value}) at {where}; repair the "
-            "file or get it again"
-        )
-    return array
-
-
-def read_flags(data: h5py.Dataset) -> npt.NDArray[np.bool_]:
-    """A dataset of zeros and ones; DataError: it has other values."""
-    values = data[()]
-    flags: npt.NDArray[np.bool_] = values != 0
-    if not np.array_equal(values, flags):
-        raise DataError(f"{place_of(data)} has values other than 0 and 1; {_FETCH}")
-    return flags
-
-
-def is_discrete(actions: h5py.Dataset) -> bool:
-    """Whether actions are integers, one for every step: (N,) or (N, 1)."""
-    return actions.dtype.kind in "biu" and actions.shape[1:] in ((), (1,))
-
-
-def check_kind(actions: h5py.Dataset, discrete: bool) -> None:
-    """Raises DataError if actions are not of the environment's kind; the message has the first such action."""
-    if is_discrete(actions) == discrete or not actions.size:
-        return
-    values = actions[()]
-    if discrete:
-        odd = np.argwhere(~np.isfinite(values) | (values != np.rint(values)))
-        step = int(odd[0][0]) if len(odd) else 0
-        wanted = f"integers, one for every step; store them as int64 of shape ({len(values)},)"
-    else:
-        step, wanted = 0, "vectors of real numbers; store them as float32"
-    told = f"{values.dtype} of shape {values.shape} ({one_line(values[step], 60)} at step {step})"
-    raise DataError(f"{place_of(actions)} are {told}, but the environment takes {wanted}")
-
-
-def shape_of_actions(actions: h5py.Dataset, steps: int, columns: int | None) -> tuple[int | None, ...]:
-    """The shape that `check_shapes` wants; `columns` of actions that are no integers, None: any number."""
-    return (steps, *actions.shape[1:]) if is_discrete(actions) else (steps, columns)
-
-
-def read_actions(actions: h5py.Dataset, n_rows: int) -> npt.NDArray[Any]:
-    """Discrete actions as int64 (N,), others as `read_float32`."""
-    return actions[()].reshape(-1).astype(np.int64) if is_discrete(actions) else read_float32(actions, n_rows)
-
-
-def hold_to_choices(path: Path, actions: npt.NDArray[np.int64], n_actions: int, start: int) -> None:
-    """Raises DataError if an action is not one of the `n_actions` from `start` on; the message has the first one."""
-    odd = np.flatnonzero((actions < start) | (actions >= start + n_actions))
-    if odd.size:
-        raise DataError(
-            f"{path}:actions has {actions[odd[0]]} at step {odd[0]}, but the environment takes {start} to "
-            f"{start + n_actions - 1}; choose the environment it was recorded on, or renumber its actions"
-        )
-
-
-def hold_to_bounds(path: Path, actions: npt.NDArray[np.float32], bounds: Bounds, clip: bool, notes: list[str]) -> None:
-    """Raises DataError where actions (N, A) are out of bounds, (A,); with `clip` changes them in place and notes it."""
-    low, high = bounds
-    least, most = actions.min(axis=0), actions.max(axis=0)
-    if np.all(least >= low) and np.all(most <= high):
-        return
-    found, allowed = (f"[{a.min():.6g}, {b.max():.6g}]" for a, b in ((least, most), (low, high)))
-    if not clip:
-        raise DataError(f"{path}:actions range over {found}, outside {allowed}; pass --clip-actions to clip them")
-    np.clip(actions, low, high, out=actions)
-    notes.append(f"clipped actions from {found} to {allowed}")

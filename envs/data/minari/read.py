@@ -1,5 +1,6 @@
 """Minari datasets to episodes: fetched by minari's client, read here after the checks of any foreign file."""
 
+import math
 import os
 import shutil
 import sys
@@ -16,9 +17,11 @@ from ...files import alone, sha256
 from ...system import require_memory, sync
 from ...tasks.names import get_task
 from ...tasks.table import D4RLTask
+from .. import columns
 from ..download import write_pin
 from ..episodes import Episode, Episodes, join
 from ..hdf5 import opening
+from ..hdf5.opening import Hdf5Column
 from .spec import WAY_OUT, MinariSpec, minari_data_dir, read_spec
 
 # Of Minari's mujoco/* datasets; "simple" has no counterpart in D4RL's table.
@@ -133,22 +136,22 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
     opening.check_file(path)
     spec = read_spec(folder / "metadata.json")
     notes, claimed, read, ended = list(spec.notes), 0, list[Episode](), list[bool]()
-    columns = spec.observation_dim, None if spec.action_low is None else len(spec.action_low)
+    sizes = spec.observation_dim, None if spec.action_low is None else len(spec.action_low)
     discrete = None if spec.action_low is None and spec.n_actions is None else spec.n_actions is not None
     with opening.open_hdf5(path) as file:
         # No bar for what takes less than a second.
         every = range(len(file))
         for e in tqdm(every, dataset_id, unit="episode", delay=1, mininterval=1, leave=False, disable=not progress):
             parts = _parts(opening.plain_entry(file, f"episode_{e}", h5py.Group, _LAYOUT))
-            claimed = opening.check_size(parts, claimed)
-            _check_parts(parts, columns, discrete)
+            claimed = columns.check_size(parts, path, claimed)
+            _check_parts(parts, sizes, discrete)
             episode, has_end = _read_episode(*parts)
             read.append(episode)
             ended.append(has_end)
             if e == 0:
-                discrete = opening.is_discrete(parts[2])
-                columns = sizes = episode.observations.shape[1], 1 if discrete else episode.actions.shape[1]
-                require_memory(4 * spec.total_steps * (sum(sizes) + 1), str(path), "use a smaller dataset")
+                discrete = columns.is_discrete(parts[2])
+                sizes = found = episode.observations.shape[1], 1 if discrete else episode.actions.shape[1]
+                require_memory(4 * spec.total_steps * (sum(found) + 1), str(path), "use a smaller dataset")
     if (total := sum(map(len, read))) != spec.total_steps:
         raise DataError(f"{path}: has {total:,} steps, metadata.json counts {spec.total_steps:,}; {_AGAIN}")
     if not ended.pop():
@@ -159,37 +162,63 @@ def _read(dataset_id: str, folder: Path, progress: bool, clip_actions: bool) -> 
         notes.append(f"treated {n_open:,} episodes without a mark at their end as truncated")
     episodes = join(read, dataset=dataset_id, source="minari", path=str(path), env_id=spec.env_id)
     if spec.n_actions is not None:
-        opening.hold_to_choices(path, episodes.actions, spec.n_actions, spec.action_start)
+        columns.hold_to_choices(path, episodes.actions, spec.n_actions, spec.action_start)
     if spec.action_low is not None and spec.action_high is not None:
         bounds = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
-        opening.hold_to_bounds(path, episodes.actions, bounds, clip_actions, notes)
+        columns.hold_to_bounds(path, episodes.actions, bounds, clip_actions, notes)
     return MinariData(replace(episodes, notes=tuple(notes)), spec)
 
 
-def _parts(group: h5py.Group) -> list[h5py.Dataset]:
+def _parts(group: h5py.Group) -> list[Hdf5Column]:
     keys = ("rewards", "observations", "actions", "terminations", "truncations")
-    return [opening.plain_entry(group, key, h5py.Dataset, _LAYOUT) for key in keys]
+    return [Hdf5Column(opening.plain_entry(group, key, h5py.Dataset, _LAYOUT)) for key in keys]
 
 
-def _check_parts(parts: list[h5py.Dataset], columns: tuple[int | None, int | None], discrete: bool | None) -> None:
+def _check_parts(parts: list[Hdf5Column], sizes: tuple[int | None, int | None], discrete: bool | None) -> None:
     """All checks of the arrays of an episode but those of their numbers; None: actions may be of either kind."""
-    steps = parts[0].size
+    rewards, observations, actions, *flags = parts
+    steps = math.prod(rewards.shape)
+    if not steps:
+        columns.wrong_shape(rewards, 0, "one number for each step")
+    for column in (rewards, *flags):
+        if column.shape[:1] != (steps,) or not columns.is_vector(column):
+            columns.wrong_shape(column, steps, f"({steps},)")
     if discrete is not None:
-        opening.check_kind(parts[2], discrete)
-    acted = opening.shape_of_actions(parts[2], steps, columns[1])
-    shapes = ((steps,), (steps + 1, columns[0]), acted, (steps,), (steps,))
-    opening.check_shapes(parts, shapes, steps)
+        columns.check_kind(actions, discrete)
+    # The last of T + 1 observations is not read, so T serve as well.
+    _check_rows(observations, steps, (steps + 1, steps), sizes[0])
+    if not columns.is_discrete(actions):
+        _check_rows(actions, steps, (steps,), sizes[1])
+    elif len(actions.shape) and actions.shape[0] != steps:
+        columns.wrong_shape(actions, steps, f"({steps},)")
 
 
-def _read_episode(*parts: h5py.Dataset) -> tuple[Episode, bool]:
+def _check_rows(column: Hdf5Column, steps: int, rows: tuple[int, ...], size: int | None) -> None:
+    wanted = "any number" if size is None else size
+    fits = len(column.shape) == 2 and column.shape[0] in rows and size in (None, column.shape[1]) and column.shape[1]
+    if not fits:
+        columns.wrong_shape(column, steps, f"({rows[0]}, {wanted})")
+
+
+def _read_episode(
+    rewards: Hdf5Column, observations: Hdf5Column, actions: Hdf5Column, *flags: Hdf5Column
+) -> tuple[Episode, bool]:
     """An episode, and whether there is a mark at its end."""
-    steps = len(parts[0])
-    rewards, observations = (opening.read_float32(data, steps) for data in parts[:2])
-    actions = opening.read_actions(parts[2], steps)
-    terminated, truncated = (opening.read_flags(data) for data in parts[3:])
+    steps = rewards.shape[0]
+    read = [np.empty((steps, *column.shape[1:]), np.float32) for column in (observations, actions)]
+    acted: Any = actions.values().reshape(-1).astype(np.int64) if columns.is_discrete(actions) else None
+    if acted is None:
+        acted = columns.read_float32(actions, read[1])
+    terminated, truncated = map(columns.read_flags, flags)
     if (early := np.flatnonzero((terminated | truncated)[:-1])).size:
         raise DataError(
-            f"{opening.place_of(parts[0].parent)} has its end marked at step {early[0]}, before its last step "
+            f"{rewards.place.removesuffix('/rewards')} has its end marked at step {early[0]}, before its last step "
             f"{steps - 1}; split the episode there"
         )
-    return Episode(observations, actions, rewards, bool(terminated[-1])), bool(terminated[-1] or truncated[-1])
+    episode = Episode(
+        columns.read_float32(observations, read[0]),
+        acted,
+        columns.read_float32(rewards, np.empty(steps, np.float32)),
+        bool(terminated[-1]),
+    )
+    return episode, bool(terminated[-1] or truncated[-1])

@@ -19,8 +19,8 @@ from ...errors import DataError, UsageError, one_line
 from ...files import write_whole, writing
 from ...system import sync
 from ...tasks.environment import close_env, entry_point_name, make_env
+from ..columns import hold_to_bounds, hold_to_choices
 from ..episodes import Episodes
-from ..hdf5.opening import hold_to_bounds, hold_to_choices
 from .spec import WAY_OUT, minari_data_dir, read_spec
 
 _REPEATED = "the observation behind each episode's last step was not recorded: it repeats the one before"

@@ -85,14 +85,14 @@ def spoiled(key, index, value):
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
-        ({"rewards": None, "reward": np.zeros(N)}, ["missing rewards", "found: ", "'reward'"]),
+        ({"rewards": None, "points": np.zeros(N)}, ["missing rewards", "found: ", "'points'"]),
         (spoiled("rewards", [7, 20], np.nan), [":rewards", "2 values", "NaN", "step 7;"]),
         (spoiled("observations", (5, 3), -np.inf), [":observations", "1 values", "infinite", "step 5, column 3"]),
         *(({key: arrays()[key][:-1]}, [f":{key}", "59", "60"]) for key in ("observations", "actions", "terminals")),
-        ({"observations": np.zeros(N)}, [":observations", "(60,)"]),
-        ({"rewards": np.zeros((N, 1))}, [":rewards", "(60, 1)"]),
+        ({"observations": np.zeros(N, int)}, [":observations", "integers", "one-hot"]),
+        ({"rewards": np.zeros((N, 2))}, [":rewards", "(60, 2)"]),
         ({"observations": np.zeros((N, 0))}, [":observations", "(60, 0)"]),
-        (arrays(n=0), ["(0,", "get the file again"]),
+        (arrays(n=0), ["(0,", "at least one step"]),
         ({"rewards": np.full(N, 1e39)}, [":rewards", "beyond float32", "step 0"]),
         ({"rewards": np.zeros(N, complex)}, [":rewards", "complex"]),
         ({"rewards": [b"1"] * N}, [":rewards", "not real numbers"]),
