@@ -25,7 +25,7 @@ from ..train.acceleration import keep_freed_memory
 from ..train.config import RunConfig
 from ..train.contexts.batches import StepData
 from ..train.contexts.sampling import settle_context
-from ..train.settings import make_config
+from ..train.settings import D4RL_SCALE, make_config
 from ..train.trainer import Stopwatch, Trainer
 from .harness import COMPARABLE, Figures, logarithmic, parallel_actions, require, table
 
@@ -81,7 +81,7 @@ class Learner:
         config = read_recipe(recipe, updates, seed)
         training = training.best(config.data.best_fraction)
         self.recipe, self.config = recipe, settle_context(config, training)
-        data = StepData(training, self.config.data.return_scale)
+        data = StepData(training, self.config.data.return_scale or D4RL_SCALE)
         self.trainer = Trainer(self.config, data, training.action_dim, horizon)
         self.watch, self.points = Stopwatch(), list[Figures]()
 
@@ -93,9 +93,9 @@ class Learner:
 
     def policy(self) -> Policy:
         """The current policy of the EMA weights."""
-        data, how, scale = self.trainer.data, self.config.evaluation, self.config.data.return_scale
+        data, how = self.trainer.data, self.config.evaluation
         model, mean, std = self.trainer.ema, data.observation_mean, data.observation_std
-        return Policy(model, mean, std, scale, how.rollout, how.rollout_context)
+        return Policy(model, mean, std, data.return_scale, how.rollout, how.rollout_context)
 
     def evaluate(self, held_out: HeldOut) -> None:
         """Add a point to the curve."""

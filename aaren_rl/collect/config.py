@@ -18,6 +18,7 @@ from ..envs.tasks.environment import inspect_spaces
 from ..envs.tasks.table import REFERENCE_RETURNS
 from ..errors import CheckpointError, UsageError, one_line
 from ..files import write_text
+from ..policies.names import return_words
 from ..ranges import COUNT, COUNT_FROM_0, POSITIVE, RETURN, SAC_SEED, Range, check_limits
 from ..typed import read
 
@@ -166,7 +167,7 @@ class Evaluation:
         }
 
     def __str__(self) -> str:
-        return f"{self.algorithm} at {self.steps:,} steps, stochastic, mean return {self.return_mean:.1f}"
+        return f"{self.algorithm} at {self.steps:,} steps, stochastic, mean return {return_words(self.return_mean)}"
 
 
 def evaluate_actor(config: CollectConfig, path: Path, steps: int, algorithm: str) -> Evaluation:

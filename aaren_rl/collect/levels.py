@@ -21,6 +21,7 @@ from ..envs.data.hdf5.d4rl import write_hdf5
 from ..envs.errors import DataError
 from ..envs.system import core_count
 from ..envs.tasks.environment import inspect_spaces
+from ..policies.names import return_words
 from .checkpoint import Experience, Saved, saving
 from .config import DATA, CollectConfig, Evaluation
 
@@ -44,8 +45,9 @@ class Choice:
         elif medium == expert:
             odd = "; medium and expert are the same checkpoint: train longer, or save more often"
         return (
-            f"mean returns: random actions {self.random_return:.1f}, medium {medium.return_mean:.1f} "
-            f"(step {medium.steps:,}), expert {expert.return_mean:.1f} (step {expert.steps:,}){odd}"
+            f"mean returns: random actions {return_words(self.random_return)}, "
+            f"medium {return_words(medium.return_mean)} (step {medium.steps:,}), "
+            f"expert {return_words(expert.return_mean)} (step {expert.steps:,}){odd}"
         )
 
     def policies(self, level: str) -> tuple[Evaluation | None, ...]:
@@ -194,7 +196,7 @@ def write_levels(source: Source, files: Mapping[str, Path], stop: StopRequest) -
         assert row is not None
         episodes, steps, mean_return, length = (row[name] for name in _STATISTICS)
         score = f"{normalized_score(config.family, mean_return):.1f}" if config.family else "-"  # no reference returns
-        numbers = (f"{episodes:.0f}", f"{steps:.0f}", f"{mean_return:.1f}", score, f"{length:.1f}")
+        numbers = (f"{episodes:.0f}", f"{steps:.0f}", return_words(mean_return), score, f"{length:.1f}")
         table.append((level, *numbers, str(files[level])))
     return "\n".join(aligned(table))
 

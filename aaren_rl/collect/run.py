@@ -30,6 +30,7 @@ from ..envs.files import write_whole
 from ..envs.simulation.stepping import begin, take
 from ..envs.tasks.environment import make_env
 from ..errors import CheckpointError, NumericsError, one_line
+from ..policies.names import return_words
 from ..runs.metrics import Metrics
 from .checkpoint import ARRAYS, Experience, Saved, save_run, saving
 from .config import CollectConfig, Evaluation, evaluate_actor
@@ -256,7 +257,7 @@ class CollectRun:
         if self.config.family is not None:
             values["eval/normalized_score"] = normalized_score(self.config.family, evaluation.return_mean)
         metrics.log(steps, values)
-        bar.write(f"step {steps:,}: mean return {evaluation.return_mean:.1f}", file=sys.stderr)
+        bar.write(f"step {steps:,}: mean return {return_words(evaluation.return_mean)}", file=sys.stderr)
 
     def close(self) -> None:
         """Closes the environments."""

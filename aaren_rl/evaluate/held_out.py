@@ -86,7 +86,7 @@ def all_episodes(run: Path, card: PolicyCard) -> Episodes:
     now, then = float(episodes.returns.mean()), card.data_returns.get("mean")
     if then is not None and not math.isclose(now, then, rel_tol=SAME_MEAN):
         raise DataError(
-            f"{run}: {episodes.dataset} differs from the training data (mean return {now:.2f}, then {then:.2f}); train "
+            f"{run}: {episodes.dataset} differs from the training data (mean return {now:.7g}, then {then:.7g}); train "
             "the run again, or give other held-out episodes: evaluate --held-out FILE.hdf5"
         )
     return episodes

@@ -16,7 +16,7 @@ from ..envs import Reference, normalized_score
 from ..envs.tasks.table import is_d4rl_scale
 from ..files import write_text
 from ..policies.card import Origin, PolicyCard
-from ..policies.names import SOURCES, target_words, weights_words
+from ..policies.names import SOURCES, return_words, target_words, weights_words
 
 MEASURES = ("action MSE", "negative log-likelihood")  # for continuous actions, and for discrete ones
 
@@ -147,13 +147,19 @@ class Score(Origin):
 
     def _shown(self, key: str) -> str:
         value = self.data_returns[key]
-        score, shown = self.normalized(value), f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}"
+        score, shown = self.normalized(value), f"{value:.0f}" if 100 <= abs(value) < 1e9 else return_words(value)
         return shown if score is None else f"{shown} ({score:.1f})"
 
     @property
     def headline(self) -> float:
         """The number for comparing policies of a task: the normalized score if known, else the return."""
         return self.return_mean if self.normalized_score_mean is None else self.normalized_score_mean
+
+    @property
+    def headline_words(self) -> str:
+        """The headline as text."""
+        score = self.normalized_score_mean
+        return return_words(self.return_mean) if score is None else _cell(score)
 
     def scalars(self) -> dict[str, float]:
         """Tag -> value, as in metrics.jsonl; the same tags for every agent."""
@@ -182,7 +188,7 @@ def format_overview(scores: Sequence[tuple[str, Score]]) -> str:
     for name, score in scores:
         low, high = score.interval()
         ends = [_cell(score.normalized(end)) for end in (low, high)]
-        returns = f"{score.return_mean:.1f}", f"[{low:.1f}, {high:.1f}]"
+        returns = return_words(score.return_mean), f"[{return_words(low)}, {return_words(high)}]"
         normalized = _cell(score.normalized_score_mean), "-" if "-" in ends else f"[{', '.join(ends)}]"
         rows.append((name, target_words(score.target_return), *returns, *normalized))
     legend = "intervals: bootstrap over episodes; they do not cover other training seeds"
@@ -212,7 +218,8 @@ def above_data(target_returns: Iterable[float | str], card: PolicyCard) -> str |
     if card.return_range is None or highest <= best:
         return None
     return (
-        f"note: the target return {highest:,g} is above the best in the training data, {best:,.0f}: the model input is "
+        f"note: the target return {highest:,g} is above the best in the training data, "
+        f"{f'{best:,.0f}' if 100 <= abs(best) < 1e9 else return_words(best)}: the model input is "
         "clipped to the 99th percentile of returns-to-go in the data at each step"
     )
 
@@ -252,7 +259,7 @@ def format_table(scores: Sequence[Score], *, speed: bool = True) -> str:
         f"{'target':>8} {'return':>8} {'+-':>7} {'score':>7} {'+-':>6} {'length':>7}" + speed * f" {'actions/s':>10}",
     ]
     for s in scores:
-        returns = f"{target_words(s.target_return):>8} {s.return_mean:>8.1f} {s.return_std:>7.1f}"
+        returns = f"{target_words(s.target_return):>8} {return_words(s.return_mean):>8} {return_words(s.return_std):>7}"
         normalized = f"{_cell(s.normalized_score_mean):>7} {_cell(s.normalized_score_std):>6}"
         lines.append(f"{returns} {normalized} {s.length_mean:>7.1f}" + speed * f" {s.actions_per_second:>10.0f}")
     legend = "no score: this environment has no reference returns (train takes --ref-min-score, --ref-max-score)"

@@ -21,7 +21,7 @@ from ..envs.files import write_whole
 from ..envs.simulation.rendering import Picture, open_renderer
 from ..envs.system import sync
 from ..errors import ResourcesError, UsageError, one_line
-from ..policies.names import target_words, weights_words
+from ..policies.names import return_words, target_words, weights_words
 from .scores import Score
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _labeled(picture: Picture, step: int, total: float) -> Picture:
     from PIL import Image, ImageDraw, ImageFont
 
     image = Image.fromarray(picture)
-    draw, text = ImageDraw.Draw(image), f"step {step:,}, return {total:,.1f}"
+    draw, text = ImageDraw.Draw(image), f"step {step:,}, return {return_words(total)}"
     font = ImageFont.load_default(max(10, image.height // 30))
     left, top, right, bottom = draw.textbbox((6, 4), text, font)
     draw.rectangle((left - 4, top - 3, right + 4, bottom + 3), fill="black")

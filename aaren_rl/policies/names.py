@@ -129,6 +129,14 @@ def target_words(target_return: float | str, digits: str = "g") -> str:
     return target_return if isinstance(target_return, str) else f"{target_return:{digits}}"
 
 
+def return_words(value: float) -> str:
+    """A return with one decimal, below 10 with three significant digits."""
+    value += 0.0  # no -0.0
+    if value == 0 or 10 <= abs(value) < 1e9:
+        return f"{value:.1f}"
+    return f"{value:#.3g}" if 1e-4 <= abs(value) < 10 else f"{value:.3g}"
+
+
 def weights_words(weights: str) -> str:
     """Which weights act, as prose has it: `EMA weights`; `weights` is one of WEIGHTS, and a precision behind it."""
     return f"{weights.replace('ema', 'EMA')} weights"

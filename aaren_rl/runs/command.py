@@ -13,6 +13,7 @@ import yaml
 from ..cli import Parser, aligned, run
 from ..errors import UsageError
 from ..files import check_writable, read_small, write_json
+from ..policies.names import return_words
 from .folder import is_finished, is_held, read_metrics
 
 DESCRIPTION = """\
@@ -50,7 +51,8 @@ def _list(arguments: argparse.Namespace) -> int:
         unit = "" if one["normalized"] or one["score"] is None else " return"
         measured = ((one["action_mse"], ""), (one["nll"], " nll"))
         error = next((f"{value:.4f}{unit}" for value, unit in measured if value is not None), "-")
-        score, best = ("-" if value is None else f"{value:.1f}" for value in (one["score"], one["best"]))
+        words = "{:.1f}".format if one["normalized"] else return_words
+        score, best = ("-" if value is None else words(value) for value in (one["score"], one["best"]))
         rows.append((one["path"], f"{one['update']:,}/{one['updates']:,}", one["state"], score + unit, best, error))
     print("\n".join([*aligned(rows), "", LEGEND]))
     if arguments.json is not None:

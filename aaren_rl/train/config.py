@@ -35,7 +35,9 @@ class DataConfig:
         0.5, "with truncated BPTT, the share of the segments that begin anywhere, with a fresh state", BELOW_1
     )
     steps_per_update: int = setting(1280, "environment steps per gradient step (64 windows of 20)", COUNT)
-    return_scale: float = setting(1000.0, "return-to-go scale (divisor)", RETURN_SCALE)
+    return_scale: float | None = setting(
+        None, "return-to-go scale (divisor); default: 1000 for D4RL's tasks, else chosen from the data", RETURN_SCALE
+    )
     clip_actions: bool = setting(False, "clip actions of the data to the environment's bounds, instead of an error")
     max_episode_steps: int | None = setting(None, "end the episodes of a file, and of --env-id, after N steps", COUNT)
     local_steps: int | None = setting(None, "steps of a local dataset (default: 200,000)", COUNT)

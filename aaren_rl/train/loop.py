@@ -21,7 +21,7 @@ from ..errors import CheckpointError, NumericsError, UsageError
 from ..evaluate.held_out import SAME_MEAN, hold_out
 from ..evaluate.scores import MEASURES, Score, above_data, format_table, mismatch
 from ..policies.folder import load_policy
-from ..policies.names import SOURCES
+from ..policies.names import SOURCES, return_words
 from ..runs.checkpoints import Saved
 from ..runs.folder import has_checkpoint
 from ..runs.metrics import Metrics
@@ -116,7 +116,9 @@ def prepare(
     config = settle_context(config, episodes.best(config.data.best_fraction))
     training, held_out = hold_out(episodes, config.data.held_out, config.seed)
     training = training.best(config.data.best_fraction)
-    data = ranks.in_turn(lambda: StepData(training, config.data.return_scale, device, **actions))
+    scale = config.data.return_scale
+    assert scale is not None  # chosen by the session
+    data = ranks.in_turn(lambda: StepData(training, scale, device, **actions))
     # A run with a checkpoint no longer needs the policy that it started from.
     source = None if job.resume and has_checkpoint(path) else config.data.start_from
     start = None if source is None else ranks.in_turn(lambda: load_policy(source))  # before torch is seeded
@@ -219,7 +221,8 @@ def announce(run: Run) -> None:
         f"{config.agent}, {sum(map(torch.numel, trainer.model.parameters())):,} parameters, "
         f"{config.optimizer.updates} gradient steps of about "
         f"{config.data.steps_per_update} steps ({config.data.context} contexts) on {len(episodes)} episodes, "
-        f"{episodes.n_steps:,} steps, mean return {episodes.returns.mean():.1f}, from {SOURCES[episodes.source]}"
+        f"{episodes.n_steps:,} steps, mean return {return_words(episodes.returns.mean())}, "
+        f"from {SOURCES[episodes.source]}"
     )
     if run.held_out is not None:
         measure = MEASURES[trainer.data.discrete]
@@ -256,5 +259,5 @@ def report(run: Run) -> None:
     if run.last.action_error is not None:
         print(f"held-out {run.last.action_error.measure}: {run.last.action_error}")
     if run.best.updates != run.last.updates:
-        print(f"best of the evaluations: {run.best.headline:.1f} after {run.best.updates} gradient steps")
+        print(f"best of the evaluations: {run.best.headline_words} after {run.best.updates} gradient steps")
     print(f"policy: {run.path / 'policy'}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
+import numpy as np
 import torch
 import yaml
 
@@ -15,6 +16,7 @@ from ..errors import SMALLER, CheckpointError
 from ..evaluate.held_out import READING
 from ..files import is_there, write_text
 from ..policies.folder import CARD, read_card
+from ..ranges import RETURN_SCALE
 from ..runs.folder import RunFolder, holds_training
 from .config import DataConfig, RunConfig
 from .critic import FIT_UPDATES as CRITIC_UPDATES
@@ -46,6 +48,11 @@ def _train_together(job: Job, asked: RunConfig, ranks: Ranks) -> int:
         if job.resume and data.source == "auto" and is_there(path / "policy" / CARD):
             data = replace(data, source=read_card(path).source)  # "auto" may mean another file by now
         task, episodes = ranks.in_turn(lambda: load_data(data))
+        if data.return_scale is None:
+            scale = choose_return_scale(episodes)
+            config = replace(config, data=replace(config.data, return_scale=scale))
+            if ranks.is_writer:
+                print(f"return scale: {scale:g}, from the returns of the data (--return-scale X sets another)")
         # After reading the data, so that a mistyped path leaves no run folder.
         text = yaml.safe_dump(to_dict(config), sort_keys=False)
         ranks.share(lambda: write_text(folder.config_file, text))
@@ -109,6 +116,21 @@ def _fewer_fitted(config: RunConfig) -> list[str]:
             f"a new run of {CRITIC_UPDATES // PER_UPDATE:,} updates fits it better"
         )
     return notes
+
+
+def choose_return_scale(episodes: Episodes) -> float:
+    """The return scale for data of your own, with two digits: what tells episodes apart becomes about 1.
+
+    That is the spread of the returns, 5% to 95%, between a tenth of the size of the returns-to-go and their size. The
+    size is their 95% quantile, signs and zeros left out: returns are rare in some data, and a few may be huge.
+    """
+    sizes = np.abs(episodes.returns_to_go())
+    if not (sizes := sizes[(sizes > 0) & np.isfinite(sizes)]).size:
+        return 1.0
+    size = float(np.quantile(sizes, 0.95))
+    low, high = np.quantile(episodes.returns, [0.05, 0.95])
+    scale = min(max(float(high - low), size / 10), size)
+    return float(f"{min(max(scale, RETURN_SCALE.low), RETURN_SCALE.high):.2g}")
 
 
 def load_data(data: DataConfig) -> tuple[Task, Episodes]:

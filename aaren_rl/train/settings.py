@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from ..cli import import_registering
-from ..envs import LocalTask, find_task, is_own, task_name
+from ..envs import find_task, is_own, task_name
 from ..envs.data.load import default_name
 from ..errors import UsageError, one_line
 from ..files import read_small
@@ -27,6 +27,7 @@ from ..typed import read
 from .config import SECTIONS, SETTINGS, DataConfig, RunConfig
 
 RUN = ("agent", "seed")  # settings outside the sections
+D4RL_SCALE = 1000.0  # of returns-to-go, as in Decision Transformer
 BEFORE = {"forget_gate": False, "tbptt_windows": 0.0}  # of runs whose config.yaml is older than these settings
 OnLog = Callable[[int, dict[str, float]], object]  # arguments: gradient step, logged values by tag
 
@@ -46,7 +47,7 @@ def make_config(given: Mapping[str, Any], preset: str = "default") -> RunConfig:
         settings = {"agent": card.agent, "return_scale": card.return_scale, **network, **given}
     agent = settings.get("agent", RunConfig.agent)
     task = find_task(settings.get("env", ""))
-    of_task = task.settings if isinstance(task, LocalTask) else {}
+    of_task = {} if task is None else {"return_scale": D4RL_SCALE, **getattr(task, "settings", {})}
     settings = {**preset_settings("default", agent), **of_task, **preset_settings(preset, agent), **settings}
     # K of the rollout follows the length of the windows of --context window, unless it is given.
     if "rollout_context" not in given and settings.get("context") == "window":

@@ -131,7 +131,7 @@ def log(run: Run) -> None:
 
 def show(run: Run, doing: str = "") -> None:
     """Show the last loss and score on the bar: at once on a terminal, with its next line in a log file."""
-    loss, score = (None if run.loss is None else f"{run.loss:.4f}"), (run.last and f"{run.last.headline:.1f}")
+    loss, score = (None if run.loss is None else f"{run.loss:.4f}"), (run.last and run.last.headline_words)
     run.bar.set_postfix_str(f"loss {loss or '-'}, {run.headline} {score or '-'}{doing}", refresh=sys.stderr.isatty())
 
 
@@ -165,7 +165,7 @@ def evaluate(run: Run) -> None:
     if at_end and (data := last.data()) is not None:
         run.metrics.text("data", data)
     held_out = "" if last.action_error is None else f", held-out {last.action_error.short()}"
-    run.bar.write(f"gradient step {trainer.update}: {run.headline} {last.headline:.1f}{held_out}")
+    run.bar.write(f"gradient step {trainer.update}: {run.headline} {last.headline_words}{held_out}")
     # At the end: a callback that stops at this score finds its policy saved.
     run.tell(last.scalars() | critic_scalars(run, policy, card, plan))
 
@@ -259,7 +259,7 @@ def make_card(run: Run) -> PolicyCard:
         rollout=config.evaluation.rollout,
         rollout_context=config.evaluation.rollout_context,
         target_return=run.task.target_returns[0] if target is None else target,
-        return_scale=data.return_scale,
+        return_scale=trainer.data.return_scale,
         observation_mean=trainer.data.observation_mean.tolist(),
         observation_std=trainer.data.observation_std.tolist(),
         model=dataclasses.asdict(trainer.model.config),

@@ -14,7 +14,7 @@ from matplotlib.patheffects import withStroke
 from ...policies.names import MARKS, label, style
 from ..cells import Cell
 from ..statistics import Summary, group, summarize
-from .tables import interval, number
+from .tables import digits_of, interval, number
 
 INK, SOFT, LINE = "#1c1f23", "#5a6270", "#d9dde3"  # text, what stands behind it, grids
 PAGE = "#fffffe"  # the page's own, around a text that lines run behind
@@ -93,7 +93,7 @@ def overview(cells: Sequence[Cell], width: float = WIDE) -> Figure:
         for axes in panels:
             axes.set_xlim(min(ends), max(ends))
             axes.label_outer()
-    handles = _legend(data, any(s.mean.interval for s in summaries))
+    handles = _legend(data, any(s.mean.interval for s in summaries), digits_of(summaries[0]))
     place: dict[str, Any] = {"loc": "outside lower center", "ncols": 6 if width > NARROW else 2}
     figure.legend(handles=handles, **_LEGEND, **place)
     return figure
@@ -128,10 +128,10 @@ def _agent(axes: Axes, row: int, summary: Summary, color: str, marker: str) -> N
     text: dict[str, Any] = {"color": color, "fontsize": 9.5, "va": "bottom", "transform": axes.get_yaxis_transform()}
     text["path_effects"] = [withStroke(linewidth=4, foreground=PAGE)]
     axes.text(0.0, row - 0.28, label(summary.agent).replace("$", r"\$"), ha="left", **text)
-    axes.text(1.0, row - 0.28, interval(mean), ha="right", **text)
+    axes.text(1.0, row - 0.28, interval(mean, digits_of(summary)), ha="right", **text)
 
 
-def _legend(data: Mapping[str, Mapping[str, float]], intervals: bool) -> list[Line2D]:
+def _legend(data: Mapping[str, Mapping[str, float]], intervals: bool, digits: int | None) -> list[Line2D]:
     handles = [
         Line2D([], [], marker="o", linestyle="", markersize=7, label="a training seed", color=SOFT),
         Line2D([], [], marker="|", linestyle="", markersize=13, markeredgewidth=2.6, label="mean", color=SOFT),
@@ -140,7 +140,7 @@ def _legend(data: Mapping[str, Mapping[str, float]], intervals: bool) -> list[Li
         handles.append(Line2D([], [], linewidth=7, alpha=0.35, label="95% interval", color=SOFT))
     for name in dict.fromkeys(name for of_task in data.values() for name in of_task):
         text, line = DATA[name]
-        told = "".join(f": {number(of_task[name])}" for of_task in data.values() if len(data) == 1)
+        told = "".join(f": {number(of_task[name], digits)}" for of_task in data.values() if len(data) == 1)
         handles.append(Line2D([], [], linewidth=1.4, label=text + told, color=SOFT, linestyle=line))
     return handles
 

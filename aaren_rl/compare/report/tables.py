@@ -11,7 +11,7 @@ from typing import Any
 
 from ...envs.tasks.table import is_d4rl_scale
 from ...evaluate.scores import MEASURES, Score
-from ...policies.names import DATA, MARKS, SOURCES, label, target_words, weights_words
+from ...policies.names import DATA, MARKS, SOURCES, label, return_words, target_words, weights_words
 from ..cells import Cell
 from ..imitation import imitation, imitation_differences
 from ..published import PUBLISHED, published
@@ -75,7 +75,9 @@ def _scores(score: Score, summaries: Sequence[Summary]) -> Table:
     own = ("mean [95%]", "sd", "IQM [95%]", "best", f"mean of last {counts}")
     rows = []
     for s in summaries:
-        numbers = (interval(s.mean), number(s.std), interval(s.iqm), number(s.best), number(s.mean_of_last))
+        digits = digits_of(s)
+        means = interval(s.mean, digits), number(s.std, digits), interval(s.iqm, digits)
+        numbers = (*means, number(s.best, digits), number(s.mean_of_last, digits))
         beside = (theirs[s.agent].get(source, NOTHING) for source in sources)
         rows.append((label(s.agent), *numbers, listed(s.seeds), *beside))
     by = f"scores normalized by {score.reference}"
@@ -184,8 +186,9 @@ def seeds(cells: Sequence[Cell]) -> Table:
     rows = []
     for cell in (cell for _, _, runs in rows_of(cells) for cell in runs):
         last, error = cell.last, cell.last.action_error
-        scored = map(number, (last.normalized_score_mean, last.normalized_score_std, cell.best_headline))
-        returns = f"{number(last.return_mean)} ± {number(last.return_std)}"
+        best = number(cell.best_headline, None if last.normalized_score_mean is None else 1)
+        scored = number(last.normalized_score_mean), number(last.normalized_score_std), best
+        returns = f"{number(last.return_mean, None)} ± {number(last.return_std, None)}"
         per_second, held_out = number(last.actions_per_second, 0), number(None if error is None else error.mean, 4)
         held_out += "" if error is None or error.accuracy is None else " (nll)"
         row = (cell.env, label(cell.agent), str(cell.seed), MARKS[last.source], *scored, returns)
@@ -195,17 +198,24 @@ def seeds(cells: Sequence[Cell]) -> Table:
     )
 
 
-def number(value: float | None, digits: int = 1) -> str:
-    """A number with thousands set apart; "-" for None."""
-    return NOTHING if value is None else f"{value:,.{digits}f}"
+def number(value: float | None, digits: int | None = 1) -> str:
+    """A number with thousands set apart, or a return where `digits` is None; "-" for no number."""
+    if value is None:
+        return NOTHING
+    return return_words(value) if digits is None and abs(value) < 1000 else f"{value:,.{digits or 1}f}"
 
 
-def interval(estimate: Estimate | None, digits: int = 1) -> str:
+def interval(estimate: Estimate | None, digits: int | None = 1) -> str:
     """Value [low, high]; the value alone where there is no interval."""
     value = number(None if estimate is None else estimate.value, digits)
     if estimate is None or estimate.interval is None:
         return value
     return f"{value} [{', '.join(number(end, digits) for end in estimate.interval)}]"
+
+
+def digits_of(result: Aggregate | Summary) -> int | None:
+    """The decimals of its scores; None: they are returns."""
+    return None if isinstance(result, Summary) and not result.normalized else 1
 
 
 def listed(items: Iterable[object]) -> str:
@@ -283,7 +293,7 @@ def _told(cells: Sequence[Cell]) -> list[str]:
 
 
 def _means(results: Sequence[Aggregate | Summary], verb: str) -> str:
-    first, *others = [(label(result.agent), interval(result.mean)) for result in results]
+    first, *others = [(label(result.agent), interval(result.mean, digits_of(result))) for result in results]
     return joined([f"{first[0]} {verb} {first[1]}", *(f"{agent} {mean}" for agent, mean in others)])
 
 

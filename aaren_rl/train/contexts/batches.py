@@ -100,6 +100,7 @@ class StepData:
             size = self.actions.shape[1]
             middle, half = middle_and_half(low.expand(size), high.expand(size))
             self._action_middle, self._action_half = middle.contiguous(), half.contiguous()
+        self.return_scale = return_scale
         self.returns_to_go = torch.from_numpy(episodes.returns_to_go()).to(device) / return_scale
         largest = float(self.returns_to_go.abs().max())
         if not largest <= LARGEST_RETURN:  # also rejects NaN

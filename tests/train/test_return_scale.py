@@ -1,0 +1,71 @@
+"""The return scale that is chosen from the data, and returns in words."""
+
+import numpy as np
+import pytest
+
+from aaren_rl.envs import Episodes
+from aaren_rl.policies.names import return_words
+from aaren_rl.train.session import choose_return_scale
+from aaren_rl.train.settings import make_config
+
+RNG = np.random.default_rng(0)
+DOSES = RNG.uniform(size=300)
+
+
+def dataset(rewards) -> Episodes:
+    """Episodes of as many steps as `rewards` (E, T) has."""
+    count, steps = np.shape(rewards)
+    observations, actions = (np.zeros((count * steps, 1), np.float32) for _ in range(2))
+    flat = np.asarray(rewards, np.float32).reshape(-1)
+    return Episodes(observations, actions, flat, np.arange(count + 1) * steps, np.zeros(count, bool))
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e-4, 1.0, -1.0, 1e6, 1e12])
+def test_the_scale_is_the_size_of_the_returns(size: float) -> None:
+    rewards = size * DOSES[:, None] * np.ones(20) / 20
+    assert 0.5 * abs(size) < choose_return_scale(dataset(rewards)) < abs(size)
+
+
+def test_rare_successes_and_a_few_huge_rewards_do_not_decide() -> None:
+    rare = np.zeros((300, 20))
+    rare[:6, -1] = 1
+    assert 0.1 <= choose_return_scale(dataset(rare)) <= 1
+    huge = DOSES[:, None] * np.ones(20) / 20
+    huge[:6, 3] = 1e6
+    assert 0.5 < choose_return_scale(dataset(huge)) < 2
+
+
+def test_what_all_episodes_share_counts_less_than_what_tells_them_apart() -> None:
+    rewards = 1 + DOSES[:, None] * np.ones(20) / 10  # returns of 20 to 22
+    assert 1.5 < choose_return_scale(dataset(rewards)) < 3
+    assert choose_return_scale(dataset(np.ones((40, 20)))) == 1.9  # a tenth of the returns-to-go
+
+
+def test_without_returns_the_scale_is_1() -> None:
+    assert choose_return_scale(dataset(np.zeros((40, 20)))) == 1
+
+
+def test_the_scale_of_the_tables_tasks_is_fixed() -> None:
+    of = {name: make_config({"env": name}).data.return_scale for name in ("hopper-medium", "hopper-p-medium")}
+    assert set(of.values()) == {1000.0} and make_config({"env": "tmaze"}).data.return_scale == 1.0
+    own = make_config({"env": "mine", "env_id": "Pendulum-v1", "source": "mine.hdf5"})
+    assert own.data.return_scale is None
+    assert make_config({"env": "mine", "env_id": "Pendulum-v1", "return_scale": 3.0}).data.return_scale == 3.0
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.0, "0.0"),
+        (-0.0, "0.0"),
+        (0.0004, "0.000400"),
+        (4e-5, "4e-05"),
+        (-3.14159, "-3.14"),
+        (0.5, "0.500"),
+        (12.34, "12.3"),
+        (-2612.34, "-2612.3"),
+        (1.5e12, "1.5e+12"),
+    ],
+)
+def test_returns_in_words_have_digits_that_mean_something(value: float, words: str) -> None:
+    assert return_words(value) == words
