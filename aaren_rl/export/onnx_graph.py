@@ -189,7 +189,7 @@ class _Graph(Layers):  # the whole step, for both rollout modes
         x = self.gemm(features, weights)
         if self.tokens == 3:
             x = self.reshape(x, -1, self.width)
-        if model.config.timestep_embedding:
+        if model.embed_timestep is not None:
             each = self.add("Add", times, np.array([-1, 0, 0])) if self.tokens == 3 else times  # (R, J)
             each = self.add("Clip", each, np.array(0), np.array(model.config.max_timestep - 1))
             time = self.add("Gather", self.constant(exact(model.embed_timestep.weight)), each, axis=0)

@@ -31,6 +31,7 @@ from .names import WEIGHTS, weights_words
 FORMAT = 5
 CARD = "config.json"
 FOLDERS = ("policy", "policy_best")  # of a run
+UNUSED = "embed_timestep.weight"  # all zero in models of earlier versions that are not told the time step
 
 
 def save_policy(
@@ -204,6 +205,8 @@ def make_model(config: ModelConfig, tensors: Mapping[str, Tensor]) -> DecisionMo
     with torch.device("meta"):
         model = DecisionModel(config)
     copies = {name: tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}
+    if not config.timestep_embedding:
+        copies.pop(UNUSED, None)
     model.load_state_dict(copies, assign=True)
     return model
 

@@ -20,7 +20,8 @@ from ..envs import D4RLTask, Episodes, Task
 from ..errors import CheckpointError, NumericsError, UsageError
 from ..evaluate.held_out import SAME_MEAN, hold_out
 from ..evaluate.scores import MEASURES, Score, above_data, format_table, mismatch
-from ..policies.folder import load_policy
+from ..files import is_there
+from ..policies.folder import CARD, load_policy, read_card
 from ..policies.names import SOURCES, return_words
 from ..runs.checkpoints import Saved
 from ..runs.folder import has_checkpoint
@@ -42,6 +43,8 @@ FIT_UPDATES = 1500  # a few seconds on one core
 FIT_STEPS = 1280  # per gradient step
 FIT_RATE = 3e-3  # peak; cosine decay to zero
 FIT_DECAY = 1e-4
+
+TIMESTEPS = 1000  # of a table of time steps at most, where no episode of the data is longer
 
 
 def train(run: Run, stop: StopRequest, save_every: int | None) -> int:
@@ -122,7 +125,10 @@ def prepare(
     # A run with a checkpoint no longer needs the policy that it started from.
     source = None if job.resume and has_checkpoint(path) else config.data.start_from
     start = None if source is None else ranks.in_turn(lambda: load_policy(source))  # before torch is seeded
-    trainer = Trainer(config, data, task.action_dim, task.data_horizon, ranks)
+    rows = min(task.data_horizon, max(TIMESTEPS, int(episodes.lengths.max())))
+    if job.resume and is_there(path / "policy" / CARD):
+        rows = read_card(path).model["max_timestep"]
+    trainer = Trainer(config, data, task.action_dim, task.data_horizon, ranks, max_timestep=rows)
     if start is not None:
         ranks.in_turn(lambda: start_from(trainer, start, config))
     run = Run(config, task, training, held_out, data_returns(episodes), path, trainer, job.on_log)
@@ -138,7 +144,9 @@ def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
     """
     own, there = dataclasses.asdict(trainer.model.config), dataclasses.asdict(policy.model.config)
     # Settings that weights do not depend on may differ: dropout, and rollout settings of tree attention.
-    free = ("dropout", "tree_budget", "tree_sampler")
+    free = ["dropout", "tree_budget", "tree_sampler"]
+    if not own["timestep_embedding"]:
+        free += ["max_timestep", "timestep_std"]
     differing = [name for name, value in there.items() if name not in free and own[name] != value]
     if differing := [f"{name} ({there[name]}, here {own[name]})" for name in differing]:
         raise CheckpointError(f"--from {config.data.start_from}: the policy's model has another {', '.join(differing)}")

@@ -14,6 +14,7 @@ from ..agents import Block, DecisionModel, Encoded
 from ..agents.scan.first_use import gpu_is_right
 from ..envs.errors import one_line
 from ..errors import CheckpointError
+from ..policies.folder import UNUSED
 from .acceleration import DeviceRates, Found, Graphs, uses_bfloat16
 from .config import RunConfig
 from .contexts.batches import StepData, part, part_of_rows
@@ -56,6 +57,7 @@ class Trainer:
     Args:
         data: the steps to train on, on the training device.
         horizon: the environment's time limit, in steps.
+        max_timestep: rows of a timestep embedding; None: `horizon`.
         ranks: the processes that share every batch, on GPUs of one type. Without dropout the weights are those of one
             process, up to rounding. With dropout each process draws its own masks.
         on_device: gradient steps never synchronize with the device; a GPU replays them as CUDA graphs. True by default
@@ -70,6 +72,7 @@ class Trainer:
         horizon: int,
         ranks: Ranks = ALONE,
         *,
+        max_timestep: int | None = None,
         on_device: bool | None = None,
     ) -> None:
         self.config, self.data, self.ranks = config, data, ranks
@@ -77,7 +80,8 @@ class Trainer:
         self._skipped = torch.zeros((), device=data.device)  # skipped ones among them
         self.mask = torch.zeros(0, 0, dtype=torch.bool)  # of the last batch
         torch.manual_seed(config.seed)
-        shape = config.model(data.observations.shape[1], action_dim, horizon, discrete=data.discrete)
+        sizes = data.observations.shape[1], action_dim, max_timestep or horizon
+        shape = config.model(*sizes, discrete=data.discrete)
         self.model = DecisionModel(shape).to(data.device)
         self.ema = copy.deepcopy(self.model).eval()
         # A lookup in the modules would take one percent of every step of a small model.
@@ -206,6 +210,7 @@ class Trainer:
         Raises CheckpointError if they are of another model or another type of device.
         """
         try:
+            states = self._of_this_version(states)
             self.model.load_state_dict(states["raw"])
             self.ema.load_state_dict(states["ema"])
             self.optimizers.load_state_dict(states["optimizer"])
@@ -228,3 +233,17 @@ class Trainer:
                 f"the checkpoint of gradient step {update} does not fit this run on {self.data.device} ({reason}); "
                 "resume where it was trained, or start again with another --out"
             ) from error
+
+    def _of_this_version(self, states: dict[str, Any]) -> dict[str, Any]:
+        """`states`, without the table of time steps that earlier versions also had where it was not used."""
+        if self.model.embed_timestep is not None or UNUSED not in states["raw"]:
+            return states
+        at = sum(name.startswith("embed_") for name, _ in self.model.named_parameters())  # AdamW's number of it
+        (group,) = states["optimizer"]["param_groups"]
+        moments = states["optimizer"]["state"]
+        optimizer = states["optimizer"] | {
+            "state": {number - (number > at): moment for number, moment in moments.items() if number != at},
+            "param_groups": [group | {"params": group["params"][:-1]}],
+        }
+        weights = {name: {key: w for key, w in states[name].items() if key != UNUSED} for name in ("raw", "ema")}
+        return states | weights | {"optimizer": optimizer}

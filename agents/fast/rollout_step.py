@@ -43,7 +43,8 @@ class CompiledStep:
     def __init__(self, model: DecisionModel, scaling: Scaling) -> None:
         config, blocks = model.config, [cast("Block", block) for block in model.trunk.blocks]
         seen = torch.cat([model.embed_return.weight, model.embed_observation.weight], 1)
-        moments = model.embed_timestep.weight + model.embed_observation.bias
+        bias, table = model.embed_observation.bias, model.embed_timestep
+        moments = (torch.zeros(1, len(bias)) if table is None else table.weight) + bias
         norms = [model.norm, *(norm for block in blocks for norm in (block.norm1, block.norm2)), model.trunk.norm]
         mixers = [block.mixer.step_weights() for block in blocks]
         own = [mixer.encoding for mixer in mixers if mixer.encoding is not None]

@@ -20,11 +20,11 @@ class ModelConfig:
         observation_dim, action_dim: O and A.
         mixer: a name in MIXERS.
         width, layers, heads, dropout, forget_gate: see their helps; `heads` must divide `width`.
-        max_timestep: rows of the timestep embedding; later steps use the last row.
+        max_timestep: rows of the timestep embedding, if there is one; later steps use the last row.
         rem_counts, rem_dilation, rem_max_power, rem_gate: recurrence encoding, see `parse_counts` and `RemConfig`.
         block: "post-norm" (min-decision-transformer, the paper's code base) or "pre-norm" (GPT-2).
         activation: of the MLPs, "gelu", "gelu-tanh" or "relu".
-        timestep_embedding: whether tokens carry the time step; without, the embedding is zero and is not trained.
+        timestep_embedding: whether tokens carry the time step, from a table with a row for each.
         timestep_std: deviation of that embedding before training. At 1, as `nn.Embedding` draws it, it is noise on
             every token that takes half of the training to unlearn.
         return_conditioned: whether the return-to-go is seen; without, its token's weights are zero and not trained, and

@@ -27,6 +27,7 @@ from .trunk import Trunk, TrunkState
 ACTED_ON = {1: slice(None), 3: slice(1, None, 3)}
 MAX_EXPECTILE, MEAN_EXPECTILE = 0.995, 0.5  # tau of both estimates of the return
 WIDTH = 128  # of their two hidden layers
+DRAWN = 100_000  # time steps at most
 
 
 class DecisionModel(nn.Module):
@@ -42,10 +43,12 @@ class DecisionModel(nn.Module):
         self.embed_return = nn.Linear(1, width, bias=config.tokens_per_step == 3)
         self.embed_observation = nn.Linear(config.observation_dim, width)
         self.embed_action = nn.Linear(config.action_dim, width, bias=config.tokens_per_step == 3)
-        self.embed_timestep = nn.Embedding(config.max_timestep, width)
-        # nn.Embedding draws with a deviation of 1.
-        self.embed_timestep.weight.data *= config.timestep_std if config.timestep_embedding else 0.0
-        self.embed_timestep.requires_grad_(config.timestep_embedding)
+        self.embed_timestep = None
+        if config.timestep_embedding:
+            self.embed_timestep = nn.Embedding(config.max_timestep, width)
+            self.embed_timestep.weight.data *= config.timestep_std  # nn.Embedding draws with a deviation of 1
+        else:  # drawn all the same, so that the other weights of a seed are those of earlier versions
+            torch.empty(min(config.max_timestep, DRAWN), width).normal_()
         if not config.return_conditioned:
             nn.init.zeros_(self.embed_return.weight)
             self.embed_return.weight.requires_grad_(False)
@@ -151,8 +154,10 @@ class DecisionModel(nn.Module):
         out = self.head(x)
         return out if self.config.discrete else torch.tanh(out), state
 
-    def _time(self, timestep: int | Tensor) -> Tensor:
-        """The embedding of time steps (...), (..., C): (C,) of one number."""
+    def _time(self, timestep: int | Tensor) -> Tensor | float:
+        """The embedding of time steps (...), (..., C): (C,) of one number. 0 without one."""
+        if self.embed_timestep is None:
+            return 0.0
         newest = self.config.max_timestep - 1
         if isinstance(timestep, Tensor):
             return self.embed_timestep(timestep.clamp(0, newest))  # type: ignore[no-any-return]

@@ -195,3 +195,29 @@ def test_a_resumed_run_names_another_precision(
     said = "note: the run was in bfloat16, this processor continues in float32 (--precision auto)\n"
     assert (said in capsys.readouterr().err) == (after == "float32")
     assert read_card(run).versions["precision"] == after
+
+
+def test_a_checkpoint_with_an_unused_table_of_time_steps_is_resumed_exactly(hopper_file: Path, tmp_path: Path) -> None:
+    whole, cut = (quick(tmp_path / name, hopper_file) for name in ("whole", "cut"))
+    saved = find_checkpoint(cut / "checkpoints")
+    assert saved is not None
+    # As earlier versions had it: a row for every time step in both weights, and a number of AdamW's without moments.
+    names = list(saved.states["raw"])
+    at = names.index("norm.weight")
+    for weights in ("raw", "ema"):
+        tensors = list(saved.states[weights].items())
+        tensors.insert(at, ("embed_timestep.weight", torch.zeros(1000, 16)))
+        saved.states[weights] = dict(tensors)
+    optimizer = saved.states["optimizer"]
+    (group,) = optimizer["param_groups"]
+    optimizer["state"] = {number + (number >= at): moments for number, moments in optimizer["state"].items()}
+    group["params"] = [*group["params"], len(group["params"])]
+    add_checkpoint(cut / "checkpoints", saved.number, saved.progress, saved.states)
+    for out in ("whole", "cut"):
+        quick(tmp_path / out, hopper_file, "--updates 9 --resume")
+    assert not differences(whole, cut)
+
+
+def test_a_table_of_time_steps_has_no_rows_that_no_episode_reaches(tmp_path: Path, hopper_file: Path) -> None:
+    told = read_card(quick(tmp_path, hopper_file, "--timestep-embedding"))
+    assert told.model["max_timestep"] == 1000
