@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .agents import Policy
+    from .envs import Episodes
     from .train import train_policy
 
-__all__ = ["__version__", "load_policy", "train_policy"]
+__all__ = ["Episodes", "__version__", "load_policy", "train_policy"]
 
 
 def load_policy(path: str | Path, **options: Any) -> Policy | Any:  # noqa: ANN401  those of two functions
@@ -37,9 +38,13 @@ def load_policy(path: str | Path, **options: Any) -> Policy | Any:  # noqa: ANN4
 
 
 def __getattr__(name: str) -> object:
-    """Imports `train_policy` on demand: importing the package alone, as simulation workers do, leaves torch out."""
+    """Imports a name on demand: importing the package alone, as simulation workers do, leaves torch and NumPy out."""
     if name == "train_policy":
         from .train import train_policy
 
         return train_policy
+    if name == "Episodes":
+        from .envs import Episodes
+
+        return Episodes
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

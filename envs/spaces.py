@@ -132,7 +132,7 @@ def flatten_batch(
 
     ValueError: a part is missing, of another shape, no number, or not in its space.
     """
-    parts = list(_leaves(layout, _transposed(tree), name))
+    parts = list(_leaves(layout, transposed(tree), name))
     if not parts:
         raise ValueError(f"{name}: hold no numbers")
     lengths = {where: len(part) for where, part in parts}
@@ -144,7 +144,7 @@ def flatten_batch(
     return np.concatenate([part for _, part in parts], axis=1, dtype=dtype, casting="unsafe")
 
 
-def _transposed(tree: Any) -> Any:  # noqa: ANN401
+def transposed(tree: Any) -> Any:  # noqa: ANN401
     """A list of observations that are dicts or tuples as one dict or tuple of lists."""
     if not isinstance(tree, list) or not tree or not isinstance(tree[0], Mapping | tuple):
         return tree
@@ -152,8 +152,8 @@ def _transposed(tree: Any) -> Any:  # noqa: ANN401
     if not same or (isinstance(first, Mapping) and any(one.keys() != first.keys() for one in tree)):
         raise ValueError("observations of a list have different parts; give the same to each")
     if isinstance(first, Mapping):
-        return {key: _transposed([one[key] for one in tree]) for key in first}
-    return tuple(_transposed(list(column)) for column in zip(*tree, strict=True))
+        return {key: transposed([one[key] for one in tree]) for key in first}
+    return tuple(transposed(list(column)) for column in zip(*tree, strict=True))
 
 
 def _parts(layout: Layout) -> dict[str, Layout]:

@@ -12,8 +12,8 @@ import numpy as np
 
 from ..envs import TASKS, DataError, EnvsError, Episodes, LocalTask, Reference, get_task
 from ..envs.behavior.local_sets import recipe_of
-from ..envs.data.hdf5.d4rl import read_env_id, read_hdf5, write_hdf5
-from ..envs.data.hdf5.opening import check_file
+from ..envs.data.files import SUFFIXES, check_file, read_env_id, read_file
+from ..envs.data.hdf5.d4rl import write_hdf5
 from ..envs.data.load import Origin, Reading, data_files, is_own, load_of_table, resolve, sizes
 from ..envs.data.minari.read import minari_id, read_minari
 from ..envs.data.minari.spec import minari_data_dir
@@ -28,7 +28,7 @@ def parse_name(text: str) -> Origin:
 
     Raises UnknownTaskError where it is no task either, UsageError where no id follows `minari:`.
     """
-    if text.endswith((".hdf5", ".h5")) or is_own(text, None):
+    if text.endswith(SUFFIXES) or is_own(text, None):
         return resolve("", text)
     return resolve(text)
 
@@ -41,7 +41,7 @@ def load(
     `source` is where a task's data come from: auto, d4rl, local, minari, `minari:ID` or a path. `env_id` is a file's
     environment; without one its actions are taken as they are. Where not `any_actions`, or where they are clipped, they
     are held to the environment that the file names, or to [-1, 1]. Raises as `load_episodes`, `read_minari` and
-    `read_hdf5`, and UsageError where an option does not go with the name.
+    `read_file`, and UsageError where an option does not go with the name.
     """
     origin = resolve(name.name, source) if name.kind == "auto" else name
     reading.check_kind(origin.kind)
@@ -54,7 +54,7 @@ def load(
         elif reading.clip_actions or not any_actions:
             held = _bounds(path)
         options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **held}
-        episodes = read_hdf5(path, **options)
+        episodes = read_file(path, **options)
         if env_id is not None and episodes.env_id not in (None, *same_dynamics(env_id)):
             raise UsageError(f"--env-id {env_id}: {path} was recorded on {episodes.env_id}; leave --env-id out")
         return replace(episodes, env_id=episodes.env_id or env_id), None

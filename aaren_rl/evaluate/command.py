@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..cli import Parser, choose_device, import_registering, positive, run, target_return
 from ..envs import DataError, LocalTask, get_task
-from ..envs.data.hdf5.d4rl import read_hdf5
-from ..envs.data.hdf5.opening import check_file
+from ..envs.data.files import check_file, read_file
 from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.simulation.rollout import Recorder
 from ..envs.tasks.environment import unversioned
@@ -234,14 +233,14 @@ def _open_exported(path: Path, arguments: argparse.Namespace) -> tuple[ScoredPol
 def _held_out(run: Path, file: str, card: PolicyCard, clip_actions: bool) -> HeldOut:
     """The episodes of a file, or the held-out episodes of the run.
 
-    Raises the errors of `kept_episodes` and `read_hdf5`, and DataError if the file is of another environment.
+    Raises the errors of `kept_episodes` and `read_file`, and DataError if the file is of another environment.
     """
     if file:
         held: dict[str, Any] = {name: card.model[name] for name in ("observation_dim", "action_dim")}
         held |= {name: getattr(card, name) for name in ("action_low", "action_high", "n_actions", "action_start")}
         check_file(Path(file))
         # No episode in this environment is longer than its horizon.
-        episodes = read_hdf5(file, clip_actions=clip_actions, max_episode_steps=card.horizon, **held)
+        episodes = read_file(file, clip_actions=clip_actions, max_episode_steps=card.horizon, **held)
         if episodes.env_id is not None and unversioned(episodes.env_id) != unversioned(card.env_id):
             raise DataError(f"{file}: is of {episodes.env_id}, and {run} of {card.env_id}; give episodes of that")
         for note in episodes.notes:

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 from ..runs.folder import read_metrics
 
 if TYPE_CHECKING:
+    import gymnasium as gym
+
     from ..agents import Policy
+    from ..envs import Episodes
 
 __all__ = ["TrainingResult", "train_policy"]
 
@@ -52,8 +55,9 @@ class TrainingResult:
 
 
 def train_policy(
-    env: str | None = None,
+    env: str | gym.Env[Any, Any] | None = None,
     *,
+    episodes: Episodes | None = None,
     agent: str | None = None,
     preset: str = "default",
     seed: int | None = None,
@@ -73,7 +77,10 @@ def train_policy(
         policy, losses = result.policy, result.metrics["train/loss"]
 
     Args:
-        env: the task, such as "hopper-medium"; with `env_id` and `source`, a name for a custom dataset.
+        env: the task, such as "hopper-medium"; with `env_id`, `source` or `episodes`, a name for a custom dataset. With
+            `episodes` also a registered Gymnasium environment, in place of `env_id`.
+        episodes: data of this program, as `Episodes.from_arrays` and `.from_trajectories` make them. They are saved in
+            OUT/ENV/, as a file that `source` names from then on.
         agent: as `--agent`; "decision-aaren" unless `config` or the initial policy (`start_from`) sets another.
         preset: settings to start from.
         seed: training seed; 0 unless `config` sets another.
@@ -100,11 +107,20 @@ def train_policy(
     from .session import run_training
     from .settings import Job, run_folder
 
-    named = {"env": env, "agent": agent, "seed": seed}
-    typed = {name: value for name, value in named.items() if value is not None} | settings
+    file = None
+    if episodes is not None:
+        from .own_episodes import as_settings, save
+
+        settings, file = as_settings(episodes, env, Path(out), settings)
+    else:
+        settings = {"env": env, **settings}
+    named = {**settings, "agent": agent, "seed": seed}
+    typed = {name: value for name, value in named.items() if value is not None}
     typed = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in typed.items()}
     job = Job(typed, config, preset, register, Path(out), device, threads, resume, save_every, on_log)
     made = job.make_config()
+    if episodes is not None and file is not None:
+        save(episodes, file)
     if run_training(job, made) > 128:
         raise KeyboardInterrupt(f"stopped by {signal.SIGINT.name} or {signal.SIGTERM.name}; resume=True continues")
     return TrainingResult(run_folder(made, job.out))

@@ -161,7 +161,12 @@ def _check(part: _Part, limits: Limits, one_each: bool) -> None:
     """All checks of a part but those of its numbers."""
     steps, rewards, actions = part.steps, part.rewards, part.actions
     if not steps or not is_vector(rewards):
-        wrong_shape(rewards, steps, "one number for each step, (N,)")
+        name = reading.name_of(rewards)
+        raise DataError(
+            f"{rewards.place} has shape {rewards.shape}; one number for each step is wanted, (N,) or (N, 1); give "
+            f"{f'{name}.reshape(-1)' if max(rewards.shape, default=0) == math.prod(rewards.shape) > 0 else name} of at "
+            "least one step"
+        )
     if limits.n_actions is not None or limits.action_dim is not None:
         reading.check_kind(actions, limits.n_actions is not None)
     numbers = math.prod(actions.shape[1:])
@@ -327,7 +332,7 @@ def _episode_ends(
         tried = "" if max_episode_steps is None else f" within {max_episode_steps} steps"
         raise DataError(
             f"{path}:terminals and timeouts are absent or never set: none of the {len(ended):,} steps ends an episode"
-            f"{tried}; give the episodes' length with --max-episode-steps"
+            f"{tried}; set timeouts to 1 at the last step of each, or give their length with --max-episode-steps"
         )
     if cut := int((~ended[ends - 1]).sum()):
         notes.append(f"ended {cut:,} episodes after {max_episode_steps} steps, where the file has no end")

@@ -1,6 +1,6 @@
 """Episodes of offline data: flat arrays with offsets, and the statistics that training needs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
@@ -85,6 +85,55 @@ class Episodes(Sequence[Episode]):
             raise ValueError(f"{len(self)} episodes need as many offsets plus one, got {len(self.offsets)}")
         if self.offsets[0] != 0 or self.offsets[-1] != self.n_steps or np.any(self.lengths < 1):
             raise ValueError(f"offsets must rise from 0 to {self.n_steps}, the number of steps")
+
+    @classmethod
+    def from_arrays(
+        cls,
+        observations: Any,  # noqa: ANN401  what NumPy makes an array of, or a dict or a tuple of it
+        actions: npt.ArrayLike,
+        rewards: npt.ArrayLike,
+        terminals: npt.ArrayLike | None = None,
+        timeouts: npt.ArrayLike | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> "Episodes":
+        """The episodes of arrays or lists with a row for each of all N steps, one episode after another.
+
+            episodes = Episodes.from_arrays(observations, actions, rewards, terminals, timeouts)
+
+        Args:
+            observations: (N, O), or (N,) of one number. A dict or a tuple of arrays is flattened as Gymnasium does it.
+            actions: (N, A) float, or (N,) of one number; integers (N,) are discrete.
+            rewards: (N,), as all flags.
+            terminals: 1 at the steps at which the environment ended the episode.
+            timeouts: 1 at the last step of an episode that was cut, by a time limit or by the end of the recording.
+            options: `observation_space`, a Gymnasium space to flatten by; `max_episode_steps`, after which episodes end
+                at the latest; `dataset`, a name; `env_id`.
+
+        Raises:
+            DataError: shapes do not fit, a value is no finite number, or no step ends an episode.
+        """
+        from .memory import from_columns
+
+        steps = {"observations": observations, "actions": actions, "rewards": rewards}
+        return from_columns({**steps, "terminals": terminals, "timeouts": timeouts}, **options)
+
+    @classmethod
+    def from_trajectories(cls, trajectories: Iterable[Any], **options: Any) -> "Episodes":  # noqa: ANN401
+        """The episodes of a list of trajectories, each a dict of arrays or lists of its T steps.
+
+            episodes = Episodes.from_trajectories([{"observations": o, "actions": a, "rewards": r, "terminated": True}])
+
+        Keys have the names that Gymnasium's loops, D4RL, d3rlpy and imitation use: observations or obs, actions or acts,
+        rewards or rews; terminated, terminals, done, truncated, ... hold one flag, or one for every step. An episode
+        without one counts as truncated. There may be T + 1 observations; the last is left out. Objects with such fields
+        do as well as dicts. Arrays and `options` are those of `from_arrays`.
+
+        Raises:
+            DataError: as `from_arrays`, or an end is marked before the last step of a trajectory.
+        """
+        from .memory import from_trajectories
+
+        return from_trajectories(trajectories, **options)
 
     def __len__(self) -> int:
         return len(self.terminated)

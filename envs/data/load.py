@@ -17,8 +17,8 @@ from ..tasks.table import TASKS, D4RLTask, Reference, Task
 from .columns import hold_to_choices
 from .download import fetch
 from .episodes import Episodes
-from .hdf5.d4rl import d4rl_dataset_dir, d4rl_url, read_hdf5
-from .hdf5.opening import check_file
+from .files import SUFFIXES, check_file, read_file
+from .hdf5.d4rl import d4rl_dataset_dir, d4rl_url
 from .minari.read import MINARI_LEVELS, minari_id, read_minari
 from .minari.spec import check_minari_id, minari_data_dir
 
@@ -73,7 +73,7 @@ def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
         return Origin("minari", minari_id(name))
     if isinstance(source, str) and source.startswith(_MINARI):
         return Origin("minari", check_minari_id(source.removeprefix(_MINARI)))
-    word = isinstance(source, str) and not {os.sep, os.altsep} & {*source} and not source.endswith((".hdf5", ".h5"))
+    word = isinstance(source, str) and not {os.sep, os.altsep} & {*source} and not source.endswith(SUFFIXES)
     if word and not os.path.exists(source):
         raise UsageError(f"unknown source {text!r}; use auto, d4rl, local, minari or a path to an HDF5 file")
     return Origin("file", text)
@@ -189,7 +189,7 @@ def _fetch(task: D4RLTask, path: Path, progress: bool) -> None:
 
 
 def sizes(task: Task) -> dict[str, Any]:
-    """What `read_hdf5` holds a file of the task to."""
+    """What `read_file` holds a file of the task to."""
     names = ("observation_dim", "action_dim", "action_low", "action_high", "n_actions", "action_start")
     return {name: getattr(task, name) for name in names}
 
@@ -200,7 +200,7 @@ def _read(task: Task, path: Path, reading: Reading, *, made_here: bool = False) 
         check_file(path)
     options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **sizes(task)}
     dataset = task.dataset if isinstance(task, LocalTask) else task.name
-    episodes = read_hdf5(path, dataset=dataset, **options)
+    episodes = read_file(path, dataset=dataset, **options)
     same = same_dynamics(task.env_id) if isinstance(task, D4RLTask) else [task.env_id]
     if episodes.env_id not in (None, *same):
         raise DataError(

@@ -179,7 +179,7 @@ def _check_parts(parts: list[Hdf5Column], sizes: tuple[int | None, int | None], 
     rewards, observations, actions, *flags = parts
     steps = math.prod(rewards.shape)
     if not steps:
-        columns.wrong_shape(rewards, 0, "one number for each step")
+        columns.wrong_shape(rewards, 0, "nothing")
     for column in (rewards, *flags):
         if column.shape[:1] != (steps,) or not columns.is_vector(column):
             columns.wrong_shape(column, steps, f"({steps},)")
