@@ -16,8 +16,7 @@ from ..system import require_memory
 from ..tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM
 from . import columns as reading
 from .columns import Column, Tree, columns_of, is_discrete, is_vector, wrong_shape
-from .ends import END_NAMES, Ends, read_ends
-from .episodes import Episodes
+from .ends import END_NAMES, Ends, ends_of_one, episode_ends, read_ends
 
 OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
 # The first name is ours; others are of Gymnasium's loops and of other packages.
@@ -93,8 +92,8 @@ def assemble(
     file: Path | None = None,
     one_each: bool = False,
     **labels: Any,  # noqa: ANN401  the other fields of `Episodes`
-) -> Episodes:
-    """The episodes of tables of steps, of which each is one where `one_each`; else flags mark the ends.
+) -> dict[str, Any]:
+    """The fields of `Episodes` of tables of steps, of which each is one where `one_each`; else flags mark the ends.
 
     Sizes are checked, against that of `file` too, before memory is taken. `path` names the data in messages, `way_out`
     says what to do where a column is missing. A trajectory may have one observation more than steps, the last, which is
@@ -122,24 +121,24 @@ def assemble(
     if one_each:
         marked = Ends(np.zeros(starts[-1], np.bool_), np.zeros(starts[-1], np.bool_))
         for part, row in zip(parts, starts[1:] - 1, strict=True):
-            marked.ended[row], marked.terminated[row] = True, _ends_of_one(part)
+            marked.ended[row], marked.terminated[row] = True, ends_of_one(part.place, part.flags, part.steps)
     else:
         (part,) = parts
         marked = read_ends(part.flags, part.others, part.steps, notes)
-    ends = _episode_ends(path, marked.ended, limits.max_episode_steps, notes)
+    ends = episode_ends(path, marked.ended, limits.max_episode_steps, notes)
     n_steps = int(ends[-1])
     if n_steps < len(rewards):
         notes.append(f"dropped {len(rewards) - n_steps:,} steps of an unfinished last episode")
-    return Episodes(
-        observations=observations[:n_steps],
-        actions=actions[:n_steps],
-        rewards=rewards[:n_steps],
-        offsets=np.concatenate(([0], ends)),
-        terminated=marked.terminated[ends - 1],
-        path=path,
-        notes=(*notes, *labels.pop("notes", ())),
+    return {
+        "observations": observations[:n_steps],
+        "actions": actions[:n_steps],
+        "rewards": rewards[:n_steps],
+        "offsets": np.concatenate(([0], ends)),
+        "terminated": marked.terminated[ends - 1],
+        "path": path,
         **labels,
-    )
+        "notes": (*notes, *labels.get("notes", ())),
+    }
 
 
 def _pick(table: Table, way_out: str) -> _Part:
@@ -295,45 +294,3 @@ def _hold(
     elif actions.ndim > 1:
         low, high = (np.asarray(bound, dtype=np.float32) for bound in (limits.action_low, limits.action_high))
         reading.hold_to_bounds(path, actions, (low, high), limits.clip_actions, notes)
-
-
-def _ends_of_one(part: _Part) -> bool:
-    """Whether the environment ended the episode that a table is; DataError: it has an end before its last step."""
-    marked = read_ends({name: _at_each_step(flag, part.steps) for name, flag in part.flags.items()}, {}, part.steps, [])
-    if (early := np.flatnonzero(marked.ended[:-1])).size:
-        raise DataError(
-            f"{part.place} has its end marked at step {early[0]}, before its last step {part.steps - 1}; split the "
-            "episode there"
-        )
-    return bool(marked.terminated[-1])
-
-
-def _at_each_step(flag: Column, steps: int) -> Column:
-    """A flag of an episode as a whole as one of its last step."""
-    if flag.shape[:1] == (steps,):
-        return flag
-    spread = np.zeros(steps, flag.dtype)
-    spread[-1] = flag.values().reshape(-1)[0]
-    return reading.ArrayColumn(flag.place, spread)
-
-
-def _episode_ends(
-    path: str, ended: npt.NDArray[np.bool_], max_episode_steps: int | None, notes: list[str]
-) -> npt.NDArray[np.int64]:
-    """One past the last row of each complete episode, (E,); a note has the number of those that the data lack."""
-    ends = np.flatnonzero(ended).astype(np.int64) + 1
-    if max_episode_steps is not None:
-        starts = np.concatenate(([0], ends))
-        stops = np.append(ends, len(ended))
-        # b + 1: the rows behind the last end are a whole episode where their number fits exactly.
-        cuts = [np.arange(a + max_episode_steps, b + 1, max_episode_steps) for a, b in zip(starts, stops, strict=True)]
-        ends = np.unique(np.concatenate([ends, *cuts]))
-    if len(ends) == 0:
-        tried = "" if max_episode_steps is None else f" within {max_episode_steps} steps"
-        raise DataError(
-            f"{path}:terminals and timeouts are absent or never set: none of the {len(ended):,} steps ends an episode"
-            f"{tried}; set timeouts to 1 at the last step of each, or give their length with --max-episode-steps"
-        )
-    if cut := int((~ended[ends - 1]).sum()):
-        notes.append(f"ended {cut:,} episodes after {max_episode_steps} steps, where the file has no end")
-    return ends

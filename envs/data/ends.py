@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
-from .columns import Column, read_flags
+from .columns import ArrayColumn, Column, read_flags
 
 _TERMINATED = ("terminals", "terminal", "terminations", "termination", "terminated", "terminateds", "is_terminal")
 _TRUNCATED = ("timeouts", "timeout", "truncations", "truncation", "truncated", "truncateds", "is_truncated")
@@ -95,3 +95,44 @@ def _may_be_flags(column: Column) -> bool:
         return True
     values = column.values()
     return bool(values.min() == 0 and values.max() == 1 and np.isin(values, (0, 1)).all())
+
+
+def ends_of_one(place: str, flags: Mapping[str, Column], steps: int) -> bool:
+    """Whether the environment ended the episode that has these flags; DataError: it has an end before its last step."""
+    marked = read_ends({name: _at_each_step(flag, steps) for name, flag in flags.items()}, {}, steps, [])
+    if (early := np.flatnonzero(marked.ended[:-1])).size:
+        raise DataError(
+            f"{place} has its end marked at step {early[0]}, before its last step {steps - 1}; split the episode there"
+        )
+    return bool(marked.terminated[-1])
+
+
+def _at_each_step(flag: Column, steps: int) -> Column:
+    """A flag of an episode as a whole as one of its last step."""
+    if flag.shape[:1] == (steps,):
+        return flag
+    spread = np.zeros(steps, flag.dtype)
+    spread[-1] = flag.values().reshape(-1)[0]
+    return ArrayColumn(flag.place, spread)
+
+
+def episode_ends(
+    path: str, ended: npt.NDArray[np.bool_], max_episode_steps: int | None, notes: list[str]
+) -> npt.NDArray[np.int64]:
+    """One past the last row of each complete episode, (E,); a note has the number of those that the data lack."""
+    ends = np.flatnonzero(ended).astype(np.int64) + 1
+    if max_episode_steps is not None:
+        starts = np.concatenate(([0], ends))
+        stops = np.append(ends, len(ended))
+        # b + 1: the rows behind the last end are a whole episode where their number fits exactly.
+        cuts = [np.arange(a + max_episode_steps, b + 1, max_episode_steps) for a, b in zip(starts, stops, strict=True)]
+        ends = np.unique(np.concatenate([ends, *cuts]))
+    if len(ends) == 0:
+        tried = "" if max_episode_steps is None else f" within {max_episode_steps} steps"
+        raise DataError(
+            f"{path}:terminals and timeouts are absent or never set: none of the {len(ended):,} steps ends an episode"
+            f"{tried}; set timeouts to 1 at the last step of each, or give their length with --max-episode-steps"
+        )
+    if cut := int((~ended[ends - 1]).sum()):
+        notes.append(f"ended {cut:,} episodes after {max_episode_steps} steps, where the file has no end")
+    return ends

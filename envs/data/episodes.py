@@ -7,6 +7,8 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from . import memory
+
 # Rows per step of the reductions below: float64 copies of a million rows at once would double the memory.
 _BLOCK_ROWS = 65536
 
@@ -112,10 +114,8 @@ class Episodes(Sequence[Episode]):
         Raises:
             DataError: shapes do not fit, a value is no finite number, or no step ends an episode.
         """
-        from .memory import from_columns
-
         steps = {"observations": observations, "actions": actions, "rewards": rewards}
-        return from_columns({**steps, "terminals": terminals, "timeouts": timeouts}, **options)
+        return cls(**memory.from_columns({**steps, "terminals": terminals, "timeouts": timeouts}, **options))
 
     @classmethod
     def from_trajectories(cls, trajectories: Iterable[Any], **options: Any) -> "Episodes":  # noqa: ANN401
@@ -123,17 +123,15 @@ class Episodes(Sequence[Episode]):
 
             episodes = Episodes.from_trajectories([{"observations": o, "actions": a, "rewards": r, "terminated": True}])
 
-        Keys have the names that Gymnasium's loops, D4RL, d3rlpy and imitation use: observations or obs, actions or acts,
-        rewards or rews; terminated, terminals, done, truncated, ... hold one flag, or one for every step. An episode
-        without one counts as truncated. There may be T + 1 observations; the last is left out. Objects with such fields
-        do as well as dicts. Arrays and `options` are those of `from_arrays`.
+        Keys are those of Gymnasium's loops, D4RL, d3rlpy and imitation: observations or obs, actions or acts, rewards
+        or rews; terminated, terminals, done, truncated, ... hold one flag, or one for every step. An episode without
+        one counts as truncated. There may be T + 1 observations; the last is left out. Objects with such fields do as
+        well as dicts. Arrays and `options` are those of `from_arrays`.
 
         Raises:
             DataError: as `from_arrays`, or an end is marked before the last step of a trajectory.
         """
-        from .memory import from_trajectories
-
-        return from_trajectories(trajectories, **options)
+        return cls(**memory.from_trajectories(trajectories, **options))
 
     def __len__(self) -> int:
         return len(self.terminated)

@@ -10,7 +10,6 @@ from ..errors import DataError, one_line
 from ..spaces import layout_of, transposed
 from .assemble import KNOWN_NAMES, OBSERVATIONS, STEP_NAMES, Limits, Table, assemble
 from .columns import ArrayColumn, Tree
-from .episodes import Episodes
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -25,8 +24,8 @@ def from_columns(
     observation_space: "gym.Space[Any] | None" = None,
     max_episode_steps: int | None = None,
     **labels: Any,  # noqa: ANN401  fields of `Episodes`
-) -> Episodes:
-    """The episodes of columns of all steps, by any of the names of files; see `Episodes.from_arrays`."""
+) -> dict[str, Any]:
+    """The fields of `Episodes` of columns of all steps, by any of the names of files; see `Episodes.from_arrays`."""
     given = {name: value for name, value in columns.items() if value is not None}
     limits = _limits(observation_space, max_episode_steps)
     return _made([_table("", given)], limits, one_each=False, **labels)
@@ -37,8 +36,8 @@ def from_trajectories(
     *,
     observation_space: "gym.Space[Any] | None" = None,
     **labels: Any,  # noqa: ANN401
-) -> Episodes:
-    """The episodes of trajectories, one each; see `Episodes.from_trajectories`."""
+) -> dict[str, Any]:
+    """The fields of `Episodes` of trajectories, one each; see `Episodes.from_trajectories`."""
     if isinstance(trajectories, Mapping | str | bytes) or not isinstance(trajectories, Iterable):
         raise DataError(f"trajectories: are a {type(trajectories).__name__}, not a list of episodes; {_KEYS} for each")
     tables = [_table(f"trajectory {i}", _fields(i, one)) for i, one in enumerate(trajectories)]
@@ -55,9 +54,8 @@ def _limits(space: "gym.Space[Any] | None", max_episode_steps: int | None) -> Li
     return Limits(layout=layout, action_low=-np.inf, action_high=np.inf, max_episode_steps=max_episode_steps)
 
 
-def _made(tables: list[Table], limits: Limits, *, one_each: bool, **labels: Any) -> Episodes:  # noqa: ANN401
-    made = assemble(tables, limits, path="episodes", way_out=_KEYS, one_each=one_each, **labels)
-    return dataclasses.replace(made, path="")
+def _made(tables: list[Table], limits: Limits, *, one_each: bool, **labels: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {**assemble(tables, limits, path="episodes", way_out=_KEYS, one_each=one_each, **labels), "path": ""}
 
 
 def _fields(i: int, trajectory: object) -> Mapping[str, Any]:

@@ -90,7 +90,7 @@ def read_npz(path: Path, *, dataset: str | None = None, **limits: Any) -> Episod
                 elif name in KNOWN_NAMES:
                     raise DataError(f"{column.place} holds {_kind(column.dtype)}; {CONVERT}")
             labels = {"dataset": dataset or path.stem, "path": str(path), "file": path}
-            return assemble([Table(str(path), columns)], held, way_out=way_out, **labels)
+            return Episodes(**assemble([Table(str(path), columns)], held, way_out=way_out, **labels))
     except PermissionError as error:
         raise DataError(f"{path}: no permission to read it; change the file's mode or owner") from error
     except _ERRORS as error:

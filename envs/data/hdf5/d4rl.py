@@ -58,16 +58,18 @@ def read_hdf5(path: str | os.PathLike[str], *, dataset: str | None = None, **lim
         tables, one_each = read_tables(file, found)
         env_id = _text_attribute(file, "env_id")
         provenance = {name: _text_attribute(file, name) for name in ("origin", "policy")}
-        return assemble(
-            tables,
-            held,
-            path=str(path),
-            file=path,
-            way_out=f"use a file in {_LAYOUT}, or convert it: {CONVERT}",
-            one_each=one_each,
-            dataset=dataset or path.stem,
-            env_id=env_id,
-            notes=(*found, *(f"{name}: {text}" for name, text in provenance.items() if text is not None)),
+        return Episodes(
+            **assemble(
+                tables,
+                held,
+                path=str(path),
+                file=path,
+                way_out=f"use a file in {_LAYOUT}, or convert it: {CONVERT}",
+                one_each=one_each,
+                dataset=dataset or path.stem,
+                env_id=env_id,
+                notes=(*found, *(f"{name}: {text}" for name, text in provenance.items() if text is not None)),
+            )
         )
 
 
