@@ -21,13 +21,14 @@ from .describe import describe, draw, format_description, size_text
 from .names import convert, load, on_disk, parse_name
 
 DESCRIPTION = """\
-Look after data sets. NAME is a task such as hopper-medium, minari:ID, or the path of an HDF5 file in D4RL's layout.
+Look after data sets. NAME is a task such as hopper-medium, minari:ID, or the path of an HDF5 or .npz file.
 
   aaren-rl datasets list
   aaren-rl datasets info hopper-medium --picture returns.png
   aaren-rl datasets verify hopper-medium mine.hdf5
   aaren-rl datasets download hopper-medium --source minari
   aaren-rl datasets convert mine.hdf5 minari:my/set-v0 --env-id Hopper-v4
+  aaren-rl datasets convert trajectories.pkl mine.hdf5 --trust-pickle
 """
 
 
@@ -58,9 +59,11 @@ def make_parser() -> Parser:
     download = add("download", _download, "fetch data sets, check them and pin them by their SHA-256")
     download.add_argument("names", metavar="NAME", nargs="+", help="task; with --source minari also a Minari id")
     download.add_argument("--source", choices=("d4rl", "minari"), default="d4rl", help="d4rl or minari [d4rl]")
-    change = add("convert", _convert, "write a data set in the other layout: D4RL's HDF5 or Minari's")
-    change.add_argument("source", metavar="SOURCE", help="FILE.hdf5, minari:ID or a task")
+    change = add("convert", _convert, "write a data set in D4RL's HDF5 layout or in Minari's")
+    change.add_argument("source", metavar="SOURCE", help="FILE.hdf5, .npz or .pkl, minari:ID or a task")
     change.add_argument("target", metavar="TARGET", help="minari:ID or FILE.hdf5; must not exist")
+    trust = "read a pickle of trajectories, in a process that makes arrays, lists and dicts alone"
+    change.add_argument("--trust-pickle", action="store_true", help=trust)
     change.add_argument("--description", metavar="TEXT", help="stored in the Minari data set")
     _add_reading(change)
     return parser
@@ -189,7 +192,8 @@ def _remote(text: str, source: str) -> Origin:
 
 def _convert(arguments: argparse.Namespace) -> int:
     source, target = parse_name(arguments.source), parse_name(arguments.target)
-    path, episodes = convert(source, target, _reading(arguments), arguments.env_id, arguments.description)
+    options = _reading(arguments), arguments.env_id, arguments.description, arguments.trust_pickle
+    path, episodes = convert(source, target, *options)
     print(f"{path}: {len(episodes):,} episodes, {episodes.n_steps:,} steps")
     for note in episodes.notes:
         print(f"note: {note}", file=sys.stderr)

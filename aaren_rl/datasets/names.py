@@ -12,12 +12,13 @@ import numpy as np
 
 from ..envs import TASKS, DataError, EnvsError, Episodes, LocalTask, Reference, get_task
 from ..envs.behavior.local_sets import recipe_of
-from ..envs.data.files import SUFFIXES, check_file, read_env_id, read_file
+from ..envs.data.files import SUFFIXES, check_file, is_pickle, read_env_id, read_file
 from ..envs.data.hdf5.d4rl import write_hdf5
 from ..envs.data.load import Origin, Reading, data_files, is_own, load_of_table, resolve, sizes
 from ..envs.data.minari.read import minari_id, read_minari
 from ..envs.data.minari.spec import minari_data_dir
 from ..envs.data.minari.write import new_minari_folder, write_minari
+from ..envs.data.pickles import read_pickle
 from ..envs.files import writing
 from ..envs.tasks.environment import own_task, same_dynamics
 from ..errors import UsageError
@@ -34,7 +35,13 @@ def parse_name(text: str) -> Origin:
 
 
 def load(
-    name: Origin, source: str, reading: Reading, env_id: str | None = None, *, any_actions: bool = True
+    name: Origin,
+    source: str,
+    reading: Reading,
+    env_id: str | None = None,
+    *,
+    any_actions: bool = True,
+    trust_pickle: bool = False,
 ) -> tuple[Episodes, Reference | None]:
     """A data set, fetched or made where it is not there, and the returns that score 0 and 100.
 
@@ -47,14 +54,16 @@ def load(
     reading.check_kind(origin.kind)
     if name.kind == "file":  # held to its pin, and to the sizes and bounds of `env_id`
         path = Path(name.name)
-        check_file(path)
+        pickled = trust_pickle and is_pickle(path)
+        if not pickled:
+            check_file(path)
         held: dict[str, Any] = {"action_low": -np.inf, "action_high": np.inf}
         if env_id is not None:
             held = sizes(own_task("data", env_id, max_episode_steps=1))  # a time limit, as some have none
         elif reading.clip_actions or not any_actions:
-            held = _bounds(path)
+            held = _bounds(None if pickled else read_env_id(path), path)
         options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **held}
-        episodes = read_file(path, **options)
+        episodes = (read_pickle if pickled else read_file)(path, **options)
         if env_id is not None and episodes.env_id not in (None, *same_dynamics(env_id)):
             raise UsageError(f"--env-id {env_id}: {path} was recorded on {episodes.env_id}; leave --env-id out")
         return replace(episodes, env_id=episodes.env_id or env_id), None
@@ -69,10 +78,10 @@ def load(
     return data.episodes, data.spec.reference
 
 
-def _bounds(path: Path) -> dict[str, Any]:
+def _bounds(env_id: str | None, path: Path) -> dict[str, Any]:
     """The bounds of actions in a file's environment; [-1, 1] if it names none, or, with a note, one that is unknown."""
     unknown = {"action_low": -1.0, "action_high": 1.0}
-    if (env_id := read_env_id(path)) is None:
+    if env_id is None:
         return unknown
     try:
         task = own_task("data", env_id, max_episode_steps=1)
@@ -116,21 +125,26 @@ def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
 
 
 def convert(
-    source: Origin, target: Origin, reading: Reading, env_id: str | None, description: str | None
+    source: Origin,
+    target: Origin,
+    reading: Reading,
+    env_id: str | None,
+    description: str | None,
+    trust_pickle: bool = False,
 ) -> tuple[Path, Episodes]:
-    """Writes the data set `source` as `target`; one is a Minari id, the other a file or a task.
+    """Writes the data set `source` as `target`: a file or a task as a Minari id, another file or a Minari id as HDF5.
 
-    Returns the folder or file written, and its episodes: the same numbers, bit for bit. Raises UsageError unless they
-    are one of each kind, the target is new and a file's environment known; EnvsError as the readers.
+    Returns the folder or file written, and its episodes: the same numbers, bit for bit. Raises UsageError unless the
+    target is new and the environment of a file to Minari known; EnvsError as the readers.
     """
-    if source.kind == "minari" and target.kind == "file":
-        if env_id is not None or description is not None or reading.max_episode_steps is not None:
-            raise UsageError("--env-id, --description and --max-episode-steps are for files; leave them out")
-        return _to_file(source.name, Path(target.name), reading)
+    if target.kind == "file" and source.kind != "auto" and not source.name.endswith((".hdf5", ".h5")):
+        return _to_file(source, Path(target.name), reading, env_id, description, trust_pickle)
     if source.kind == "minari" or target.kind != "minari":
-        raise UsageError(f"cannot convert {source} to {target}; give FILE.hdf5 minari:ID, or minari:ID FILE.hdf5")
+        raise UsageError(
+            f"cannot convert {source} to {target}; give FILE minari:ID, minari:ID FILE.hdf5 or FILE.npz FILE.hdf5"
+        )
     new_minari_folder(target.name)  # before a long read
-    episodes, reference = load(source, "auto", reading, env_id)
+    episodes, reference = load(source, "auto", reading, env_id, trust_pickle=trust_pickle)
     limit, env_kwargs = reading.max_episode_steps, dict[str, Any]()
     if source.kind == "file":
         env_id = env_id or episodes.env_id
@@ -150,19 +164,32 @@ def convert(
     return write_minari(target.name, episodes, **options), episodes
 
 
-def _to_file(dataset_id: str, path: Path, reading: Reading) -> tuple[Path, Episodes]:
+def _to_file(
+    source: Origin, path: Path, reading: Reading, env_id: str | None, description: str | None, trust_pickle: bool
+) -> tuple[Path, Episodes]:
     if path.exists():
         raise UsageError(f"{path}: already exists; choose another name")
+    if path.suffix not in (".hdf5", ".h5"):
+        raise UsageError(f"{path}: only HDF5 is written; let the name end in .hdf5")
     if not path.parent.is_dir():
         raise UsageError(f"{path}: its folder does not exist; create it first")
-    reading.check_kind("minari")
-    data = read_minari(dataset_id, clip_actions=reading.clip_actions)
-    attributes = {"origin": f"converted from minari:{dataset_id}"}
-    if data.episodes.env_id is not None:
-        attributes["env_id"] = data.episodes.env_id
-    if data.spec.env_kwargs:
-        attributes["env_kwargs"] = json.dumps(data.spec.env_kwargs)
-        print(f"note: the environment's arguments are in {path}, in env_kwargs, which nothing reads", file=sys.stderr)
+    if description is not None or (source.kind == "minari" and (env_id, reading.max_episode_steps) != (None, None)):
+        of_files = "" if source.kind == "file" else ", --env-id and --max-episode-steps for files"
+        raise UsageError(f"--description is for Minari{of_files}; leave them out")
+    attributes = {"origin": f"converted from {source}"}
+    if source.kind == "minari":
+        reading.check_kind("minari")
+        data = read_minari(source.name, clip_actions=reading.clip_actions)
+        episodes = data.episodes
+        if data.spec.env_kwargs:
+            attributes["env_kwargs"] = json.dumps(data.spec.env_kwargs)
+            print(
+                f"note: the environment's arguments are in {path}, in env_kwargs, which nothing reads", file=sys.stderr
+            )
+    else:
+        episodes, _ = load(source, "auto", reading, env_id, trust_pickle=trust_pickle)
+    if episodes.env_id is not None:
+        attributes["env_id"] = episodes.env_id
     with writing(path, "choose another folder"):
-        write_hdf5(path, data.episodes, attributes)
-    return path, data.episodes
+        write_hdf5(path, episodes, attributes)
+    return path, episodes

@@ -1,6 +1,7 @@
 """Files of data, whatever their format, which their first bytes tell."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def _kind(path: Path) -> str:
     if path.is_file() and is_pickle(path):
         raise DataError(
             f"{path}: is a pickle, which may run code when it is read; if you trust it: aaren-rl datasets convert "
-            f"{path.name} {path.stem}.hdf5 --trust-pickle"
+            f"{shlex.quote(str(path))} {shlex.quote(f'{path.stem}.hdf5')} --trust-pickle"
         )
     begin = _begin(path)  # empty where there is nothing to read, which the reader says
     if begin.startswith(b"PK\x03\x04"):
