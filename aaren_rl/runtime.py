@@ -65,6 +65,7 @@ class OnnxPolicy:
     Attributes:
         card: how the policy was made and what it acts in: the fields of `aaren_rl.policies.card.PolicyCard`.
         export: how the file was made: its precision, and the check against PyTorch.
+        observation_dtype: in which `act` reads observations: float64 where a column is far from zero.
         discrete: whether an action is an integer, from `action_start` on.
         temperature: as in `aaren_rl.agents.Policy`.
         candidates: how many candidate actions its critic chooses among; 1: it has no critic.
@@ -91,6 +92,7 @@ class OnnxPolicy:
             raise ValueError(f"inputs of the sizes {shapes}")
         self._memory_shape = tuple(inputs["memory"].shape[1:])
         self._memory_dtype = np.float64 if inputs["memory"].type == "tensor(double)" else np.float32
+        self.observation_dtype = np.float64 if inputs["observation"].type == "tensor(double)" else np.float32
         self._observation_dim, self._action_dim = (of.shape[1] for of in (inputs["observation"], acts))
 
     @property
@@ -202,7 +204,9 @@ class OnnxPolicy:
             none = np.zeros((batch, self._action_dim), np.float32)
             previous = np.full(batch, self.action_start, np.int64) if self.discrete else none
         feed: dict[str, Any] = {
-            "observation": CHECK.array("observation", observation, np.float32, (batch, self._observation_dim)),
+            "observation": CHECK.array(
+                "observation", observation, self.observation_dtype, (batch, self._observation_dim)
+            ),
             "reward": CHECK.array("reward", reward, np.float64, (batch,)),
             "return_to_go": return_to_go,
             "timestep": np.full(batch, timestep, np.int64),

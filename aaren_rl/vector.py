@@ -99,8 +99,8 @@ class VectorPolicy:
             ArgumentError: an array is not of its shape, or the state is not this policy's.
         """
         envs = len(self._targets)
-        observed = CHECK.array("observation", observation, np.float32)
-        CHECK.array("observation", observed, np.float32, (envs, *observed.shape[1:]))
+        observed = CHECK.array("observation", observation, getattr(self._policy, "observation_dtype", np.float32))
+        CHECK.array("observation", observed, observed.dtype, (envs, *observed.shape[1:]))
         given = CHECK.array("reward", reward, np.float64, (envs,))
         started = np.zeros(envs, bool) if started is None else CHECK.array("started", started, bool, (envs,))
         if state is None:

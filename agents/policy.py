@@ -22,7 +22,7 @@ from .fast.choice import Choice, for_choice
 from .fast.rollout import Stepper, for_rollout
 from .fast.rollout_step import CompiledStep
 from .model.decision import DecisionModel, ReturnEstimate
-from .model.scaling import ReturnRange, Scaling, Step, middle_and_half
+from .model.scaling import FAR, ReturnRange, Scaling, Step, middle_and_half
 from .policy_state import CHECK, MEMORIES, Memory, PolicyState, Recurrent, Staggered, Window
 from .ranges import CONTEXT, ENVS
 from .rollouts import act_on_window, act_staggered
@@ -42,7 +42,7 @@ class Policy:
 
     Attributes:
         model: put into evaluation mode; "recurrent" and "staggered" act with a copy of the weights that it has now.
-        observation_mean, observation_std: (O,), of the training data.
+        observation_mean, observation_std: (O,), of the training data; in float64 where a column is far from zero.
         return_scale: returns-to-go are divided by it, as in training.
         rollout: "recurrent": one state from the first step on, constant cost; train on long contexts for it.
             "staggered": two staggered states, ages K/2 to K, constant cost. "window": recompute the last K steps.
@@ -96,8 +96,24 @@ class Policy:
     def _scaling(self) -> Scaling:
         exact: dict[str, Any] = {"dtype": torch.float64, "device": self.observation_mean.device}
         low, high = (torch.as_tensor(x, **exact).expand(self._sizes[1]) for x in (self.action_low, self.action_high))
-        statistics = self.observation_mean.float(), self.observation_std.float(), self.return_scale
+        mean = self.observation_mean.float() if self.origin is None else torch.zeros_like(self.observation_std)
+        statistics = mean.float(), self.observation_std.float(), self.return_scale
         return Scaling(*statistics, *middle_and_half(low, high), self.return_range)
+
+    @cached_property
+    def origin(self) -> npt.NDArray[np.float64] | None:
+        """What is subtracted from observations before they become float32, (O,); None: nothing.
+
+        It is their mean, where a column is so far from zero that float32 would lose digits.
+        """
+        mean, std = (x.double().cpu() for x in (self.observation_mean, self.observation_std))
+        loses = (mean.abs() > FAR * std) & (mean != mean.float())
+        return mean.numpy() if bool(loses.any()) else None
+
+    @property
+    def observation_dtype(self) -> type[np.float32 | np.float64]:
+        """The type in which `act` reads observations."""
+        return np.float32 if self.origin is None else np.float64
 
     @cached_property
     def _stepper(self) -> Stepper:
@@ -247,11 +263,13 @@ class Policy:
         state = self._checked(state)
         batch = len(state.return_to_go)
         given: dict[str, Any] = {
-            "observation": CHECK.array("observation", observation, np.float32, (batch, self._sizes[0])),
+            "observation": CHECK.array("observation", observation, self.observation_dtype, (batch, self._sizes[0])),
             "reward": CHECK.array("reward", reward, np.float64, (batch,)),
             "previous_action": state.previous_action,
         }
         observed, rewards, previous = given.values()
+        if self.origin is not None:
+            observed = (observed - self.origin).astype(np.float32)
         if not np.isfinite(rewards).all():  # infinity minus infinity is NaN, and infinity is the automatic target
             raise NonFiniteActionError(blame(given, state.return_to_go, state.timestep))
         asked = return_to_go = state.return_to_go - rewards
@@ -316,8 +334,9 @@ class Policy:
 
     @torch.no_grad()
     def _estimate(self, estimate: ReturnEstimate, observation: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        seen = torch.tensor(observation, device=self.observation_mean.device)
-        scaled: Tensor = estimate((seen - self.observation_mean) / self.observation_std)
+        scaling = self._scaling
+        seen = torch.tensor(observation, device=scaling.observation_mean.device)
+        scaled: Tensor = estimate((seen - scaling.observation_mean) / scaling.observation_std)
         return (scaled * self.return_scale).cpu().numpy()
 
     def _act(self, step: Step, memory: Memory) -> tuple[npt.NDArray[np.float32], Memory]:

@@ -77,3 +77,10 @@ def alone(target: Path, doing: str, way_out: str) -> Iterator[None]:
             yield
         finally:
             lock.release()
+
+
+def cache_dir() -> Path:
+    """For local sets and memory maps: `$AAREN_RL_CACHE`, else `$XDG_CACHE_HOME/aaren_rl`, else `~/.cache/aaren_rl`."""
+    if own := os.environ.get("AAREN_RL_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aaren_rl"

@@ -60,12 +60,14 @@ class TrainingEnv(gym.Wrapper[npt.NDArray[np.float32], Any, Any, Any]):
             self._start, self.action_space = int(env.action_space.start), gym.spaces.Discrete(int(env.action_space.n))
 
     def reset(self, **kwargs: Any) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:  # noqa: ANN401
-        return begin(self.env, **kwargs)
+        observation, info = begin(self.env, **kwargs)
+        return observation.astype(np.float32), info
 
     def step(self, action: Any) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:  # noqa: ANN401
         if not np.isfinite(action).all():  # otherwise the environment would seem to be at fault
             raise FloatingPointError("the policy's action is not finite")
-        return take(self.env, action + self._start if self._start else action)
+        observation, *others = take(self.env, action + self._start if self._start else action)
+        return observation.astype(np.float32), *others
 
 
 def rhythm(config: CollectConfig) -> tuple[int, int]:

@@ -43,8 +43,7 @@ def _candidates(graph: Layers, critic: Critic, own: str) -> str:
 def _least_advantages(graph: Layers, critic: Critic, candidates: str) -> str:
     """(B, K), of candidates (B, K, A) over the first: the smallest over the networks. NaN is minus infinity."""
     count, dim = len(critic.offsets) + 1, critic.offsets.shape[1]
-    mean, std = (x.cpu().numpy() for x in (graph.policy.observation_mean, graph.policy.observation_std))
-    seen = graph.add("Div", graph.add("Sub", "observation", mean), std)
+    seen = graph.normalized()
     first, second, last = (exact(weight) for weight in critic.weights)
     biases = [exact(bias) for bias in critic.biases]
     networks, inputs, hidden = first.shape

@@ -3,9 +3,9 @@
 Inputs, for B environments: observation (B, O), raw; reward (B,), of the step before; and the state: return_to_go (B,)
 in float64, timestep (B,), previous_action (B, A), memory (B, ...). Outputs: action (B, A) and next_return_to_go,
 next_timestep, next_memory; the next previous_action is the action, or the executed one if it differs. Discrete actions
-are int64 (B,), and there is an output logits (B, A), whose argmax is the action. **An episode begins with timestep 0**,
-the target return as return_to_go and reward 0. The memory and the previous action are then ignored, so these three
-numbers reset an environment.
+are int64 (B,), and there is an output logits (B, A), whose argmax is the action. Observations are float64 if a column
+lies far from zero. **An episode begins with timestep 0**, the target return as return_to_go and reward 0. The memory
+and the previous action are then ignored, so these three numbers reset an environment.
 
 A policy with a critic has one more input, improves (B,), bool: where the best of its candidate actions is taken.
 
@@ -59,7 +59,7 @@ def step_graph(policy: Policy, *, precision: str = "float32") -> onnx.ModelProto
     improves: Sizes = {"improves": ("bool", [])} if config.critic else {}
     model = graph.model(
         {
-            "observation": ("float32", [config.observation_dim]),
+            "observation": ("float32" if policy.origin is None else "float64", [config.observation_dim]),
             "reward": ("float64", []),
             "previous_action": action,
             **state,
@@ -145,7 +145,7 @@ class _Graph(Layers):  # the whole step, for both rollout modes
             to_go = self.add("Min", self.add("Max", to_go, low), high)
         scaled = self.add("Div", to_go, np.array(self.policy.return_scale))
         scaled = self.reshape(self.as_type(scaled, "float32", "float64"), -1, 1)
-        return self.add("Concat", self._previous(), scaled, "observation", axis=1)
+        return self.add("Concat", self._previous(), scaled, self.observed(), axis=1)
 
     def _previous(self) -> str:
         # The previous action as the input of the embedding, (B, A).
@@ -161,8 +161,7 @@ class _Graph(Layers):  # the whole step, for both rollout modes
             return to_go
 
         def best_in_reach() -> str:
-            mean, std = (x.cpu().numpy() for x in (self.policy.observation_mean, self.policy.observation_std))
-            x = self.as_type(self.add("Div", self.add("Sub", "observation", mean), std), "float64", "float32")
+            x = self.as_type(self.normalized(), "float64", "float32")
             for module in (best.first, best.second, best.last):
                 weight, bias = layer(module)
                 x = self.add("Add", self.add("MatMul", x, weight), bias)  # in float64, as in `Policy`

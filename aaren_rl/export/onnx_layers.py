@@ -22,7 +22,7 @@ from torch import nn
 from ..agents import Block, Policy
 from ..agents.mixers.forms import Doubles, Linear, Value, exact, layer
 from ..agents.model.trunk import PreNormBlock
-from .onnx_weights import ERFC, in_blocks
+from .onnx_weights import ERFC, in_blocks, observed_mean
 
 Array: TypeAlias = npt.NDArray[Any]
 Sizes: TypeAlias = dict[str, tuple[str, list[int]]]  # name -> type, and shape without the batch
@@ -57,6 +57,17 @@ class Layers:
     def add(self, op: str, *inputs: Value, out: str | None = None, **attributes: Any) -> str:  # noqa: ANN401  any ONNX attribute
         """Add a node with one output. `out` is its public name."""
         return self._add(op, *inputs, outputs=[out], **attributes)[0]
+
+    def observed(self) -> str:
+        """Observations (B, O) in float32, without the policy's origin."""
+        if (origin := self.policy.origin) is None:
+            return "observation"
+        return self.as_type(self.add("Sub", "observation", origin), "float32", "float64")
+
+    def normalized(self) -> str:
+        """Normalized observations (B, O), in float32."""
+        mean, std = observed_mean(self.policy), exact(self.policy.observation_std)
+        return self.add("Div", self.add("Sub", self.observed(), mean.astype(np.float32)), std.astype(np.float32))
 
     def split(self, x: Value, sizes: Sequence[int], axis: int) -> list[str]:
         return self._add("Split", x, np.array(sizes, np.int64), outputs=[None] * len(sizes), axis=axis)

@@ -43,7 +43,7 @@ def embedding(policy: Policy) -> tuple[Doubles, Linear]:
     """
     model = policy.model
     middle, half = action_range(policy)
-    center = np.concatenate([middle, [0.0], exact(policy.observation_mean)])
+    center = np.concatenate([middle, [0.0], observed_mean(policy)])
     parts = [layer(model.embed_action), layer(model.embed_return), layer(model.embed_observation)]
     scales = (half, np.ones(1), exact(policy.observation_std))
     blocks, row = [], 0
@@ -55,6 +55,11 @@ def embedding(policy: Policy) -> tuple[Doubles, Linear]:
     if model.config.tokens_per_step == 1:
         return center, Linear(*(np.sum(parts, 0) for parts in zip(*blocks, strict=True)))
     return center, beside(*blocks)
+
+
+def observed_mean(policy: Policy) -> Doubles:
+    """The mean of observations as the graph has them, (O,): without the policy's origin."""
+    return exact(policy.observation_mean) if policy.origin is None else np.zeros(len(policy.origin))
 
 
 def in_blocks(weight: Doubles) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:

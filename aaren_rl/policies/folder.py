@@ -152,7 +152,7 @@ def make_policy(
     span: dict[str, Any] = {name: vector(getattr(card, name), torch.float64) for name in ("action_low", "action_high")}
     return Policy(
         model,
-        vector(card.observation_mean),
+        vector(card.observation_mean, torch.float64),
         vector(card.observation_std),
         card.return_scale,
         card.rollout if rollout is None else rollout,

@@ -83,8 +83,7 @@ def _fit(critic: Critic, data: StepData, target: Tensor, rows: Tensor, seed: int
     loss = torch.zeros(())
     for _ in range(updates):
         chosen = rows[torch.randint(len(rows), (FIT_STEPS,), generator=generator, device=data.device)]
-        observed = (data.observations[chosen] - data.observation_mean) / data.observation_std
-        loss = (critic(observed, data.scaled_actions(chosen)) - target[chosen]).square().mean()
+        loss = (critic(data.observed(chosen), data.scaled_actions(chosen)) - target[chosen]).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -114,9 +113,9 @@ def _r_squared(
     rows = rows if rows.size else np.arange(len(returns))
     target, predicted = (returns[rows] - mean) / std, []
     for chosen in np.array_split(rows, -(-len(rows) // AT_ONCE)):
-        observed = torch.from_numpy(held_out.observations[chosen]).to(data.device)
+        observed = data.from_origin(held_out.observations[chosen])
         acted = data.in_model_units(torch.from_numpy(held_out.actions[chosen]).to(data.device))
-        values = critic((observed - data.observation_mean) / data.observation_std, acted)
+        values = critic(data.normalized(observed), acted)
         predicted.append(values.mean(0).double().cpu().numpy())
     spread = np.square(target - target.mean()).sum()
     return None if spread == 0 else float(1 - np.square(np.concatenate(predicted) - target).sum() / spread)

@@ -17,6 +17,7 @@ from ..agents import Policy, ReturnEstimate, expectile_loss
 from ..agents.model.decision import MAX_EXPECTILE, MEAN_EXPECTILE
 from ..cli import StopRequest, progress_bar
 from ..envs import D4RLTask, Episodes, Task
+from ..envs.data.statistics import Statistics
 from ..errors import CheckpointError, NumericsError, UsageError
 from ..evaluate.held_out import SAME_MEAN, hold_out
 from ..evaluate.scores import MEASURES, Score, above_data, format_table, mismatch
@@ -43,6 +44,7 @@ FIT_UPDATES = 1500  # a few seconds on one core
 FIT_STEPS = 1280  # per gradient step
 FIT_RATE = 3e-3  # peak; cosine decay to zero
 FIT_DECAY = 1e-4
+NAMED = 12  # most columns of a note
 
 TIMESTEPS = 1000  # of a table of time steps at most, where no episode of the data is longer
 
@@ -151,8 +153,8 @@ def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
     if differing := [f"{name} ({there[name]}, here {own[name]})" for name in differing]:
         raise CheckpointError(f"--from {config.data.start_from}: the policy's model has another {', '.join(differing)}")
     data, card = trainer.data, policy.card
-    data.observation_mean = torch.tensor(card.observation_mean, dtype=torch.float32, device=data.device)
-    data.observation_std = torch.tensor(card.observation_std, dtype=torch.float32, device=data.device)
+    exact = data.observation_mean.dtype
+    data.normalize_by(*(torch.tensor(x, dtype=exact) for x in (card.observation_mean, card.observation_std)))
     for model in (trainer.model, trainer.ema):
         model.load_state_dict(policy.model.state_dict())
 
@@ -169,8 +171,7 @@ def fit_return(model: ReturnEstimate, data: StepData, expectile: float, seed: in
     loss = torch.zeros(())
     for _ in range(updates):
         rows = torch.randint(len(data), (FIT_STEPS,), generator=generator, device=data.device)
-        observed = (data.observations[rows] - data.observation_mean) / data.observation_std
-        loss = expectile_loss(model(observed), data.returns_to_go[rows], expectile)
+        loss = expectile_loss(model(data.observed(rows)), data.returns_to_go[rows], expectile)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -232,6 +233,8 @@ def announce(run: Run) -> None:
         f"{episodes.n_steps:,} steps, mean return {return_words(episodes.returns.mean())}, "
         f"from {SOURCES[episodes.source]}"
     )
+    if note := constant_columns(trainer.data.statistics):
+        print(note)
     if run.held_out is not None:
         measure = MEASURES[trainer.data.discrete]
         print(f"{len(run.held_out.episodes)} more episodes are held out to measure imitation ({measure})")
@@ -251,6 +254,15 @@ def announce(run: Run) -> None:
     # Drop lines that a pending evaluation will log again.
     run.metrics = Metrics(run.path, trainer.update - run.owes_evaluation)
     run.metrics.text("config", f"```yaml\n{yaml.safe_dump(to_dict(config), sort_keys=False)}```")
+
+
+def constant_columns(found: Statistics) -> str | None:
+    """A note of the observation columns that are taken as constant, with what they hold; None: no column is."""
+    columns = np.flatnonzero(found.constant)
+    shown = ", ".join(f"{column} ({found.mean[column]:.9g})" for column in columns[:NAMED])
+    more = "" if len(columns) <= NAMED else f" and {len(columns) - NAMED} more"
+    whole = "" if found.mean.dtype == np.float64 else "; float32 holds 7 digits: store what moves less as float64"
+    return f"observation columns taken as constant: {shown}{more}{whole}" if columns.size else None
 
 
 def leave(run: Run) -> None:

@@ -18,11 +18,15 @@ Array: TypeAlias = npt.NDArray[Any]
 ModelStep: TypeAlias = tuple[Tensor, Tensor, int | Tensor, Tensor | None]
 
 
+# Deviations from zero from which on the distance of float32 numbers is more than 1e-4 of a deviation.
+FAR = 1e3
+
+
 class Step(NamedTuple):
     """One environment step of B environments, as a policy's caller has it: in the environment's units.
 
     Attributes:
-        observation: s_t (B, O), float32.
+        observation: s_t (B, O), float32, without the policy's origin.
         return_to_go: R_t (B,), float64.
         timestep: t, one for all or int64 (B,).
         previous_action: a_{t-1} as executed, (B, A), float32; None at the first step the state sees.

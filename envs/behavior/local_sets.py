@@ -1,6 +1,5 @@
 """Datasets made on this machine from behavior policies that ship with the package: D4RL-like, but not D4RL's files."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +14,7 @@ from ..data.episodes import Episode, Episodes, join
 from ..data.hdf5.d4rl import write_hdf5
 from ..errors import DataError, UsageError
 from ..files import alone
+from ..files import cache_dir as cache_dir
 from ..system import core_count
 from ..tasks.built_in import LocalTask
 from ..tasks.table import D4RLTask
@@ -75,13 +75,6 @@ RECIPES: dict[str, dict[str, Recipe]] = {
 def local_levels(family: str) -> tuple[str, ...]:
     """Levels of a family ("hopper") that can be made locally; empty if no behavior policy ships."""
     return tuple(RECIPES.get(family, ()))
-
-
-def cache_dir() -> Path:
-    """The folder of local datasets: `$AAREN_RL_CACHE`, else `$XDG_CACHE_HOME/aaren_rl`, else `~/.cache/aaren_rl`."""
-    if own := os.environ.get("AAREN_RL_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aaren_rl"
 
 
 def local_path(task: D4RLTask | LocalTask, steps: int | None = None) -> Path:

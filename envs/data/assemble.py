@@ -17,6 +17,7 @@ from ..tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM
 from . import columns as reading
 from .columns import Column, Tree, columns_of, is_discrete, is_vector, wrong_shape
 from .ends import END_NAMES, Ends, ends_of_one, episode_ends, read_ends
+from .storage import allocate, is_too_large, read_observations
 
 OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
 # The first name is ours; others are of Gymnasium's loops and of other packages.
@@ -42,7 +43,8 @@ class Limits:
 
     `layout` is the space of observations, by which they are flattened. Bounds are numbers or (A,). `n_actions` insists
     on integers from `action_start` on, `action_dim` alone on others. Episodes end after `max_episode_steps` at the
-    latest. Actions out of bounds are an error unless `clip_actions`.
+    latest. Actions out of bounds are an error unless `clip_actions`. With `memory_map` observations and actions are
+    mapped from the disk, as they are where they do not fit into memory.
     """
 
     layout: Layout | None = None
@@ -54,6 +56,7 @@ class Limits:
     action_start: int = 0
     max_episode_steps: int | None = None
     clip_actions: bool = False
+    memory_map: bool = False
 
     def __post_init__(self) -> None:
         """Raises UsageError where `max_episode_steps` is less than 1."""
@@ -107,14 +110,18 @@ def assemble(
     parts = [_pick(table, way_out) for table in tables]
     claims = [column for part in parts for column in part.read]
     claimed = reading.check_size(claims, file) if file else 4 * sum(column.claims for column in claims)
-    require_memory(claimed, path, "use a smaller file")
+    mapped = limits.memory_map or is_too_large(claimed)
+    if mapped:
+        notes.append("observations and actions are mapped from the disk")
+    else:
+        require_memory(claimed, path, "use a smaller file")
     for part in parts:
         _check(part, limits, one_each)
         if part.sizes != parts[0].sizes:
             raise DataError(
                 f"{part.place} has {_told(part)}, {parts[0].place} {_told(parts[0])}; give data of one environment"
             )
-    observations, actions, rewards = _read(parts, limits.layout, notes)
+    observations, actions, rewards = _read(parts, limits.layout, mapped, notes)
     observations = _without_contact_forces(path, observations, limits.observation_dim, notes)
     _hold(path, observations, actions, limits, notes)
     starts = np.cumsum([0, *(part.steps for part in parts)])
@@ -211,21 +218,29 @@ def _told(part: _Part) -> str:
 
 
 def _read(
-    parts: Sequence[_Part], layout: Layout | None, notes: list[str]
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any], npt.NDArray[np.float32]]:
+    parts: Sequence[_Part], layout: Layout | None, mapped: bool, notes: list[str]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.float32]]:
     total, acted = sum(part.steps for part in parts), parts[0].sizes[1]
     shape = (total,) if acted < 0 else (total, acted)
-    actions: npt.NDArray[Any] = np.empty(shape, np.int64 if acted < 0 else np.float32)
-    rewards, observations = np.empty(total, np.float32), np.empty((total, _width(parts[0], layout)), np.float32)
-    start = 0
+    actions = allocate(shape, np.int64 if acted < 0 else np.float32, mapped)
+    rewards, start = np.empty(total, np.float32), 0
     for part in parts:
         rows = slice(start, start := start + part.steps)
-        _read_observations(part, layout, observations[rows])
-        reading.read_float32(part.rewards, rewards[rows])
+        reading.read_finite(part.rewards, rewards[rows])
         if acted < 0:
             actions[rows] = part.actions.values().reshape(-1)
         else:
-            reading.read_float32(part.actions, actions[rows])
+            reading.read_finite(part.actions, actions[rows])
+
+    def fill(out: npt.NDArray[Any]) -> None:
+        start = 0
+        for part in parts:
+            if len(rows := out[start : start + part.steps]):
+                _read_observations(part, layout, rows)
+            start += part.steps
+
+    stored = np.result_type(*(column.dtype for part in parts for column in columns_of(part.observations)))
+    observations = read_observations(fill, (total, _width(parts[0], layout)), stored, mapped)
     _note_shapes(parts[0], layout, notes)
     return observations, actions, rewards
 
@@ -234,18 +249,18 @@ def _width(part: _Part, layout: Layout | None) -> int:
     return part.sizes[0] if layout is None or is_flat(layout) else flat_size(layout)
 
 
-def _read_observations(part: _Part, layout: Layout | None, out: npt.NDArray[np.float32]) -> None:
-    """The observations of a part into `out`, flattened; straight from the file where they are vectors already."""
+def _read_observations(part: _Part, layout: Layout | None, out: npt.NDArray[Any]) -> None:
+    """The first observations of a part into `out`, flattened; straight from the file where they are vectors already."""
     tree = part.observations
     if not isinstance(tree, Mapping | Sequence) and (layout is None or is_flat(layout)):
-        reading.read_float32(tree, out)
+        reading.read_finite(tree, out)
         return
     place = f"{part.place}:{OBSERVATIONS}"
     try:
-        flat = flatten_batch(layout, _values(tree, part.steps), place)
+        flat = flatten_batch(layout, _values(tree, part.steps), place, out.dtype)
     except ValueError as error:
         raise DataError(f"{error}; {reading.CONVERT}") from error
-    reading.read_float32(reading.ArrayColumn(place, flat), out)
+    reading.read_finite(reading.ArrayColumn(place, flat), out)
 
 
 def _values(tree: Tree, steps: int) -> Any:  # noqa: ANN401
@@ -266,7 +281,7 @@ def _note_shapes(part: _Part, layout: Layout | None, notes: list[str]) -> None:
 
 
 def _without_contact_forces(
-    path: str, observations: npt.NDArray[np.float32], wanted: int | None, notes: list[str]
+    path: str, observations: npt.NDArray[Any], wanted: int | None, notes: list[str]
 ) -> npt.NDArray[np.float32]:
     ours, theirs = ANT_OBSERVATION_DIM, ANT_D4RL_OBSERVATION_DIM
     if (wanted, observations.shape[1]) != (ours, theirs):
@@ -281,7 +296,7 @@ def _without_contact_forces(
 
 
 def _hold(
-    path: str, observations: npt.NDArray[np.float32], actions: npt.NDArray[Any], limits: Limits, notes: list[str]
+    path: str, observations: npt.NDArray[Any], actions: npt.NDArray[Any], limits: Limits, notes: list[str]
 ) -> None:
     held = ((OBSERVATIONS, observations, limits.observation_dim), (ACTIONS, actions, limits.action_dim))
     for key, array, wanted in held:

@@ -19,6 +19,8 @@ CONVERT = "aaren_rl.Episodes.from_arrays and .from_trajectories take arrays and 
 _MAX_EXPANSION = 1000
 _EXPANSION_SLACK_BYTES = 64 * 2**20
 
+_LARGEST = np.finfo(np.float32).max
+
 
 class Column(Protocol):
     """An array of numbers with a row for every step; `place` names it in messages, as FILE:NAME."""
@@ -104,11 +106,11 @@ def is_vector(column: Column) -> bool:
     return len(column.shape) > 0 and math.prod(column.shape[1:]) == 1
 
 
-def read_float32(column: Column, out: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Read the first rows into `out`, (N, ...); DataError: a value is not finite."""
+def read_finite(column: Column, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Read the first rows into `out`, (N, ...), of float32 or float64; DataError: a value is not finite in float32."""
     column.read_into(out.reshape(len(out), *column.shape[1:]))
-    if not np.isfinite((out.min(), out.max())).all():
-        bad = np.argwhere(~np.isfinite(out))
+    if not (out.min() >= -_LARGEST and out.max() <= _LARGEST):
+        bad = np.argwhere(~(np.abs(out) <= _LARGEST))
         value = "NaN" if np.isnan(out[tuple(bad[0])]) else "infinite or beyond float32"
         where = f"step {bad[0][0]}" + (f", column {bad[0][1]}" if out.ndim == 2 else "")
         raise DataError(

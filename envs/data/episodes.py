@@ -1,6 +1,6 @@
 """Episodes of offline data: flat arrays with offsets, and the statistics that training needs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
@@ -8,22 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from . import memory
-
-# Rows per step of the reductions below: float64 copies of a million rows at once would double the memory.
-_BLOCK_ROWS = 65536
-
-# A column whose spread is below this share of its size (or of 1) holds rounding noise, not a signal.
-_CONSTANT_STD = 1e-6
+from .statistics import Statistics, statistics
+from .statistics import row_blocks as row_blocks
 
 _STEPS = ("observations", "actions", "rewards")
 
 # A mean over fewer held-out episodes is not informative; and if there are fewer in total, training needs them all.
 _LEAST_HELD_OUT, _LEAST_TO_SPLIT = 8, 40
-
-
-def row_blocks(n_rows: int, block: int = _BLOCK_ROWS) -> Iterator[slice]:
-    """Consecutive slices of `n_rows` rows, small enough for temporary copies."""
-    return (slice(start, min(start + block, n_rows)) for start in range(0, n_rows, block))
 
 
 def returns_to_go(rewards: npt.ArrayLike) -> npt.NDArray[np.float32]:
@@ -43,7 +34,7 @@ class Episode:
     `terminated` is true if the environment ended the episode, false if a time limit truncated it.
     """
 
-    observations: npt.NDArray[np.float32]
+    observations: npt.NDArray[Any]
     actions: npt.NDArray[Any]
     rewards: npt.NDArray[np.float32]
     terminated: bool
@@ -56,13 +47,14 @@ class Episode:
 class Episodes(Sequence[Episode]):
     """A dataset: a sequence of `Episode` over flat arrays of all N steps.
 
-    observations (N, O), actions (N, A) and rewards (N,) are float32, discrete actions int64 (N,); episode e has the
-    rows offsets[e]:offsets[e + 1], with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl", "local" (made
+    observations (N, O), actions (N, A) and rewards (N,) are float32, discrete actions int64 (N,), and observations
+    float64 where a column lies so far from zero that float32 loses what it is about; episode e has the rows
+    offsets[e]:offsets[e + 1], with offsets (E + 1,) int64; terminated (E,) bool. `source` is "d4rl", "local" (made
     here from shipped policies), "minari" or "file"; `env_id` is the environment named in the data; `notes` list what
     reading left out or changed. ValueError: the arrays do not fit together.
     """
 
-    observations: npt.NDArray[np.float32]
+    observations: npt.NDArray[Any]
     actions: npt.NDArray[Any]
     rewards: npt.NDArray[np.float32]
     offsets: npt.NDArray[np.int64]
@@ -75,7 +67,11 @@ class Episodes(Sequence[Episode]):
 
     def __post_init__(self) -> None:
         actions = "1-d int64" if self.discrete else "2-d float32"
-        kinds = {"observations": "2-d float32", "actions": actions, "rewards": "1-d float32"}
+        kinds = {
+            "observations": f"2-d {'float64' if self.is_exact else 'float32'}",
+            "actions": actions,
+            "rewards": "1-d float32",
+        }
         for name, wanted in {**kinds, "offsets": "1-d int64", "terminated": "1-d bool"}.items():
             array = getattr(self, name)
             if f"{array.ndim}-d {array.dtype}" != wanted:
@@ -170,6 +166,11 @@ class Episodes(Sequence[Episode]):
         return bool(self.actions.dtype == np.int64)
 
     @property
+    def is_exact(self) -> bool:
+        """Whether observations are float64."""
+        return bool(self.observations.dtype == np.float64)
+
+    @property
     def observation_dim(self) -> int:
         """Number of observation columns O."""
         return int(self.observations.shape[1])
@@ -210,19 +211,14 @@ class Episodes(Sequence[Episode]):
         """Position of every step within its own episode, from 0, (N,)."""
         return np.arange(self.n_steps, dtype=np.int64) - np.repeat(self.offsets[:-1], self.lengths)
 
-    def observation_statistics(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Mean and standard deviation (ddof 0) of each observation column, both (O,), accumulated in float64.
+    def statistics(self, rows: npt.NDArray[np.int64] | None = None) -> Statistics:
+        """Of the observation columns, over all steps or the `rows` of some; in float64 where observations are."""
+        return statistics(self.observations, rows)
 
-        A constant column gets 1: divided by the customary 1e-6, a small departure from it in a rollout (Ant's contact
-        forces, zero in D4RL's files) would reach the network a million times too large.
-        """
-        mean = self.observations.mean(axis=0, dtype=np.float64)
-        squares = np.zeros_like(mean)
-        for rows in row_blocks(self.n_steps):
-            squares += np.square(self.observations[rows] - mean).sum(axis=0)
-        std = np.sqrt(squares / self.n_steps)
-        std[std < _CONSTANT_STD * np.maximum(1.0, np.abs(mean))] = 1.0
-        return mean.astype(np.float32), std.astype(np.float32)
+    def observation_statistics(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Mean and standard deviation of each observation column, both (O,), as in `Statistics`."""
+        mean, std, _ = self.statistics()
+        return mean, std
 
     def action_range(self) -> tuple[float, float]:
         """Smallest and largest action value of the whole dataset."""

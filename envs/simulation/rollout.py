@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..data.episodes import Episode, Episodes, join
+from ..data.storage import narrowed
 from .stepping import Floats, Indices, Steps, make_stepper
 
 State = TypeVar("State")
@@ -87,7 +88,10 @@ class Recorder:
             actions, after, rewards, terminated = zip(*steps, strict=True)
             before = np.array([first, *after[:-1]])
             parts.append(Episode(before, np.array(actions), np.array(rewards, np.float32), terminated[-1]))
-        return join(parts, dataset=dataset, env_id=env_id), np.array([steps[-1][1] for steps in self._steps])
+        finals = np.array([steps[-1][1] for steps in self._steps])
+        episodes = join(parts, dataset=dataset, env_id=env_id)
+        episodes = replace(episodes, observations=narrowed(episodes.observations))
+        return episodes, finals.astype(episodes.observations.dtype)
 
 
 def rollout(
@@ -192,7 +196,8 @@ class _Group(Generic[State]):
         self._multiple = row_multiple(policy)
         rows = padded(np.arange(len(which)), self._multiple)
         self._places = np.arange(len(which))  # the running environments' rows
-        self._observations, self._rewards = observations[rows], np.zeros(len(rows), np.float32)
+        dtype = getattr(policy, "observation_dtype", np.float32)
+        self._observations, self._rewards = observations[rows].astype(dtype), np.zeros(len(rows), np.float32)
         # What samples its actions draws from the episode's seed.
         more: dict[str, Any] = {} if getattr(policy, "temperature", None) is None else {"seed": seeds[rows]}
         more |= {} if candidates is None else {"candidates": candidates}

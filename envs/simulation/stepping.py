@@ -85,14 +85,15 @@ def _observation(env: gym.Env[Any, Any], where: str, observation: Any) -> Floats
             array = np.asarray(observation)
             if array.dtype.kind not in "biufO":  # numpy would parse text and drop an imaginary part
                 raise TypeError(str(array.dtype))
-            array = array.astype(np.float32, copy=False)
+            # Wider numbers are kept: a policy may subtract their mean first.
+            array = array.astype(np.float32 if np.can_cast(array.dtype, np.float32) else np.float64, copy=False)
+            finite = np.isfinite(array.astype(np.float32, copy=False))
     except Exception as error:  # likewise
         kind = type(observation).__name__
         raise _fault(env, where, f"returned an observation that is a {kind}, not a vector of numbers") from error
     if array.shape != (wanted := env.observation_space.shape):
         shapes = f"{array.shape}, but its observation space has {wanted}"
         raise _fault(env, where, f"returned an observation of shape {shapes}")
-    finite = np.isfinite(array)
     if not finite.all():
         column = int(np.argmin(finite))
         value = np.asarray(observation).ravel()[column]

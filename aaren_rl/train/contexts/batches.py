@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ...agents.model.scaling import middle_and_half
+from ...envs.data.statistics import row_blocks
 from ...envs.errors import DataError
 
 if TYPE_CHECKING:
@@ -88,9 +91,12 @@ class StepData:
         n_actions: int | None = None,
         action_start: int = 0,
     ) -> None:
-        mean, std = (torch.from_numpy(a) for a in episodes.observation_statistics())
-        self.observation_mean, self.observation_std = mean.to(device), std.to(device)
-        self.observations = torch.from_numpy(episodes.observations).to(device)
+        self.statistics = episodes.statistics()
+        self.device = torch.device(device)
+        # Subtracted in float64, before float32: see `Policy.origin`.
+        self._origin = self.statistics.mean if episodes.is_exact else np.zeros(episodes.observation_dim)
+        self.observations = self.from_origin(episodes.observations)
+        self.normalize_by(*map(torch.from_numpy, self.statistics[:2]))
         self.actions = torch.from_numpy(episodes.actions).to(device)
         self.discrete = n_actions is not None
         if n_actions is not None:
@@ -112,16 +118,36 @@ class StepData:
         offsets = torch.from_numpy(episodes.offsets).to(device)
         self.first, self.lengths = offsets[:-1], offsets[1:] - offsets[:-1]
         self.end = torch.repeat_interleave(offsets[1:], self.lengths)  # by episode of each step, (N,)
-        self.device = torch.device(device)
 
     def __len__(self) -> int:
         return len(self.timesteps)
 
     def rows(self, index: Tensor, mask: Tensor) -> Batch:
         """The steps at `index` (B, T), one sequence per row. Normalizes here, to keep no second copy."""
-        observations = (self.observations[index] - self.observation_mean) / self.observation_std
         told = self.returns_to_go[index], self.timesteps[index]
-        return Batch(observations, self.scaled_actions(index), *told, mask, starts=None)
+        return Batch(self.observed(index), self.scaled_actions(index), *told, mask, starts=None)
+
+    def observed(self, index: Tensor) -> Tensor:
+        """The normalized observations at `index` (...), (..., O)."""
+        return self.normalized(self.observations[index])
+
+    def normalized(self, observations: Tensor) -> Tensor:
+        """Observations (..., O) of `from_origin`, normalized."""
+        return (observations - self._mean) / self.observation_std.float()
+
+    def normalize_by(self, mean: Tensor, std: Tensor) -> None:
+        """Normalize by these statistics, (O,), from now on."""
+        self.observation_mean, self.observation_std = mean.to(self.device), std.to(self.device)
+        self._mean = (mean.double().cpu() - torch.from_numpy(self._origin)).float().to(self.device)
+
+    def from_origin(self, observations: npt.NDArray[Any]) -> Tensor:
+        """Raw observations (N, O) on the device, in float32, for `normalized`."""
+        if observations.dtype == np.float32:
+            return torch.from_numpy(observations).to(self.device)
+        near = np.empty(observations.shape, np.float32)
+        for rows in row_blocks(len(observations)):
+            near[rows] = observations[rows] - self._origin
+        return torch.from_numpy(near).to(self.device)
 
     def scaled_actions(self, index: Tensor) -> Tensor:
         """The actions at `index` (...) in units in which they span [-1, 1], or one-hot, (..., A)."""

@@ -208,7 +208,7 @@ def _read_episode(
     read = [np.empty((steps, *column.shape[1:]), np.float32) for column in (observations, actions)]
     acted: Any = actions.values().reshape(-1).astype(np.int64) if columns.is_discrete(actions) else None
     if acted is None:
-        acted = columns.read_float32(actions, read[1])
+        acted = columns.read_finite(actions, read[1])
     terminated, truncated = map(columns.read_flags, flags)
     if (early := np.flatnonzero((terminated | truncated)[:-1])).size:
         raise DataError(
@@ -216,9 +216,9 @@ def _read_episode(
             f"{steps - 1}; split the episode there"
         )
     episode = Episode(
-        columns.read_float32(observations, read[0]),
+        columns.read_finite(observations, read[0]),
         acted,
-        columns.read_float32(rewards, np.empty(steps, np.float32)),
+        columns.read_finite(rewards, np.empty(steps, np.float32)),
         bool(terminated[-1]),
     )
     return episode, bool(terminated[-1] or truncated[-1])

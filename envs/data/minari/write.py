@@ -56,12 +56,13 @@ def write_minari(
     if final_observations is None:
         description = "; ".join(filter(None, (_REPEATED, description)))
     elif np.shape(final_observations) == finals.shape:
-        finals = np.asarray(final_observations, np.float32)
+        finals = np.asarray(final_observations, finals.dtype)
     else:
         shape = np.shape(final_observations)
         raise UsageError(f"final_observations have shape {shape}, not {finals.shape}; give one for each episode")
     env_spec, action_space = _environment(episodes, env_id, env_kwargs or {})
     image = _image(episodes, finals)
+    observed = gym.spaces.Box(-np.inf, np.inf, (episodes.observation_dim,), finals.dtype.type)
     low, high = (None, None) if reference_returns is None else map(float, reference_returns)
     metadata = {
         "dataset_id": dataset_id,
@@ -71,7 +72,7 @@ def write_minari(
         "total_steps": episodes.n_steps,
         "dataset_size": round(len(image) / 1e6, 1),
         "jpeg_encoding": True,
-        "observation_space": serialize_space(gym.spaces.Box(-np.inf, np.inf, (episodes.observation_dim,), np.float32)),
+        "observation_space": serialize_space(observed),
         "action_space": serialize_space(action_space),
         "env_spec": env_spec,
         "description": description,

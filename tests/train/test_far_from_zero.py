@@ -1,0 +1,121 @@
+"""Columns far from zero: degrees, times, ticks. They keep their digits from the data to the action, exported too."""
+
+import copy
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from policies import make_card, make_policy
+
+from aaren_rl.envs import Episodes
+from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
+from aaren_rl.envs.data.statistics import moments
+from aaren_rl.envs.data.storage import narrowed, read_observations
+from aaren_rl.export.model import make_model, make_onnx_policy
+from aaren_rl.policies.card import card_from_json
+from aaren_rl.train.contexts.batches import StepData
+
+RNG = np.random.default_rng(0)
+NEAR = RNG.normal(size=(200, 3))
+SPREADS = {"degrees": (48.8566, 1e-5), "unix time": (1.7e9, 30.0), "ticks": (2.0**40, 50.0), "meters": (1e6, 1e-3)}
+
+
+def dataset(observations) -> Episodes:
+    steps = len(observations)
+    zeros = np.zeros((steps, 1), np.float32)
+    offsets = np.arange(0, steps + 1, 20)
+    return Episodes(observations, zeros, zeros[:, 0], offsets, np.zeros(len(offsets) - 1, bool))
+
+
+@pytest.mark.parametrize(("origin", "spread"), SPREADS.values(), ids=SPREADS)
+def test_a_batch_has_the_digits_of_the_column(origin: float, spread: float) -> None:
+    raw = NEAR.copy()
+    raw[:, 1] = origin + spread * NEAR[:, 1]
+    data = StepData(dataset(narrowed(raw)), 1.0)
+    expected = (raw - raw.mean(0)) / raw.std(0)
+    np.testing.assert_allclose(data.observed(torch.arange(len(raw))), expected, atol=2e-5)
+
+
+def test_other_columns_stay_float32_and_their_batches_the_same_bits() -> None:
+    raw = (100 * NEAR + 7).astype(np.float32)
+    assert narrowed(raw.astype(np.float64)).dtype == np.float32 and narrowed(raw) is not None
+    data, (mean, std) = StepData(dataset(raw), 1.0), dataset(raw).observation_statistics()
+    assert mean.dtype == np.float32
+    assert torch.equal(data.observed(torch.arange(200)), torch.from_numpy((raw - mean) / std))
+
+
+def test_the_mean_is_the_one_of_a_whole_array_to_the_last_bit() -> None:
+    values = (RNG.normal(size=(70_000, 3)) * 100).astype(np.float32)
+    mean, std = moments(values)
+    assert np.array_equal(mean, values.mean(axis=0, dtype=np.float64))
+    rows = RNG.permutation(70_000)[:66_000]
+    assert np.array_equal(moments(values, rows), moments(values[rows]))
+    np.testing.assert_allclose(std, values.std(axis=0, dtype=np.float64))
+
+
+def test_constant_columns_do_not_make_data_float64_and_are_named() -> None:
+    raw = NEAR.copy()
+    raw[:, 0], raw[:, 2] = 0.1, 1.7e9
+    assert narrowed(raw).dtype == np.float32
+    assert StepData(dataset(narrowed(raw)), 1.0).statistics.constant.tolist() == [True, False, True]
+    raw[-1, 2] += 0.5
+    assert narrowed(raw).dtype == np.float64
+
+
+def test_small_units_are_no_constants() -> None:
+    data = StepData(dataset((1e-9 * NEAR).astype(np.float32)), 1.0)
+    assert not data.statistics.constant.any()
+    assert data.observed(torch.arange(200)).std() == pytest.approx(1, rel=0.1)
+
+
+@pytest.mark.parametrize("stored", [np.float64, np.int64])
+def test_a_file_keeps_its_digits(tmp_path, stored: type) -> None:
+    path, steps = tmp_path / "far.hdf5", 40
+    raw = (1.7e15 + 1e5 * RNG.normal(size=(steps, 2))).astype(stored)
+    with h5py.File(path, "w") as file:
+        file["observations"], file["actions"] = raw, np.zeros((steps, 1))
+        file["rewards"], file["terminals"] = np.zeros(steps), np.arange(steps) % 20 == 19
+    assert np.array_equal(read_hdf5(path).observations, raw.astype(np.float64))
+
+
+def test_what_is_mapped_from_the_disk_is_the_same() -> None:
+    def fill(out) -> None:
+        out[...] = raw[: len(out)]
+
+    for raw in (NEAR, NEAR + 1e9):
+        read = [read_observations(fill, raw.shape, raw.dtype, mapped) for mapped in (False, True)]
+        assert np.array_equal(*read) and isinstance(read[1], np.memmap)
+
+
+@pytest.mark.parametrize("rollout", ["recurrent", "staggered", "window"])
+def test_a_policy_acts_as_one_around_zero_exported_too(rollout: str) -> None:
+    near = make_policy(rollout=rollout, mixer="aaren", seed=3)
+    size = near.model.config.observation_dim
+    origin = np.full(size, 1.7e9 + 0.1)
+    std = torch.full((size,), 30.0)
+    zero = torch.zeros(size)
+    policies = [
+        type(near)(near.model, mean, std, near.return_scale, rollout, near.context_length)
+        for mean in (zero, torch.from_numpy(origin))
+    ]
+    assert policies[0].observation_dtype == np.float32 and policies[1].observation_dtype == np.float64
+    policies.append(copy.copy(policies[1]))
+    exported = make_onnx_policy(make_model(policies[1], make_card(policies[1].model)))
+    assert exported.observation_dtype == np.float64
+    seen = 30 * np.random.default_rng(1).normal(size=(6, 2, size))
+    acted = []
+    for policy, shift in ((policies[0], 0), (policies[1], origin), (exported, origin)):
+        state, actions = policy.initial_state(2, 3.0), []
+        for observation in seen:
+            # What a float64 near 1.7e9 holds of it.
+            action, state = policy.act((observation + origin) - origin + shift, np.zeros(2), state)
+            actions.append(action)
+        acted.append(actions)
+    np.testing.assert_allclose(acted[1], acted[0], atol=1e-6)
+    np.testing.assert_allclose(acted[2], acted[0], atol=1e-5)
+
+
+def test_a_card_keeps_the_digits_of_a_mean() -> None:
+    card = make_card(make_policy().model, observation_mean=[1.7e9 + 0.123456] * 3)
+    assert card_from_json(vars(card) | {"return_range": None}).observation_mean[0] == 1.7e9 + 0.123456
