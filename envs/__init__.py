@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .data.episodes import Episode, Episodes, returns_to_go
-    from .data.load import is_own, load_episodes, load_task, task_name
+    from .data.load import is_own, load_episodes, task_name
+    from .data.several import load_task
     from .errors import DataError, EnvsError, SimulationError, UnknownTaskError, UsageError
     from .simulation.rollout import Rollouts, SequencePolicy, rollout
     from .tasks.built_in import BUILT_IN, LocalTask
@@ -45,7 +46,10 @@ __all__ = [
 ]
 
 # Those that import little first: a name is looked for in them in this order.
-_HOMES = "errors tasks.table tasks.built_in tasks.names data.episodes tasks.environment data.load simulation.rollout"
+_HOMES = (
+    "errors tasks.table tasks.built_in tasks.names data.episodes tasks.environment data.several data.load "
+    "simulation.rollout"
+)
 
 
 def __getattr__(name: str) -> object:

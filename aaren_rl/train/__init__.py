@@ -117,6 +117,8 @@ def train_policy(
     named = {**settings, "agent": agent, "seed": seed}
     typed = {name: value for name, value in named.items() if value is not None}
     typed = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in typed.items()}
+    if isinstance(typed.get("source"), list | tuple):
+        typed["source"] = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in typed["source"]]
     job = Job(typed, config, preset, register, Path(out), device, threads, resume, save_every, on_log)
     made = job.make_config()
     if episodes is not None and file is not None:

@@ -80,6 +80,8 @@ def _add_settings(parser: argparse.ArgumentParser, defaults: RunConfig | None) -
 
 
 def _typed(kinds: tuple[Any, ...], limits: Range | None) -> dict[str, Any]:
+    if list[str] in kinds:
+        return {"metavar": "S", "nargs": "+", "action": "extend"}
     if bool in kinds:
         return {"action": argparse.BooleanOptionalAction}
     if limits is None:
@@ -100,6 +102,8 @@ def _number_or_word(limits: Range, text: str) -> float | str:
 def make_job(arguments: argparse.Namespace) -> Job:
     """The job that a command line describes."""
     given = {name: value for name, value in vars(arguments).items() if value is not None}
+    if len(given.get("source", ())) == 1:
+        (given["source"],) = given["source"]
     typed = {name: value for name, value in given.items() if name in SETTINGS or name in RUN}
     return Job(typed, **{item.name: given[item.name] for item in fields(Job) if item.name in given})
 

@@ -18,6 +18,7 @@ import yaml
 from ..cli import import_registering
 from ..envs import find_task, is_own, task_name
 from ..envs.data.load import default_name
+from ..envs.data.several import expand
 from ..errors import UsageError, one_line
 from ..files import read_small
 from ..policies.names import AGENTS
@@ -171,9 +172,12 @@ class Job:
         for name, kind in {"preset": str, "device": str, "register": str, "threads": int, "save_every": int}.items():
             if type(value := getattr(self, name)) is not kind and (value is not None or name in ("preset", "device")):
                 raise UsageError(f"{name}: must be of the type {kind.__name__}, not {value!r}")
-        for name in ("env", "agent", "source", "env_id", "start_from"):  # used before the configuration is built
+        for name in ("env", "agent", "env_id", "start_from"):  # used before the configuration is built
             if not isinstance(value := self.typed.get(name), str | None):
                 raise UsageError(f"{name}: must be of the type str, not {value!r}")
+        source = self.typed.get("source", "auto")
+        if not isinstance(source, str) and not (isinstance(source, list) and all(isinstance(s, str) for s in source)):
+            raise UsageError(f"source: must be a text or a list of texts, not {source!r}")
         if self.on_log is not None and not callable(self.on_log):
             raise UsageError(f"on_log: must be a function, not {self.on_log!r}")
         try:
@@ -185,11 +189,10 @@ class Job:
     def settings(self) -> dict[str, Any]:
         """All given settings. Raises the errors of `import_registering` and `read_settings`."""
         import_registering(self.register)
-        if self.config is None:
-            return dict(self.typed)
-        given = read_settings(self.config)
+        given = {} if self.config is None else read_settings(self.config)
         self._check_overrides(given)
-        return {**given, **self.typed}
+        settings = {**given, **self.typed}
+        return {**settings, "source": expand(settings["source"])} if "source" in settings else settings
 
     def _check_overrides(self, given: Mapping[str, Any]) -> None:
         """Raise UsageError where settings of a file leave an agent or a preset of the command line without effect."""

@@ -3,10 +3,11 @@
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ..behavior.local_sets import LEAST_STEPS, local_levels, local_path, make_local, recipe_of
 from ..errors import DataError, UsageError
@@ -21,6 +22,8 @@ from .files import SUFFIXES, check_file, read_file
 from .hdf5.d4rl import d4rl_dataset_dir, d4rl_url
 from .minari.read import MINARI_LEVELS, minari_id, read_minari
 from .minari.spec import check_minari_id, minari_data_dir
+
+Source: TypeAlias = str | os.PathLike[str] | Sequence[str]
 
 OF_THE_TABLE = ("auto", "d4rl", "local")
 _MINARI = "minari:"
@@ -79,12 +82,17 @@ def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
     return Origin("file", text)
 
 
-def is_own(source: str | os.PathLike[str], env_id: str | None) -> bool:
+def each(source: Source) -> list[str | os.PathLike[str]]:
+    """A source, or several, as a list."""
+    return [source] if isinstance(source, str | os.PathLike) else list(source)
+
+
+def is_own(source: Source, env_id: str | None) -> bool:
     """Whether these arguments of `load_task` mean data outside the table."""
-    return env_id is not None or os.fspath(source).startswith(_MINARI)
+    return env_id is not None or any(os.fspath(one).startswith(_MINARI) for one in each(source))
 
 
-def task_name(name: str, source: str | os.PathLike[str], env_id: str | None) -> str:
+def task_name(name: str, source: Source, env_id: str | None) -> str:
     """The name to file a task under, which is safe as a part of a path; for the arguments of `load_task`.
 
     UsageError: a name that must be the table's is not, or one of your own is the table's or not fit for a path.
@@ -92,8 +100,14 @@ def task_name(name: str, source: str | os.PathLike[str], env_id: str | None) -> 
     return check_own_name(name) if is_own(source, env_id) else get_task(name).name
 
 
-def default_name(source: str) -> str:
-    """A name for the data of `source`: a file's name without its suffix, a Minari id with dashes for slashes."""
+def default_name(source: Source) -> str:
+    """A name for the data of `source`: a file's name without its suffix, a Minari id with dashes for slashes.
+
+    Of several, it is what their names begin with in common, or else the first one's.
+    """
+    if not isinstance(source, str):
+        names = [default_name(os.fspath(one)) for one in each(source)]
+        return os.path.commonprefix(names).strip("-._") or names[0]  # noqa: RUF071  of characters
     plain = source.removeprefix(_MINARI) if source.startswith(_MINARI) else PurePath(source).stem
     return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-._") or "data"
 

@@ -1,0 +1,91 @@
+"""Several sources as one dataset, in the order in which they are given."""
+
+import glob
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import DataError, UsageError
+from ..tasks.table import Task
+from . import load
+from .episodes import Episodes
+from .load import Source, each
+
+_SAME = ("env_id", "observation_dim", "action_dim", "n_actions", "action_start", "action_low", "action_high")
+
+
+def expand(source: Source) -> str | list[str]:
+    """The sources that `source` names, with a pattern such as "logs/*.hdf5" as the sorted files that it matches.
+
+    UsageError: a pattern matches no file, or a source is there twice.
+    """
+    found: list[str] = []
+    for one in map(os.fspath, each(source)):
+        pattern = glob.has_magic(one) and not os.path.exists(one)
+        if pattern and not (files := sorted(glob.glob(one))):
+            raise UsageError(f"--source {one}: no file matches; correct the pattern")
+        found += files if pattern else [one]
+    twice = [one for i, one in enumerate(found) if os.path.normpath(one) in map(os.path.normpath, found[:i])]
+    if twice:
+        raise UsageError(f"--source {twice[0]}: is given twice, and its episodes would count twice; give it once")
+    if not found:
+        raise UsageError("--source: there is none; give a file or minari:ID")
+    return found[0] if len(found) == 1 else found
+
+
+def load_task(
+    name: str,
+    source: Source = "auto",
+    *,
+    env_id: str | None = None,
+    **options: Any,  # noqa: ANN401  those of `load.load_task`
+) -> tuple[Task, Episodes]:
+    """`load.load_task` of one source, or of several that are one dataset, with their sizes on stderr.
+
+    Raises:
+        DataError: the sources are of different environments; or as `load.load_task`.
+        UsageError: as `expand` and `load.load_task`.
+    """
+    sources = expand(source)
+    if isinstance(sources, str):
+        return load.load_task(name, sources, env_id=env_id, **options)
+    tasks: list[Task] = []
+    parts: list[Episodes] = []
+    for one in sources:
+        task, episodes = load.load_task(name, one, env_id=env_id, **options)
+        print(f"{one}: {len(episodes):,} episodes, {episodes.n_steps:,} steps", file=sys.stderr)
+        for key in _SAME:
+            if tasks and (found := getattr(task, key)) != (first := getattr(tasks[0], key)):
+                raise DataError(
+                    f"{one}: {key} is {found}, that of {sources[0]} is {first}; give sources of one environment"
+                )
+        tasks.append(task)
+        parts.append(episodes)
+    targets = tasks[0].target_returns
+    if len(targets) == 1:  # the data's best
+        targets = (max(target for task in tasks for target in task.target_returns),)
+    return replace(tasks[0], target_returns=targets), _joined(name, parts)
+
+
+def _joined(name: str, parts: Sequence[Episodes]) -> Episodes:
+    steps: dict[str, Any] = {
+        key: np.concatenate([getattr(part, key) for part in parts])
+        for key in ("observations", "actions", "rewards", "terminated")
+    }
+    starts = np.cumsum([0, *(part.n_steps for part in parts)])
+    ends = [part.offsets[1:] + start for part, start in zip(parts, starts[:-1], strict=True)]
+    kinds, env_ids = ({getattr(part, key) for part in parts} for key in ("source", "env_id"))
+    return replace(
+        parts[0],
+        **steps,
+        offsets=np.concatenate([[0], *ends]),
+        dataset=name,
+        source=kinds.pop() if len(kinds) == 1 else "file",
+        path=", ".join(part.path for part in parts),
+        env_id=env_ids.pop() if len(env_ids) == 1 else parts[0].env_id,
+        notes=tuple(dict.fromkeys(f"{os.path.basename(part.path)}: {note}" for part in parts for note in part.notes)),
+    )
