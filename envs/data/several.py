@@ -8,13 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import DataError, UsageError
 from ..tasks.table import Task
 from . import load
 from .episodes import Episodes
 from .load import Source, each
+from .storage import allocate
 
+_STEPS = ("observations", "actions", "rewards", "terminated")
 _SAME = ("env_id", "observation_dim", "action_dim", "n_actions", "action_start", "action_low", "action_high")
 
 
@@ -71,11 +74,14 @@ def load_task(
     return replace(tasks[0], target_returns=targets), _joined(name, parts)
 
 
+def _end_to_end(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    rows, mapped = sum(map(len, arrays)), any(isinstance(array, np.memmap) for array in arrays)
+    joined = allocate((rows, *arrays[0].shape[1:]), np.result_type(*arrays), mapped)
+    return np.concatenate(arrays, out=joined)
+
+
 def _joined(name: str, parts: Sequence[Episodes]) -> Episodes:
-    steps: dict[str, Any] = {
-        key: np.concatenate([getattr(part, key) for part in parts])
-        for key in ("observations", "actions", "rewards", "terminated")
-    }
+    steps = {key: _end_to_end([getattr(part, key) for part in parts]) for key in _STEPS}
     starts = np.cumsum([0, *(part.n_steps for part in parts)])
     ends = [part.offsets[1:] + start for part, start in zip(parts, starts[:-1], strict=True)]
     kinds, env_ids = ({getattr(part, key) for part in parts} for key in ("source", "env_id"))
