@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ..cli import Parser, import_registering, positive, progress_bar, run, shell_line, split_at_dashes
 from ..envs import UsageError, is_own, task_name
-from ..envs.data.load import OF_THE_TABLE, default_name
+from ..envs.data.load import OF_THE_TABLE
+from ..envs.data.sources import default_name
 from ..policies.names import AGENTS, find_agent
 from ..ranges import GPUS, RETURN, SEED
 from ..sweep.processes import CellJob, make_job

@@ -14,13 +14,13 @@ from ..envs import TASKS, DataError, EnvsError, Episodes, LocalTask, Reference, 
 from ..envs.behavior.local_sets import recipe_of
 from ..envs.data.files import SUFFIXES, check_file, is_pickle, read_env_id, read_file
 from ..envs.data.hdf5.d4rl import write_hdf5
-from ..envs.data.load import Origin, Reading, data_files, is_own, load_of_table, resolve, sizes
+from ..envs.data.load import Origin, Reading, chosen_env_id, data_files, is_own, load_of_table, resolve, sizes
 from ..envs.data.minari.read import minari_id, read_minari
 from ..envs.data.minari.spec import minari_data_dir
 from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.data.pickles import read_pickle
 from ..envs.files import writing
-from ..envs.tasks.environment import own_task, same_dynamics
+from ..envs.tasks.environment import own_task
 from ..errors import UsageError
 
 
@@ -64,8 +64,7 @@ def load(
             held = _bounds(None if pickled else read_env_id(path), path)
         options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **held}
         episodes = (read_pickle if pickled else read_file)(path, **options)
-        if env_id is not None and episodes.env_id not in (None, *same_dynamics(env_id)):
-            raise UsageError(f"--env-id {env_id}: {path} was recorded on {episodes.env_id}; leave --env-id out")
+        episodes = chosen_env_id(episodes, env_id, same_dynamics_only=True)
         return replace(episodes, env_id=episodes.env_id or env_id), None
     if env_id is not None:
         raise UsageError(f"--env-id {env_id} goes with the path of a file; leave it out")

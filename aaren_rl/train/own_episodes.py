@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..envs import Episodes
 from ..envs.data.hdf5.d4rl import write_hdf5
-from ..envs.data.load import default_name
+from ..envs.data.sources import default_name
 from ..envs.files import writing
 from ..errors import UsageError
 

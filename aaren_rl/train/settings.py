@@ -17,8 +17,7 @@ import yaml
 
 from ..cli import import_registering
 from ..envs import find_task, is_own, task_name
-from ..envs.data.load import default_name
-from ..envs.data.several import expand
+from ..envs.data.sources import default_name, expand
 from ..errors import UsageError, one_line
 from ..files import read_small
 from ..policies.names import AGENTS

@@ -13,7 +13,7 @@ from .hdf5 import d4rl, opening
 from .npz import read_npz
 
 SUFFIXES = (".hdf5", ".h5", ".npz", ".pkl", ".pickle")
-_HDF5_SUFFIXES = (".hdf5", ".h5", ".hdf", "")
+_HDF5_SUFFIXES = (".hdf5", ".h5", ".hdf", ".part", "")
 _PICKLE_SUFFIXES = (".pkl", ".pickle")
 
 

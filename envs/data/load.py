@@ -1,18 +1,16 @@
 """Loads a task and its episodes by name: a D4RL file, a local dataset, a Minari dataset or any HDF5 file."""
 
 import os
-import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path, PurePath
-from typing import Any, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ..behavior.local_sets import LEAST_STEPS, local_levels, local_path, make_local, recipe_of
 from ..errors import DataError, UsageError
 from ..tasks.built_in import LocalTask
-from ..tasks.environment import check_own_name, own_task, same_dynamics
+from ..tasks.environment import check_own_name, own_task, same_dynamics, unversioned
 from ..tasks.names import get_task
 from ..tasks.table import TASKS, D4RLTask, Reference, Task
 from .columns import hold_to_choices
@@ -22,11 +20,9 @@ from .files import SUFFIXES, check_file, read_file
 from .hdf5.d4rl import d4rl_dataset_dir, d4rl_url
 from .minari.read import MINARI_LEVELS, minari_id, read_minari
 from .minari.spec import check_minari_id, minari_data_dir
-
-Source: TypeAlias = str | os.PathLike[str] | Sequence[str]
+from .sources import MINARI, Source, each
 
 OF_THE_TABLE = ("auto", "d4rl", "local")
-_MINARI = "minari:"
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ class Origin(NamedTuple):
 
     def __str__(self) -> str:
         """As it can be typed again."""
-        return f"{_MINARI}{self.name}" if self.kind == "minari" else self.name
+        return f"{MINARI}{self.name}" if self.kind == "minari" else self.name
 
 
 def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
@@ -74,22 +70,17 @@ def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
         return Origin(text, get_task(name).name)
     if source == "minari":
         return Origin("minari", minari_id(name))
-    if isinstance(source, str) and source.startswith(_MINARI):
-        return Origin("minari", check_minari_id(source.removeprefix(_MINARI)))
+    if isinstance(source, str) and source.startswith(MINARI):
+        return Origin("minari", check_minari_id(source.removeprefix(MINARI)))
     word = isinstance(source, str) and not {os.sep, os.altsep} & {*source} and not source.endswith(SUFFIXES)
     if word and not os.path.exists(source):
         raise UsageError(f"unknown source {text!r}; use auto, d4rl, local, minari or a path to an HDF5 file")
     return Origin("file", text)
 
 
-def each(source: Source) -> list[str | os.PathLike[str]]:
-    """A source, or several, as a list."""
-    return [source] if isinstance(source, str | os.PathLike) else list(source)
-
-
 def is_own(source: Source, env_id: str | None) -> bool:
     """Whether these arguments of `load_task` mean data outside the table."""
-    return env_id is not None or any(os.fspath(one).startswith(_MINARI) for one in each(source))
+    return env_id is not None or any(os.fspath(one).startswith(MINARI) for one in each(source))
 
 
 def task_name(name: str, source: Source, env_id: str | None) -> str:
@@ -98,18 +89,6 @@ def task_name(name: str, source: Source, env_id: str | None) -> str:
     UsageError: a name that must be the table's is not, or one of your own is the table's or not fit for a path.
     """
     return check_own_name(name) if is_own(source, env_id) else get_task(name).name
-
-
-def default_name(source: Source) -> str:
-    """A name for the data of `source`: a file's name without its suffix, a Minari id with dashes for slashes.
-
-    Of several, it is what their names begin with in common, or else the first one's.
-    """
-    if not isinstance(source, str):
-        names = [default_name(os.fspath(one)) for one in each(source)]
-        return os.path.commonprefix(names).strip("-._") or names[0]  # noqa: RUF071  of characters
-    plain = source.removeprefix(_MINARI) if source.startswith(_MINARI) else PurePath(source).stem
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-._") or "data"
 
 
 def data_files(task: D4RLTask | LocalTask, local_steps: int | None = None) -> dict[str, Path]:
@@ -215,13 +194,33 @@ def _read(task: Task, path: Path, reading: Reading, *, made_here: bool = False) 
     options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **sizes(task)}
     dataset = task.dataset if isinstance(task, LocalTask) else task.name
     episodes = read_file(path, dataset=dataset, **options)
-    same = same_dynamics(task.env_id) if isinstance(task, D4RLTask) else [task.env_id]
-    if episodes.env_id not in (None, *same):
-        raise DataError(
-            f"{path}:env_id is {episodes.env_id}, {task.name} is simulated on {task.env_id}; choose the task the file "
-            "was made for"
-        )
+    if isinstance(task, D4RLTask | LocalTask):
+        same = same_dynamics(task.env_id) if isinstance(task, D4RLTask) else [task.env_id]
+        if episodes.env_id not in (None, *same):
+            raise DataError(
+                f"{path}:env_id is {episodes.env_id}, {task.name} is simulated on {task.env_id}; choose the task the "
+                "file was made for, or evaluate on another environment with --env-id"
+            )
+    else:
+        episodes = chosen_env_id(episodes, task.env_id)
     return _held_to_horizon(task, episodes)
+
+
+def chosen_env_id(episodes: Episodes, env_id: str | None, *, same_dynamics_only: bool = False) -> Episodes:
+    """Data of a file whose environment the user has named, often a newer version than the file's: with a note.
+
+    UsageError: both are robots of D4RL, of which two have the same sizes, and not the same one, or with
+    `same_dynamics_only` not the same dynamics.
+    """
+    there = episodes.env_id
+    if env_id is None or there in (None, env_id):
+        return episodes
+    ours = {unversioned(there), unversioned(env_id)}
+    other = len(ours) > 1 or (same_dynamics_only and there not in same_dynamics(env_id))
+    if other and ours <= {unversioned(task.env_id) for task in TASKS.values()}:
+        raise UsageError(f"--env-id {env_id}: {episodes.path} was recorded on {there}; leave --env-id out")
+    note = f"the file names the environment {there}; {env_id} is used, whose sizes and bounds fit"
+    return replace(episodes, env_id=env_id, notes=(*episodes.notes, note))
 
 
 def _held_to_horizon(task: Task, episodes: Episodes) -> Episodes:

@@ -1,6 +1,5 @@
 """Several sources as one dataset, in the order in which they are given."""
 
-import glob
 import os
 import sys
 from collections.abc import Sequence
@@ -10,34 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError, UsageError
+from ..errors import DataError
 from ..tasks.table import Task
 from . import load
 from .episodes import Episodes
-from .load import Source, each
+from .sources import Source, expand
 from .storage import allocate
 
 _STEPS = ("observations", "actions", "rewards", "terminated")
 _SAME = ("env_id", "observation_dim", "action_dim", "n_actions", "action_start", "action_low", "action_high")
-
-
-def expand(source: Source) -> str | list[str]:
-    """The sources that `source` names, with a pattern such as "logs/*.hdf5" as the sorted files that it matches.
-
-    UsageError: a pattern matches no file, or a source is there twice.
-    """
-    found: list[str] = []
-    for one in map(os.fspath, each(source)):
-        pattern = glob.has_magic(one) and not os.path.exists(one)
-        if pattern and not (files := sorted(glob.glob(one))):
-            raise UsageError(f"--source {one}: no file matches; correct the pattern")
-        found += files if pattern else [one]
-    twice = [one for i, one in enumerate(found) if os.path.normpath(one) in map(os.path.normpath, found[:i])]
-    if twice:
-        raise UsageError(f"--source {twice[0]}: is given twice, and its episodes would count twice; give it once")
-    if not found:
-        raise UsageError("--source: there is none; give a file or minari:ID")
-    return found[0] if len(found) == 1 else found
 
 
 def load_task(
@@ -53,8 +33,8 @@ def load_task(
         DataError: the sources are of different environments; or as `load.load_task`.
         UsageError: as `expand` and `load.load_task`.
     """
-    sources = expand(source)
-    if isinstance(sources, str):
+    sources = source if isinstance(source, os.PathLike) else expand(source)
+    if isinstance(sources, str | os.PathLike):
         return load.load_task(name, sources, env_id=env_id, **options)
     tasks: list[Task] = []
     parts: list[Episodes] = []

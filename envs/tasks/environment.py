@@ -109,7 +109,9 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  
         hint = "; is it your own? --register MODULE imports the module that registers it" if unknown else ""
         raise SimulationError(f"cannot make the environment {env_id!r}: {one_line(error)}{hint}") from error
     except RAISED as error:
-        raise SimulationError(f"the environment {env_id!r} cannot be made: it raised {told(error)}") from error
+        moved = isinstance(error, ImportError) and (newer := f"{unversioned(env_id)}-v4") in gym.registry
+        hint = f"; use {newer}, which has the same dynamics" if moved else ""
+        raise SimulationError(f"the environment {env_id!r} cannot be made: it raised {told(error)}{hint}") from error
     finally:
         mujoco.set_mju_user_warning(previous)
     for message in messages:
