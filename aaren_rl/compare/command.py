@@ -50,6 +50,7 @@ def make_parser() -> Parser:
     add("--ref-max-score", type=RETURN.number, metavar="X", help="return that scores 100, with --env-id")
     add("--preset", metavar="NAME", default="default", help=f"settings to start from: {' or '.join(presets())}")
     add("--episodes", type=positive, metavar="N", default=20, help="episodes a score [20]")
+    add("--candidates", type=int, choices=[1], help="1: score without the choice of critics (-- --critic trains them)")
     add("--eval-seed", type=SEED.integer, metavar="S", default=1000, help="environment i is reset with S + i [1000]")
     add("--target-returns", type=RETURN.number, nargs="+", metavar="R", help="returns to ask for in the sweep")
     add("--out", type=Path, metavar="DIR", default=Path("comparison"), help="report and runs go here [comparison]")
@@ -90,7 +91,13 @@ def compare(arguments: argparse.Namespace) -> int:
     returns = arguments.target_returns and tuple(arguments.target_returns)
     if returns and not any(find_agent(agent).conditioned for agent in arguments.agents):
         print(f"note: --target-returns has no effect with {', '.join(arguments.agents)}", file=sys.stderr)
-    how = Evaluation(arguments.episodes, arguments.eval_seed, max(1, arguments.episodes // 2), returns)
+    how = Evaluation(
+        arguments.episodes,
+        arguments.eval_seed,
+        max(1, arguments.episodes // 2),
+        returns,
+        candidates=arguments.candidates,
+    )
     # Times of an action are taken on one thread, as a small robot's computer would have.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

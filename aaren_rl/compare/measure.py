@@ -45,6 +45,7 @@ class Evaluation:
     target_returns: tuple[float, ...] | None
     best: bool = True  # whether the weights that were best during training are scored, too
     auto: bool = False  # whether the last weights are scored with the target return "auto", too
+    candidates: int | None = None  # 1: critics do not choose; None: they do
 
 
 def gather(run: Path, how: Evaluation, on_step: Callable[[int, int], None] | None = None) -> Cell:
@@ -92,9 +93,8 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         if "eval/mean_return" in line
     ]
     rates = [line["time/updates_per_second"] for line in metrics if "time/updates_per_second" in line]
-    plan = EpisodePlan(
-        card.weights, how.episodes, [card.target_return], how.seed, on_step, candidates=policy.candidates
-    )
+    among = how.candidates or policy.candidates
+    plan = EpisodePlan(card.weights, how.episodes, [card.target_return], how.seed, on_step, candidates=among)
     best = card.data_returns["best"]  # also of negative returns, targets rise to above it
     asked = how.target_returns or [best + (part - 1) * abs(best) for part in SWEEP]
     sweep = replace(plan, episodes=how.sweep_episodes, target_returns=asked, candidates=None)
@@ -117,7 +117,7 @@ def _measure(run: Path, card: PolicyCard, how: Evaluation, on_step: Callable[[in
         mean_of=len(curve[-MEAN_OF:]),
         curve=curve,
         sweep=[] if not find_agent(card.agent).conditioned else score_policy(policy, card, sweep),
-        action_cost=action_cost(policy, card),
+        action_cost=action_cost(policy, card, among),
         auto=auto[0] if auto else None,
     )
 
@@ -127,12 +127,12 @@ def _best(run: Path, last: Score, plan: EpisodePlan) -> Score:
     return last if card.updates == last.updates else score_policy(load_policy(run / "policy_best"), card, plan)[0]
 
 
-def action_cost(policy: Policy, card: PolicyCard) -> list[ActionCost]:
+def action_cost(policy: Policy, card: PolicyCard, candidates: int) -> list[ActionCost]:
     """Time of an action, median of a step and its neighbors, and size of the state; observations are random."""
     probes = [step for step in COST_STEPS if step <= card.horizon]
     shape = max(probes, default=0) + COST_NEIGHBORS + 1, 1, policy.model.config.observation_dim
     observations = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    state = policy.initial_state(1, card.target_return, candidates=policy.candidates)
+    state = policy.initial_state(1, card.target_return, candidates=candidates)
     reward = np.zeros(1, np.float32)
     times, sizes = [], []
     gc.disable()

@@ -16,7 +16,7 @@ import yaml
 from ..agents import Policy, ReturnEstimate, expectile_loss
 from ..agents.model.decision import MAX_EXPECTILE, MEAN_EXPECTILE
 from ..cli import StopRequest, progress_bar
-from ..envs import D4RLTask, Episodes, Task
+from ..envs import D4RLTask, Episodes, LocalTask, Task
 from ..envs.data.statistics import Statistics
 from ..errors import CheckpointError, NumericsError, UsageError
 from ..evaluate.held_out import SAME_MEAN, hold_out
@@ -99,6 +99,16 @@ def fit(run: Run) -> None:
         ema.critic.load_state_dict(model.critic.state_dict())
 
 
+def _check_critic(task: Task) -> None:
+    if task.n_actions is not None:
+        raise UsageError(f"--critic: needs continuous actions, and those of {task.name} are discrete; leave it out")
+    if isinstance(task, LocalTask) and task.partial:
+        raise UsageError(
+            f"--critic: sees the current observation alone, and those of {task.name} leave out what acting well "
+            "depends on, so that its choice lowers the score; leave it out"
+        )
+
+
 def share(run: Run, work: Callable[[Run], None]) -> None:
     """Run a function that saves on the writer, after collecting the carried states of the other ranks."""
     run.trainer.gather()
@@ -113,8 +123,8 @@ def prepare(
     `config` determines the result, `job` everything else. Some episodes are held out. The caller has locked `path`.
     Raises CheckpointError if the checkpoint or the initial policy does not fit, UsageError if a critic does not.
     """
-    if config.network.critic and task.n_actions is not None:
-        raise UsageError(f"--critic: needs continuous actions, and those of {task.name} are discrete; leave it out")
+    if config.network.critic:
+        _check_critic(task)
     names = ("action_low", "action_high", "n_actions", "action_start")
     actions = {name: getattr(task, name) for name in names}
     # By all episodes, so that it does not depend on which the seed holds out: runs of one comparison have the same.

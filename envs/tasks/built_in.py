@@ -20,13 +20,15 @@ class LocalTask(Task):
 
     Its data are those of the task `dataset`, its own or another's. `maker` is the function that makes them, as
     MODULE:FUNCTION below `aaren_rl.envs`: (task, progress) -> Episodes, where `progress` shows bars. `policy` says in a
-    line what acts in them. `settings` are those of `train` that differ from the preset `default`, by name.
+    line what acts in them. `settings` are those of `train` that differ from the preset `default`, by name. `partial`:
+    observations leave out what acting well depends on, so that it must be remembered.
     """
 
     dataset: str
     maker: str
     policy: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    partial: bool = False
 
     @property
     def data_horizon(self) -> int:
@@ -53,6 +55,7 @@ def _tmaze() -> LocalTask:
         maker="memory.tmaze:make_episodes",
         policy="uniform random actions up to 0.3 in the corridor, right or wrong by chance at the junction",
         settings={"return_scale": 1.0, **WHOLE},
+        partial=True,
     )
 
 
@@ -73,6 +76,7 @@ def _reacher() -> LocalTask:
         maker="memory.reacher:make_episodes",
         policy="a controller that sees the target, with noise on its torques",
         settings={"return_scale": 100.0, **WHOLE},
+        partial=True,
     )
 
 
@@ -93,6 +97,7 @@ def _positions(env: str, observation_dim: int) -> LocalTask:
         dataset=name,
         maker="memory.positions:make_episodes",
         policy=f"that of the local set {full.name}, whose velocities are left out",
+        partial=True,
     )
 
 

@@ -129,7 +129,7 @@ def test_results_are_read_as_they_were_written(run: Path, tmp_path: Path) -> Non
 def test_attentions_state_grows(run: Path) -> None:
     model = DecisionModel(ModelConfig(11, 3, "attention", 16, 1, 2))
     policy = Policy(model, torch.zeros(11), torch.ones(11), 1000.0, "recurrent", 20)
-    costs = action_cost(policy, read_card(run))
+    costs = action_cost(policy, read_card(run), 1)
     assert costs[-1].state_bytes > 50 * costs[0].state_bytes and all(cost.microseconds > 0 for cost in costs)
 
 

@@ -16,6 +16,7 @@ from small_run import arguments, folder, quick, records
 
 from aaren_rl import load_policy
 from aaren_rl.agents import Critic
+from aaren_rl.compare.command import main as compare
 from aaren_rl.envs import Episodes
 from aaren_rl.errors import NumericsError
 from aaren_rl.evaluate.command import main as evaluate
@@ -85,7 +86,7 @@ def test_the_end_of_episodes_that_a_time_limit_ended_is_left_out(
     for step in (*range(35, 40), *range(55, 60)):  # as a step that is left out, whose return is what it was
         changed.observations[step] = 1e6
     other = data_of(changed)
-    other.observation_mean, other.observation_std = data.observation_mean, data.observation_std
+    other.normalize_by(data.observation_mean, data.observation_std)
     fit_critic(critics[1], other, changed, None, seed=0, updates=3)
     assert_same(critics[0], critics[1])
     monkeypatch.setattr(module, "CUT", 20)
@@ -261,3 +262,19 @@ def test_discrete_actions_are_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     asked = ["--env", "mine", "--env-id", "CartPole-v1", "--source", str(file), "--out", str(tmp_path), "--critic"]
     assert train(asked) == 2
     assert "--critic: needs continuous actions, and those of mine are discrete" in capsys.readouterr().err
+
+
+def test_tasks_that_must_be_remembered_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(["--env", "tmaze", "--out", str(tmp_path), "--critic", "--threads", "1"]) == 2
+    assert "--critic: sees the current observation alone, and those of tmaze leave out" in capsys.readouterr().err
+
+
+def test_a_comparison_scores_with_and_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = "--env hopper-medium --agents bc --seeds 1 --episodes 2 --updates 20 --jobs 1 --source local".split()
+    shown = []
+    for candidates in ([], ["--candidates", "1"]):
+        small = "--local-steps 2000 --width 16 --layers 1 --heads 2 --warmup-updates 5 --eval-every 20 --critic".split()
+        assert compare([*base, *candidates, "--out", str(tmp_path), "--", *small]) == 0
+        kept = json.loads((tmp_path / "runs/hopper-medium/bc/seed0/comparison.json").read_text())
+        shown.append(kept["cell"]["last"]["candidates"])
+    assert shown == [16, 1]
