@@ -178,7 +178,9 @@ def _check(part: _Part, limits: Limits, one_each: bool) -> None:
     numbers = math.prod(actions.shape[1:])
     if actions.shape[:1] != (steps,) or not numbers or numbers != max(actions.shape[1:], default=1):
         wrong_shape(actions, steps, f"({steps}, any number)")
-    for column in columns_of(part.observations):
+    if not (observed := columns_of(part.observations)):
+        raise DataError(f"{part.place}: observations hold no numbers; {reading.CONVERT}")
+    for column in observed:
         _check_observed(column, steps, one_each, limits.layout)
     for column in part.flags.values():
         if not (one_each and math.prod(column.shape) == 1) and (column.shape[:1] != (steps,) or not is_vector(column)):

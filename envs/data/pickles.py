@@ -162,7 +162,11 @@ def read_pickle(path: Path, *, max_episode_steps: int | None = None, **limits: A
             _, said = child.communicate()
         if child.returncode:
             told = one_line(said.decode(errors="replace").strip().rpartition("\n")[2], 500)
-            ours = told if child.returncode == DataError.exit_code and told else "cannot be read: it is damaged"
+            ours = (
+                told
+                if child.returncode == DataError.exit_code and told
+                else "cannot be read: it is damaged; save the data again"
+            )
             raise DataError(f"{path}: {ours}")
         episodes = read_hdf5(made, max_episode_steps=max_episode_steps, **limits)
     return replace(episodes, path=str(path), dataset=path.stem)

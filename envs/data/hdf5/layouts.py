@@ -1,5 +1,6 @@
 """The layouts of HDF5 files: D4RL's flat one, d3rlpy's, and groups of one episode each, as robomimic's and Minari's."""
 
+import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -85,7 +86,7 @@ def _episodes(file: h5py.File) -> range:
 def _d3rlpy_columns(file: h5py.File, e: int) -> Iterator[tuple[str, Tree]]:
     for key in _D3RLPY:
         if f"{key}_{e}_0" in file:
-            parts = sorted((name for name in file if re.fullmatch(rf"{key}_{e}_\d+", name)), key=lambda n: (len(n), n))
+            parts = itertools.takewhile(file.__contains__, (f"{key}_{e}_{part}" for part in itertools.count()))
             yield key, [Hdf5Column(plain_entry(file, name, h5py.Dataset)) for name in parts]
         else:
             yield key, Hdf5Column(plain_entry(file, f"{key}_{e}", h5py.Dataset, "d3rlpy's layout"))
