@@ -14,7 +14,7 @@ from ..envs.behavior.local_sets import cache_dir, local_levels
 from ..envs.data.download import pin_path, verify_pin
 from ..envs.data.hdf5.d4rl import d4rl_dataset_dir
 from ..envs.data.load import Origin, Reading, data_files, is_own, resolve
-from ..envs.data.minari.spec import check_minari_id, minari_dataset_dir, read_spec
+from ..envs.data.minari.spec import minari_data_dir, minari_dataset_dir, read_spec, split_version
 from ..errors import UsageError
 from ..files import check_outputs, write_json
 from .describe import describe, draw, format_description, size_text
@@ -97,7 +97,7 @@ def _list(arguments: argparse.Namespace) -> int:
             d4rl += ", pinned" if pin_path(files["d4rl"]).is_file() else ", no pin"
         ships = not isinstance(task, D4RLTask) or task.level in local_levels(task.family)
         local = local or ("can be made" if ships else "-")
-        minari = minari or ("can be fetched" if "minari" in files else "-")
+        minari = minari or ("not fetched" if isinstance(task, D4RLTask) else "-")
         print(f"{task.name:<26}{d4rl or ('can be fetched' if 'd4rl' in files else '-'):<20}{local:<16}{minari}")
     root = minari_dataset_dir()
     folders = sorted(data.parent for data in root.rglob("data") if data.is_dir() and data.parent != root)
@@ -107,8 +107,7 @@ def _list(arguments: argparse.Namespace) -> int:
         name = folder.relative_to(root).as_posix()
         size = size_text(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))
         try:
-            check_minari_id(name)
-            spec = read_spec(folder / "data" / "metadata.json")
+            spec = read_spec(minari_data_dir(name) / "metadata.json")
         except EnvsError as error:
             print(f"  {name}: {size}, cannot be used: {error}")
         else:
@@ -185,9 +184,10 @@ def _remote(text: str, source: str) -> Origin:
         if name.kind != "auto":
             raise UsageError(f"{text}: D4RL has tasks only; Minari's data sets go with --source minari")
         return resolve(text, "local") if isinstance(find_task(text), LocalTask) else name
-    if text in TASKS:
-        return resolve(text, "minari")
-    return parse_name(text if is_own(text, None) else f"minari:{text}")
+    if is_own(text, None):
+        return parse_name(text)
+    of_minari = "/" in text or split_version(text)[1] is not None
+    return parse_name(f"minari:{text}") if of_minari else resolve(text, "minari")
 
 
 def _convert(arguments: argparse.Namespace) -> int:

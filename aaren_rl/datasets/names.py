@@ -16,7 +16,8 @@ from ..envs.data.files import SUFFIXES, check_file, is_pickle, read_env_id, read
 from ..envs.data.hdf5.d4rl import write_hdf5
 from ..envs.data.load import Origin, Reading, chosen_env_id, data_files, is_own, load_of_table, resolve, sizes
 from ..envs.data.minari.read import minari_id, read_minari
-from ..envs.data.minari.spec import minari_data_dir
+from ..envs.data.minari.remote import installed
+from ..envs.data.minari.spec import minari_data_dir, minari_dataset_dir, split_version
 from ..envs.data.minari.write import new_minari_folder, write_minari
 from ..envs.data.pickles import read_pickle
 from ..envs.files import writing
@@ -50,7 +51,7 @@ def load(
     are held to the environment that the file names, or to [-1, 1]. Raises as `load_episodes`, `read_minari` and
     `read_file`, and UsageError where an option does not go with the name.
     """
-    origin = resolve(name.name, source) if name.kind == "auto" else name
+    origin = resolve(name.name, source) if name.kind == "auto" or is_own(source, None) else name
     reading.check_kind(origin.kind)
     if name.kind == "file":  # held to its pin, and to the sizes and bounds of `env_id`
         path = Path(name.name)
@@ -95,14 +96,18 @@ def _bounds(env_id: str | None, path: Path) -> dict[str, Any]:
 def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
     """The data sets of a name that lie on this machine: the file of each source for `load`; a path is taken as it is.
 
+    A Minari id without a version is the latest on this machine.
+
     `source` is the one to look for, or "auto" for all of a task's, of which `reading.local_steps` leaves the local set.
     Raises DataError where there is none, UsageError where the name has no local set to ask for steps of.
     """
     reading.check_kind(name.kind)
     if name.kind == "file":
         return {"file": Path(name.name)}
-    if name.kind == "minari" or source == "minari":  # minari_id raises an error where Minari has none
+    if name.kind == "minari" or source == "minari":  # minari_id raises an error where the data are made locally
         dataset = name.name if name.kind == "minari" else minari_id(name.name)
+        if split_version(dataset)[1] is None:
+            dataset = next(iter(installed(dataset)), f"{dataset}-v0")
         places = {"minari": minari_data_dir(dataset) / "main_data.hdf5"}
     else:
         wanted = "local" if source == "auto" and reading.local_steps is not None else source
@@ -120,6 +125,8 @@ def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
             steps = "" if reading.local_steps is None else f" --local-steps {reading.local_steps}"
             get = f"make it with aaren-rl datasets info {name.name} --source local{steps}"
         raise DataError(f"{name}: not on this machine ({searched}); {get}")
+    if path := found.pop("minari", None):  # with its version
+        found[f"minari:{path.parent.parent.relative_to(minari_dataset_dir()).as_posix()}"] = path
     return found
 
 

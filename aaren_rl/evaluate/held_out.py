@@ -80,9 +80,7 @@ def all_episodes(run: Path, card: PolicyCard) -> Episodes:
     """The dataset of a run, as it was in training. Arguments and errors are those of `kept_episodes`."""
     with _configuration(run) as config:
         data = config["data"]
-        # "auto" may mean another file by now.
-        source = card.source if data["source"] == "auto" else data["source"]
-        episodes = load_task(data["env"], source, **{name: data[name] for name in READING})[1]
+        episodes = load_task(data["env"], card.same_source(data["source"]), **{name: data[name] for name in READING})[1]
     now, then = float(episodes.returns.mean()), card.data_returns.get("mean")
     if then is not None and not math.isclose(now, then, rel_tol=SAME_MEAN):
         raise DataError(

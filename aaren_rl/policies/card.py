@@ -78,6 +78,15 @@ class Origin:
         if isinstance(self.target_return, str) and self.target_return != AUTO:
             raise ValueError(f'target_return must be a number or "{AUTO}", not {self.target_return!r:.80}')
 
+    def same_source(self, given: str | list[str]) -> str | list[str]:
+        """The source of the run's data, where `given`, its setting, may mean others by now.
+
+        "auto" may mean another file, and a Minari id without a version another version. Several sources are as given.
+        """
+        if self.source == "minari" and isinstance(given, str):
+            return f"minari:{self.dataset}"
+        return self.source if given == AUTO else given
+
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyCard(Origin):

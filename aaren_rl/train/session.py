@@ -16,6 +16,7 @@ from ..errors import SMALLER, CheckpointError
 from ..evaluate.held_out import READING
 from ..files import is_there, write_text
 from ..policies.folder import CARD, read_card
+from ..policies.names import AUTO
 from ..ranges import RETURN_SCALE
 from ..runs.folder import RunFolder, holds_training
 from .config import DataConfig, RunConfig
@@ -45,8 +46,9 @@ def _train_together(job: Job, asked: RunConfig, ranks: Ranks) -> int:
     with ranks.in_turn(lambda: RunFolder(path, held=ranks.is_writer)) as folder:
         config = ranks.share(lambda: _choose_config(folder, asked, job))
         data = config.data
-        if job.resume and data.source == "auto" and is_there(path / "policy" / CARD):
-            data = replace(data, source=read_card(path).source)  # "auto" may mean another file by now
+        unpinned = isinstance(data.source, str) and data.source.startswith((AUTO, "minari"))
+        if job.resume and unpinned and is_there(path / "policy" / CARD):
+            data = replace(data, source=read_card(path).same_source(data.source))
         task, episodes = ranks.in_turn(lambda: load_data(data))
         if data.return_scale is None:
             scale = choose_return_scale(episodes)

@@ -18,8 +18,9 @@ from .download import fetch
 from .episodes import Episodes
 from .files import SUFFIXES, check_file, read_file
 from .hdf5.d4rl import d4rl_dataset_dir, d4rl_url
-from .minari.read import MINARI_LEVELS, minari_id, read_minari
-from .minari.spec import check_minari_id, minari_data_dir
+from .minari.read import minari_id, read_minari
+from .minari.remote import installed
+from .minari.spec import check_minari_id, minari_data_dir, split_version
 from .sources import MINARI, Source, each
 
 OF_THE_TABLE = ("auto", "d4rl", "local")
@@ -61,7 +62,6 @@ def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
 
     Raises:
         UsageError: no such task or source, or not a Minari id.
-        DataError: Minari has no such dataset.
     """
     text = os.fspath(source)
     if source in OF_THE_TABLE:
@@ -88,16 +88,22 @@ def task_name(name: str, source: Source, env_id: str | None) -> str:
 
     UsageError: a name that must be the table's is not, or one of your own is the table's or not fit for a path.
     """
-    return check_own_name(name) if is_own(source, env_id) else get_task(name).name
+    own = is_own(source, env_id) and not all(_is_version(name, os.fspath(one)) for one in each(source))
+    return check_own_name(name) if own else get_task(name).name
+
+
+def _is_version(name: str, source: str) -> bool:
+    """Whether `source` names a version of the data that "minari" means for the task `name`."""
+    return name in TASKS and source.startswith(MINARI) and split_version(source)[0] == f"{MINARI}{minari_id(name)}"
 
 
 def data_files(task: D4RLTask | LocalTask, local_steps: int | None = None) -> dict[str, Path]:
-    """The file of each source that a task has ("d4rl", "local", "minari"), whether it is there or not."""
+    """The file of each source that a task has ("d4rl", "local"), there or not, and of "minari" if it is there."""
     if isinstance(task, LocalTask):
         return {"local": local_path(task, local_steps)}
     files = {"d4rl": d4rl_dataset_dir() / task.d4rl_file, "local": local_path(task, local_steps)}
-    if task.level in MINARI_LEVELS:
-        files["minari"] = minari_data_dir(minari_id(task.name)) / "main_data.hdf5"
+    for dataset in installed(minari_id(task.name))[:1]:
+        files["minari"] = minari_data_dir(dataset) / "main_data.hdf5"
     return files
 
 

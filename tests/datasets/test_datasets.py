@@ -71,7 +71,11 @@ def files(folder):
 def test_list(folder, capsys):
     assert main(["list"]) == 0
     empty = capsys.readouterr().out
-    assert "no Minari data sets" in empty and empty.count("can be fetched") > 24 and files(folder) == set()
+    assert (
+        "no Minari data sets" in empty
+        and empty.count("can be fetched") == empty.count("not fetched") == 24
+        and files(folder) == set()
+    )
     write_hdf5(folder / D4RL, episodes(), {})
     write_pin(folder / D4RL, "0" * 64)
     write_hdf5(folder / "d4rl" / "ant_expert-v2.hdf5", episodes(), {})
@@ -84,10 +88,10 @@ def test_list(folder, capsys):
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
     size = f"{(folder / D4RL).stat().st_size / 1000:.1f} kB"
     assert f"{size}, pinned" in rows["hopper-medium"] and "can be made" in rows["hopper-medium"]
-    assert rows["hopper-medium"].endswith(" kB") and rows["hopper-expert"].endswith("can be fetched")
-    assert "no pin" in rows["ant-expert"] and rows["ant-full-replay"].endswith("-               -")
+    assert rows["hopper-medium"].endswith(" kB") and rows["hopper-expert"].endswith("not fetched")
+    assert "no pin" in rows["ant-expert"] and rows["ant-full-replay"].endswith("-               not fetched")
     assert "4 episodes, 100 steps, Hopper-v5" in rows["mujoco/hopper/medium-v0:"]
-    assert "cannot be used" in rows["my/broken-v0:"] and "is not a Minari id" in rows["other/no-id:"]
+    assert "cannot be used" in rows["my/broken-v0:"] and "has no version" in rows["other/no-id:"]
     assert not any("medium-v1" in line for line in rows)
 
 
@@ -291,21 +295,23 @@ def test_an_environment_without_a_time_limit(folder):
 def test_download(folder, capsys):
     refused(capsys, 2, "download hopper-medium ../x --source minari", "'../x'")  # before the first is fetched
     assert main(["download", "hopper-medium", "--source", "minari"]) == 3
+    assert "minari:mujoco/hopper/medium: Hugging Face cannot be asked for its versions" in capsys.readouterr().err
+    assert main(["download", "mujoco/hopper/medium-v0", "--source", "minari"]) == 3
     first, error = capsys.readouterr().err.splitlines()
     assert first.startswith("mujoco/hopper/medium-v0: downloading from Hugging Face")
     assert error.startswith("error: mujoco/hopper/medium-v0: minari could not download it")
     assert main(["download", "hopper-medium"]) == 3
     assert "cannot be reached" in capsys.readouterr().err
-    refused(capsys, 3, "download hopper-medium-replay --source minari", "Minari has no medium-replay")
+    refused(capsys, 2, "download tmaze --source minari", "made locally")
     write_minari("mujoco/hopper/medium-v0", episodes(), env_id="Hopper-v5")
     write_minari("my/set-v0", episodes(), env_id="Hopper-v5")
     write_hdf5(folder / D4RL, episodes(), {})
     assert main(["download", "hopper-medium", "my/set-v0", "minari:my/set-v0", "--source", "minari"]) == 0
     assert main(["download", "hopper-medium"]) == 0
     out, err = capsys.readouterr()
-    assert err == "" and [line.split(":")[0] for line in out.splitlines()] == [
-        *("mujoco/hopper/medium-v0", "my/set-v0", "my/set-v0", "hopper-medium")
-    ]
+    assert err.count("using mujoco/hopper/medium-v0, which is on this machine") == 1 and [
+        line.split(":")[0] for line in out.splitlines()
+    ] == [*("mujoco/hopper/medium-v0", "my/set-v0", "my/set-v0", "hopper-medium")]
     assert all(line.endswith("4 episodes, 100 steps") for line in out.splitlines())
 
 

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 from tqdm import tqdm
 
-from ...errors import DataError, UsageError, one_line
+from ...errors import DataError, UsageError
 from ...files import alone, sha256
 from ...system import require_memory, sync
 from ...tasks.names import get_task
@@ -22,10 +22,8 @@ from ..download import write_pin
 from ..episodes import Episode, Episodes, join
 from ..hdf5 import opening
 from ..hdf5.opening import Hdf5Column
+from .remote import cause_of, choose_version, remote_name
 from .spec import WAY_OUT, MinariSpec, minari_data_dir, read_spec
-
-# Of Minari's mujoco/* datasets; "simple" has no counterpart in D4RL's table.
-MINARI_LEVELS = ("simple", "medium", "expert")
 
 _LAYOUT = "Minari's layout"
 _AGAIN = "the dataset is damaged, get it again"
@@ -39,25 +37,19 @@ class MinariData(NamedTuple):
 
 
 def minari_id(name: str) -> str:
-    """The Minari dataset of a task: "hopper-medium" is "mujoco/hopper/medium-v0".
+    """The Minari id of a task's data, without a version: "mujoco/hopper/medium" of "hopper-medium".
 
     These were recorded on the -v5 environments by other policies than D4RL's: scores are not comparable with D4RL's.
-
-    Raises:
-        UsageError: no such task, or one whose data are made here.
-        DataError: Minari has no dataset of the task's level.
+    UsageError: no such task, or one whose data are made here.
     """
     task = get_task(name)
     if not isinstance(task, D4RLTask):
         raise UsageError(f"{name}: Minari has no such data, because they are made locally; leave --source out")
-    ids = {level: f"mujoco/{task.family}/{level}-v0" for level in MINARI_LEVELS}
-    if task.level not in ids:
-        raise DataError(f"{task.name}: Minari has no {task.level} dataset; it has {', '.join(ids.values())}")
-    return ids[task.level]
+    return f"mujoco/{task.family}/{task.level}"
 
 
 def read_minari(dataset_id: str, *, progress: bool = True, clip_actions: bool = False) -> MinariData:
-    """Read a Minari dataset, e.g. "mujoco/hopper/medium-v0".
+    """Read a Minari dataset, e.g. "mujoco/hopper/medium-v0"; without a version the latest, as in `choose_version`.
 
     Where it is not in `$MINARI_DATASETS_PATH`, else `~/.minari/datasets`, `minari` fetches it from its remote
     (`$MINARI_REMOTE`, by default Hugging Face). Numbers become float32. Of the T + 1 observations of an episode of T
@@ -70,6 +62,7 @@ def read_minari(dataset_id: str, *, progress: bool = True, clip_actions: bool = 
             describes what `read_spec` refuses; or holds NaN, infinity, actions out of bounds (unless `clip_actions`)
             or no complete episode.
     """
+    dataset_id = choose_version(dataset_id)
     folder = minari_data_dir(dataset_id)
     if not folder.exists():
         _fetch(dataset_id, folder.parent, progress)
@@ -83,8 +76,7 @@ def _fetch(dataset_id: str, target: Path, progress: bool) -> None:
     with alone(target, "downloading", WAY_OUT):
         if target.exists():  # another process has fetched it meanwhile
             return
-        remote = os.environ.get("MINARI_REMOTE") or "Hugging Face"
-        print(f"{dataset_id}: downloading from {remote} to {target}", file=sys.stderr)
+        print(f"{dataset_id}: downloading from {remote_name()} to {target}", file=sys.stderr)
         # Minari does not list hidden folders.
         staging = target.with_name(f".{target.name}.part")
         data = staging / dataset_id / "data"
@@ -120,10 +112,7 @@ def _download(dataset_id: str, folder: Path, progress: bool) -> str | None:
     try:
         get_cloud_storage().download_dataset(dataset_id, folder)
     except Exception as error:  # the clients of minari's remotes raise errors of their own
-        cause: BaseException = error
-        while cause.__cause__ is not None:  # the hub's wraps what happened into advice
-            cause = cause.__cause__
-        return one_line(f"{type(cause).__name__}: {cause}")
+        return cause_of(error)
     finally:
         hub.logging.set_verbosity(level)
         if shown:

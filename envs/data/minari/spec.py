@@ -25,7 +25,7 @@ WAY_OUT = "set MINARI_DATASETS_PATH to another folder"
 _AGAIN = "get the dataset again"
 
 # The package's own pattern, without the letters of other alphabets.
-_ID = re.compile(r"(?:[A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+-v[0-9]{1,9}")
+_ID = re.compile(r"(?:[A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+")
 _MAX_ID = 200
 
 # Wrappers that change neither what an environment returns nor when it ends, so leaving them out changes no score.
@@ -66,15 +66,23 @@ def minari_dataset_dir() -> Path:
 
 
 def check_minari_id(dataset_id: str) -> str:
-    """A Minari id such as "mujoco/hopper/medium-v0", which may become part of a path; UsageError: it is not one."""
+    """A Minari id, which may become part of a path, with a version or without one; UsageError: it is not one."""
     if len(dataset_id) > _MAX_ID or not _ID.fullmatch(dataset_id):
         like = "write it like mujoco/hopper/medium-v0 (letters, digits, '_' and '-')"
         raise UsageError(f"{dataset_id[:60]!a} is not a Minari id; {like}")
     return dataset_id
 
 
+def split_version(dataset_id: str) -> tuple[str, int | None]:
+    """A Minari id's name and version: "mujoco/hopper/medium-v0" is ("mujoco/hopper/medium", 0); None: it has none."""
+    match = re.fullmatch(r"(.*[^/])-v([0-9]{1,9})", dataset_id)
+    return (match[1], int(match[2])) if match else (dataset_id, None)
+
+
 def minari_data_dir(dataset_id: str) -> Path:
-    """The folder that holds a dataset's `metadata.json` and `main_data.hdf5`, there or not; UsageError: not an id."""
+    """The folder of a dataset's `metadata.json` and `main_data.hdf5`; UsageError: no id with a version."""
+    if split_version(check_minari_id(dataset_id))[1] is None:
+        raise UsageError(f"the Minari id {dataset_id!r} has no version; write {dataset_id}-v0")
     return minari_dataset_dir() / check_minari_id(dataset_id) / "data"
 
 

@@ -172,6 +172,7 @@ def test_minari_by_id_and_by_the_tables_name(minari_recorded, tmp_path, monkeypa
     for name in (minari_sets.ID, "mujoco/hopper/medium-v0"):
         shutil.copytree(minari_recorded / minari_sets.ID, tmp_path / "minari" / name)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert train(["--source", f"minari:{minari_sets.ID}", "--out", str(tmp_path), *SMALL, *SCORED]) == 0
     assert "Minari" in capsys.readouterr().out
     card = read_card(tmp_path / "test-hopper-random-v0" / "decision-aaren" / "seed0")
