@@ -1,16 +1,19 @@
-"""The five examples, with --quick, on strings they make and on small made-up files of the real ones' layouts."""
+"""The examples, with --quick, on strings they make and on small made-up files of the real ones' layouts."""
 
 import datetime
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from checkout import ROOT
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+AGENT = ROOT / "examples" / "decision_aaren.py"
+EXAMPLES = sorted({*(ROOT / "examples").glob("*.py")} - {AGENT})
 
 
 def vowels(folder: Path) -> list:
@@ -70,3 +73,25 @@ def test_an_example_trains_streams_and_draws(example, tmp_path):
     differences = [float(found) for found in re.findall(r"differs by ([\d.e+-]+?)[,;\s]", done.stdout)]
     assert len(differences) >= 2 and max(differences) < 1e-5, done.stdout
     assert re.search(r"[\d,]+ bytes after \d+", done.stdout)
+
+
+def test_the_agent_in_one_file_trains_and_acts(hopper_file, tmp_path):
+    command = [sys.executable, AGENT, "--data", hopper_file, "--updates", 100, "--episodes", 1]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=tmp_path, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"gradient step 100: loss \d\.\d{4}\nasked for \d+: \d+, score \d+\.\d; \d+ s", done.stdout)
+    assert len(AGENT.read_text().splitlines()) <= 150
+
+
+@torch.no_grad()
+def test_the_agent_in_one_file_acts_as_it_trains():
+    torch.manual_seed(0)
+    model = runpy.run_path(str(AGENT))["DecisionAaren"](11, 3).eval()
+    tokens, starts = torch.randn(1, 60, 15), torch.arange(60).remainder(30).eq(0).unsqueeze(0)
+    parallel, _ = model(tokens, starts=starts)
+    for begin in (0, 30):
+        states, acted = None, []
+        for t in range(begin, begin + 30):
+            action, states = model(tokens[:, t : t + 1], states)
+            acted.append(action)
+        torch.testing.assert_close(torch.cat(acted, 1), parallel[:, begin : begin + 30], rtol=0, atol=1e-5)
