@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..envs import Episodes
 from ..envs.data.hdf5.d4rl import write_hdf5
 from ..envs.data.sources import default_name
@@ -35,7 +37,7 @@ def as_settings(episodes: object, env: object, out: Path, settings: dict[str, An
     digest = hashlib.sha256()
     for array in (episodes.observations, episodes.actions, episodes.rewards, episodes.offsets, episodes.terminated):
         digest.update(repr((array.shape, array.dtype)).encode())
-        digest.update(memoryview(array).cast("B") if array.flags.c_contiguous else array.tobytes())
+        digest.update(np.ascontiguousarray(array).data)
     path = out / name / f"data-{digest.hexdigest()[:12]}.hdf5"
     return {**made, "env": name, "source": str(path)}, path
 

@@ -89,8 +89,8 @@ def read_npz(path: Path, *, dataset: str | None = None, **limits: Any) -> Episod
                     columns[name] = column
                 elif name in KNOWN_NAMES:
                     raise DataError(f"{column.place} holds {_kind(column.dtype)}; {CONVERT}")
-            labels = {"dataset": dataset or path.stem, "path": str(path), "file": path}
-            return Episodes(**assemble([Table(str(path), columns)], held, way_out=way_out, **labels))
+            tables, name = [Table(str(path), columns)], dataset or path.stem
+            return Episodes(**assemble(tables, held, path=str(path), file=path, way_out=way_out, dataset=name))
     except PermissionError as error:
         raise DataError(f"{path}: no permission to read it; change the file's mode or owner") from error
     except _ERRORS as error:

@@ -25,7 +25,7 @@ def expand(source: Source) -> str | list[str]:
     UsageError: a pattern matches no file, or a source is there twice.
     """
     found: list[str] = []
-    for one in map(os.fspath, each(source)):
+    for one in [os.fspath(word) for word in each(source)]:
         pattern = glob.has_magic(one) and "\0" not in one and not os.path.exists(one)
         if pattern and not (files := sorted(glob.glob(one))):
             raise UsageError(f"--source {one}: no file matches; correct the pattern")

@@ -3,7 +3,7 @@
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import h5py
 import numpy as np
@@ -95,7 +95,7 @@ def _d3rlpy_columns(file: h5py.File, e: int) -> Iterator[tuple[str, Tree]]:
 def _last_done(table: Table, notes: list[str]) -> Table:
     """robomimic's `dones` may be 1 at every step at which the task is solved: the last one counts."""
     dones = table.columns.get("dones")
-    if dones is None or isinstance(dones, dict | list):
+    if dones is None or isinstance(dones, Mapping | Sequence):
         return table
     values = dones.values().reshape(-1)
     if values[:-1].any() and not notes:

@@ -1,0 +1,172 @@
+"""Trainings on episodes of the program, and on several files and Minari ids at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import h5py
+import numpy as np
+import pytest
+import yaml
+
+from aaren_rl import Episodes, load_policy, train_policy
+from aaren_rl.datasets.command import main as datasets
+from aaren_rl.envs import DataError, UsageError, load_task
+from aaren_rl.envs.data.hdf5.d4rl import read_hdf5, write_hdf5
+from aaren_rl.errors import AarenRLError
+from aaren_rl.evaluate.command import main as evaluate
+from aaren_rl.evaluate.held_out import all_episodes
+from aaren_rl.train.command import main as train
+
+SMALL: dict[str, Any] = {
+    "width": 16, "layers": 1, "heads": 2, "updates": 2, "warmup_updates": 1, "threads": 1, "steps_per_update": 160,
+    "eval_episodes": 1, "final_episodes": 1, "max_return_estimate": False, "mean_return_estimate": False,
+}  # fmt: skip
+TYPED = ["--width=16", "--layers=1", "--heads=2", "--warmup-updates=1", "--threads=1", "--steps-per-update=160",
+         "--final-episodes=1", "--no-max-return-estimate", "--no-mean-return-estimate"]  # fmt: skip
+
+
+def made(seed: int = 0, episodes: int = 45, **labels: Any) -> Episodes:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(5, 30, episodes)
+    return Episodes.from_trajectories(
+        [
+            {
+                "observations": rng.standard_normal((n + 1, 3)),
+                "actions": rng.uniform(-2, 2, (n, 1)),
+                "rewards": -rng.random(n),
+                "truncated": True,
+            }
+            for n in lengths
+        ],
+        **labels,
+    )
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+
+
+def same(one: Episodes, other: Episodes) -> None:
+    for key in ("observations", "actions", "rewards", "offsets", "terminated"):
+        np.testing.assert_array_equal(getattr(one, key), getattr(other, key))
+
+
+def test_episodes_are_saved_beside_the_run_and_used_again(capsys: pytest.CaptureFixture[str]) -> None:
+    episodes = made()
+    run = train_policy("swing", episodes=episodes, env_id="Pendulum-v1", **SMALL).folder
+    (file,) = Path("runs/swing").glob("data-*.hdf5")
+    assert run == Path("runs/swing/decision-aaren/seed0")
+    same(read_hdf5(file, action_low=-2, action_high=2), episodes)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert (config["data"]["source"], config["data"]["env"]) == (str(file), "swing")
+    same(all_episodes(run, load_policy(run).card), episodes)
+    capsys.readouterr()
+    assert evaluate([str(run), "--held-out", "--episodes", "1"]) == 0
+    assert "over 8 episodes" in capsys.readouterr().out
+    # The same data again are the same file, others are another one; a finished run goes on from either side.
+    train_policy("swing", episodes=episodes, env_id="Pendulum-v1", seed=1, **SMALL)
+    again = train_policy("swing", episodes=episodes, env_id="Pendulum-v1", resume=True, **{**SMALL, "updates": 3})
+    assert again.metrics["train/loss"][-1][0] == 3
+    assert (
+        train(["--env", "swing", "--resume", "--updates", "4", "--env-id", "Pendulum-v1", "--source", str(file)]) == 0
+    )
+    assert list(Path("runs/swing").glob("data-*")) == [file]
+    train_policy("swing", episodes=made(1), env_id="Pendulum-v1", seed=2, **SMALL)
+    assert len(list(Path("runs/swing").glob("data-*"))) == 2
+    with pytest.raises(AarenRLError, match=r"differs in .*data\.source"):
+        train_policy("swing", episodes=made(1), env_id="Pendulum-v1", resume=True, **SMALL)
+
+
+def test_a_gymnasium_environment_names_itself() -> None:
+    env = gym.make("Pendulum-v1", max_episode_steps=30)
+    run = train_policy(env, episodes=made(dataset="my swing"), **SMALL).folder
+    card = load_policy(run).card
+    assert run == Path("runs/my-swing/decision-aaren/seed0") and (card.env_id, card.horizon) == ("Pendulum-v1", 30)
+
+
+class Own(gym.Env[Any, Any]):
+    observation_space = gym.spaces.Box(-1, 1, (3,))
+    action_space = gym.spaces.Box(-2, 2, (1,))
+
+
+def test_what_does_not_go_with_episodes() -> None:
+    wrapped = gym.wrappers.ClipAction(gym.make("Pendulum-v1"))
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"episodes": [1, 2]}, "from_arrays"),
+        ({"episodes": made(), "source": "x.hdf5"}, "leave it out"),
+        ({"episodes": made(), "env": 3}, "a Gymnasium environment, not int"),
+        ({"episodes": made(), "env": Own()}, "not registered"),
+        ({"episodes": made(), "env": wrapped}, "is wrapped"),
+        ({"episodes": made(), "env": gym.make("Pendulum-v1"), "env_id": "Pendulum-v1"}, "leave one out"),
+        ({"episodes": made(), "env": "../x", "env_id": "Pendulum-v1"}, "letters, digits"),
+        ({"episodes": made(), "env_id": "Pendulum-v1", "updates": 0}, "updates"),
+    ]
+    for given, part in bad:
+        with pytest.raises(UsageError, match=part):
+            train_policy(**{**SMALL, **given})
+    with pytest.raises(DataError, match="3 columns, the environment has 11"):
+        train_policy("x", episodes=made(), env_id="Hopper-v4", **SMALL)
+    assert not any(Path().rglob("config.yaml")) and not any(Path().glob("*.hdf5"))
+
+
+def test_several_sources_are_one_dataset(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [made(seed, 20) for seed in range(4)]
+    for name, part in zip(("log-1", "log-2", "other"), parts, strict=False):
+        write_hdf5(f"{name}.hdf5", part, {})
+    with h5py.File("other.hdf5", "a") as file:
+        columns = {key: file[key][()] for key in ("observations", "actions", "rewards", "timeouts")}
+    np.savez("other.npz", **columns)
+    write_hdf5("more.hdf5", parts[3], {})
+    assert datasets("convert more.hdf5 minari:my/more-v0 --env-id Pendulum-v1".split()) == 0
+    line = ["--env-id", "Pendulum-v1", "--source", "log-*.hdf5", "other.npz", *TYPED]
+    assert train([*line, "--source", "minari:my/more-v0", "--updates", "2", "--env", "all"]) == 0
+    said = capsys.readouterr().err
+    for name, part in zip(("log-1.hdf5", "log-2.hdf5", "other.npz", "minari:my/more-v0"), parts, strict=True):
+        assert f"{name}: {len(part)} episodes, {part.n_steps:,} steps\n" in said
+    run = Path("runs/all/decision-aaren/seed0")
+    sources = yaml.safe_load((run / "config.yaml").read_text())["data"]["source"]
+    assert sources == ["log-1.hdf5", "log-2.hdf5", "other.npz", "minari:my/more-v0"]
+    task, joined = load_task("all", sources, env_id="Pendulum-v1")
+    assert np.array_equal(joined.lengths, np.concatenate([part.lengths for part in parts]))
+    for key in ("observations", "actions", "rewards", "terminated"):
+        np.testing.assert_array_equal(getattr(joined, key), np.concatenate([getattr(part, key) for part in parts]))
+    assert task.target_returns == (float(max(part.returns.max() for part in parts)),)
+    assert joined.source == "file" and joined.path.startswith("log-1.hdf5, log-2.hdf5, other.npz, ")
+    # The run goes on, with its own sources or the same pattern.
+    made_of = ["--source", *sources[:2], "other.npz", "minari:my/more-v0"]
+    for updates, own in (("3", made_of), ("4", ["--source", "log-*.hdf5", "other.npz", "minari:my/more-v0"])):
+        assert train([*line[:2], *own, "--env", "all", "--resume", "--updates", updates]) == 0
+    assert evaluate([str(run), "--held-out", "--episodes", "1"]) == 0
+
+
+def test_sources_of_two_environments() -> None:
+    write_hdf5("a.hdf5", made(), {})
+    wide = Episodes.from_arrays(np.zeros((40, 4)), np.zeros(40, int), np.ones(40), np.arange(40) % 4 == 3)
+    write_hdf5("b.hdf5", wide, {})
+    assert datasets("convert b.hdf5 minari:my/pole-v0 --env-id CartPole-v1".split()) == 0
+    with pytest.raises(DataError, match=r"b\.hdf5:actions are int64"):
+        load_task("x", ["a.hdf5", "b.hdf5"], env_id="Pendulum-v1")
+    for sources, part in ((["a.hdf5", "a.hdf5"], "given twice"), ([], "there is none"), (["*.npz"], "no file matches")):
+        with pytest.raises(UsageError, match=part):
+            load_task("x", sources, env_id="Pendulum-v1")
+    assert train(["--env-id", "Pendulum-v1", "--source", "a.hdf5", "./a.hdf5"]) == 2
+    with pytest.raises(AarenRLError, match="CartPole"):
+        load_task("x", ["a.hdf5", "minari:my/pole-v0"], env_id="Pendulum-v1")
+
+
+@pytest.mark.parametrize("there", ["Pendulum-v0", "Swing-v3", "Hopper-v2"])
+def test_the_environment_that_is_given_counts(there: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_hdf5("old.hdf5", made(), {"env_id": there})
+    assert train(["--env-id", "Pendulum-v1", "--source", "old.hdf5", "--updates", "1", *TYPED]) == 0
+    note = f"the file names the environment {there}; Pendulum-v1 is used, whose sizes and bounds fit"
+    said = capsys.readouterr()
+    assert note in said.out + said.err
+    assert datasets(["info", "old.hdf5", "--env-id", "Pendulum-v1"]) == 0
+    assert note in capsys.readouterr().out
+    assert train(["--env-id", "Hopper-v2", "--source", "old.hdf5", "--env", "hop"]) == 5
+    assert "use Hopper-v4, which has the same dynamics" in capsys.readouterr().err
