@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
 import re
@@ -11,6 +12,9 @@ import sys
 from pathlib import Path
 
 from .errors import ResourcesError
+
+if sys.platform != "win32":
+    import resource
 
 # The group of processes that a container limits: files of the limit and of what is in use. In use is also the cache of
 # files, which the kernel frees where memory is short: these entries of memory.stat.
@@ -38,7 +42,7 @@ def processor_name() -> str:
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 
-def free_bytes() -> int | None:
+def free_bytes() -> float | None:
     """Free memory for this process in bytes, swap included; None if unknown."""
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
@@ -52,10 +56,22 @@ def free_bytes() -> int | None:
             free = min(free, allowed + sum(int(stat[name]) for name in cached))
         except (OSError, KeyError, ValueError):  # no such group, or one without a limit ("max")
             continue
-    return max(0, free)
+    return max(0, min(free, _below_limit()))
 
 
-def require_memory(needed: int, what: str, way_out: str, *, free: int | None = None) -> None:
+def _below_limit() -> float:
+    """What this process may still take below the limit of its data segment (`ulimit -d`)."""
+    if sys.platform == "win32":
+        return math.inf
+    try:
+        limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+        used = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData:"))
+        return math.inf if limit == resource.RLIM_INFINITY else limit - 1024 * int(used.split()[1])
+    except (OSError, StopIteration, ValueError):
+        return math.inf
+
+
+def require_memory(needed: int, what: str, way_out: str, *, free: float | None = None) -> None:
     """Raises ResourcesError where `needed` bytes are not free: Linux grants them, and kills the process that uses them.
 
     `what` ("the model") takes them; `way_out` ends the message; `free` is None for what the system says.

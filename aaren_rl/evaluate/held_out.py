@@ -26,6 +26,7 @@ from ..cli import progress_bar
 from ..envs import load_task
 from ..envs.behavior.noise import action_noise_variance
 from ..envs.data.episodes import Episodes, held_out, split
+from ..envs.data.load import OF_THE_TABLE
 from ..envs.errors import DataError, one_line
 from ..errors import UsageError
 from ..files import read_small
@@ -49,15 +50,21 @@ class HeldOut:
 
 def hold_out(episodes: Episodes, share: float, seed: int) -> tuple[Episodes, HeldOut | None]:
     """Split episodes into training and held-out ones; None if there are too few, see `split`."""
-    training, kept = split(episodes, share, seed)
-    if kept is None:
-        return episodes, None
+    kept = keep_out(episodes, share, seed)
+    return split(episodes, share, seed)[0], kept
+
+
+def keep_out(episodes: Episodes, share: float, seed: int) -> HeldOut | None:
+    """The held-out episodes alone."""
+    chosen = held_out(len(episodes), share, seed)
+    if not chosen.size:
+        return None
     try:
         variance = action_noise_variance(episodes)
     except DataError:  # data options modified the local dataset, so steps no longer match its stored noise variance
         variance = None
-    rows = episodes.rows(held_out(len(episodes), share, seed))
-    return training, HeldOut(kept, None if variance is None else float(variance[rows].mean()))
+    rows = episodes.rows(chosen)
+    return HeldOut(episodes.take(chosen), None if variance is None else float(variance[rows].mean()))
 
 
 def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
@@ -73,14 +80,18 @@ def kept_episodes(run: Path, card: PolicyCard) -> HeldOut | None:
         share, seed = float(config["data"].get("held_out", 0.0)), int(config["seed"])
     if not share:
         return None
-    return hold_out(all_episodes(run, card), share, seed)[1]
+    return keep_out(all_episodes(run, card), share, seed)
 
 
 def all_episodes(run: Path, card: PolicyCard) -> Episodes:
     """The dataset of a run, as it was in training. Arguments and errors are those of `kept_episodes`."""
     with _configuration(run) as config:
         data = config["data"]
-        episodes = load_task(data["env"], card.same_source(data["source"]), **{name: data[name] for name in READING})[1]
+        source = card.same_source(data["source"])
+        try:
+            episodes = load_task(data["env"], source, **{name: data[name] for name in READING if name in data})[1]
+        except DataError as error:
+            raise DataError(f"{error}{if_moved(source)}") from error
     now, then = float(episodes.returns.mean()), card.data_returns.get("mean")
     if then is not None and not math.isclose(now, then, rel_tol=SAME_MEAN):
         raise DataError(
@@ -88,6 +99,12 @@ def all_episodes(run: Path, card: PolicyCard) -> Episodes:
             "the run again, or give other held-out episodes: evaluate --held-out FILE.hdf5"
         )
     return episodes
+
+
+def if_moved(source: object) -> str:
+    """What ends the message of data that cannot be read where a run says; nothing if they are there."""
+    gone = isinstance(source, str) and source not in OF_THE_TABLE and not Path(source).exists()
+    return "; where they have moved, train --resume --source NEW tells the run" if gone else ""
 
 
 @contextmanager

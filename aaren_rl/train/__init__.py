@@ -68,6 +68,7 @@ def train_policy(
     threads: int | None = None,
     device: str = "auto",
     register: str | None = None,
+    memory_map: bool = False,
     on_log: Callable[[int, dict[str, float]], object] | None = None,
     **settings: Any,  # noqa: ANN401  settings have many types
 ) -> TrainingResult:
@@ -91,6 +92,7 @@ def train_policy(
         threads: CPU threads of torch in this process; the setting stays after the call. None: unchanged.
         device: "auto", "cpu" or "cuda".
         register: a module to import that registers environments. Environments of this process are always available.
+        memory_map: map observations and actions of a file from the disk, as it is done if memory is short.
         on_log: called for every line of metrics.jsonl with the gradient step and the scalars, tag -> value. An
             exception that it raises ends the training; `resume` continues the run.
         settings: any other setting by its name on the command line, with underscores: `updates=200`,
@@ -119,7 +121,7 @@ def train_policy(
     typed = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in typed.items()}
     if isinstance(typed.get("source"), list | tuple):
         typed["source"] = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in typed["source"]]
-    job = Job(typed, config, preset, register, Path(out), device, threads, resume, save_every, on_log)
+    job = Job(typed, config, preset, register, Path(out), device, threads, resume, save_every, on_log, memory_map)
     made = job.make_config()
     if episodes is not None and file is not None:
         save(episodes, file)

@@ -113,7 +113,7 @@ def _r_squared(
     rows = rows if rows.size else np.arange(len(returns))
     target, predicted = (returns[rows] - mean) / std, []
     for chosen in np.array_split(rows, -(-len(rows) // AT_ONCE)):
-        observed = data.from_origin(held_out.observations[chosen])
+        observed = torch.from_numpy(data.from_origin(held_out.observations[chosen])).to(data.device)
         acted = data.in_model_units(torch.from_numpy(held_out.actions[chosen]).to(data.device))
         values = critic(data.normalized(observed), acted)
         predicted.append(values.mean(0).double().cpu().numpy())

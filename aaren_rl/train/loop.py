@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import yaml
 
@@ -17,9 +18,10 @@ from ..agents import Policy, ReturnEstimate, expectile_loss
 from ..agents.model.decision import MAX_EXPECTILE, MEAN_EXPECTILE
 from ..cli import StopRequest, progress_bar
 from ..envs import D4RLTask, Episodes, LocalTask, Task
-from ..envs.data.statistics import Statistics
+from ..envs.data.episodes import best_of, held_out
+from ..envs.data.observations import Statistics
 from ..errors import CheckpointError, NumericsError, UsageError
-from ..evaluate.held_out import SAME_MEAN, hold_out
+from ..evaluate.held_out import SAME_MEAN, keep_out
 from ..evaluate.scores import MEASURES, Score, above_data, format_table, mismatch
 from ..files import is_there
 from ..policies.folder import CARD, load_policy, read_card
@@ -128,12 +130,13 @@ def prepare(
     names = ("action_low", "action_high", "n_actions", "action_start")
     actions = {name: getattr(task, name) for name in names}
     # By all episodes, so that it does not depend on which the seed holds out: runs of one comparison have the same.
-    config = settle_context(config, episodes.best(config.data.best_fraction))
-    training, held_out = hold_out(episodes, config.data.held_out, config.seed)
-    training = training.best(config.data.best_fraction)
+    best = best_of(episodes.returns, config.data.best_fraction)
+    config = settle_context(config, episodes.outline(best))
+    held_out = keep_out(episodes, config.data.held_out, config.seed)
+    chosen = None if held_out is None and config.data.best_fraction == 1 else _chosen(episodes, config)
     scale = config.data.return_scale
     assert scale is not None  # chosen by the session
-    data = ranks.in_turn(lambda: StepData(training, scale, device, **actions))
+    data = ranks.in_turn(lambda: StepData(episodes, scale, device, **actions, chosen=chosen))
     # A run with a checkpoint no longer needs the policy that it started from.
     source = None if job.resume and has_checkpoint(path) else config.data.start_from
     start = None if source is None else ranks.in_turn(lambda: load_policy(source))  # before torch is seeded
@@ -143,10 +146,18 @@ def prepare(
     trainer = Trainer(config, data, task.action_dim, task.data_horizon, ranks, max_timestep=rows)
     if start is not None:
         ranks.in_turn(lambda: start_from(trainer, start, config))
-    run = Run(config, task, training, held_out, data_returns(episodes), path, trainer, job.on_log)
+    sha256 = ranks.share(episodes.sha256)
+    run = Run(config, task, data.episodes, held_out, data_returns(episodes), sha256, path, trainer, job.on_log)
     if job.resume:
         restore(run)
     return run
+
+
+def _chosen(episodes: Episodes, config: RunConfig) -> npt.NDArray[np.int64]:
+    """The episodes to train on, in rising order: the best of those that are not held out."""
+    kept = held_out(len(episodes), config.data.held_out, config.seed)
+    others = np.setdiff1d(np.arange(len(episodes)), kept)
+    return others[best_of(episodes.returns[others], config.data.best_fraction)]
 
 
 def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
@@ -220,11 +231,21 @@ def checkpoint_of(run: Run) -> Saved | None:
         print("no checkpoint yet: starting over", file=sys.stderr)
         return None
     now, then = data_identity(run), checkpoint.progress.get("data")
+    way_out = "resume with the data of the run, or start a new one with another --out"
     if not np.allclose(now, then or math.nan, rtol=SAME_MEAN, atol=0):
         raise CheckpointError(
             f"{run.path}: {run.episodes.dataset} has changed since the run was started: steps and mean return are "
-            f"{now}, then {then}; resume with the data of the run, or start a new one with another --out"
+            f"{now}, then {then}; {way_out}"
         )
+    sha256 = checkpoint.progress.get("data_sha256")
+    # Local sets that other processors made may differ by rounding.
+    if sha256 not in (None, run.data_sha256) and run.episodes.source != "local":
+        raise CheckpointError(
+            f"{run.path}: {run.episodes.dataset} has as many steps and the mean return of the run's data, but other "
+            f"numbers (SHA-256 {run.data_sha256[:16]}..., then {sha256[:16]}...); {way_out}"
+        )
+    if sha256 is None:
+        print("note: this run has no hash of its data: they were compared by steps and mean return", file=sys.stderr)
     before, after = checkpoint.progress.get("precision"), run.trainer.precision
     if before not in (None, after):
         print(f"note: the run was in {before}, this processor continues in {after} (--precision auto)", file=sys.stderr)

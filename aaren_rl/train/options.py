@@ -53,7 +53,10 @@ def make_parser(defaults: RunConfig | None = None, preset: str = "default") -> P
     add("--seed", type=SEED.integer, metavar="N", default=argparse.SUPPRESS, help=training)
     add("--out", type=Path, metavar="DIR", default=Path("runs"), help="parent folder of runs [runs]")
     add("--threads", type=THREADS.integer, metavar="N", help="CPU threads (default: all cores)")
-    add("--resume", action="store_true", help="resume this run; a larger --updates extends it")
+    resumed = "resume this run; a larger --updates extends it, --source NEW is where the same data are now"
+    add("--resume", action="store_true", help=resumed)
+    mapped = "map a file's observations and actions from the disk, as it is done if memory is short"
+    add("--memory-map", action="store_true", help=mapped)
     add(
         "--save-every",
         type=COUNT.integer,

@@ -10,10 +10,10 @@ import torch
 import yaml
 
 from ..cli import StopRequest, choose_device
-from ..envs import Episodes, Reference, Task, load_task
+from ..envs import DataError, Episodes, Reference, Task, load_task
 from ..envs.system import require_memory
 from ..errors import SMALLER, CheckpointError
-from ..evaluate.held_out import READING
+from ..evaluate.held_out import READING, if_moved
 from ..files import is_there, write_text
 from ..policies.folder import CARD, read_card
 from ..policies.names import AUTO
@@ -49,17 +49,19 @@ def _train_together(job: Job, asked: RunConfig, ranks: Ranks) -> int:
         unpinned = isinstance(data.source, str) and data.source.startswith((AUTO, "minari"))
         if job.resume and unpinned and is_there(path / "policy" / CARD):
             data = replace(data, source=read_card(path).same_source(data.source))
-        task, episodes = ranks.in_turn(lambda: load_data(data))
+        task, episodes = ranks.in_turn(lambda: load_data(data, job.memory_map, resumed=job.resume))
         if data.return_scale is None:
             scale = choose_return_scale(episodes)
             config = replace(config, data=replace(config.data, return_scale=scale))
             if ranks.is_writer:
                 print(f"return scale: {scale:g}, from the returns of the data (--return-scale X sets another)")
-        # After reading the data, so that a mistyped path leaves no run folder.
+        training = prepare(config, task, episodes, device, path, ranks, job)
+        del episodes  # of which the training may have a smaller copy
+        # After reading the data, so that a mistyped path leaves no run folder, and other data no trace in it.
         text = yaml.safe_dump(to_dict(config), sort_keys=False)
         ranks.share(lambda: write_text(folder.config_file, text))
         with StopRequest() as stop:
-            return train(prepare(config, task, episodes, device, path, ranks, job), stop, job.save_every)
+            return train(training, stop, job.save_every)
 
 
 def require_room(config: RunConfig, device: torch.device) -> None:
@@ -92,6 +94,9 @@ def _choose_config(folder: RunFolder, asked: RunConfig, job: Job) -> RunConfig:
         for note in _fewer_fitted(config):
             print(note, file=sys.stderr)
         config = build_config({**settings_of(config), "updates": job.given["updates"]})
+    if (source := job.typed.get("source", config.data.source)) != config.data.source:  # the checkpoint tells whose
+        print(f"{folder.path}: the data are {source} from now on, no longer {config.data.source}", file=sys.stderr)
+        config = build_config({**settings_of(config), "source": source})
     preset = {} if job.preset == "default" else preset_settings(job.preset, asked.agent)
     if differing := "; ".join(differences(config, preset | job.given)):
         if not holds_training(folder.path):
@@ -135,9 +140,13 @@ def choose_return_scale(episodes: Episodes) -> float:
     return float(f"{min(max(scale, RETURN_SCALE.low), RETURN_SCALE.high):.2g}")
 
 
-def load_data(data: DataConfig) -> tuple[Task, Episodes]:
+def load_data(data: DataConfig, memory_map: bool = False, *, resumed: bool = False) -> tuple[Task, Episodes]:
     """The task and its episodes. Raises the errors of `envs.load_task`."""
     reference = None
     if data.ref_min_score is not None and data.ref_max_score is not None:
         reference = Reference("reference returns given by the user", data.ref_min_score, data.ref_max_score)
-    return load_task(data.env, data.source, reference=reference, **{name: getattr(data, name) for name in READING})
+    options = {name: getattr(data, name) for name in READING} | {"memory_map": memory_map}
+    try:
+        return load_task(data.env, data.source, reference=reference, **options)
+    except DataError as error:
+        raise DataError(f"{error}{if_moved(data.source) if resumed else ''}") from error

@@ -166,6 +166,7 @@ class Job:
     resume: bool = False
     save_every: int | None = field(default=None, metadata={"limits": COUNT})
     on_log: OnLog | None = None
+    memory_map: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in {"preset": str, "device": str, "register": str, "threads": int, "save_every": int}.items():

@@ -52,9 +52,10 @@ class Run:
 
     config: RunConfig
     task: Task
-    episodes: Episodes  # training episodes
+    episodes: Episodes  # training episodes, perhaps without observations and actions, which the trainer has
     held_out: HeldOut | None  # None if there are too few episodes
     data_returns: dict[str, float]  # as in the policy card; of all episodes
+    data_sha256: str  # of all episodes
     path: Path
     trainer: Trainer
     on_log: OnLog | None = None
@@ -209,7 +210,12 @@ def save(run: Run) -> None:
     recent = torch.stack(run.recent) if run.recent else torch.zeros(0, 2)
     scores = {name: score and dataclasses.asdict(score) for name, score in (("last", run.last), ("best", run.best))}
     states = run.trainer.states() | {"recent": recent}
-    made = {"data": data_identity(run), "precision": run.trainer.precision, "critic_r2": run.critic_r2}
+    made = {
+        "data": data_identity(run),
+        "data_sha256": run.data_sha256,
+        "precision": run.trainer.precision,
+        "critic_r2": run.critic_r2,
+    }
     progress = {**scores, **made}
     add_checkpoint(run.path / "checkpoints", run.trainer.update, progress, states)
 
@@ -269,6 +275,7 @@ def make_card(run: Run) -> PolicyCard:
         versions={**versions(), "device": device_name(trainer.data.device), "precision": trainer.precision},
         held_out=data.held_out,
         data_returns=dict(run.data_returns),
+        data_sha256=run.data_sha256,
         critic_r2=run.critic_r2,
         return_range=return_bounds(episodes) if trainer.model.config.return_conditioned else None,
     )

@@ -17,7 +17,8 @@ from ..tasks.table import ANT_D4RL_OBSERVATION_DIM, ANT_OBSERVATION_DIM
 from . import columns as reading
 from .columns import Column, Tree, columns_of, is_discrete, is_vector, wrong_shape
 from .ends import END_NAMES, Ends, ends_of_one, episode_ends, read_ends
-from .storage import allocate, is_too_large, read_observations
+from .observations import read_observations
+from .storage import allocate, release, should_map
 
 OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
 # The first name is ours; others are of Gymnasium's loops and of other packages.
@@ -44,7 +45,7 @@ class Limits:
     `layout` is the space of observations, by which they are flattened. Bounds are numbers or (A,). `n_actions` insists
     on integers from `action_start` on, `action_dim` alone on others. Episodes end after `max_episode_steps` at the
     latest. Actions out of bounds are an error unless `clip_actions`. With `memory_map` observations and actions are
-    mapped from the disk, as they are where they do not fit into memory.
+    mapped from the disk, as those of large data are.
     """
 
     layout: Layout | None = None
@@ -110,7 +111,7 @@ def assemble(
     parts = [_pick(table, way_out) for table in tables]
     claims = [column for part in parts for column in part.read]
     claimed = reading.check_size(claims, file) if file else 4 * sum(column.claims for column in claims)
-    mapped = limits.memory_map or is_too_large(claimed)
+    mapped = limits.memory_map or should_map(claimed)
     if mapped:
         notes.append("observations and actions are mapped from the disk")
     else:
@@ -239,6 +240,7 @@ def _read(
         for part in parts:
             if len(rows := out[start : start + part.steps]):
                 _read_observations(part, layout, rows)
+                release(out)
             start += part.steps
 
     stored = np.result_type(*(column.dtype for part in parts for column in columns_of(part.observations)))

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError, one_line
+from .storage import blocks
 
 Bounds = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
@@ -109,7 +110,7 @@ def is_vector(column: Column) -> bool:
 def read_finite(column: Column, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Read the first rows into `out`, (N, ...), of float32 or float64; DataError: a value is not finite in float32."""
     column.read_into(out.reshape(len(out), *column.shape[1:]))
-    if not (out.min() >= -_LARGEST and out.max() <= _LARGEST):
+    if not all(block.min() >= -_LARGEST and block.max() <= _LARGEST for block in blocks(out)):
         bad = np.argwhere(~(np.abs(out) <= _LARGEST))
         value = "NaN" if np.isnan(out[tuple(bad[0])]) else "infinite or beyond float32"
         where = f"step {bad[0][0]}" + (f", column {bad[0][1]}" if out.ndim == 2 else "")

@@ -1,5 +1,6 @@
 """Episodes of offline data: flat arrays with offsets, and the statistics that training needs."""
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
@@ -8,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import memory
-from .statistics import Statistics, statistics
-from .statistics import row_blocks as row_blocks
+from .observations import Statistics, statistics
+from .storage import blocks, gather
+from .storage import row_blocks as row_blocks
 
 _STEPS = ("observations", "actions", "rewards")
 
@@ -192,16 +194,27 @@ class Episodes(Sequence[Episode]):
     def take(self, indices: npt.ArrayLike) -> "Episodes":
         """Copies of the episodes `indices` (K,), in that order; IndexError: no such episode, ValueError: no index."""
         rows, chosen = self.rows(indices), np.asarray(indices, dtype=np.int64)
-        steps = {key: getattr(self, key)[rows] for key in _STEPS}
+        steps = {key: gather(getattr(self, key), rows) for key in _STEPS}
         offsets = np.cumsum([0, *self.lengths[chosen]], dtype=np.int64)
         return replace(self, **steps, offsets=offsets, terminated=self.terminated[chosen])
 
     def best(self, fraction: float) -> "Episodes":
         """The `fraction` of the episodes with the highest returns, one at least, in the order of the dataset."""
-        if fraction == 1:
-            return self
-        count = max(1, round(fraction * len(self)))
-        return self.take(np.sort(np.argsort(-self.returns, kind="stable")[:count]))
+        return self if fraction == 1 else self.take(best_of(self.returns, fraction))
+
+    def outline(self, indices: npt.ArrayLike) -> "Episodes":
+        """As `take`, without columns of observations and actions, which are most of the memory."""
+        none = np.empty((self.n_steps, 0), np.float32)
+        return replace(self, observations=none, actions=none).take(indices)
+
+    def sha256(self) -> str:
+        """The SHA-256 (hex) of all numbers, whatever file they are from."""
+        digest = hashlib.sha256()
+        for array in (self.observations, self.actions, self.rewards, self.offsets, self.terminated):
+            digest.update(f"{array.dtype} {array.shape}".encode())
+            for block in blocks(array):
+                digest.update(np.ascontiguousarray(block))
+        return digest.hexdigest()
 
     def returns_to_go(self) -> npt.NDArray[np.float32]:
         """Undiscounted return-to-go of every step within its own episode, (N,)."""
@@ -223,6 +236,12 @@ class Episodes(Sequence[Episode]):
     def action_range(self) -> tuple[float, float]:
         """Smallest and largest action value of the whole dataset."""
         return float(self.actions.min()), float(self.actions.max())
+
+
+def best_of(returns: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[np.int64]:
+    """Which episodes have the highest `returns` (E,), a `fraction` of them and one at least, in rising order."""
+    count = max(1, round(fraction * len(returns)))
+    return np.sort(np.argsort(-returns, kind="stable")[:count])
 
 
 def join(parts: Sequence[Episode], **labels: Any) -> Episodes:  # noqa: ANN401  the other fields of `Episodes`

@@ -34,10 +34,13 @@ class Reading:
     max_episode_steps: int | None = None
     local_steps: int | None = None
     progress: bool = True
+    memory_map: bool = False
 
     def check_kind(self, kind: str) -> None:
         """Raises UsageError where data of this kind (`Origin.kind`) have no number of steps to ask for, or of fewer."""
         steps = self.local_steps
+        if self.memory_map and kind == "minari":
+            raise UsageError("--memory-map is for files: write one with aaren-rl datasets convert minari:ID FILE.hdf5")
         if steps is not None and kind not in ("auto", "local"):
             raise UsageError(f"--local-steps {steps} is for local datasets; leave it out, or use --source local")
         if steps is not None and steps < LEAST_STEPS:
@@ -198,6 +201,7 @@ def _read(task: Task, path: Path, reading: Reading, *, made_here: bool = False) 
     if not made_here:
         check_file(path)
     options = {"clip_actions": reading.clip_actions, "max_episode_steps": reading.max_episode_steps, **sizes(task)}
+    options["memory_map"] = reading.memory_map
     dataset = task.dataset if isinstance(task, LocalTask) else task.name
     episodes = read_file(path, dataset=dataset, **options)
     if isinstance(task, D4RLTask | LocalTask):
@@ -251,13 +255,15 @@ def load_task(
     max_episode_steps: int | None = None,
     local_steps: int | None = None,
     progress: bool = True,
+    memory_map: bool = False,
 ) -> tuple[Task, Episodes]:
     """A task and its data.
 
     `source` is one of `load_episodes`' for a name of the table; "minari": Minari's dataset for that name, scored in the
     environment that it was recorded on; "minari:ID": any Minari dataset, under a name of your own; or the path of a
     file that was recorded in your own environment `env_id`. Of your own, `reference` gives the returns that score 0 and
-    100 (default: the Minari dataset's, if any), and the target return is the data's best.
+    100 (default: the Minari dataset's, if any), and the target return is the data's best. `memory_map` maps a file's
+    observations and actions from the disk.
 
     Raises:
         UsageError: `env_id` without a file, or `reference` for a task of the table.
@@ -269,7 +275,7 @@ def load_task(
     if env_id is not None and source in OF_THE_TABLE:
         raise UsageError(f"--env-id {env_id} needs a dataset: --source PATH of an HDF5 file in D4RL's layout")
     origin = resolve(name, source)
-    reading = Reading(clip_actions, max_episode_steps, local_steps, progress)
+    reading = Reading(clip_actions, max_episode_steps, local_steps, progress, memory_map)
     reading.check_kind(origin.kind)
     if origin.kind == "minari":
         own, episodes = _load_minari(name, origin.name, env_id, reference, reading)

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from ..errors import DataError, one_line
 from .assemble import KNOWN_NAMES, Limits, Table, assemble
 from .columns import CONVERT, Tree
-from .episodes import Episodes, row_blocks
+from .episodes import Episodes
+from .storage import release, row_blocks
 
 # What zipfile and NumPy raise on a damaged file depends on where the damage is.
 _ERRORS = (OSError, ValueError, EOFError, KeyError, RuntimeError, SyntaxError, zipfile.BadZipFile, zlib.error)
@@ -60,6 +61,7 @@ class NpyColumn:
             with self._opened() as (stream, _):
                 for rows in row_blocks(len(out)):
                     out[rows] = self._next(stream, width * len(out[rows])).reshape(-1, *self.shape[1:])
+                    release(out)
 
     def _next(self, stream: IO[bytes], count: int) -> npt.NDArray[Any]:
         content = stream.read(count * self.dtype.itemsize)

@@ -1,10 +1,11 @@
-"""Where observations lie: as float32, or as float64 where that counts; in memory, or mapped from the disk."""
+"""Where the large arrays of a dataset lie, in memory or mapped from the disk, and how they are walked through."""
 
+import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,22 +13,40 @@ import numpy.typing as npt
 from ..errors import ResourcesError
 from ..files import cache_dir
 from ..system import free_bytes
-from .statistics import is_far, moments
 
-Fill = Callable[[npt.NDArray[Any]], object]  # reads the first rows into an array of them
+# Rows per step of reductions: float64 copies of a million rows at once would double the memory.
+_BLOCK_ROWS = 65536
 
-# Over the bytes of a dataset as float32: its returns, its places and the temporary copies of training.
+# From here on data are mapped unasked, in bytes as float32: the processor's memory is then not needed for them.
+_LARGE = 2**28
+# Over the bytes of data in memory: their returns, their places and the temporary copies of training.
 _MARGIN = 1.3
-_FIRST_ROWS = 65536  # enough to see whether a column of float64 moves
 
 
-def is_too_large(claimed: int) -> bool:
-    """Whether a dataset of so many bytes does not fit into memory, but on the disk."""
+def row_blocks(n_rows: int, block: int = _BLOCK_ROWS) -> Iterator[slice]:
+    """Consecutive slices of `n_rows` rows, small enough for temporary copies."""
+    return (slice(start, min(start + block, n_rows)) for start in range(0, n_rows, block))
+
+
+class MappedArray(np.memmap[Any, Any]):
+    """An array of `allocate`; views of it are, too, copies are not."""
+
+    file: IO[bytes] | None = None
+    begin = 0  # address of the first byte of the file
+
+    def __array_finalize__(self, obj: Any) -> None:  # noqa: ANN401  as NumPy's
+        super().__array_finalize__(obj)
+        if self._mmap is not None:
+            self.file, self.begin = getattr(obj, "file", None), getattr(obj, "begin", 0)
+
+
+def should_map(claimed: int) -> bool:
+    """Whether data of so many bytes are better mapped: they are large, or do not fit into memory; the disk is free."""
     free = free_bytes()
-    if free is None or _MARGIN * claimed <= free:
+    if claimed < _LARGE and (free is None or _MARGIN * claimed <= free):
         return False
     folder = next(path for path in (cache_dir(), *cache_dir().parents) if path.is_dir())
-    return claimed < shutil.disk_usage(folder).free / 2
+    return os.access(folder, os.W_OK) and claimed < shutil.disk_usage(folder).free / 2
 
 
 def allocate(shape: tuple[int, ...], dtype: npt.DTypeLike, mapped: bool) -> npt.NDArray[Any]:
@@ -40,10 +59,12 @@ def allocate(shape: tuple[int, ...], dtype: npt.DTypeLike, mapped: bool) -> npt.
     folder, size = cache_dir(), int(np.prod(shape)) * np.dtype(dtype).itemsize
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            if hasattr(os, "posix_fallocate"):  # a full disk would kill the process where it writes to the map
-                os.posix_fallocate(file.fileno(), 0, size)
-            return np.memmap(file, dtype, "w+", shape=shape)
+        file = tempfile.TemporaryFile(dir=folder)
+        if hasattr(os, "posix_fallocate"):  # a full disk would kill the process where it writes to the map
+            os.posix_fallocate(file.fileno(), 0, size)
+        array = MappedArray(file, dtype, "w+", shape=shape)
+        array.file, array.begin = file, array.ctypes.data
+        return array
     except OSError as error:
         raise ResourcesError(
             f"{folder}: no memory map of {size / 1e9:,.1f} GB can be written there ({error.strerror}); free space, or "
@@ -51,32 +72,31 @@ def allocate(shape: tuple[int, ...], dtype: npt.DTypeLike, mapped: bool) -> npt.
         ) from error
 
 
-def read_observations(
-    fill: Fill, shape: tuple[int, int], stored: npt.DTypeLike, mapped: bool = False
-) -> npt.NDArray[Any]:
-    """Observations (N, O) as float32, or all in float64 if float32 would lose what a column is about.
-
-    Degrees, times or ticks may lie many of their deviations from zero. `stored` is the type that they come in.
-    """
-    observations = allocate(shape, np.float32, mapped)
-    fill(observations)
-    if np.can_cast(stored, np.float32) or not (far := is_far(*moments(observations))).any():
-        return observations
-    first = np.empty((min(len(observations), _FIRST_ROWS), shape[1]))
-    fill(first)
-    low, high = observations[:, far].min(axis=0), observations[:, far].max(axis=0)
-    if np.array_equal(low, high) and np.array_equal(first[:, far].min(axis=0), first[:, far].max(axis=0)):
-        return observations  # constant columns
-    del observations
-    exact = allocate(shape, np.float64, mapped)
-    fill(exact)
-    return exact
+def release(array: npt.NDArray[Any]) -> None:
+    """Give back the memory of what was read of a mapped array; the system reads it again where it is used."""
+    mapped: mmap.mmap | None = getattr(array, "_mmap", None)  # of np.memmap; None: a copy of one
+    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def narrowed(observations: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Observations (N, O) in memory as `read_observations` reads them."""
+def gather(array: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """`array[rows]`, of rows (K,). Of a mapped array they are read: a map would take up to 2 MB of memory for each."""
+    file: IO[bytes] | None = getattr(array, "file", None)
+    if file is None or not hasattr(os, "preadv") or not array.flags.c_contiguous:
+        return array[rows]
+    found = np.empty((len(rows), *array.shape[1:]), array.dtype)
+    size, offset = found.nbytes // max(1, len(rows)), array.ctypes.data - getattr(array, "begin", 0)
+    ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
+    start = 0
+    for end in ends:  # of rows that follow each other
+        if os.preadv(file.fileno(), [found[start:end]], offset + size * int(rows[start])) != size * (end - start):
+            raise OSError(f"{cache_dir()}: a memory map could not be read")
+        start = end
+    return found
 
-    def fill(out: npt.NDArray[Any]) -> None:
-        out[...] = observations[: len(out)]
 
-    return read_observations(fill, observations.shape, observations.dtype)
+def blocks(array: npt.NDArray[Any], rows: npt.NDArray[np.int64] | None = None) -> Iterator[npt.NDArray[Any]]:
+    """An array by blocks of rows, or some `rows` of it by copies of as many; a mapped one takes no more memory."""
+    for part in row_blocks(len(array) if rows is None else len(rows)):
+        yield array[part] if rows is None else gather(array, rows[part])
+        release(array)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.episodes import Episode, Episodes, join
-from ..data.storage import narrowed
+from ..data.observations import narrowed
 from .stepping import Floats, Indices, Steps, make_stepper
 
 State = TypeVar("State")

@@ -10,8 +10,7 @@ from policies import make_card, make_policy
 
 from aaren_rl.envs import Episodes
 from aaren_rl.envs.data.hdf5.d4rl import read_hdf5
-from aaren_rl.envs.data.statistics import moments
-from aaren_rl.envs.data.storage import narrowed, read_observations
+from aaren_rl.envs.data.observations import moments, narrowed, read_observations
 from aaren_rl.export.model import make_model, make_onnx_policy
 from aaren_rl.policies.card import card_from_json
 from aaren_rl.train.contexts.batches import StepData

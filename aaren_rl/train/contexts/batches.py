@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...agents.model.scaling import middle_and_half
-from ...envs.data.statistics import row_blocks
+from ...envs.data.storage import MappedArray, allocate, gather, release, row_blocks
 from ...envs.errors import DataError
 
 if TYPE_CHECKING:
@@ -90,14 +90,17 @@ class StepData:
         action_high: float | Sequence[float] = 1.0,
         n_actions: int | None = None,
         action_start: int = 0,
+        chosen: npt.NDArray[np.int64] | None = None,
     ) -> None:
-        self.statistics = episodes.statistics()
+        rows = None if chosen is None else episodes.rows(chosen)
+        self.statistics = episodes.statistics(rows)
         self.device = torch.device(device)
+        self._rows = None if rows is None else torch.from_numpy(rows).to(device)
         # Subtracted in float64, before float32: see `Policy.origin`.
         self._origin = self.statistics.mean if episodes.is_exact else np.zeros(episodes.observation_dim)
-        self.observations = self.from_origin(episodes.observations)
+        self.observations: Tensor | npt.NDArray[Any] = self._stored(self.from_origin(episodes.observations))
         self.normalize_by(*map(torch.from_numpy, self.statistics[:2]))
-        self.actions = torch.from_numpy(episodes.actions).to(device)
+        self.actions = self._stored(episodes.actions)
         self.discrete = n_actions is not None
         if n_actions is not None:
             self._choices = torch.arange(action_start, action_start + n_actions, device=device)
@@ -107,6 +110,7 @@ class StepData:
             middle, half = middle_and_half(low.expand(size), high.expand(size))
             self._action_middle, self._action_half = middle.contiguous(), half.contiguous()
         self.return_scale = return_scale
+        self.episodes = episodes = episodes if chosen is None else episodes.outline(chosen)
         self.returns_to_go = torch.from_numpy(episodes.returns_to_go()).to(device) / return_scale
         largest = float(self.returns_to_go.abs().max())
         if not largest <= LARGEST_RETURN:  # also rejects NaN
@@ -129,7 +133,18 @@ class StepData:
 
     def observed(self, index: Tensor) -> Tensor:
         """The normalized observations at `index` (...), (..., O)."""
-        return self.normalized(self.observations[index])
+        return self.normalized(self._at(self.observations, index))
+
+    def _stored(self, array: npt.NDArray[Any]) -> Tensor | npt.NDArray[Any]:
+        """Where batches are taken from: on the device, or on the disk, for a CPU."""
+        mapped = isinstance(array, MappedArray) and self.device.type == "cpu"
+        return array if mapped else torch.from_numpy(array).to(self.device)
+
+    def _at(self, stored: Tensor | npt.NDArray[Any], index: Tensor) -> Tensor:
+        place = index if self._rows is None else self._rows[index]
+        if isinstance(stored, Tensor):
+            return stored[place]
+        return torch.from_numpy(gather(stored, place.flatten().numpy())).view(*place.shape, *stored.shape[1:])
 
     def normalized(self, observations: Tensor) -> Tensor:
         """Observations (..., O) of `from_origin`, normalized."""
@@ -140,20 +155,21 @@ class StepData:
         self.observation_mean, self.observation_std = mean.to(self.device), std.to(self.device)
         self._mean = (mean.double().cpu() - torch.from_numpy(self._origin)).float().to(self.device)
 
-    def from_origin(self, observations: npt.NDArray[Any]) -> Tensor:
-        """Raw observations (N, O) on the device, in float32, for `normalized`."""
+    def from_origin(self, observations: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Raw observations (N, O) in float32, for `normalized`."""
         if observations.dtype == np.float32:
-            return torch.from_numpy(observations).to(self.device)
-        near = np.empty(observations.shape, np.float32)
+            return observations
+        near = allocate(observations.shape, np.float32, isinstance(observations, MappedArray))
         for rows in row_blocks(len(observations)):
             near[rows] = observations[rows] - self._origin
-        return torch.from_numpy(near).to(self.device)
+            release(observations)
+        release(near)
+        return near
 
     def scaled_actions(self, index: Tensor) -> Tensor:
         """The actions at `index` (...) in units in which they span [-1, 1], or one-hot, (..., A)."""
-        if self.discrete:
-            return (self.actions[index].unsqueeze(-1) == self._choices).float()
-        return self.in_model_units(self.actions[index])
+        actions = self._at(self.actions, index)
+        return (actions.unsqueeze(-1) == self._choices).float() if self.discrete else self.in_model_units(actions)
 
     def in_model_units(self, actions: Tensor) -> Tensor:
         """Continuous actions (..., A) in units in which they span [-1, 1]."""

@@ -16,6 +16,7 @@ from ...errors import DataError, EnvsError, one_line
 from ...processes import start_child
 from ..columns import check_size
 from ..download import verify_pin
+from ..storage import MappedArray, release, row_blocks
 
 _FETCH = "get the file again; a local dataset is made again if you delete it"
 
@@ -27,6 +28,7 @@ _HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 
 # Reading is far faster than this, even where others keep the machine busy.
 _SECONDS, _BYTES_PER_SECOND = 60, 2**20
+_BLOCK_BYTES = 2**26
 _READ_ALL = f"import sys; from {__name__} import read_all; read_all(sys.argv[1])"
 
 
@@ -45,7 +47,10 @@ class Hdf5Column:
 
     def read_into(self, out: npt.NDArray[Any]) -> None:
         """As `columns.Column.read_into`."""
-        self._data.read_direct(out, source_sel=np.s_[: len(out)])
+        mapped = isinstance(out, MappedArray)
+        for rows in _whole_chunks(self._data, len(out)) if mapped else [np.s_[: len(out)]]:
+            self._data.read_direct(out, rows, rows)
+            release(out)
 
 
 @contextmanager
@@ -105,9 +110,18 @@ def _read_group(group: h5py.Group, depth: int) -> None:
             entry = plain_entry(group, key, h5py.HLObject)
             if isinstance(entry, h5py.Dataset):
                 check_size([Hdf5Column(entry)], Path(group.file.filename))
-                entry[()]
+                for rows in _whole_chunks(entry):
+                    entry[rows]
             elif depth:
                 _read_group(entry, depth - 1)
+
+
+def _whole_chunks(data: h5py.Dataset, n_rows: int | None = None) -> Iterator[Any]:
+    """Slices of the first rows, of whole chunks, that need little memory; all of what has no rows."""
+    if not data.shape:
+        return iter([()])
+    chunk, row = (data.chunks or (1,))[0], max(1, data.nbytes // max(1, data.shape[0]))
+    return row_blocks(data.shape[0] if n_rows is None else n_rows, chunk * max(1, _BLOCK_BYTES // (chunk * row)))
 
 
 def plain_entry(parent: h5py.Group, key: str, kind: type, layout: str = "this layout") -> Any:  # noqa: ANN401  a `kind`

@@ -1,0 +1,99 @@
+"""Observations of a dataset: their type, and the means and deviations of their columns, without a copy of the data."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .storage import allocate, blocks
+
+Fill = Callable[[npt.NDArray[Any]], object]  # reads the first rows into an array of them
+
+# A column whose spread is below this share of its size, or below the last number, holds rounding noise, not a signal.
+_NOISE = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
+_LEAST_STD = 1e-12
+# Deviations from zero from which on the distance of float32 numbers is more than 1e-4 of a deviation.
+_FAR = 1e3
+_FIRST_ROWS = 65536  # enough to see whether a column of float64 moves
+_AT_ONCE = 8192  # rows of a temporary copy
+
+
+class Statistics(NamedTuple):
+    """Of each observation column, (O,): its mean and standard deviation (ddof 0), and whether it is constant.
+
+    The deviation of a constant column is 1: divided by the customary 1e-6, a small departure from it in a rollout
+    (Ant's contact forces, zero in D4RL's files) would reach the network a million times too large.
+    """
+
+    mean: npt.NDArray[Any]
+    std: npt.NDArray[Any]
+    constant: npt.NDArray[np.bool_]
+
+
+def statistics(observations: npt.NDArray[Any], rows: npt.NDArray[np.int64] | None = None) -> Statistics:
+    """Of observations (N, O), or of some `rows` of them; mean and deviation are of their type."""
+    mean, std = moments(observations, rows)
+    dtype = observations.dtype
+    constant = std < np.maximum(_LEAST_STD, _NOISE[dtype] * np.abs(mean))
+    return Statistics(mean.astype(dtype), np.where(constant, 1.0, std).astype(dtype), constant)
+
+
+def moments(
+    values: npt.NDArray[Any], rows: npt.NDArray[np.int64] | None = None
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Mean and standard deviation (ddof 0) of each column of (N, O), or of some `rows` of it, both (O,), in float64."""
+    count = len(values) if rows is None else len(rows)
+    total, squares = np.zeros((2, values.shape[1]))
+    for block in blocks(values, rows):
+        total = _summed(total, block, 0.0, 1)
+    mean = total / count
+    for block in blocks(values, rows):
+        squares += _summed(np.zeros_like(squares), block, mean, 2)
+    return mean, np.sqrt(squares / count)
+
+
+def _summed(
+    total: npt.NDArray[np.float64], block: npt.NDArray[Any], center: npt.NDArray[np.float64] | float, power: int
+) -> npt.NDArray[np.float64]:
+    """`total` with the powers of the rows less `center` added one by one, in the order and to the bit of `sum`."""
+    for start in range(0, len(block), _AT_ONCE):
+        added = (block[start : start + _AT_ONCE] - np.float64(center)) ** power
+        total = np.concatenate([total[None], added]).sum(axis=0)
+    return total
+
+
+def is_far(mean: npt.NDArray[np.float64], std: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Of each column, (O,), whether it lies so many of its deviations from zero that float32 loses what it is about."""
+    return np.abs(mean) > _FAR * std
+
+
+def read_observations(
+    fill: Fill, shape: tuple[int, int], stored: npt.DTypeLike, mapped: bool = False
+) -> npt.NDArray[Any]:
+    """Observations (N, O) as float32, or all in float64 if float32 would lose what a column is about.
+
+    Degrees, times or ticks may lie many of their deviations from zero. `stored` is the type that they come in.
+    """
+    observations = allocate(shape, np.float32, mapped)
+    fill(observations)
+    if np.can_cast(stored, np.float32) or not (far := is_far(*moments(observations))).any():
+        return observations
+    first = np.empty((min(len(observations), _FIRST_ROWS), shape[1]))
+    fill(first)
+    low, high = observations[:, far].min(axis=0), observations[:, far].max(axis=0)
+    if np.array_equal(low, high) and np.array_equal(first[:, far].min(axis=0), first[:, far].max(axis=0)):
+        return observations  # constant columns
+    del observations
+    exact = allocate(shape, np.float64, mapped)
+    fill(exact)
+    return exact
+
+
+def narrowed(observations: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Observations (N, O) in memory as `read_observations` reads them."""
+
+    def fill(out: npt.NDArray[Any]) -> None:
+        out[...] = observations[: len(out)]
+
+    return read_observations(fill, observations.shape, observations.dtype)
