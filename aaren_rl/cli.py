@@ -28,6 +28,38 @@ if TYPE_CHECKING:
 positive = COUNT.integer  # the type of an argument that counts something
 
 
+class _Once(argparse.Action):
+    """Stores a value. Given again with another, the last one counts, with a note; values of a list are all kept."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:  # noqa: ANN401
+        before = parser.given.get(self.dest, values)
+        if option_string is not None and before != values:
+            if self.nargs in ("+", "*"):
+                values = [*before, *values]
+            else:
+                parser.note(f"{option_string} is given twice: {values} counts, not {before}")
+        parser.given[self.dest] = values
+        setattr(namespace, self.dest, values)
+
+
+class _Joined(argparse.Action):
+    """Joins the values of all times that an option is given by commas."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:  # noqa: ANN401
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, values if before is None else f"{before},{values}")
+
+
+class Switch(argparse.BooleanOptionalAction):
+    """--NAME or --no-NAME; of both the last one counts, with a note."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:  # noqa: ANN401
+        if (before := parser.given.get(self.dest, option_string)) != option_string:
+            parser.note(f"{before} and {option_string} are given: {option_string} counts")
+        parser.given[self.dest] = option_string
+        super().__call__(parser, namespace, values, option_string)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser of a command or subcommand; an error is one line with a way out and exit code 2."""
 
@@ -35,12 +67,15 @@ class Parser(argparse.ArgumentParser):
         prog = f"aaren-rl {command}"
         options = {"prog": prog, "usage": f"{prog} {usage}" if usage else None, "allow_abbrev": False, **options}
         super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        for name in (None, "store"):
+            self.register("action", name, _Once)
+        self.given: dict[str, Any] = {}  # options of the command line that is parsed
         # argparse's own takes -1e3 for an option.
         self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # noqa: ANN401
         """As argparse's, but rejects arguments that are not UTF-8, which could not be written anywhere."""
-        args = sys.argv[1:] if args is None else list(args)
+        args, self.given = sys.argv[1:] if args is None else list(args), {}
         for argument in args:
             if any("\ud800" <= letter <= "\udfff" for letter in argument):
                 self.error(f"{argument!a} is not UTF-8; use another name")
@@ -48,10 +83,19 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"argument {argument[:-3]}: expected a value, got '--'")
         return super().parse_known_args(args, namespace)
 
+    def note(self, message: str) -> None:
+        """Prints a note."""
+        if self._speaks:
+            print(f"note: {one_line(message, 300)}", file=sys.stderr)
+
+    @property
+    def _speaks(self) -> bool:
+        # Of several processes of a training, the first does.
+        return self.prog != "aaren-rl train" or "RANK" not in os.environ or os.environ["RANK"] == "0"
+
     def error(self, message: str) -> NoReturn:
         """Prints the message and leaves with exit code 2."""
-        # Of several processes of a training, the first prints it.
-        if self.prog != "aaren-rl train" or "RANK" not in os.environ or os.environ["RANK"] == "0":
+        if self._speaks:
             said = one_line(f"{message}{self._suggestion(message)}", 600)
             print(f"error: {said}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
@@ -67,7 +111,8 @@ class Parser(argparse.ArgumentParser):
     def add_shared(self, *, register: bool = True, device: str | None = None) -> None:
         """Adds the options that commands share: --debug, --register if wanted, --device with its default."""
         if register:
-            self.add_argument("--register", metavar="MODULE", help="import this module, which registers environments")
+            several = "import this module, which registers environments; may be given several times"
+            self.add_argument("--register", action=_Joined, metavar="MODULE", help=several)
         if device is not None:
             self.add_argument("--device", metavar="NAME", default=device, help=f"auto, cpu or cuda [{device}]")
         self.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -117,12 +162,15 @@ def choose_device(name: str) -> torch.device:
 
 
 def import_registering(module: str | None) -> None:
-    """Imports the module of `--register`, which registers environments; a name from a file is never imported.
+    """Imports modules of `--register`, between commas, which register environments; never by a name from a file.
 
-    Raises UsageError if it cannot be imported.
+    Raises UsageError if one cannot be imported.
     """
-    if module is None:
-        return
+    for name in () if module is None else module.split(","):
+        _import(name)
+
+
+def _import(module: str) -> None:
     if "" not in sys.path:
         sys.path.append("")  # finds a module in the working folder, after the installed ones
     if module.endswith(".py") or "/" in module:

@@ -78,6 +78,7 @@ class OnnxPolicy:
         if not isinstance(card, dict) or not isinstance(export, dict):
             raise ValueError("not a mapping")
         self.card, self.export, self._session = card, export, session
+        self._content, self._threads = b"", 1  # of the file, for copies
         self.candidates = operator.index(export.get("candidates", 1))
         if self.candidates < 1 or ("improves" in inputs) != (self.candidates > 1):
             raise ValueError(f"{self.candidates} candidates and inputs {', '.join(inputs)}")
@@ -94,6 +95,10 @@ class OnnxPolicy:
         self._memory_dtype = np.float64 if inputs["memory"].type == "tensor(double)" else np.float32
         self.observation_dtype = np.float64 if inputs["observation"].type == "tensor(double)" else np.float32
         self._observation_dim, self._action_dim = (of.shape[1] for of in (inputs["observation"], acts))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles have a session of their own."""
+        return _again, (self._content, self._threads, self.temperature)
 
     @property
     def rollout(self) -> str:
@@ -325,5 +330,9 @@ def from_bytes(content: bytes, name: str, *, threads: int = 1, temperature: floa
     except (LookupError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"{name}: the description of the policy in it is damaged: {error}") from error
     CHECK.temperature(temperature, discrete=policy.discrete)
-    policy.temperature = temperature
+    policy.temperature, policy._content, policy._threads = temperature, content, threads
     return policy
+
+
+def _again(content: bytes, threads: int, temperature: float | None) -> OnnxPolicy:
+    return from_bytes(content, "the copied policy", threads=threads, temperature=temperature)

@@ -24,7 +24,7 @@ DESCRIPTION = """\
 Look after data sets. NAME is a task such as hopper-medium, minari:ID, or the path of an HDF5 or .npz file.
 
   aaren-rl datasets list
-  aaren-rl datasets info hopper-medium --picture returns.png
+  aaren-rl datasets info hopper-medium --plot returns.png
   aaren-rl datasets verify hopper-medium mine.hdf5
   aaren-rl datasets download hopper-medium --source minari
   aaren-rl datasets convert mine.hdf5 minari:my/set-v0 --env-id Hopper-v4
@@ -44,12 +44,12 @@ def make_parser() -> Parser:
         return command
 
     add("list", _list, "what there is of every task, and Minari's data sets on this machine")
-    info = add("info", _info, "a data set in numbers: returns, lengths, ends, ranges, where it is from")
+    info = add("info", _info, "a data set in numbers: returns, lengths, ends, columns, where it is from")
     info.add_argument("name", metavar="NAME", help="task, minari:ID or FILE.hdf5")
     sources = "of a task: auto, d4rl, local, minari, minari:ID or a path [auto]"
     info.add_argument("--source", metavar="S", help=sources)
     info.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
-    info.add_argument("--picture", type=Path, metavar="FILE.png", help="draw returns and lengths")
+    info.add_argument("--plot", "--picture", type=Path, metavar="FILE.png", help="draw returns, lengths and ranges")
     _add_reading(info)
     verify = add("verify", _verify, "check data sets on this machine, contents and SHA-256; exit code 3 if one fails")
     verify.add_argument("names", metavar="NAME", nargs="+", help="task, minari:ID or FILE.hdf5")
@@ -124,10 +124,10 @@ def _info(arguments: argparse.Namespace) -> int:
     name = parse_name(arguments.name)
     if arguments.source is not None and name.kind != "auto":
         raise UsageError(f"--source {arguments.source} is for a task, and {name} is a data set; leave it out")
-    outputs = {"--json": arguments.json, "--picture": arguments.picture}
+    outputs = {"--json": arguments.json, "--plot": arguments.plot}
     check_outputs(outputs)
-    if arguments.picture is not None and arguments.picture.suffix != ".png":
-        raise UsageError(f"--picture {arguments.picture}: only PNG is drawn; let the name end in .png")
+    if arguments.plot is not None and arguments.plot.suffix != ".png":
+        raise UsageError(f"--plot {arguments.plot}: only PNG is drawn; let the name end in .png")
     episodes, reference = load(name, arguments.source or "auto", _reading(arguments), arguments.env_id)
     for option, path in outputs.items():
         if path is not None and path.exists() and path.samefile(episodes.path):
@@ -136,8 +136,8 @@ def _info(arguments: argparse.Namespace) -> int:
     print(format_description(description, episodes))
     if arguments.json is not None:
         write_json(arguments.json, description)
-    if arguments.picture is not None:
-        draw(arguments.picture, episodes)
+    if arguments.plot is not None:
+        draw(arguments.plot, episodes)
     return 0
 
 

@@ -9,24 +9,31 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..cli import aligned
 from ..envs import Episodes, Reference, normalized_score
+from ..envs.data.observations import moments
+from ..envs.data.storage import blocks
 from ..envs.files import sha256, write_whole
 from ..envs.tasks.table import is_d4rl_scale
 from ..policies.names import SOURCES
 
 _QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # percent
 _BINS = 16
+_FAR_OUT = 10
+_SOME_ROWS = 100_000
+_LISTED = 40  # columns; those of more are in JSON
 _BAR_WIDTH = 50  # characters of the fullest bin's bar
 
 
 def describe(episodes: Episodes, reference: Reference | None) -> dict[str, Any]:
     """A dataset in numbers, with where it comes from, as plain values.
 
-    Returns are undiscounted, `score_mean` is the mean score with the returns of `reference`. `terminated_share` is the
-    share of episodes that the environment ended, `constant_columns` the observation columns that never change,
-    `action_shares` of discrete actions how often each was taken.
+    Returns are undiscounted, `score_mean` is the mean score with the returns of `reference`. `ends` counts episodes by
+    what ended them, `terminated_share` is the share that the environment ended. `observation_columns` and
+    `action_columns` have a `describe_columns` each, `constant_columns` are the observation columns that training takes
+    as constant, `action_shares` of discrete actions tell how often each was taken.
     """
-    observations, path = episodes.observations, Path(episodes.path)
+    constant, path, ended = episodes.statistics().constant, Path(episodes.path), int(episodes.terminated.sum())
     score = None if reference is None else float(normalized_score(reference, episodes.returns).mean())
     return {
         "dataset": episodes.dataset,
@@ -40,15 +47,36 @@ def describe(episodes: Episodes, reference: Reference | None) -> dict[str, Any]:
         "lengths": _spread(episodes.lengths),
         "reference": None if reference is None else reference.name,
         "score_mean": score,
+        "ends": {"terminated": ended, "truncated": len(episodes) - ended},
         "terminated_share": float(episodes.terminated.mean()),
         "observation_dim": episodes.observation_dim,
-        "constant_columns": np.flatnonzero(observations.min(axis=0) == observations.max(axis=0)).tolist(),
+        "observation_columns": describe_columns(episodes.observations),
+        "constant_columns": np.flatnonzero(constant).tolist(),
         "action_dim": episodes.action_dim,
+        "action_columns": None if episodes.discrete else describe_columns(episodes.actions),
         "action_range": episodes.action_range(),
         "action_shares": _shares(episodes.actions) if episodes.discrete else None,
         "sha256": sha256(path),
         "bytes": path.stat().st_size,
     }
+
+
+def describe_columns(values: npt.NDArray[Any]) -> dict[str, list[Any]]:
+    """Of each column of (N, columns): its "min", "mean", "max", "std" and number of "outliers".
+
+    An outlier lies outside of the range of the middle 98% by more than `_FAR_OUT` times that range, or as many
+    deviations where these are one number. The range is that of some rows of many.
+    """
+    mean, std = moments(values)
+    some = values[:: -(-len(values) // _SOME_ROWS)].astype(np.float64)
+    low, high = np.percentile(some, (1, 99), axis=0)
+    spread = _FAR_OUT * np.where(high > low, high - low, std)
+    outliers, least, most = np.zeros(len(mean), np.int64), np.full(len(mean), np.inf), np.full(len(mean), -np.inf)
+    for block in blocks(values):
+        least, most = np.minimum(least, block.min(axis=0)), np.maximum(most, block.max(axis=0))
+        outliers += ((block < low - spread) | (block > high + spread)).sum(axis=0)
+    columns = {"min": least, "mean": mean, "max": most, "std": std, "outliers": outliers}
+    return {name: column.tolist() for name, column in columns.items()}
 
 
 def _shares(actions: npt.NDArray[np.int64]) -> dict[str, float]:
@@ -95,7 +123,8 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
             f"SHA-256       {d['sha256']}",
             f"environment   {d['env_id'] or 'not named'}",
             *(f"note          {note}" for note in d["notes"]),
-            f"episodes      {d['episodes']:,}, {d['terminated_share']:.1%} terminated, the others cut by a time limit",
+            f"episodes      {d['episodes']:,}, {d['ends']['terminated']:,} terminated ({d['terminated_share']:.1%}), "
+            f"{d['ends']['truncated']:,} cut by a time limit",
             f"steps         {d['steps']:,}",
             f"observations  {d['observation_dim']} columns, constant: {constant}",
             f"actions       {actions}",
@@ -104,10 +133,23 @@ def format_description(d: dict[str, Any], episodes: Episodes) -> str:
             f"{'':8}" + "".join(f"{f'{c[1:]} %' if c[0] == 'q' else c:>10}" for c in columns),
             *(f"{name:8}" + "".join(f"{of[column]:>10.6g}" for column in columns) for name, of in spreads),
             "",
+            *_columns_table(d),
+            "",
             "episodes by return",
             *(f"{edge:>10.6g} |{bar:<{_BAR_WIDTH}} {count:,}" for edge, bar, count in bins),
         ]
     )
+
+
+def _columns_table(d: dict[str, Any]) -> list[str]:
+    kinds = {"observation": d["observation_columns"], "action": d["action_columns"] or {"min": []}}
+    rows = [("column", *d["observation_columns"], "")]
+    for kind, columns in kinds.items():
+        for i, (*numbers, outliers) in enumerate(list(zip(*columns.values(), strict=True))[:_LISTED]):
+            note = "constant" if kind == "observation" and i in d["constant_columns"] else ""
+            rows.append((f"{kind} {i}", *(f"{number:.9g}" for number in numbers), f"{outliers:,}", note))
+    more = sum(max(0, len(columns["min"]) - _LISTED) for columns in kinds.values())
+    return [*aligned(rows), *([f"and {more:,} more; --json has them"] if more else [])]
 
 
 def _span(values: npt.NDArray[Any]) -> tuple[float, float]:
@@ -117,19 +159,25 @@ def _span(values: npt.NDArray[Any]) -> tuple[float, float]:
 
 
 def draw(path: Path, episodes: Episodes) -> None:
-    """Draws histograms of the returns and the lengths into a PNG file; OSError where it cannot be written."""
+    """Draws histograms of returns and lengths, and ranges of columns, as PNG; OSError where that cannot be written."""
     # Imported here: it takes a second, and only this needs it. Without pyplot no window system is looked for.
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = Figure(figsize=(13, 3.6), layout="constrained")
     title = f"{episodes.dataset}, from {SOURCES[episodes.source]}: {len(episodes):,} episodes"
     figure.suptitle(title, parse_math=False)  # a $ in the name of a file
     columns = (("return", episodes.returns), ("length, steps", episodes.lengths))
-    for axes, (name, values) in zip(figure.subplots(1, 2), columns, strict=True):
+    *panels, last = figure.subplots(1, 3)
+    for axes, (name, values) in zip(panels, columns, strict=True):
         axes.hist(values, bins=4 * _BINS, range=_span(values))
         axes.axvline(values.mean(), color="black", linestyle="--", label=f"mean {values.mean():,.6g}")
         axes.set(xlabel=name, ylabel="episodes")
         axes.legend()
+    found = {name: np.array(column) for name, column in describe_columns(episodes.observations).items()}
+    std = np.where(found["std"] > 0, found["std"], 1.0)
+    low, high = ((found[end] - found["mean"]) / std for end in ("min", "max"))
+    last.bar(np.arange(len(std)), high - low, bottom=low)
+    last.set(xlabel="observation column", ylabel="range, deviations from the mean")
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=150)
     write_whole(path, image.getbuffer())

@@ -47,7 +47,9 @@ def make_job(given: Mapping[str, Any], out: Path, more: Sequence[str] = (), pres
     `more` are arguments of `aaren_rl.train`, as a user typed them; its settings come before those given, and its preset
     before `preset`. Raises UsageError where the settings make no run, or `more` leads to another folder.
     """
-    asked = make_train_job(make_parser().parse_args(["--preset", preset, "--out", str(out), *more]))
+    parser = make_parser()
+    parser.set_defaults(preset=preset, out=out)
+    asked = make_train_job(parser.parse_args([*more]))
     config = make_config({**given, **asked.settings}, asked.preset)
     run, meant = run_folder(config, asked.out), out / given["env"] / given["agent"] / f"seed{given['seed']}"
     if run != meant or asked.resume:

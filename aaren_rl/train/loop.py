@@ -175,7 +175,8 @@ def start_from(trainer: Trainer, policy: Policy, config: RunConfig) -> None:
         raise CheckpointError(f"--from {config.data.start_from}: the policy's model has another {', '.join(differing)}")
     data, card = trainer.data, policy.card
     exact = data.observation_mean.dtype
-    data.normalize_by(*(torch.tensor(x, dtype=exact) for x in (card.observation_mean, card.observation_std)))
+    data.observation_mean = torch.tensor(card.observation_mean, dtype=exact, device=data.device)
+    data.observation_std = torch.tensor(card.observation_std, dtype=exact, device=data.device)
     for model in (trainer.model, trainer.ema):
         model.load_state_dict(policy.model.state_dict())
 

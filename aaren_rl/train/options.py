@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..cli import Parser
+from ..cli import Parser, Switch
 from ..policies.names import AGENTS, AUTO
 from ..ranges import COUNT, SEED, THREADS, Range
 from .config import SECTIONS, SETTINGS, RunConfig
@@ -86,7 +86,7 @@ def _typed(kinds: tuple[Any, ...], limits: Range | None) -> dict[str, Any]:
     if list[str] in kinds:
         return {"metavar": "S", "nargs": "+", "action": "extend"}
     if bool in kinds:
-        return {"action": argparse.BooleanOptionalAction}
+        return {"action": Switch}
     if limits is None:
         return {"metavar": "NAME"}
     if str in kinds:

@@ -164,7 +164,8 @@ def _policy(path: str) -> BehaviorPolicy:
 @lru_cache(maxsize=1)
 def _environments(env_id: str, count: int, register: str | None) -> list[gym.Env[Any, Any]]:
     if register is not None:
-        importlib.import_module(register)
+        for name in register.split(","):
+            importlib.import_module(name)
     return [make_env(env_id) for _ in range(count)]
 
 

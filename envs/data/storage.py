@@ -4,8 +4,9 @@ import mmap
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ def row_blocks(n_rows: int, block: int = _BLOCK_ROWS) -> Iterator[slice]:
 class MappedArray(np.memmap[Any, Any]):
     """An array of `allocate`; views of it are, too, copies are not."""
 
-    file: IO[bytes] | None = None
+    file: int | None = None  # its descriptor
     begin = 0  # address of the first byte of the file
 
     def __array_finalize__(self, obj: Any) -> None:  # noqa: ANN401  as NumPy's
@@ -59,11 +60,12 @@ def allocate(shape: tuple[int, ...], dtype: npt.DTypeLike, mapped: bool) -> npt.
     folder, size = cache_dir(), int(np.prod(shape)) * np.dtype(dtype).itemsize
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = tempfile.TemporaryFile(dir=folder)
-        if hasattr(os, "posix_fallocate"):  # a full disk would kill the process where it writes to the map
-            os.posix_fallocate(file.fileno(), 0, size)
-        array = MappedArray(file, dtype, "w+", shape=shape)
-        array.file, array.begin = file, array.ctypes.data
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):  # a full disk would kill the process where it writes to the map
+                os.posix_fallocate(file.fileno(), 0, size)
+            array = MappedArray(file, dtype, "w+", shape=shape)
+            array.file, array.begin = os.dup(file.fileno()), array.ctypes.data
+        weakref.finalize(array._mmap, os.close, array.file)
         return array
     except OSError as error:
         raise ResourcesError(
@@ -81,7 +83,7 @@ def release(array: npt.NDArray[Any]) -> None:
 
 def gather(array: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     """`array[rows]`, of rows (K,). Of a mapped array they are read: a map would take up to 2 MB of memory for each."""
-    file: IO[bytes] | None = getattr(array, "file", None)
+    file: int | None = getattr(array, "file", None)
     if file is None or not hasattr(os, "preadv") or not array.flags.c_contiguous:
         return array[rows]
     found = np.empty((len(rows), *array.shape[1:]), array.dtype)
@@ -89,7 +91,7 @@ def gather(array: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> npt.NDArray[
     ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
     start = 0
     for end in ends:  # of rows that follow each other
-        if os.preadv(file.fileno(), [found[start:end]], offset + size * int(rows[start])) != size * (end - start):
+        if os.preadv(file, [found[start:end]], offset + size * int(rows[start])) != size * (end - start):
             raise OSError(f"{cache_dir()}: a memory map could not be read")
         start = end
     return found

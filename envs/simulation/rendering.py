@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..errors import ResourcesError, SimulationError, one_line
 from ..processes import Worker, serve
-from ..tasks.environment import load_mujoco, make_env
+from ..tasks.environment import load_mujoco, make_env, told
 from .stepping import begin, pickled, take, unpickled
 
 Picture = npt.NDArray[np.uint8]  # (height, width, 3)
@@ -84,13 +84,14 @@ def open_renderer(env_id: str, env_kwargs: Mapping[str, Any], seed: int) -> Rend
         except SimulationError as error:
             reasons[one_line(error)] = backend
     # A reason that all share does not depend on the renderer.
-    told = "; ".join(f"{backend}: {why}" if len(reasons) > 1 else why for why, backend in reasons.items())
+    why = "; ".join(f"{backend}: {reason}" if len(reasons) > 1 else reason for reason, backend in reasons.items())
     way_out = "install libegl1 or libosmesa6"
-    if any(sign in told for sign in _NOT_THE_RENDERER):
-        way_out = "its render() must return pictures in the render_mode rgb_array; install its dependencies"
+    if any(sign in why for sign in _NOT_THE_RENDERER):
+        way_out = "its render() must return pictures in the render_mode rgb_array; install what it needs, or leave "
+        way_out += "--video out"
     elif "MUJOCO_GL" in os.environ:
         way_out = f"MUJOCO_GL is {os.environ['MUJOCO_GL']}: unset it to try egl and osmesa"
-    raise ResourcesError(f"no renderer here can draw {env_id} ({told}); {way_out}")
+    raise ResourcesError(f"no renderer here can draw {env_id} ({why}); {way_out}")
 
 
 def _backends() -> list[str]:
@@ -160,7 +161,12 @@ def _extend_floor(mujoco: Any, model: Any) -> None:  # noqa: ANN401
 
 
 def _draw(env: gym.Env[Any, Any]) -> Picture:
-    picture = env.render()
+    try:
+        picture = env.render()
+    except Exception as error:
+        if hasattr(env.unwrapped, "mujoco_renderer"):
+            raise
+        raise ResourcesError(f"its render() raised {told(error)}") from error
     if not (isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.shape[2] == 3):
         raise ResourcesError("its render() returns no picture in render_mode rgb_array")
     return np.ascontiguousarray(picture, dtype=np.uint8)

@@ -7,6 +7,7 @@ Shape suffixes: E environments, n of them, O observation, A action.
 
 import math
 import pickle
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -160,7 +161,7 @@ class ProcessStepper:
         try:
             for first, last in zip(self._bounds[:-1], self._bounds[1:], strict=True):
                 self._workers.append(Worker(__name__, f"simulates {env_id}"))
-                self._workers[-1].send((made, seeds[first:last]))
+                self._workers[-1].send((made, seeds[first:last], len(self._workers) > 1))
         except BaseException:
             self.close()
             raise
@@ -237,7 +238,9 @@ def serve_requests() -> None:
     def answer(request: Any) -> Any:  # noqa: ANN401  either kind of request
         nonlocal stepper
         if stepper is None:
-            made, seeds = request
+            made, seeds, quiet = request
+            if quiet:  # another worker gives the same warnings
+                warnings.simplefilter("ignore")
             stepper = LocalStepper(*unpickled(made), seeds)
             return stepper.reset()
         stepper.send(*request)

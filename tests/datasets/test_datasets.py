@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from aaren_rl.datasets.command import main
+from aaren_rl.datasets.describe import describe, format_description
 from aaren_rl.envs import Episodes, load_task, normalized_score
 from aaren_rl.envs.behavior import local_sets as local_module
 from aaren_rl.envs.behavior.local_sets import Recipe
@@ -112,7 +113,7 @@ def test_info_numbers(folder, capsys):
     assert values["lengths"]["q25"] == 7 and values["lengths"]["max"] == 60  # 1, 9, 30, 60
     assert values["score_mean"] == pytest.approx(normalized_score("hopper", np.mean(returns)))
     assert values["action_range"] == [data.actions.min(), data.actions.max()]
-    for shown in ("D4RL's file", "75.0% terminated", "constant: 5", "D4RL v2", "Hopper-v2"):
+    for shown in ("D4RL's file", "terminated (75.0%)", "constant: 5", "D4RL v2", "Hopper-v2"):
         assert shown in out
     (lengths,) = (line.split() for line in out.splitlines() if line.startswith("length"))
     assert lengths == ["length", "1", "2.2", "7", "19.5", "37.5", "55.5", "60", "25"]
@@ -206,7 +207,7 @@ def test_2_options_that_do_not_fit(folder, capsys):
         ("info hopper-medium --json numbers", ["--json numbers: is a folder"]),
         ("info hopper-medium --json no/such.json", ["--json", "folder does not exist"]),
         ("info hopper-medium --picture x.pdf", ["only PNG"]),
-        (f"info hopper-medium --json x.png --picture {folder / 'x.png'}", ["--json, --picture: both name"]),
+        (f"info hopper-medium --json x.png --picture {folder / 'x.png'}", ["--json, --plot: both name"]),
         ("info hopper-medium --env-id Hopper-v4", ["--env-id", "path of a file"]),
         ("info minari:my/set-v0 --source local", ["--source local", "leave it out"]),
         ("info minari:my/set-v0 --max-episode-steps 9", ["--max-episode-steps"]),
@@ -406,3 +407,27 @@ def test_a_built_in_task_is_converted_with_the_environment_of_its_data(folder):
     metadata = json.loads((minari_data_dir("my/maze-v0") / "metadata.json").read_text())
     spec = json.loads(metadata["env_spec"])
     assert (spec["id"], spec["max_episode_steps"], spec["kwargs"]) == ("aaren_rl/TMaze-v0", 200, {})
+
+
+def test_columns_have_their_ranges_their_outliers_and_their_digits(tmp_path) -> None:
+    rng, steps = np.random.default_rng(0), 2000
+    seen = rng.normal(size=(steps, 4))
+    seen[:, 0] = 48.8566 + 1e-5 * seen[:, 0]  # degrees
+    seen[:, 1] = 7.25
+    seen[[5, 70, 900], 2] = 1e4
+    zeros = np.zeros((steps, 1), np.float32)
+    episodes = Episodes(
+        seen, zeros, np.full(steps, 1e-6, np.float32), np.arange(0, steps + 1, 20), np.arange(100) % 4 == 0
+    )
+    path = tmp_path / "own.hdf5"
+    write_hdf5(path, episodes, {})
+    numbers = describe(read_hdf5(path), None)
+    columns = numbers["observation_columns"]
+    assert columns["outliers"] == [0, 0, 3, 0] and columns["max"][2] == 1e4
+    assert columns["mean"][0] == pytest.approx(48.8566, abs=1e-6)
+    assert columns["std"][0] == pytest.approx(1e-5, rel=0.1)
+    assert numbers["constant_columns"] == [1] and numbers["ends"] == {"terminated": 25, "truncated": 75}
+    text = format_description(numbers, read_hdf5(path))
+    assert "48.8566" in text and " 2e-05" in text and "25 terminated (25.0%), 75 cut by a time limit" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("observation 1 "))
+    assert line.split()[2:] == ["7.25", "7.25", "7.25", "0", "0", "constant"]

@@ -97,9 +97,9 @@ class StepData:
         self.device = torch.device(device)
         self._rows = None if rows is None else torch.from_numpy(rows).to(device)
         # Subtracted in float64, before float32: see `Policy.origin`.
-        self._origin = self.statistics.mean if episodes.is_exact else np.zeros(episodes.observation_dim)
+        self._origin = self.statistics.mean if episodes.is_exact else None
         self.observations: Tensor | npt.NDArray[Any] = self._stored(self.from_origin(episodes.observations))
-        self.normalize_by(*map(torch.from_numpy, self.statistics[:2]))
+        self.observation_mean, self.observation_std = (torch.from_numpy(x).to(device) for x in self.statistics[:2])
         self.actions = self._stored(episodes.actions)
         self.discrete = n_actions is not None
         if n_actions is not None:
@@ -148,16 +148,14 @@ class StepData:
 
     def normalized(self, observations: Tensor) -> Tensor:
         """Observations (..., O) of `from_origin`, normalized."""
-        return (observations - self._mean) / self.observation_std.float()
-
-    def normalize_by(self, mean: Tensor, std: Tensor) -> None:
-        """Normalize by these statistics, (O,), from now on."""
-        self.observation_mean, self.observation_std = mean.to(self.device), std.to(self.device)
-        self._mean = (mean.double().cpu() - torch.from_numpy(self._origin)).float().to(self.device)
+        mean, std = self.observation_mean, self.observation_std
+        if self._origin is not None:
+            mean, std = (mean - torch.from_numpy(self._origin).to(mean.device)).float(), std.float()
+        return (observations - mean) / std
 
     def from_origin(self, observations: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Raw observations (N, O) in float32, for `normalized`."""
-        if observations.dtype == np.float32:
+        if self._origin is None:
             return observations
         near = allocate(observations.shape, np.float32, isinstance(observations, MappedArray))
         for rows in row_blocks(len(observations)):
