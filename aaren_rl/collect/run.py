@@ -66,8 +66,8 @@ class TrainingEnv(gym.Wrapper[npt.NDArray[np.float32], Any, Any, Any]):
     def step(self, action: Any) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:  # noqa: ANN401
         if not np.isfinite(action).all():  # otherwise the environment would seem to be at fault
             raise FloatingPointError("the policy's action is not finite")
-        observation, *others = take(self.env, action + self._start if self._start else action)
-        return observation.astype(np.float32), *others
+        answer = take(self.env, action + self._start if self._start else action)
+        return answer[0].astype(np.float32), *answer[1:]
 
 
 def rhythm(config: CollectConfig) -> tuple[int, int]:

@@ -194,7 +194,7 @@ class Episodes(Sequence[Episode]):
     def take(self, indices: npt.ArrayLike) -> "Episodes":
         """Copies of the episodes `indices` (K,), in that order; IndexError: no such episode, ValueError: no index."""
         rows, chosen = self.rows(indices), np.asarray(indices, dtype=np.int64)
-        steps = {key: gather(getattr(self, key), rows) for key in _STEPS}
+        steps: dict[str, Any] = {key: gather(getattr(self, key), rows) for key in _STEPS}
         offsets = np.cumsum([0, *self.lengths[chosen]], dtype=np.int64)
         return replace(self, **steps, offsets=offsets, terminated=self.terminated[chosen])
 
@@ -213,7 +213,7 @@ class Episodes(Sequence[Episode]):
         for array in (self.observations, self.actions, self.rewards, self.offsets, self.terminated):
             digest.update(f"{array.dtype} {array.shape}".encode())
             for block in blocks(array):
-                digest.update(np.ascontiguousarray(block))
+                digest.update(np.ascontiguousarray(block).data)
         return digest.hexdigest()
 
     def returns_to_go(self) -> npt.NDArray[np.float32]:

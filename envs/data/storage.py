@@ -32,6 +32,7 @@ def row_blocks(n_rows: int, block: int = _BLOCK_ROWS) -> Iterator[slice]:
 class MappedArray(np.memmap[Any, Any]):
     """An array of `allocate`; views of it are, too, copies are not."""
 
+    _mmap: mmap.mmap | None  # NumPy's
     file: int | None = None  # its descriptor
     begin = 0  # address of the first byte of the file
 
@@ -91,7 +92,7 @@ def gather(array: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> npt.NDArray[
     ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
     start = 0
     for end in ends:  # of rows that follow each other
-        if os.preadv(file, [found[start:end]], offset + size * int(rows[start])) != size * (end - start):
+        if os.preadv(file, [found[start:end].data], offset + size * int(rows[start])) != size * (end - start):
             raise OSError(f"{cache_dir()}: a memory map could not be read")
         start = end
     return found
