@@ -113,6 +113,8 @@ def test_dicts_are_flattened_as_gymnasium_does() -> None:
         np.testing.assert_array_equal(episodes.observations, wanted.astype(np.float32))
     del joined["mode"]
     np.testing.assert_array_equal(ARRAYS(joined, ACTED, REWARDS, ENDS).observations, wanted[:, [5, 0, 1]])
+    backwards = {"b": SEEN[:, 0], "a": SEEN[:, 1]}
+    assert ARRAYS(backwards, ACTED, REWARDS, ENDS).notes == ("observations are a, b, side by side",)
     halves = (SEEN[:, :2], SEEN[:, 2])
     np.testing.assert_array_equal(ARRAYS(halves, ACTED, REWARDS, ENDS).observations, SEEN)
     np.testing.assert_array_equal(ARRAYS(list(zip(*halves, strict=True)), ACTED, REWARDS, ENDS).observations, SEEN)
