@@ -45,7 +45,7 @@ def make_parser() -> Parser:
 
     add("list", _list, "what there is of every task, and Minari's data sets on this machine")
     info = add("info", _info, "a data set in numbers: returns, lengths, ends, columns, where it is from")
-    info.add_argument("name", metavar="NAME", help="task, minari:ID or FILE.hdf5")
+    info.add_argument("name", metavar="NAME", help="task, minari:ID, ogbench:NAME or a file")
     sources = "of a task: auto, d4rl, local, minari, minari:ID or a path [auto]"
     info.add_argument("--source", metavar="S", help=sources)
     info.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
@@ -57,7 +57,9 @@ def make_parser() -> Parser:
     verify.add_argument("--source", choices=kinds, metavar="S", default="auto", help="of a task [all]")
     _add_reading(verify)
     download = add("download", _download, "fetch data sets, check them and pin them by their SHA-256")
-    download.add_argument("names", metavar="NAME", nargs="+", help="task; with --source minari also a Minari id")
+    download.add_argument(
+        "names", metavar="NAME", nargs="+", help="task or ogbench:NAME; with --source minari also a Minari id"
+    )
     download.add_argument("--source", choices=("d4rl", "minari"), default="d4rl", help="d4rl or minari [d4rl]")
     change = add("convert", _convert, "write a data set in D4RL's HDF5 layout or in Minari's")
     change.add_argument("source", metavar="SOURCE", help="FILE.hdf5, .npz or .pkl, minari:ID or a task")
@@ -181,7 +183,7 @@ def _remote(text: str, source: str) -> Origin:
     """What to fetch; a name of a task in any case where there is one."""
     if source == "d4rl":
         name = parse_name(text)
-        if name.kind != "auto":
+        if name.kind not in ("auto", "ogbench"):
             raise UsageError(f"{text}: D4RL has tasks only; Minari's data sets go with --source minari")
         return resolve(text, "local") if isinstance(find_task(text), LocalTask) else name
     if is_own(text, None):

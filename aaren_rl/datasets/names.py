@@ -14,11 +14,21 @@ from ..envs import TASKS, DataError, EnvsError, Episodes, LocalTask, Reference, 
 from ..envs.behavior.local_sets import recipe_of
 from ..envs.data.files import SUFFIXES, check_file, is_pickle, read_env_id, read_file
 from ..envs.data.hdf5.d4rl import write_hdf5
-from ..envs.data.load import Origin, Reading, chosen_env_id, data_files, is_own, load_of_table, resolve, sizes
+from ..envs.data.load import (
+    Origin,
+    Reading,
+    chosen_env_id,
+    data_files,
+    is_own,
+    load_of_table,
+    resolve,
+    sizes,
+)
 from ..envs.data.minari.read import minari_id, read_minari
 from ..envs.data.minari.remote import installed
 from ..envs.data.minari.spec import minari_data_dir, minari_dataset_dir, split_version
 from ..envs.data.minari.write import new_minari_folder, write_minari
+from ..envs.data.ogbench import load_ogbench, ogbench_path
 from ..envs.data.pickles import read_pickle
 from ..envs.files import writing
 from ..envs.tasks.environment import own_task
@@ -67,6 +77,9 @@ def load(
         episodes = (read_pickle if pickled else read_file)(path, **options)
         episodes = chosen_env_id(episodes, env_id, same_dynamics_only=True)
         return replace(episodes, env_id=episodes.env_id or env_id), None
+    if origin.kind == "ogbench":
+        limit = {"max_episode_steps": reading.max_episode_steps, "clip_actions": reading.clip_actions}
+        return load_ogbench("data", origin.name, env_id=env_id, **limit)[1], None
     if env_id is not None:
         raise UsageError(f"--env-id {env_id} goes with the path of a file; leave it out")
     if origin.kind != "minari":
@@ -104,7 +117,9 @@ def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
     reading.check_kind(name.kind)
     if name.kind == "file":
         return {"file": Path(name.name)}
-    if name.kind == "minari" or source == "minari":  # minari_id raises an error where the data are made locally
+    if name.kind == "ogbench":
+        places = {"ogbench": ogbench_path(name.name)}
+    elif name.kind == "minari" or source == "minari":  # minari_id raises an error where the data are made locally
         dataset = name.name if name.kind == "minari" else minari_id(name.name)
         if split_version(dataset)[1] is None:
             dataset = next(iter(installed(dataset)), f"{dataset}-v0")
@@ -119,7 +134,7 @@ def on_disk(name: Origin, source: str, reading: Reading) -> dict[str, Path]:
     if not found:
         searched = ", ".join(map(str, places.values()))
         option = " --source minari" if list(places) == ["minari"] else ""
-        get = f"fetch it with aaren-rl datasets download {name.name}{option}"
+        get = f"fetch it with aaren-rl datasets download {name if name.kind == 'ogbench' else name.name}{option}"
         if list(places) == ["local"] and name.name in TASKS:
             recipe_of(TASKS[name.name])  # raises: no policy ships for the task
             steps = "" if reading.local_steps is None else f" --local-steps {reading.local_steps}"
@@ -145,7 +160,7 @@ def convert(
     """
     if target.kind == "file" and source.kind != "auto" and not source.name.endswith((".hdf5", ".h5")):
         return _to_file(source, Path(target.name), reading, env_id, description, trust_pickle)
-    if source.kind == "minari" or target.kind != "minari":
+    if source.kind in ("minari", "ogbench") or target.kind != "minari":
         raise UsageError(
             f"cannot convert {source} to {target}; give FILE minari:ID, minari:ID FILE.hdf5 or FILE.npz FILE.hdf5"
         )

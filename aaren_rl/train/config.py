@@ -25,7 +25,7 @@ class DataConfig:
 
     env: str = setting("hopper-medium", "task: {halfcheetah,hopper,walker2d,ant}-{random,medium,...}, tmaze, ...")
     source: str | list[str] = setting(  # noqa: RUF009  the default is a text
-        "auto", "auto, d4rl, local, minari, minari:ID, or an HDF5 or .npz file; several are one dataset"
+        "auto", "auto, d4rl, local, minari, minari:ID, ogbench:NAME, or an HDF5 or .npz file; several are one dataset"
     )
     env_id: str | None = setting(None, "your own Gymnasium environment, with --source FILE; --env then names the data")
     ref_min_score: float | None = setting(None, "return that scores 0, with --env-id", RETURN)

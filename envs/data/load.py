@@ -21,7 +21,8 @@ from .hdf5.d4rl import d4rl_dataset_dir, d4rl_url
 from .minari.read import minari_id, read_minari
 from .minari.remote import installed
 from .minari.spec import check_minari_id, minari_data_dir, split_version
-from .sources import MINARI, Source, each
+from .ogbench import load_ogbench, ogbench_names
+from .sources import MINARI, OGBENCH, Source, each
 
 OF_THE_TABLE = ("auto", "d4rl", "local")
 
@@ -48,8 +49,8 @@ class Reading:
 
 
 class Origin(NamedTuple):
-    """Where data are from: `kind` is "auto", "d4rl" or "local" for the task `name` of the table, "minari" for the
-    Minari id `name`, or "file" for the path `name`.
+    """Where data are from: `kind` is "auto", "d4rl" or "local" for the task `name` of the table, "minari" or "ogbench"
+    for its id `name`, or "file" for the path `name`.
     """
 
     kind: str
@@ -57,11 +58,11 @@ class Origin(NamedTuple):
 
     def __str__(self) -> str:
         """As it can be typed again."""
-        return f"{MINARI}{self.name}" if self.kind == "minari" else self.name
+        return f"{self.kind}:{self.name}" if self.kind in ("minari", "ogbench") else self.name
 
 
 def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
-    """What the task `name` and a source mean: auto, d4rl, local, minari, minari:ID, or the path of an HDF5 file.
+    """What the task `name` and a source mean: auto, d4rl, local, minari, minari:ID, ogbench:NAME, or a file's path.
 
     Raises:
         UsageError: no such task or source, or not a Minari id.
@@ -75,6 +76,9 @@ def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
         return Origin("minari", minari_id(name))
     if isinstance(source, str) and source.startswith(MINARI):
         return Origin("minari", check_minari_id(source.removeprefix(MINARI)))
+    if isinstance(source, str) and source.startswith(OGBENCH):
+        ogbench_names(dataset := source.removeprefix(OGBENCH))
+        return Origin("ogbench", dataset)
     word = isinstance(source, str) and not {os.sep, os.altsep} & {*source} and not source.endswith(SUFFIXES)
     if word and not os.path.exists(source):
         raise UsageError(f"unknown source {text!r}; use auto, d4rl, local, minari or a path to an HDF5 file")
@@ -83,7 +87,7 @@ def resolve(name: str, source: str | os.PathLike[str] = "auto") -> Origin:
 
 def is_own(source: Source, env_id: str | None) -> bool:
     """Whether these arguments of `load_task` mean data outside the table."""
-    return env_id is not None or any(os.fspath(one).startswith(MINARI) for one in each(source))
+    return env_id is not None or any(os.fspath(one).startswith((MINARI, OGBENCH)) for one in each(source))
 
 
 def task_name(name: str, source: Source, env_id: str | None) -> str:
@@ -260,10 +264,10 @@ def load_task(
     """A task and its data.
 
     `source` is one of `load_episodes`' for a name of the table; "minari": Minari's dataset for that name, scored in the
-    environment that it was recorded on; "minari:ID": any Minari dataset, under a name of your own; or the path of a
-    file that was recorded in your own environment `env_id`. Of your own, `reference` gives the returns that score 0 and
-    100 (default: the Minari dataset's, if any), and the target return is the data's best. `memory_map` maps a file's
-    observations and actions from the disk.
+    environment that it was recorded on; "minari:ID": any Minari dataset, under a name of your own; "ogbench:NAME":
+    a single-task set of OGBench's; or the path of a file that was recorded in your own environment `env_id`. Of your
+    own, `reference` gives the returns that score 0 and 100 (default: the Minari dataset's, if any), and the target
+    return is the data's best. `memory_map` maps a file's observations and actions from the disk.
 
     Raises:
         UsageError: `env_id` without a file, or `reference` for a task of the table.
@@ -279,6 +283,9 @@ def load_task(
     reading.check_kind(origin.kind)
     if origin.kind == "minari":
         own, episodes = _load_minari(name, origin.name, env_id, reference, reading)
+    elif origin.kind == "ogbench":
+        limit = {"max_episode_steps": max_episode_steps, "clip_actions": clip_actions, "progress": progress}
+        own, episodes = load_ogbench(name, origin.name, env_id=env_id, reference=reference, **limit)
     elif env_id is not None:
         own = own_task(name, env_id, reference=reference, max_episode_steps=max_episode_steps)
         episodes = _read(own, Path(origin.name), reading)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..errors import DataError, one_line
 from .assemble import KNOWN_NAMES, Limits, Table, assemble
-from .columns import CONVERT, Tree
+from .columns import CONVERT
 from .episodes import Episodes
 from .storage import release, row_blocks
 
@@ -78,10 +78,24 @@ def read_npz(path: Path, *, dataset: str | None = None, **limits: Any) -> Episod
         UsageError: `max_episode_steps` is less than 1.
     """
     held = Limits(**limits)
-    way_out = f"write it with numpy.savez; {CONVERT}"
+    with npz_columns(path) as columns:
+        tables, name, way_out = (
+            [Table(str(path), columns)],
+            dataset or path.stem,
+            f"write it with numpy.savez; {CONVERT}",
+        )
+        return Episodes(**assemble(tables, held, path=str(path), file=path, way_out=way_out, dataset=name))
+
+
+@contextmanager
+def npz_columns(path: Path) -> Iterator[dict[str, NpyColumn]]:
+    """The arrays of numbers of a .npz by name, to be read in the body.
+
+    DataError: the file cannot be read, or an array of a known name does not hold numbers.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
-            columns: dict[str, Tree] = {}
+            columns: dict[str, NpyColumn] = {}
             for member in archive.namelist():
                 name = member.removesuffix(".npy")
                 if name == member:
@@ -91,8 +105,7 @@ def read_npz(path: Path, *, dataset: str | None = None, **limits: Any) -> Episod
                     columns[name] = column
                 elif name in KNOWN_NAMES:
                     raise DataError(f"{column.place} holds {_kind(column.dtype)}; {CONVERT}")
-            tables, name = [Table(str(path), columns)], dataset or path.stem
-            return Episodes(**assemble(tables, held, path=str(path), file=path, way_out=way_out, dataset=name))
+            yield columns
     except PermissionError as error:
         raise DataError(f"{path}: no permission to read it; change the file's mode or owner") from error
     except _ERRORS as error:

@@ -11,7 +11,7 @@ from ..errors import UsageError
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str]
 
-MINARI = "minari:"
+MINARI, OGBENCH = "minari:", "ogbench:"
 
 
 def each(source: Source) -> list[str | os.PathLike[str]]:
@@ -39,12 +39,13 @@ def expand(source: Source) -> str | list[str]:
 
 
 def default_name(source: Source) -> str:
-    """A name for the data of `source`: a file's name without its suffix, a Minari id with dashes for slashes.
+    """A name for the data of `source`: a file's name without its suffix, an id with dashes for slashes.
 
     Of several, it is what their names begin with in common, or else the first one's.
     """
     if not isinstance(source, str):
         names = [default_name(os.fspath(one)) for one in each(source)]
         return os.path.commonprefix(names).strip("-._") or names[0]  # noqa: RUF071  of characters
-    plain = source.removeprefix(MINARI) if source.startswith(MINARI) else PurePath(source).stem
+    begin = next((begin for begin in (MINARI, OGBENCH) if source.startswith(begin)), None)
+    plain = PurePath(source).stem if begin is None else source.removeprefix(begin)
     return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-._") or "data"

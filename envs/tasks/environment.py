@@ -6,6 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium as gym
@@ -29,6 +30,8 @@ RAISED = (Exception, SystemExit, GeneratorExit)
 _FLATTEN = "register the environment wrapped in FlattenObservation, which makes a vector of what is not too large"
 _COMBINE = "wrap it so that an action is a vector or an integer (Discrete), one for every combination"
 _ONE_HOT = (gym.spaces.Discrete, gym.spaces.MultiBinary, gym.spaces.MultiDiscrete)
+
+OGBENCH = "-singletask-"  # in the ids of OGBench's environments of one task
 
 _MOST_ACTIONS = 2**20  # integers beyond are no numbers of choices
 
@@ -102,11 +105,17 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:  # noqa: ANN401  
         with warnings.catch_warnings():
             # -v4 is chosen on purpose (see ENV_VERSION).
             warnings.filterwarnings("ignore", message=r".*is out of date", category=DeprecationWarning)
+            if OGBENCH in env_id and env_id not in gym.registry and find_spec("ogbench"):
+                importlib.import_module("ogbench")  # which registers its environments
             env = gym.make(env_id, **kwargs)
     # TypeError: an argument that the environment does not take; it may come from a file.
     except (gym.error.Error, TypeError) as error:
         unknown = isinstance(error, gym.error.UnregisteredEnv) and not env_id.startswith(_SHIPPED)
         hint = "; is it your own? --register MODULE imports the module that registers it" if unknown else ""
+        if unknown and OGBENCH in env_id:
+            hint = (
+                "; correct the name" if find_spec("ogbench") else "; it is OGBench's: pip install 'aaren-rl[ogbench]'"
+            )
         raise SimulationError(f"cannot make the environment {env_id!r}: {one_line(error)}{hint}") from error
     except RAISED as error:
         moved = isinstance(error, ImportError) and (newer := f"{unversioned(env_id)}-v4") in gym.registry
