@@ -241,6 +241,8 @@ def test_without_the_package(folder):
 def test_what_does_not_go_with_it(folder, package):
     refused("leave --env-id out", error=UsageError, env_id="Hopper-v4")
     refused("correct the name", error=SimulationError, name="pointmaze-medum-navigate-singletask-v0")
+    with pytest.raises(UsageError, match="datasets convert ogbench:ID"):
+        load_task("mine", f"ogbench:{SET}", memory_map=True)
     with pytest.raises(EnvsError, match="local"):
         load_task("mine", f"ogbench:{SET}", local_steps=5000)
     with pytest.raises(UsageError, match="a name of their own"):
