@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -84,7 +85,7 @@ class Origin:
 
         "auto" may mean another file, and a Minari id without a version another version. Several sources are as given.
         """
-        if self.source == "minari" and isinstance(given, str):
+        if self.source == "minari" and isinstance(given, str) and not re.search(r"-v[0-9]+$", given):
             return f"minari:{self.dataset}"
         return self.source if given == AUTO else given
 
